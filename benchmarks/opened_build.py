@@ -43,6 +43,6 @@ def open_generation_zero(
     before = collection.current_number()
     if before is not None and generation.number < before:
         generation = collection.publish_again(generation, generation.standing or standing, {})
-    collection.switch(generation.number)
+    collection.switch(generation)
     set_default_retriever(root / LIVE, retriever)
     return generation

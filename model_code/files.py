@@ -17,16 +17,17 @@ from typing import Any
 SYNCS_AT_ONCE = 8  # a journalling file system writes what waits together at once
 
 
-_synced_later: ContextVar[tuple[Path, ...]] = ContextVar("synced_later", default=())
+_synced_later: ContextVar[frozenset[Path]] = ContextVar("synced_later", default=frozenset())
 
 
 @contextmanager
 def syncing_later(folder: Path) -> Iterator[None]:
-    """In this block `replacing` forces nothing below `folder` to the disk, each file of which would cost a wait.
+    """In this block `replacing` writes the files below `folder` in their places, and forces none of them to the disk,
+    each of which would cost a wait.
 
     For a folder that is being made aside and that nobody reads: call `fsync_tree` before it gets its name.
     """
-    token = _synced_later.set((*_synced_later.get(), folder))
+    token = _synced_later.set(_synced_later.get() | {folder})
     try:
         yield
     finally:
@@ -36,19 +37,19 @@ def syncing_later(folder: Path) -> Iterator[None]:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write to; on success fsync it and rename it over `path`, else remove it."""
-    later = any(path.is_relative_to(folder) for folder in _synced_later.get())
     path.parent.mkdir(parents=True, exist_ok=True)
+    if not _synced_later.get().isdisjoint(path.parents):
+        yield path
+        return
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     aside = Path(name)
     try:
         yield aside
         aside.chmod(0o644)
-        if not later:
-            fsync(aside)
+        fsync(aside)
         aside.replace(path)
-        if not later:
-            fsync(path.parent)
+        fsync(path.parent)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise

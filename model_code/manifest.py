@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from model_code.errors import Damaged, FreshetError
-from model_code.files import hash_path, read_json, write_json
+from model_code.files import canonical_json, hash_path, read_json, write_json, write_text
 
 MANIFEST = "manifest.json"
 BUILD = "build the folder again"
 
 
 def seal(folder: Path, format_version: int, facts: dict[str, Any]) -> dict[str, Any]:
-    """Write `manifest.json` over the finished files of `folder`, and return its content."""
-    manifest = {**facts, "format": format_version, "checksums": _checksums(folder)}
-    write_json(folder / MANIFEST, manifest)
-    return manifest
+    """Write `manifest.json` over the finished files of `folder`, and return its content as `read_manifest` does."""
+    text = canonical_json({**facts, "format": format_version, "checksums": _checksums(folder)})
+    write_text(folder / MANIFEST, text)
+    return json.loads(text)
 
 
 def add_facts(folder: Path, facts: dict[str, Any]) -> None:
     """State more facts of a sealed folder, and checksums of files that came since; those sealed are not read again."""
     manifest = read_json(folder / MANIFEST)
     checksums = manifest["checksums"]
-    added = {name: hash_path(folder / name) for name in _files(folder) if name not in checksums}
+    added = _checksums(folder, checksums)
     write_json(folder / MANIFEST, {**manifest, **facts, "checksums": checksums | added})
 
 
@@ -62,10 +65,8 @@ def verify_file(folder: Path, manifest: dict[str, Any], name: str, remedy: str =
         raise Damaged(f"{path} was changed since {MANIFEST} was written", remedy)
 
 
-def _checksums(folder: Path) -> dict[str, str]:
-    return {name: hash_path(folder / name) for name in _files(folder)}
-
-
-def _files(folder: Path) -> list[str]:
-    files = (path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST)
-    return [path.relative_to(folder).as_posix() for path in files]
+def _checksums(folder: Path, but: Iterable[str] = ()) -> dict[str, str]:
+    """Of each file below `folder` by its name there, but for the manifest and some others."""
+    start = len(f"{folder}/")
+    found = {f"{place}/{name}"[start:] for place, _, names in os.walk(folder) for name in names}
+    return {name: hash_path(folder / name) for name in found - {MANIFEST, *but}}

@@ -15,7 +15,7 @@ from model_code.documents import Change
 from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, Status
 from model_code.incdsi.state import IncDsiState
 from model_code.ledger.events import Standing
-from model_code.live.part import Part, Refined
+from model_code.live.part import Part, PartView, Refined
 from model_code.live.writer import Applied, Guard, LiveWriter, NetChanges, steps, write_segment
 
 
@@ -56,10 +56,10 @@ class RefiningWriter(LiveWriter):
             self._warm = (applied.generation.number, self._grown)
         return applied
 
-    def _net(self, changes: Sequence[Change]) -> NetChanges:
+    def _net(self, changes: Sequence[Change], views: Sequence[PartView]) -> NetChanges:
         """A document that is put back as it was counts too: what it is put back among may have changed."""
-        self._steps = steps(changes, self.searcher.views)
-        return NetChanges.of(changes, self.searcher.views, anew={step.document_id for step in self._steps})
+        self._steps = steps(changes, views)
+        return NetChanges.of(changes, views, anew={step.document_id for step in self._steps})
 
     def _refined(self, ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]) -> np.ndarray:
         """The hook of `LiveWriter`: the vectors (n, H) of the rows of documents `ids`. Those of a document of several

@@ -19,13 +19,13 @@ import numpy as np
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json, replacing, write_text
 from model_code.index.id_map import IdMap
-from model_code.index.settings import IndexSettings
+from model_code.index.settings import ALWAYS_EXACT, IndexSettings
 from model_code.index.top_k import SPARE, best_passages, nearest, search_kept, top_k
 from model_code.manifest import read_manifest, seal, verify
 from model_code.retriever import Ranking
 
 FORMAT, KIND = 2, "dense"
-DEFAULTS = IndexSettings()
+DEFAULTS, EXACT = IndexSettings(), IndexSettings(flat_below=ALWAYS_EXACT)
 VECTORS, DOCUMENT_IDS, FAISS = "vectors.npy", "document_ids.json", "index.faiss"
 BY_ROW = "rows"  # in a manifest: an entry of the FAISS index is the row of its vector
 MARGIN = 16  # candidates fetched beyond the k wanted
@@ -73,9 +73,9 @@ class DenseIndex:
 
         vectors_per_passage: so many rows, one after the other, are of one passage.
         """
-        vectors, ids = _float32(vectors), IdMap(document_ids)
+        vectors, ids = np.ascontiguousarray(vectors, dtype=np.float32), IdMap(document_ids)
         _require_rows(vectors, len(ids), vectors.shape[1])
-        approximate = inverted_file(vectors, settings)
+        approximate = inverted_file(vectors, settings) if len(vectors) >= settings.flat_below else None
         return cls(vectors, ids, fingerprint, settings, approximate, vectors_per_passage)
 
     @property
@@ -105,10 +105,14 @@ class DenseIndex:
         """
         queries = self._accepted(queries, fingerprint)
         rankings: list[Ranking] = [[] for _ in queries]
-        waiting, entries, count = np.arange(len(queries)), len(self.ids), self._first_count(k)
-        while len(waiting) and len(self.ids):
+        waiting, entries = np.arange(len(queries)), len(self.ids)
+        count = k * max(1, -(-entries // max(1, self.ids.documents))) + MARGIN  # if all have equally many passages
+        while len(waiting) and entries:
             count = min(count, entries)
-            candidates = self._candidates(queries[waiting], count)  # (q, count)
+            if self.approximate is None:
+                candidates = nearest(queries[waiting], self.vectors, count)[1]  # (q, count)
+            else:
+                candidates = self.approximate.search(queries[waiting], count)[1]  # -1 where there are fewer
             settled = np.empty(len(waiting), dtype=bool)
             for i, (query, rows) in enumerate(zip(waiting, candidates, strict=True)):
                 rankings[query] = self._rank(queries[query], rows, k)
@@ -182,8 +186,8 @@ class DenseIndex:
         manifest = read_manifest(folder, FORMAT)
         if check:
             verify(folder, manifest)
-        stated = manifest["settings"]
-        settings = IndexSettings(**{name: stated[name] for name in IndexSettings.model_fields})
+        stated = {name: manifest["settings"][name] for name in IndexSettings.model_fields}
+        settings = IndexSettings.model_construct(**stated)  # which was checked when it was written
         vectors, approximate = np.asarray(np.load(folder / VECTORS, mmap_mode="r")), None
         if manifest["factory"] != "Flat":  # one of before had other numbers for its entries: it is made anew
             by_row = manifest.get("entries") == BY_ROW
@@ -197,22 +201,13 @@ class DenseIndex:
                 f"the index was built with encoder {self.fingerprint[:12]}, these vectors come from "
                 f"{fingerprint[:12]}; build the index again with that encoder, or encode with the index's own"
             )
-        vectors = _float32(vectors)
-        _require_rows(vectors, len(vectors), self.dimension)
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+        _require_rows(vectors, len(vectors), self.vectors.shape[1])
         return vectors
 
     @cached_property
     def _largest_norm(self) -> float:
         return float(np.sqrt(np.einsum("nh,nh->n", self.vectors, self.vectors).max()))
-
-    def _first_count(self, k: int) -> int:
-        """Candidates that hold k documents if all have equally many passages, and a margin."""
-        return k * max(1, -(-len(self.ids) // max(1, self.ids.documents))) + MARGIN
-
-    def _candidates(self, queries: np.ndarray, count: int) -> np.ndarray:
-        if self.approximate is not None:
-            return self.approximate.search(queries, count)[1]  # -1 where there are fewer
-        return nearest(queries, self.vectors, count)[1]
 
     def _scores(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Inner products (r,) float32. Summing row by row gives a pair the same bits whatever else is in the batch."""
@@ -271,10 +266,6 @@ def _faiss() -> Any:
             "alone), or set index.flat_below above their number, exact search that does without, and build again"
         ) from error
     return faiss
-
-
-def _float32(vectors: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(vectors, dtype=np.float32)
 
 
 def _require_rows(vectors: np.ndarray, rows: int, dimension: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from model_code.errors import SettingsError
 from model_code.retriever import Ranking
 from model_code.settings import require
 
@@ -30,7 +31,8 @@ def top_k(scores: np.ndarray, document_ids: Sequence[str], k: int, places: np.nd
     >>> top_k(np.array([.5, .9, .5, .2]), ["b", "c", "a", "c"], k=2)
     [('c', 0.9), ('a', 0.5)]
     """
-    require(k >= 1, f"k is {k}, but a ranking holds at least 1 document")
+    if k < 1:
+        raise SettingsError(f"k is {k}, but a ranking holds at least 1 document")
     wanted = k
     while True:
         rows = best_rows(scores, wanted)

@@ -63,8 +63,8 @@ def add_build(
         facts = copy_build(folder, parts.encoder, parts.index, parts.documents, parts.hierarchy, text)
         number = collection.next_number()
         facts |= {"base": number, "build": number, "segments": [], "removed": None, "provenance": dict(provenance)}
-        collection.seal(folder, facts, standing)
-        return choose(collection.copies_of(folder)) or collection.keep(folder)
+        manifest = collection.seal(folder, facts, standing)
+        return choose(collection.copies_of(manifest)) or collection.keep(folder, number, manifest)
 
 
 def copy_build(

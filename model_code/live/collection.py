@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code.errors import Damaged, FreshetError
-from model_code.files import fsync, fsync_tree, read_json, syncing_later, write_text
+from model_code.files import fsync, fsync_tree, syncing_later, write_text
 from model_code.ledger.events import Standing
 from model_code.live.generation import DOCUMENTS, FORMAT, REPAIR, Generation
 from model_code.manifest import MANIFEST, seal
@@ -85,17 +85,9 @@ class Collection:
             raise FreshetError(f"retriever {self.retriever!r} has no generation {number}; there are: {known}")
         return Generation.read(folder)
 
-    def switch(self, number: int, check_shared: bool = True) -> Generation:
-        """Make generation `number` the current one; FreshetError if it is missing or damaged.
-
-        check_shared: read the folders that it shares with others, too, to compare their checksums.
-        """
-        generation = self.read(number)
-        if check_shared:
-            generation.verify_all()
-        else:
-            generation.verify()
-        write_text(self.folder / CURRENT, f"{number}\n")
+    def switch(self, generation: Generation) -> Generation:
+        """Make a generation the current one that is whole: it was just made, or `verify_all` said so."""
+        write_text(self.folder / CURRENT, f"{generation.number}\n")
         return generation
 
     def publish_again(self, generation: Generation, standing: Standing, provenance: Mapping[str, Any]) -> Generation:
@@ -108,9 +100,9 @@ class Collection:
         said = {name: value for name, value in generation.manifest["provenance"].items() if name not in OF_BUILD}
         with self.aside() as folder:
             facts = {"build": generation.build, **stated, "provenance": {**said, **provenance}}
-            self.seal(folder, facts, standing, parent=generation.number)
-            again = self.keep(folder)
-        return self.switch(again.number, check_shared=False)
+            manifest = self.seal(folder, facts, standing, parent=generation.number)
+            again = self.keep(folder, self.next_number(), manifest)
+        return self.switch(again)
 
     @contextmanager
     def aside(self, after: int | None = None) -> Iterator[Path]:
@@ -135,40 +127,40 @@ class Collection:
 
         Earlier versions went back by the pointer alone: of theirs, what lies above it may have been searched.
         """
-        searched = [number for number in (self.current_number(), after) if number is not None]
-        for folder in self._folders():
-            if int(folder.name) > max(searched, default=-1):
-                made = _read(folder)
+        searched = max((number for number in (self.current_number(), after) if number is not None), default=-1)
+        parent = self.folder / GENERATIONS
+        for name in os.listdir(parent) if parent.is_dir() else []:
+            if name.startswith((MAKING, REMOVING)):
+                shutil.rmtree(parent / name)
+            elif name.isdigit() and int(name) > searched:
+                made = _read(parent / name)
                 if made is not None and made.manifest["format"] == FORMAT:
-                    self.delete(folder)
-        for abandoned in (
-            *self.folder.glob(f"{GENERATIONS}/{MAKING}*"),
-            *self.folder.glob(f"{GENERATIONS}/{REMOVING}*"),
-        ):
-            shutil.rmtree(abandoned)
+                    self.delete(made.folder)
 
-    def seal(self, folder: Path, facts: Mapping[str, Any], standing: Standing, parent: int | None = None) -> None:
-        """Write the manifest of a new generation over its finished files.
+    def seal(
+        self, folder: Path, facts: Mapping[str, Any], standing: Standing, parent: int | None = None
+    ) -> dict[str, Any]:
+        """Write the manifest of a new generation over its finished files, and return it.
 
         parent: the generation that it was made of, None for a build.
         """
-        seal(folder, FORMAT, {**facts, **asdict(standing), "retriever": self.retriever, "parent": parent})
+        return seal(folder, FORMAT, {**facts, **asdict(standing), "retriever": self.retriever, "parent": parent})
 
-    def copies_of(self, made: Path) -> list[Generation]:
-        """The whole generations of the build that has the files of the sealed folder `made`, oldest first."""
-        existing, stated = self.generations(), read_json(made / MANIFEST)
+    def copies_of(self, stated: Mapping[str, Any]) -> list[Generation]:
+        """The whole generations of the build that has the files which a manifest states, oldest first."""
+        existing = self.generations()
         builds = [generation for generation in existing if generation.build == generation.number]
         same = {build.number for build in builds if _is_same_build(build.manifest, stated)}
         copies = [generation for generation in existing if generation.build in same and generation.whole]
         return [generation for generation in copies if generation.needs <= undamaged(copies)] if copies else []
 
-    def keep(self, made: Path) -> Generation:
-        """Give the sealed folder `made` the next number."""
+    def keep(self, made: Path, number: int, manifest: dict[str, Any]) -> Generation:
+        """Give the folder `made`, which is sealed by this manifest, its number, the `next_number`."""
         fsync_tree(made)
-        target = made.with_name(f"{self.next_number():06d}")
+        target = made.with_name(f"{number:06d}")
         made.rename(target)
         fsync(target.parent)
-        return Generation.read(target)
+        return Generation.of(target, manifest)
 
     def unneeded(self, keep: int, registered: Ids[int] = ()) -> list[Generation]:
         """All generations but the `keep` newest, the current one, the `registered` ones and those that these read."""
@@ -275,12 +267,12 @@ class Reading:
         except (BlockingIOError, FileNotFoundError):
             os.close(handle)
             raise FileNotFoundError(f"{folder} is being deleted, or was") from None
-        self._folder, self._handle = folder, handle
+        self.folder, self._handle = folder, handle
         self._closed = weakref.finalize(self, os.close, handle)
 
     def is_there(self) -> bool:
         """Whether the folder still has its name, and no other one has got it since."""
-        return self._folder.is_dir() and os.path.samestat(os.fstat(self._handle), os.stat(self._folder))
+        return self.folder.is_dir() and os.path.samestat(os.fstat(self._handle), os.stat(self.folder))
 
 
 @contextmanager

@@ -49,54 +49,29 @@ class Generation:
 
     folder: Path
     manifest: dict[str, Any]
+    number: int  # within its collection: 0, 1, 2, ...
+    retriever: str  # whom it serves
+    fingerprint: str  # of the encoder that made the vectors, and that queries must be encoded with
+    base: int  # the number of the generation that is a build: encoder, tree, and most documents
+    build: int  # of the build that was opened, which `base` is, unless an earlier Freshet clustered all anew
+    segments: tuple[int, ...]  # the numbers of the generations whose added documents are searched too, oldest first
+    removed: int | None  # that of the one that lists which documents of the parts are no more; None: all are there
+    standing: Standing | None  # where it stands in the log; None if a version made it that did not say so
 
     @classmethod
     def read(cls, folder: Path) -> Generation:
         """Read the manifest; FreshetError if `folder` is no finished generation of a format that is known."""
-        return cls(folder, read_manifest(folder, *FORMATS, remedy=REPAIR))
+        return cls.of(folder, read_manifest(folder, *FORMATS, remedy=REPAIR))
 
-    @property
-    def number(self) -> int:
-        """The generation's number within its collection: 0, 1, 2, ..."""
-        return int(self.folder.name)
-
-    @property
-    def retriever(self) -> str:
-        """The name of the retriever that the generation serves."""
-        return self.manifest["retriever"]
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the encoder that made the vectors, and that queries must be encoded with."""
-        return self.manifest["fingerprint"]
-
-    @property
-    def base(self) -> int:
-        """The number of the generation that is a build: encoder, tree, and most documents."""
-        return self.manifest["base"]
-
-    @property
-    def build(self) -> int:
-        """The number of the build that was opened, which `base` is, unless an earlier Freshet clustered all anew."""
-        return self.manifest.get("build", self.base)
-
-    @property
-    def segments(self) -> tuple[int, ...]:
-        """The numbers of the generations whose added documents are searched too, oldest first."""
-        return tuple(self.manifest["segments"])
-
-    @property
-    def removed(self) -> int | None:
-        """The number of the generation that lists which documents of the parts are no more; None: all are there."""
-        return self.manifest["removed"]
-
-    @property
-    def standing(self) -> Standing | None:
-        """Where it stands in the log; None if a version made it that did not say so."""
-        if "position" not in self.manifest:
-            return None
-        position = Position(**self.manifest["position"])
-        return Standing(position, self.manifest["trained"], self.manifest["replay"])
+    @classmethod
+    def of(cls, folder: Path, manifest: dict[str, Any]) -> Generation:
+        """The generation in `folder`, which has this manifest."""
+        base, place, standing = manifest["base"], manifest.get("position"), None
+        if place is not None:
+            standing = Standing(Position(**place), manifest["trained"], manifest["replay"])
+        parts = base, manifest.get("build", base), tuple(manifest["segments"]), manifest["removed"]
+        facts = int(folder.name), manifest["retriever"], manifest["fingerprint"]
+        return cls(folder, manifest, *facts, *parts, standing)
 
     @property
     def watermark(self) -> int:
@@ -170,22 +145,16 @@ class Intact(AbstractContextManager[None]):
 
 
 Removed = dict[int, frozenset[str]]
-"""Number of a part -> ids of its documents that are no more; parts that lack none are left out."""
-
-
-def read_removed(generation: Generation) -> Removed:
-    """What is removed from the parts of a generation."""
-    if generation.removed is None:
-        return {}
-    with Intact(generation):
-        table = read_json(generation.sibling(generation.removed) / REMOVED)
-        return {int(number): frozenset(ids) for number, ids in table.items()}
+"""Number of a part -> ids of its documents that are no more."""
 
 
 def removed_by_part(generation: Generation) -> Removed:
     """The numbers of the parts that a generation searches, the base first, and what is removed from each."""
-    removed = read_removed(generation)
-    return {number: removed.get(number, frozenset()) for number in (generation.base, *generation.segments)}
+    table: dict[str, list[str]] = {}
+    if generation.removed is not None:
+        with Intact(generation):
+            table = read_json(generation.sibling(generation.removed) / REMOVED)
+    return {number: frozenset(table.get(str(number), ())) for number in (generation.base, *generation.segments)}
 
 
 def held(generation: Generation, document_ids: Iterable[str], columns: Sequence[str] = COLUMNS) -> dict[str, Any]:

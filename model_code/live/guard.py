@@ -17,12 +17,10 @@ from typing import Any
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.live.generation import Generation
 from model_code.live.part import PartView
 from model_code.live.searcher import Searcher
 from model_code.live.writer import Applied
 from model_code.retriever import Ranking
-from model_code.retrievers.base import SegmentedRetriever
 
 SAMPLE = 20  # older documents
 REFUSED = "the new generation is refused"
@@ -42,23 +40,16 @@ def everything_is_found(searcher: Searcher, applied: Applied, sample: int = SAMP
     _refuse([one for one in applied.deleted if owners[one]], "deleted, but still there")
     _refuse([one for one in changed if not owners[one]], "added, but in no part")
     _refuse([one for one in changed if len(owners[one]) > 1], "in two parts")
-    _require_count(searcher, len(applied.added) - len(applied.deleted))
-    if searcher.base.retriever.dense is not None:
-        older = _sample(searcher.views, {*changed}, sample, [seed, applied.generation.number])
-        _refuse(_missed(searcher, {one: owners[one][0] for one in changed}), "not found by its own vector")
-        _refuse(_missed(searcher, older), "older, and no longer found by its own vector")
-    else:
+    found, more = sum(view.documents for view in searcher.views), len(applied.added) - len(applied.deleted)
+    if found != applied.before + more:
+        raise FreshetError(f"{REFUSED}: it holds {found:,} documents in place of {applied.before:,} and {more:+,}")
+    if searcher.base.retriever.dense is None:
         _by_words(searcher, changed)
-
-
-def _require_count(searcher: Searcher, more: int) -> None:
-    """FreshetError unless there are so many documents `more` than in the generation before."""
-    generation, found = searcher.generation, sum(view.documents for view in searcher.views)
-    if generation.manifest["parent"] is None:
         return
-    before = Generation.read(generation.sibling(generation.manifest["parent"])).manifest["documents"]
-    if found != before + more:
-        raise FreshetError(f"{REFUSED}: it holds {found:,} documents in place of {before:,} and {more:+,}")
+    older = _sample(searcher.views, {*changed}, sample, [seed, applied.generation.number])
+    missed = _missed(searcher, {one: owners[one][0] for one in changed} | older)
+    _refuse([one for one in missed if one not in older], "not found by its own vector")
+    _refuse(missed, "older, and no longer found by its own vector")
 
 
 def _missed(searcher: Searcher, owners: Mapping[str, PartView]) -> list[str]:
@@ -71,8 +62,7 @@ def _missed(searcher: Searcher, owners: Mapping[str, PartView]) -> list[str]:
     vectors = own_vectors(owners)
     _refuse([one for one, vector in vectors.items() if not np.isfinite(vector).all()], "not finite")
     _refuse([one for one, vector in vectors.items() if owners[one] in new and not vector.any()], "of an empty vector")
-    segments = [view.segment.of(view.part.dense) for view in new]
-    rankings = SegmentedRetriever(segments).search_encoded(np.stack(list(vectors.values())), 1)
+    rankings = new[0].part.dense.search_encoded(np.stack(list(vectors.values())), 1)
     return [
         one for (one, vector), ranking in zip(vectors.items(), rankings, strict=True)
         if not _is_found(searcher, one, vector, ranking, owners[one], alone=owners[one] not in new)

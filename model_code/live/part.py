@@ -149,11 +149,12 @@ class Part:
         """FileNotFoundError if the folder was deleted meanwhile."""
         self.reading = Reading(folder)
         self.folder, self.retriever, self.rows = folder, retriever, rows
+        self.number = int(folder.name) if folder.name.isdigit() else None  # of its generation, if that is made
 
-    @property
-    def number(self) -> int:
-        """The number of the generation that the folder is of."""
-        return int(self.folder.name)
+    def follow(self, folder: Path) -> None:
+        """Note that the folder has got another name: what of it is open stays so."""
+        self.folder = self.reading.folder = folder
+        self.number = int(folder.name)
 
     @property
     def documents(self) -> Path:

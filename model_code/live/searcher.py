@@ -34,16 +34,13 @@ class Searcher:
         """Load the parts of `generation` that are not among those `loaded`, by their numbers; Damaged if one is."""
         self.live, self.generation = live, generation
         with Intact(generation):
-            self._load(generation, loaded)
-
-    def _load(self, generation: Generation, loaded: Mapping[int, Part]) -> None:
-        loaded = {number: part for number, part in loaded.items() if part.reading.is_there()}
-        base = loaded.get(generation.base)
-        self.base = base if isinstance(base, Base) else Base.open(generation)
-        segments = {n: loaded.get(n) or open_segment(self.base, generation.sibling(n)) for n in generation.segments}
-        parts = {generation.base: self.base} | segments
-        self.views = tuple(PartView(parts[number], gone) for number, gone in removed_by_part(generation).items())
-        self.retriever = type(self.base.retriever).joined([view.segment for view in self.views])
+            loaded = {number: part for number, part in loaded.items() if part.reading.is_there()}
+            base = loaded.get(generation.base)
+            self.base = base if isinstance(base, Base) else Base.open(generation)
+            segments = {n: loaded.get(n) or open_segment(self.base, generation.sibling(n)) for n in generation.segments}
+            parts = {generation.base: self.base} | segments
+            self.views = tuple(PartView(parts[number], gone) for number, gone in removed_by_part(generation).items())
+            self.retriever = type(self.base.retriever).joined([view.segment for view in self.views])
 
     @classmethod
     def open(cls, live: Path, retriever: str | None = None) -> Searcher:
@@ -62,9 +59,9 @@ class Searcher:
             return self
         return _open(self.live, self.generation.retriever, self._parts)
 
-    def at(self, generation: Generation) -> Searcher:
-        """A searcher of another generation of the collection that shares every part with this one."""
-        return Searcher(self.live, generation, self._parts)
+    def at(self, generation: Generation, *loaded: Part) -> Searcher:
+        """A searcher of another generation of the collection that shares every part with this one; loaded: others."""
+        return Searcher(self.live, generation, self._parts | {part.number: part for part in loaded})
 
     @property
     def _parts(self) -> dict[int, Part]:

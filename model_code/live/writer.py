@@ -40,6 +40,7 @@ class Applied:
     """What became of a call's changes: the ids of documents, ascending, and the status of each by its id.
 
     generation: the one that is current now. A status is "added", "updated", "deleted" or "unchanged".
+    before: how many documents could be found in the generation that was changed.
     """
 
     generation: Generation
@@ -48,12 +49,15 @@ class Applied:
     deleted: tuple[str, ...]
     unchanged: tuple[str, ...]
     statuses: Mapping[str, str]
+    before: int = 0
 
     @classmethod
-    def of(cls, generation: Generation, net: NetChanges) -> Applied:
-        """What the net changes came to, of which `generation` was made."""
-        kinds = {kind: net.with_status(kind) for kind in ("added", "updated", "deleted", "unchanged")}
-        return cls(generation, **kinds, statuses=net.statuses)
+    def of(cls, generation: Generation, statuses: Mapping[str, str], before: int) -> Applied:
+        """What the net changes came to, of which `generation` was made; statuses: by ascending id."""
+        kinds: dict[str, list[str]] = {"added": [], "updated": [], "deleted": [], "unchanged": []}
+        for document_id, status in statuses.items():
+            kinds[status].append(document_id)
+        return cls(generation, *map(tuple, kinds.values()), statuses, before)
 
 
 Guard = Callable[[Searcher, Applied], None]
@@ -88,25 +92,18 @@ class NetChanges:
         """
         net = cls()
         for change in net_effect(changes):
-            document_id = change.document_id
-            net.statuses[document_id] = net._take(change, _owner(views, document_id), document_id in anew)
+            key, put = change.document_id, isinstance(change, Document)
+            owner = _owner(views, key)
+            same = put and owner is not None and owner.part.content_hashes[key] == change.content_hash
+            if (same and key not in anew) or not (put or owner):
+                net.statuses[key] = "unchanged"
+                continue
+            net.statuses[key] = "deleted" if not put else "updated" if owner else "added"
+            if put:
+                net.puts.append(change)
+            if owner is not None:
+                net.lost.setdefault(owner.part.number, set()).add(key)
         return net
-
-    def _take(self, change: Change, owner: PartView | None, anew: bool) -> str:
-        document_id = change.document_id
-        if isinstance(change, Document):
-            if not anew and owner is not None and owner.part.content_hashes[document_id] == change.content_hash:
-                return "unchanged"
-            self.puts.append(change)
-        elif owner is None:
-            return "unchanged"
-        if owner is not None:
-            self.lost.setdefault(owner.part.number, set()).add(document_id)
-        return ("added" if owner is None else "updated") if isinstance(change, Document) else "deleted"
-
-    def with_status(self, status: str) -> tuple[str, ...]:
-        """The documents of a status, ascending."""
-        return tuple(document for document, own in self.statuses.items() if own == status)
 
     def removed(self, views: Sequence[PartView]) -> Removed:
         """All that the parts have lost when the changes are made."""
@@ -301,15 +298,23 @@ class LiveWriter:
         the collection is not live, or its build does not say how documents become passages; then nothing is changed.
         """
         searcher = self.searcher
-        generation = searcher.generation
-        with Intact(generation):
-            net = self._net(changes)
-            if net.puts or net.lost or standing != generation.standing:
-                generation = self._make(net.removed(searcher.views), net.puts, standing, provenance)
+        current = searcher.generation
+        before = current.manifest["documents"]
+        with Intact(current):
+            net = self._net(changes, searcher.views)
+            if not (net.puts or net.lost) and standing == current.standing:
+                return Applied.of(current, net.statuses, before)
+            opened = self._make(searcher, net.removed(searcher.views), net.puts, standing, provenance)
+            applied = Applied.of(opened.generation, net.statuses, before)
+            try:
                 if guard is not None:
-                    self._guard(guard, searcher, Applied.of(generation, net))
-                generation = self.collection.switch(generation.number, check_shared=False)
-        return Applied.of(generation, net)
+                    guard(opened, applied)
+            except BaseException:
+                self.collection.delete(applied.generation.folder)
+                raise
+            self.collection.switch(applied.generation)
+            self._searcher = opened
+        return applied
 
     def compact(self, standing: Standing | None = None) -> Generation:
         """Merge all segments into one, without what is removed from them; the current generation if that changes none.
@@ -325,8 +330,8 @@ class LiveWriter:
         said = current.manifest["provenance"].items()
         provenance = {name: value for name, value in said if name not in OF_BUILD} | {"compacted": current.number}
         with Intact(current):
-            merged = self._make(removed, None, standing or current.standing, provenance)
-            return self.collection.switch(merged.number, check_shared=False)
+            self._searcher = self._make(searcher, removed, None, standing or current.standing, provenance)
+            return self.collection.switch(self._searcher.generation)
 
     def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> tuple[int, ...]:
         """Delete all generations but the `keep` newest, the current one, the `registered`, and what these share.
@@ -337,15 +342,19 @@ class LiveWriter:
             self._searcher = self.searcher  # the one before may have open what shall go
         return self.collection.collect_garbage(keep, registered)
 
-    def _net(self, changes: Sequence[Change]) -> NetChanges:
+    def _net(self, changes: Sequence[Change], views: Sequence[PartView]) -> NetChanges:
         """What `changes` come to in the current generation."""
-        return NetChanges.of(changes, self.searcher.views)
+        return NetChanges.of(changes, views)
 
     def _make(
-        self, removed: Removed, puts: Sequence[Document] | None, standing: Standing, provenance: Mapping[str, Any]
-    ) -> Generation:
+        self,
+        searcher: Searcher,
+        removed: Removed,
+        puts: Sequence[Document] | None,
+        standing: Standing,
+        provenance: Mapping[str, Any],
+    ) -> Searcher:
         """A generation on top of the searcher's that nobody searches yet; puts: None merges all segments instead."""
-        searcher = self.searcher
         made_of = searcher.generation.number
         with self.collection.aside(after=made_of) as folder:
             draft = Draft(folder, searcher, removed)
@@ -353,15 +362,11 @@ class LiveWriter:
                 draft.merge(len(draft.segments))
             elif puts:
                 draft.add(puts, partial(self._write_segment, refine=self.refine), self.max_segments)
-            facts = {**draft.facts(self.collection.next_number()), "provenance": dict(provenance)}
-            self.collection.seal(folder, facts, standing, parent=made_of)
-            return self.collection.keep(folder)
-
-    def _guard(self, guard: Guard, before: Searcher, applied: Applied) -> None:
-        try:
-            opened = before.at(applied.generation)
-            guard(opened, applied)
-        except BaseException:
-            self.collection.delete(applied.generation.folder)
-            raise
-        self._searcher = opened
+            number = self.collection.next_number()
+            facts = {**draft.facts(number), "provenance": dict(provenance)}
+            manifest = self.collection.seal(folder, facts, standing, parent=made_of)
+            generation = self.collection.keep(folder, number, manifest)
+        if draft.own is None:
+            return searcher.at(generation)
+        draft.own.part.follow(generation.folder)
+        return searcher.at(generation, draft.own.part)

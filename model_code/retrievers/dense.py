@@ -13,8 +13,7 @@ import numpy as np
 
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
-from model_code.index.dense_index import DenseIndex
-from model_code.index.settings import ALWAYS_EXACT
+from model_code.index.dense_index import EXACT, DenseIndex
 from model_code.retriever import Ranking
 from model_code.retrievers.base import IndexedRetriever, NewPassages
 
@@ -110,8 +109,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
 
     def _exact_index(self, vectors: np.ndarray, document_ids: Sequence[str]) -> DenseIndex:
         """An exact index beside this one: new documents are too few to train an approximate one on."""
-        settings = self.index.settings.replace(flat_below=ALWAYS_EXACT)
-        return DenseIndex.build(vectors, document_ids, self.fingerprint, settings, self.index.vectors_per_passage)
+        return DenseIndex.build(vectors, document_ids, self.fingerprint, EXACT, self.index.vectors_per_passage)
 
 
 def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:

@@ -348,4 +348,5 @@ def _complete(project: Project, collection: Collection, opened: Generation, ledg
     current = collection.current_number()
     if current is not None and opened.number < current:
         return collection.publish_again(opened, standing, {})
-    return collection.switch(opened.number)
+    opened.verify_all()
+    return collection.switch(opened)

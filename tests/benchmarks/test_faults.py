@@ -200,9 +200,9 @@ def jumping(method):
 
 
 def pointer_first(keep):
-    def swapped(self, made):
-        write_text(self.folder / "current", f"{self.next_number()}\n")
-        return keep(self, made)
+    def swapped(self, made, number, manifest):
+        write_text(self.folder / "current", f"{number}\n")
+        return keep(self, made, number, manifest)
 
     return swapped
 

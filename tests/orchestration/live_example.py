@@ -17,7 +17,7 @@ from model_code.live.generation import (
     Generation,
     document_row,
     read_columns,
-    read_removed,
+    removed_by_part,
     write_removed,
     write_rows,
 )
@@ -102,7 +102,7 @@ class StandInWriter:
 
     def compact(self, standing: Standing) -> Generation:
         before = self.collection.current()
-        gone = read_removed(before)
+        gone = removed_by_part(before)
         parts = ((each, before.sibling(each) / DOCUMENTS) for each in before.segments)
         tables = ((each, zip(*read_columns(file, *COLUMNS), strict=True)) for each, file in parts)
         rows = [dict(zip(COLUMNS, row, strict=True)) for each, table in tables for row in table
@@ -114,7 +114,7 @@ class StandInWriter:
 
 
 def _switch(collection: Collection, *arguments: object, **options: object) -> Generation:
-    return collection.switch(make_generation(collection, *arguments, **options).number)
+    return collection.switch(make_generation(collection, *arguments, **options))
 
 
 def make_generation(
@@ -132,7 +132,7 @@ def make_generation(
         rows = list(rows)
         write_rows(rows, folder / DOCUMENTS)
         parts = (before.base, *(() if merged else before.segments)) if before else ()
-        removed = read_removed(before) if before else {}
+        removed = removed_by_part(before) if before else {}
         write_removed(folder, {part: removed.get(part, frozenset()) | frozenset(gone) for part in parts})
         (folder / "number").write_text(str(number))  # two generations of equal content stay two
         facts = {
@@ -140,5 +140,5 @@ def make_generation(
             "base": before.base if before else number, "build": before.build if before else number,
             "segments": [*parts[1:], *([number] if rows else [])] if before else [], "removed": number,
         }  # fmt: skip
-        collection.seal(folder, facts, standing, before and before.number)
-        return collection.keep(folder)
+        manifest = collection.seal(folder, facts, standing, before and before.number)
+        return collection.keep(folder, number, manifest)

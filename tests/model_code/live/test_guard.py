@@ -15,7 +15,7 @@ from model_code.live.guard import everything_is_found, own_vectors
 from model_code.live.part import PartView
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from model_code.retrievers.base import SegmentedRetriever
+from model_code.retrievers.dense import DenseRetriever
 from tests.model_code.live.laws import KINDS, NEW, OLD, make_encoder, open_build, put, rankings, up_to
 
 
@@ -108,12 +108,12 @@ def test_a_document_that_is_not_where_it_should_be_is_refused(writer, told):
 def test_a_document_that_the_search_misses_is_refused(opened, writer, monkeypatch):
     dense(opened)
 
-    real = SegmentedRetriever.search_encoded
+    real = DenseRetriever.search_encoded
 
     def missing(self, queries, k, allowed=None):
         return [[hit for hit in hits if hit[0] != "d04x"][:k] for hits in real(self, queries, 50, allowed)]
 
-    monkeypatch.setattr(SegmentedRetriever, "search_encoded", missing)
+    monkeypatch.setattr(DenseRetriever, "search_encoded", missing)
     assert faulty(writer, lambda searcher: None) == "'d04x' is not found by its own vector"
 
 

@@ -235,10 +235,10 @@ def test_a_damaged_shared_folder_is_found_when_going_back(writer: LiveWriter) ->
         "shared folders are not read on every switch"
     )
     with pytest.raises(FreshetError, match="documents.parquet was changed"):
-        writer.collection.switch(2)
+        writer.collection.read(2).verify_all()
     shutil.rmtree(first.folder)
     with pytest.raises(FreshetError, match="generation 2 of 'r' needs .*000001, which is gone"):
-        writer.collection.switch(2)
+        writer.collection.read(2).verify_all()
 
 
 def test_a_generation_of_which_only_the_shared_folder_stays_is_no_place_to_go_back_to(live: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_generation_of_which_only_the_shared_folder_stays_is_no_place_to_go_ba
         0: True, 1: True, 3: False, 4: True
     }  # fmt: skip
     with pytest.raises(FreshetError, match="generation 3 of 'r' needs .*000002, which is gone"):
-        Collection(live, "r").switch(3)
+        Collection(live, "r").read(3).verify_all()
     with pytest.raises(FreshetError, match="has no generation 2; there are: 0, 1, 4"):
         Collection(live, "r").read(2)
 
