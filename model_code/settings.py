@@ -40,7 +40,6 @@ REMOVED = {  # by the pattern of a key's full path: what to do in its place, tol
     "additions.written_queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
     "hierarchy.compare_up_to": "experiments/tree_against_flat tells what a tree gives up against flat k-means",
     "evaluation.rerank_depth": "of hybrids there is rrf; fusions are what can be registered",
-    "corpus.columns.answers": "negatives are passages of documents that are not known to answer the query",
     "corpus.parts": "leave documents that come later out of the source, and `freshet add` them when they do",
     "corpus.keep_title_only": "a document of a title alone is a document",
     "acceptance.m.*_words": "documents and queries may be as long as they are",
@@ -78,7 +77,8 @@ REMOVED = {  # by the pattern of a key's full path: what to do in its place, tol
     f"{TRAINED}.hierarchy_temperature": "the hierarchy loss has the contrastive one's temperature",
     f"{TRAINED}.shared_negatives": "an extra document is a negative of the query that it was drawn for",
     f"{TRAINED}.negatives_skip": "negatives come from the first negatives_depth ranks",
-    f"{TRAINED}.negatives_(margin|outside_leaf)": "what is known to answer is never drawn",
+    f"{TRAINED}.negatives_(margin|outside_leaf)": "what is known to answer, or holds one of the query's answers, is "
+    "never drawn",
     f"{TRAINED}.negatives_refresh": "negatives: bm25 ranks passages once, before the first step",
 }
 CONSTANT = {"constant": True}

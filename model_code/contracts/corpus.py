@@ -5,6 +5,7 @@ Tables have their types, closed vocabularies, unique keys, and references to eac
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import pandas as pd
 from model_code.context import StageContext
 from model_code.contracts.rules import fail, passage_documents, require, require_files, validate
 from model_code.corpus.settings import SPLITS
-from model_code.corpus.tables import COLUMNS, NULLABLE, TABLES
+from model_code.corpus.tables import COLUMNS, NULLABLE, OPTIONAL, TABLES
 from model_code.files import read_json
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ VOCABULARY = {
     ("quarantine", "table"): ("documents", "queries", "qrels"),
 }
 FILLED = {("queries", "text"), ("pseudo_queries", "text"), ("pseudo_queries", "kind"), ("quarantine", "reason")}
+LISTS = {("queries", "answers")}  # as JSON
 KEYS = {
     "documents": ["document_id"],
     "passages": ["document_id", "ordinal"],
@@ -48,7 +50,8 @@ def schema(table: str) -> pa.DataFrameSchema:
 
     columns = {}
     for name, kind in COLUMNS[table].items():
-        columns[name] = pa.Column(kind, _checks(table, name), nullable=(table, name) in NULLABLE)
+        nullable, required = (table, name) in NULLABLE, (table, name) not in OPTIONAL
+        columns[name] = pa.Column(kind, _checks(table, name), nullable=nullable, required=required)
     return pa.DataFrameSchema(columns, strict=True, unique=KEYS.get(table), name=table)
 
 
@@ -81,9 +84,20 @@ def _checks(table: str, column: str) -> list[Any]:
         checks.append(pa.Check.str_length(min_value=1))
     if (table, column) in FILLED:
         checks.append(pa.Check.str_contains(r"\S"))
+    if (table, column) in LISTS:
+        checks.append(pa.Check(_is_list_of_texts, element_wise=True, error="list of texts"))
     if column in ("relevance", "ordinal"):
         checks.append(pa.Check.ge(1 if column == "relevance" else 0))
     return checks
+
+
+def _is_list_of_texts(value: str) -> bool:
+    """Whether the value is JSON of a list of texts: at least one, none of them empty."""
+    try:
+        texts = json.loads(value)
+    except ValueError:
+        return False
+    return isinstance(texts, list) and len(texts) > 0 and all(isinstance(text, str) and text for text in texts)
 
 
 def check_corpus(context: StageContext) -> None:

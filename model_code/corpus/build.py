@@ -6,6 +6,7 @@ Judgements are checked and redirected to the documents that are kept.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
@@ -54,7 +55,10 @@ def build_corpus(
         raise FreshetError("the source holds no document; look at the settings under `corpus` in params.yaml")
     tables = _tables(documents, queries, qrels, passages)
     tables["quarantine"] = quarantine.frame()
-    return BuiltCorpus(tables, _report(tables, quarantine, qrels, len(merged)))
+    report = _report(tables, quarantine, qrels, len(merged))
+    if unread := sum(query.unread for query in queries.values()):
+        report["queries_with_unread_answers"] = unread
+    return BuiltCorpus(tables, report)
 
 
 def _documents(
@@ -95,10 +99,7 @@ def _tables(
     rows: dict[str, list[dict[str, Any]]] = {
         "documents": list(map(_document_row, documents)),
         "passages": passage_rows(documents, passages),
-        "queries": [
-            {"query_id": query.query_id, "text": query.text, "split": qrels.splits.get(name)}
-            for name, query in queries.items()
-        ],
+        "queries": [_query_row(query, qrels.splits.get(name)) for name, query in queries.items()],
         "qrels": [
             {"query_id": query, "document_id": document, "relevance": relevance, "split": qrels.splits[query]}
             for (query, document), relevance in qrels.pairs.items()
@@ -112,6 +113,15 @@ def _document_row(document: Document) -> dict[str, Any]:
     return row | {"fields": canonical_fields(document.fields)}
 
 
+def _query_row(query: SourceQuery, split: str | None) -> dict[str, Any]:
+    return {
+        "query_id": query.query_id,
+        "text": query.text,
+        "split": split,
+        "answers": json.dumps(query.answers, ensure_ascii=False) if query.answers else None,
+    }
+
+
 def _report(tables: dict[str, pd.DataFrame], quarantine: Quarantine, qrels: Qrels, merged: int) -> dict[str, Any]:
     """Pure counts: the terms of the law that nothing is lost, parts, splits, lengths and reasons of refusal."""
     documents, queries = tables["documents"], tables["queries"]
@@ -120,6 +130,8 @@ def _report(tables: dict[str, pd.DataFrame], quarantine: Quarantine, qrels: Qrel
     for table in ("documents", "queries", "qrels"):
         counts[f"{table}_read"] = quarantine.read[table]
         counts[f"{table}_quarantined"] = quarantine.count(table)
+    if "answers" in queries:
+        counts["queries_with_answers"] = int(queries["answers"].notna().sum())
     return counts | {
         "documents_merged": merged,
         "qrels_repeated": qrels.repeated,

@@ -8,9 +8,11 @@ apart (IncDSI's authors merged Natural Questions by title for this reason).
 from __future__ import annotations
 
 import json
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,21 +134,54 @@ def require_whole(text: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SourceQuery:
-    """A clean query."""
+    """A clean query. `answers` are strings that answer it, as data sets of questions name them; others have none.
+
+    `unread` says that the row names answers of a shape that is not known.
+    """
 
     query_id: str
     text: str
+    answers: tuple[str, ...] = ()
+    unread: bool = False
 
 
 def query_of(row: Row, max_characters: int) -> SourceQuery:
-    """The clean query in a row; raises `Unfit` as `document_of` does."""
+    """The clean query in a row; raises `Unfit` as `document_of` does, but never for its answers.
+
+    Answers only filter what training draws as negatives, so they must not decide which queries there are.
+    """
     query_id = identifier(row.values, "id")
     text = clean_line(text_in(row.values, "text"))
     if len(text) > max_characters:
         raise Unfit("huge text", f"{len(text):,} characters, corpus.max_characters is {max_characters:,}")
     if not text:
         raise Unfit("empty text", "no text")
-    return SourceQuery(query_id, text)
+    answers = _answers(row.values.get("answers"), max_characters)
+    return SourceQuery(query_id, text, answers or (), unread=answers is None)
+
+
+def _answers(given: Any, max_characters: int) -> tuple[str, ...] | None:
+    """The answers, cleaned, none of them empty or twice; None if they cannot be read, or are too long together.
+
+    They are a list, that of SQuAD's {"text": list}, a single answer, or JSON of a list, since CSV and TSV have none.
+    """
+    if isinstance(given, str):
+        with suppress(ValueError, RecursionError):
+            read = json.loads(given)
+            given = read if read is None or isinstance(read, list) else given
+    if isinstance(given, Mapping):
+        given = given.get("text", given)
+    listed = [] if given is None else given if isinstance(given, list) else [given]
+    if not all(map(_is_answer, listed)):
+        return None
+    answers = tuple(dict.fromkeys(filter(None, (clean_line(str(answer)) for answer in listed))))
+    return answers if sum(map(len, answers)) <= max_characters else None
+
+
+def _is_answer(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return is_whole(value) if isinstance(value, str) else isinstance(value, int) and not isinstance(value, bool)
 
 
 def normalised(text: str) -> str:

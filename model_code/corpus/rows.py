@@ -38,7 +38,7 @@ Reason = Literal[
 class Row:
     """One record of a table and where it stands, such as `corpus.jsonl:17`.
 
-    Sources name the values as we do: documents `id, title, text, date, fields`, queries `id, text`, qrels
+    Sources name the values as we do: documents `id, title, text, date, fields`, queries `id, text, answers`, qrels
     `query_id, document_id, relevance, split`. Values are as found: nothing is checked yet.
     """
 

@@ -8,7 +8,7 @@ from model_code.settings import Constant, Field, Settings, require
 
 COLUMNS: dict[str, dict[str, str]] = {  # by table: our name of a column, and the setting that holds the source's
     "documents": {"id": "document_id", "title": "title", "text": "text", "date": "date"},
-    "queries": {"id": "query_id", "text": "query_text"},
+    "queries": {"id": "query_id", "text": "query_text", "answers": "answers"},
     "qrels": {"query_id": "qrel_query", "document_id": "qrel_document", "relevance": "relevance", "split": "split"},
 }
 NEEDED = ("id", "text", "query_id", "document_id")  # columns without which every row is refused
@@ -23,6 +23,11 @@ class ColumnSettings(Settings):
     date: str = Field("date", description="column of documents")
     query_id: str = Field("_id", description="column of queries")
     query_text: str = Field("text", description="column of queries")
+    answers: str | None = Field(
+        "answers",
+        description="column of queries: a list of the strings that answer one (in CSV and TSV: JSON of one), SQuAD's "
+        '{"text": list}, or a single one; null reads none; no passage that holds one is a negative of its query',
+    )
     qrel_query: str = Field("query-id", description="column of qrels")
     qrel_document: str = Field("corpus-id", description="column of qrels")
     relevance: str = Field("score", description="column of qrels")
@@ -34,7 +39,7 @@ class ColumnSettings(Settings):
         >>> ColumnSettings(text="body").of("documents")
         {'id': '_id', 'title': 'title', 'text': 'body', 'date': 'date'}
         """
-        return {ours: getattr(self, key) for ours, key in COLUMNS[table].items()}
+        return {ours: name for ours, key in COLUMNS[table].items() if (name := getattr(self, key)) is not None}
 
     def expected(self, table: str) -> dict[str, str]:
         """{setting: the source's column} of those that a table must have: what its rows need, and what is no default.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ TABLES = ("documents", "passages", "queries", "qrels")
 COLUMNS: dict[str, dict[str, type]] = {
     "documents": dict.fromkeys(("document_id", "title", "text", "fields", "date", "content_hash"), str),
     "passages": {"document_id": str, "ordinal": int, "title": str, "text": str},
-    "queries": dict.fromkeys(("query_id", "text", "split"), str),
+    "queries": dict.fromkeys(("query_id", "text", "split", "answers"), str),
     "qrels": {"query_id": str, "document_id": str, "relevance": int, "split": str},
     "quarantine": dict.fromkeys(("location", "record_id", "table", "reason", "detail", "excerpt"), str),
     "pseudo_queries": dict.fromkeys(("query_id", "document_id", "text", "kind"), str),
 }
-NULLABLE = {("documents", "date"), ("queries", "split"), ("quarantine", "record_id")}
+OPTIONAL = {("queries", "answers")}  # columns that a table has only if one of its rows has a value
+NULLABLE = {("documents", "date"), ("queries", "split"), ("quarantine", "record_id")} | OPTIONAL
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class Corpus:
     """The corpus stage's tables, with the columns that `contracts.py` states.
 
     The row number of `passages` is the passage number; `queries` and `qrels` carry the split, one of `SPLITS`, which
-    a query that nobody judged lacks.
+    a query that nobody judged lacks. `answers` is JSON of the strings that answer a query, or None; a corpus without
+    any lacks the column.
     """
 
     documents: pd.DataFrame
@@ -41,21 +44,26 @@ class Judgements:
     """Queries and the documents known to answer them.
 
     `queries` maps a query id to its text, in ascending order of ids; `qrels` maps a query id to {document id:
-    relevance >= 1}; `source` says whose judgements they are, "qrels" for those of the corpus.
+    relevance >= 1}; `source` says whose judgements they are, "qrels" for those of the corpus; `answers` maps the ids of
+    queries that have any to the strings that answer them.
     """
 
     queries: dict[str, str]
     qrels: dict[str, dict[str, int]]
     source: str
+    answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def frame(table: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """The rows as a data frame with the table's columns, in their order and of their types, also when there is no row.
 
+    An optional column that no row has a value for is left out.
+
     >>> frame("qrels", []).dtypes.astype(str).to_dict()
     {'query_id': 'object', 'document_id': 'object', 'relevance': 'int64', 'split': 'object'}
     """
-    types = {name: "int64" if kind is int else "object" for name, kind in COLUMNS[table].items()}
+    held = [name for of, name in OPTIONAL if of == table and any(row.get(name) is not None for row in rows)]
+    types = {name: "int64" if kind is int else "object" for name, kind in _columns(table, held).items()}
     return pd.DataFrame(rows, columns=list(types)).astype(types)
 
 
@@ -65,8 +73,13 @@ def write_table(folder: Path, table: str, rows: pd.DataFrame) -> None:
     import pyarrow.parquet as pq
 
     types = {str: pa.string(), int: pa.int64()}
-    schema = pa.schema([(name, types[kind]) for name, kind in COLUMNS[table].items()])
+    schema = pa.schema([(name, types[kind]) for name, kind in _columns(table, rows.columns).items()])
     pq.write_table(pa.Table.from_pandas(rows, schema, preserve_index=False), folder / f"{table}.parquet")
+
+
+def _columns(table: str, held: Collection[str]) -> dict[str, type]:
+    """The table's columns, of optional ones those that are `held`."""
+    return {name: kind for name, kind in COLUMNS[table].items() if (table, name) not in OPTIONAL or name in held}
 
 
 def load_corpus(folder: Path) -> Corpus:
@@ -128,4 +141,14 @@ def judged(corpus: Corpus, split: str) -> Judgements:
     for query, document, relevance in zip(rows["query_id"], rows["document_id"], rows["relevance"], strict=True):
         relevant.setdefault(query, {})[document] = int(relevance)
     texts = dict(zip(corpus.queries["query_id"], corpus.queries["text"], strict=True))
-    return Judgements({query: texts[query] for query in relevant}, relevant, "qrels")
+    answers = _answers(corpus.queries, relevant)
+    return Judgements({query: texts[query] for query in relevant}, relevant, "qrels", answers)
+
+
+def _answers(queries: pd.DataFrame, query_ids: Collection[str]) -> dict[str, list[str]]:
+    if "answers" not in queries:
+        return {}
+    answered = queries[queries["query_id"].isin(list(query_ids))].dropna(subset="answers")
+    return {
+        query: json.loads(answers) for query, answers in zip(answered["query_id"], answered["answers"], strict=True)
+    }

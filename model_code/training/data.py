@@ -8,13 +8,19 @@ For a pseudo-query cut from a document it is the passage that it was cut from.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+import string
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 WORD = re.compile(r"\w+")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+KEPT = 2**14  # passages whose words are at hand: a batch looks at some of them many times
+
+Holds = Callable[[int], bool]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +65,15 @@ class Passages:
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """n training pairs: the texts of the queries, the passage of each, and the documents known to answer each query."""
+    """n training pairs: the texts of the queries, the passage of each, and the documents known to answer each query.
+
+    `answers` are strings that answer a query, where the data has them; pseudo-queries have none.
+    """
 
     queries: Sequence[str]
     passages: np.ndarray  # (n,) int64, passage numbers
     relevant: Sequence[frozenset[int]]  # document numbers
+    answers: Mapping[str, Sequence[str]] = field(default_factory=dict)  # text of a query -> strings
 
     def __len__(self) -> int:
         """Number of pairs."""
@@ -106,7 +116,53 @@ class TrainingData:
         known: dict[str, frozenset[int]] = {}
         for query, documents in zip(queries, [*self.supervised.relevant, *self.unsupervised.relevant], strict=True):
             known[query] = known.get(query, frozenset()) | documents
-        return Pairs(queries, passages, [known[query] for query in queries])
+        relevant = [known[query] for query in queries]
+        answers = {**self.unsupervised.answers, **self.supervised.answers}
+        return Pairs(queries, passages, relevant, answers)
+
+    @cached_property
+    def answers(self) -> Answers:
+        """Which passages hold an answer of a query, as far as their strings tell."""
+        return Answers(self.passages.texts, self.pairs.answers)
+
+
+def normalised(text: str) -> str:
+    """In lower case, without ASCII punctuation and English articles, words apart by single blanks.
+
+    >>> normalised("The U.S.,  in 1969;\\na man's step")
+    'us in 1969 mans step'
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+class Answers:
+    """Looks for the answers of queries, as runs of whole words, in those passages only that it is asked about.
+
+    Karpukhin et al. (2020), "Dense Passage Retrieval", and SVDR take a retrieved passage for a negative only if no
+    answer of the question is in it. Texts are compared as SQuAD's evaluation compares answers (Rajpurkar et al., 2016).
+    """
+
+    def __init__(self, texts: Sequence[str], answers: Mapping[str, Sequence[str]]) -> None:
+        """texts: of all passages; answers: the text of a query -> strings that answer it."""
+        self.texts, self.answers = texts, answers
+        self._words = lru_cache(maxsize=KEPT)(self._words_of)
+
+    def of(self, query: str) -> Holds | None:
+        """Whether a passage holds an answer of the query; None if the query has no answer to look for.
+
+        An answer of nothing but punctuation and articles cannot be looked for.
+
+        >>> holds = Answers(["In 1969, a man", "69 men"], {"when": ["69"]}).of("when")
+        >>> holds(0), holds(1)
+        (False, True)
+        """
+        wanted = [f" {words} " for answer in self.answers.get(query, ()) if (words := normalised(answer))]
+        if not wanted:
+            return None
+        return lambda passage: any(answer in self._words(passage) for answer in wanted)
+
+    def _words_of(self, passage: int) -> str:
+        return f" {normalised(self.texts[passage])} "
 
 
 def _words(text: str) -> set[str]:

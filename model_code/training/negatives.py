@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import cache, cached_property
+from itertools import islice
 
 import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.bm25 import Bm25
-from model_code.training.data import TrainingData
+from model_code.training.data import Holds, TrainingData
 from model_code.training.settings import TrainingSettings
+
+SPARE = 256  # candidates that are drawn in addition where each may hold an answer, so that hardly ever too few are left
 
 
 class Negatives:
     """Draws extra passages for the pairs of a batch from `candidates`, each as likely as another, but for the batch's
-    own passages. A query of which too few are left gets fewer.
+    own passages and those that hold an answer of the query. A query of which too few are left gets fewer.
     """
 
     def __init__(self, data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None = None) -> None:
@@ -31,6 +34,7 @@ class Negatives:
     def draw(self, pairs: np.ndarray, known: list[np.ndarray], rng: np.random.Generator) -> list[list[int]]:
         """The extra passages of each pair: different ones, none of them in the batch or known to answer the query.
 
+        Nor does any hold one of the strings that answer the query, where the data names such.
         pairs: (B,) numbers of training pairs; known: for each the passages of all documents that answer its query.
         Equal arguments give equal draws, until the next `recluster`.
         """
@@ -47,17 +51,28 @@ class Negatives:
         raise NotImplementedError
 
     def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
-        return sample(self.candidates(pair), self.settings.negatives_per_query, banned, rng)
+        return sample(self.candidates(pair), self.settings.negatives_per_query, banned, rng, self._holds(pair))
 
     def recluster(self, hierarchy: Hierarchy | None) -> None:
         """Read leaves and siblings from this tree from now on."""
         self.hierarchy = hierarchy
 
+    def _holds(self, pair: int) -> Holds | None:
+        """Whether a passage holds an answer of the pair's query; None if the data names none."""
+        return self.data.answers.of(self.data.pairs.queries[pair])
 
-def sample(candidates: np.ndarray, count: int, banned: Collection[int], rng: np.random.Generator) -> list[int]:
-    """Up to `count` of the candidates, none of them banned: enough are drawn for all banned ones to be among them."""
-    drawn = rng.choice(candidates, min(len(candidates), count + len(banned)), replace=False)
-    return [passage for passage in drawn.tolist() if passage not in banned][:count]
+
+def sample(
+    candidates: np.ndarray, count: int, banned: Collection[int], rng: np.random.Generator, holds: Holds | None = None
+) -> list[int]:
+    """Up to `count` of the candidates, none of them banned: enough are drawn for all banned ones to be among them.
+
+    holds: whether a candidate holds an answer, and so is no negative; asked of no more candidates than it takes.
+    """
+    most = count + len(banned) + (0 if holds is None else SPARE)
+    drawn = rng.choice(candidates, min(len(candidates), most), replace=False)
+    kept = (passage for passage in drawn.tolist() if passage not in banned and (holds is None or not holds(passage)))
+    return list(islice(kept, count))
 
 
 class SiblingNegatives(Negatives):
@@ -73,10 +88,10 @@ class SiblingNegatives(Negatives):
             raise FreshetError("siblings are drawn from a hierarchy, and there is none; set negatives to another kind")
         tree, drawn = self.hierarchy, []
         levels = range(tree.depth, min(self.settings.hierarchy_levels or tree.depth, tree.depth) - 1, -1)
-        path = tree.path(int(self.data.pairs.passages[pair]))
+        path, holds = tree.path(int(self.data.pairs.passages[pair])), self._holds(pair)
         for turn in range(self.settings.negatives_per_query):
             level = levels[turn % len(levels)]
-            drawn += sample(tree.documents_under(level, path[level - 1]), 1, banned.union(drawn), rng)
+            drawn += sample(tree.documents_under(level, path[level - 1]), 1, banned.union(drawn), rng, holds)
         return drawn
 
 

@@ -58,7 +58,8 @@ class TrainingSettings(Settings):
     hierarchy_levels: int | None = Field(None, ge=1, description="levels that it covers, from the root; null: all")
     negatives: Literal["siblings", "bm25"] = Field(
         "siblings",
-        description="extra ones, from below its document's ancestors, or what BM25 ranks high",
+        description="extra ones, from below its document's ancestors, or what BM25 ranks high; none that holds one of "
+        "the query's answers",
     )
     negatives_per_query: int = Field(1, ge=0, description="each costs one more document to encode")
     negatives_depth: int = Field(50, ge=1, description="ranks that they are drawn from")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -115,7 +116,11 @@ class TrainingTables:
         ]
         made = self.pseudo_queries if settings.supervision != "supervised" else self.pseudo_queries.iloc[:0]
         rows = [(text, [self.number[key]]) for text, key in zip(made["text"], made["document_id"], strict=True)]
-        return TrainingData(self.passages, make_pairs(self.passages, judged), make_pairs(self.passages, rows))
+        answers: dict[str, list[str]] = {}
+        for query, own in supervised.answers.items():  # queries of equal text are one, with the answers of all
+            answers.setdefault(supervised.queries[query], []).extend(own)
+        pairs = replace(make_pairs(self.passages, judged), answers=answers)
+        return TrainingData(self.passages, pairs, make_pairs(self.passages, rows))
 
     def dev_evaluator(self, settings: TrainingSettings, seed: int) -> DevEvaluator | None:
         """Equal for all retrievers of equal dev settings; None if the corpus has nothing to evaluate on."""

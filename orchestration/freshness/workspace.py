@@ -48,8 +48,10 @@ def export(project: Project, generation: Generation, folder: Path, only: Set[str
     table, given = _corpus_table(project, "queries"), _given(project, generation, live)
     qrels = _qrels(table, _corpus_table(project, "qrels"), given, live)
     texts = {query_id(text): text for text in given} | dict(zip(table["query_id"], table["text"], strict=True))
+    answered = table.dropna(subset="answers") if "answers" in table else table.iloc[:0].assign(answers=None)
+    strings = dict(zip(answered["query_id"], answered["answers"], strict=True))  # as JSON
     asked = {row["query_id"] for row in qrels}
-    queries = [{"id": id_, "text": text} for id_, text in texts.items() if id_ in asked]
+    queries = [{"id": id_, "text": text, "answers": strings.get(id_)} for id_, text in texts.items() if id_ in asked]
     write_snapshot(folder, {"documents": documents, "queries": queries, "qrels": qrels})
 
 

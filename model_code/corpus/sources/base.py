@@ -72,7 +72,8 @@ def recognised(settings: CorpusSettings, root: Path) -> CorpusSettings:
 def renamed(row: Row | Malformed, columns: ColumnSettings) -> Row | Malformed:
     """The row with our names for its columns; a document's remaining columns are gathered under `fields`.
 
-    An id may also be called `id`. Where no setting names the column of the relevance and `score` is missing, it is
+    An id may also be called `id`. A query's answers may also lie in a mapping `metadata`, as BEIR's queries.jsonl keeps
+    what is beside the text. Where no setting names the column of the relevance and `score` is missing, it is
     `relevance`: read as 1, a 0 would count.
     """
     if isinstance(row, Malformed):
@@ -85,6 +86,10 @@ def renamed(row: Row | Malformed, columns: ColumnSettings) -> Row | Malformed:
         values.setdefault(RELEVANCE, row.values[RELEVANCE])
     if row.table == "documents":
         values["fields"] = {key: value for key, value in row.values.items() if key not in names.values()}
+    if "answers" in names and values.get("answers") is None:
+        beside = row.values.get("metadata")
+        if isinstance(beside, Mapping) and names["answers"] in beside:
+            values["answers"] = beside[names["answers"]]
     return Row(row.table, row.location, values)
 
 
@@ -109,7 +114,8 @@ def require_columns(
     for row in rows:
         if isinstance(row, Malformed):
             continue
-        held |= dict.fromkeys(row.values)
+        beside = row.values.get("metadata") if table == "queries" else None  # where a query's answers may be
+        held |= dict.fromkeys([*row.values, *(beside if isinstance(beside, Mapping) else ())])
         called_id = any_id or (columns.of(table).get("id") == _ID and _ID not in held)
         has_id = "id" in held and called_id
         known = {*held, columns.of(table)["id"]} if has_id else held

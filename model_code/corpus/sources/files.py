@@ -5,7 +5,7 @@ without a split column are split by `corpus.splits`. In BEIR layout (Thakur et a
 https://github.com/beir-cellar/beir) lie corpus.jsonl, queries.jsonl and qrels/{train,dev,test}.tsv; queries, qrels and
 any of the splits may be absent, and `corpus.qrels` names the folder of judgements where a data set carries several.
 A snapshot holds the documents that are found now and the judged queries that still have one, so that what was accepted
-once is built again as it is: ids, titles, texts, fields, and the split of each query.
+once is built again as it is: ids, titles, texts, fields, and the split and answers of each query.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ SNAPSHOT_COLUMNS: dict[Table, tuple[str, ...]] = {
     "queries": ("id", "text"),
     "qrels": ("query_id", "document_id", "relevance", "split"),
 }
+SNAPSHOT_OPTIONAL: dict[Table, tuple[str, ...]] = {"queries": ("answers",)}  # left out if no row has a value
 
 
 class SnapshotSource(FilesSource):
@@ -126,12 +127,17 @@ class SnapshotSource(FilesSource):
 
 
 def write_snapshot(folder: Path, tables: Mapping[Table, Iterable[Mapping[str, Any]]]) -> None:
-    """Write the tables of a snapshot, rows as dicts with the keys of `SNAPSHOT_COLUMNS`; fields are JSON text."""
+    """Write the tables of a snapshot, rows as dicts with the keys of `SNAPSHOT_COLUMNS`.
+
+    A document's fields, and a query's answers (with the key of `SNAPSHOT_OPTIONAL`), are JSON text.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     folder.mkdir(parents=True, exist_ok=True)
     for table, names in SNAPSHOT_COLUMNS.items():
-        types = [(name, pa.int64() if name == "relevance" else pa.string()) for name in names]
+        rows = list(tables[table])
+        held = [name for name in SNAPSHOT_OPTIONAL.get(table, ()) if any(row.get(name) is not None for row in rows)]
+        types = [(name, pa.int64() if name == "relevance" else pa.string()) for name in (*names, *held)]
         with replacing(folder / f"{table}.parquet") as aside:
-            pq.write_table(pa.Table.from_pylist(list(tables[table]), schema=pa.schema(types)), aside)
+            pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(types)), aside)

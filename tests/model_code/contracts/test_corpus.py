@@ -62,6 +62,13 @@ def test_each_broken_rule_is_named_with_its_first_rows(tables, table, column, va
         check_tables(tables)
 
 
+@pytest.mark.parametrize("answers", ["[]", '["a", ""]', '"a"', '["a", 5]', "a", ""])
+def test_answers_are_a_list_of_texts_or_none(tables, answers):
+    check_tables({"queries": tables["queries"].assign(answers=['["a"]', None, '["b", "c"]', None])})
+    with pytest.raises(FreshetError, match="answers breaks list of texts.*row 1"):
+        check_tables({"queries": tables["queries"].assign(answers=['["a"]', answers, None, None])})
+
+
 def test_missing_and_unknown_columns_and_wrong_types_are_refused(tables):
     for broken, culprit in (
         (tables["qrels"].drop(columns="split"), "'split'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -30,16 +31,29 @@ def junk(draw: random.Random, size: int) -> dict[str, list[dict]]:
         "l" * 400,
         *(f"text {i}" for i in range(9)),
     ]
+    answers = [
+        None,
+        [],
+        ["moss", "fern"],
+        "moss",
+        '["moss"]',
+        [5],
+        [""],
+        {"text": ["moss"]},
+        {"a": 1},
+        [None],
+        ["\udce9"],
+    ]
     dates = [None, "2024-05-01", "2025-05-01", "spring"]
 
     def record(names):
-        drawn_from = {"id": ids, "date": dates}
+        drawn_from = {"id": ids, "date": dates, "answers": answers}
         values = {name: draw.choice(drawn_from.get(name, texts)) for name in names}
         return {name: value for name, value in values.items() if draw.random() < 0.95}
 
     return {
         "documents": [record(("id", "title", "text", "date")) for _ in range(size)],
-        "queries": [record(("id", "text")) for _ in range(size)],
+        "queries": [record(("id", "text", "answers")) for _ in range(size)],
         "qrels": [
             {
                 "query_id": draw.choice(ids),
@@ -101,6 +115,26 @@ def test_a_duplicate_id_is_refused_even_with_another_text_but_a_malformed_first_
     built = build_corpus(row_source(documents=documents), ALL, NO_PASSAGES)
     assert built.tables["documents"]["text"].tolist() == ["first"]
     assert built.report["quarantine_reasons"] == {"documents: duplicate id": 1, "documents: empty text": 1}
+
+
+def test_answers_are_kept_and_counted_and_so_are_queries_whose_answers_cannot_be_read(row_source):
+    documents, named = [{"id": "d", "text": "in 2008"}], ["in 2008", "the year '08"]
+    queries = [{"id": "a", "text": "when", "answers": named}, {"id": "b", "text": "why"},
+               {"id": "c", "text": "who", "answers": {"alias": "x"}}]  # fmt: skip
+    built = build_corpus(row_source(documents=documents, queries=queries), ALL, NO_PASSAGES)
+    check_tables(built.tables)
+    kept = built.tables["queries"].set_index("query_id")["answers"]
+    assert (json.loads(kept["a"]), kept["b"], kept["c"]) == (named, None, None)
+    assert built.report["queries_with_answers"] == 1
+    assert built.report["queries_with_unread_answers"] == 1
+    assert built.report["quarantine"] == 0
+
+
+def test_a_corpus_without_answers_is_as_if_there_were_no_such_thing(row_source):
+    queries = [{"id": "a", "text": "when"}, {"id": "b", "text": "why", "answers": []}]
+    built = build_corpus(row_source(documents=[{"id": "d", "text": "t"}], queries=queries), ALL, NO_PASSAGES)
+    assert list(built.tables["queries"]) == ["query_id", "text", "split"]
+    assert not {"queries_with_answers", "queries_with_unread_answers"} & built.report.keys()
 
 
 def test_too_many_malformed_rows_and_no_documents_at_all_stop_the_build(row_source):

@@ -120,6 +120,49 @@ def test_malformed_queries_are_refused_with_their_reason(values, reason):
     assert refusal(Row("queries", "here:1", values)) == reason
 
 
+@pytest.mark.parametrize(
+    ("given", "answers"),
+    [
+        ('["2008", "two"]', ("2008", "two")),
+        ("in  2008", ("in 2008",)),
+        ("2008", ("2008",)),
+        ('{"text": ["2008"]}', ('{"text": ["2008"]}',)),
+        ({"text": ["2008", "two"], "answer_start": [3, 9]}, ("2008", "two")),
+        ({"text": [], "answer_start": []}, ()),
+        ([2008, 2.5, "two"], ("2008", "2.5", "two")),
+        (2008, ("2008",)),
+        (["2008", " ", ""], ("2008",)),
+        ([""], ()),
+        (None, ()),
+        ([], ()),
+        (" ", ()),
+        ("null", ()),
+        (["in  2008", "2008", "in 2008", "cafe\u0301"], ("in 2008", "2008", "café")),
+    ],
+)
+def test_answers_are_read_from_each_shape_that_data_sets_give_them(given, answers):
+    assert query(answers=given) == SourceQuery("1", "when", answers)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"aliases": ["2008"]},
+        {"text": {"a": 1}},
+        [None],
+        [["2008"]],
+        True,
+        [float("nan")],
+        ["caf\udce9"],
+        "caf\udce9",
+        ["x" * 51, "y" * 50],
+        "[" * 100_000,
+    ],
+)
+def test_a_query_stays_without_answers_that_cannot_be_read(given):
+    assert query(answers=given) == SourceQuery("1", "when", (), unread=True)
+
+
 DOCUMENTS = [
     Document("a", "Sea", "waves and tides"),
     Document("b", "Ocean", "Waves  and TIDES"),

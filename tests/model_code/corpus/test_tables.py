@@ -28,6 +28,16 @@ def test_queries_are_sorted_by_id():
     assert found.qrels == {"q1": {"d2": 2}, "q2": {"d1": 2}}
 
 
+def test_answers_go_with_the_queries_of_a_split_that_have_any(tmp_path):
+    made = corpus([("q1", "d1", "test"), ("q2", "d1", "test"), ("q0", "d2", "train")])
+    assert judged(made, "test").answers == {}
+    rows = made.queries.to_dict("records")
+    named = [{**row, "answers": None if row["query_id"] == "q2" else '["x", "a y"]'} for row in rows]
+    for name in TABLES:
+        write_table(tmp_path, name, frame("queries", named) if name == "queries" else getattr(made, name))
+    assert judged(load_corpus(tmp_path), "test").answers == {"q1": ["x", "a y"]}
+
+
 def test_tables_survive_the_disk_and_an_empty_column_keeps_its_type(tmp_path):
     written = corpus([("q1", "d1", "test")])
     for name in TABLES:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from model_code.encoding.encoder import Encoder
 from model_code.hierarchy.tree import Hierarchy
-from model_code.training.data import Passages, TrainingData, make_pairs
+from model_code.training.data import Answers, Passages, TrainingData, make_pairs
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator
 from tests.tiny_encoder import make_tiny_encoder
@@ -37,6 +38,12 @@ def make_data() -> TrainingData:
     supervised = make_pairs(passages, [(" ".join(w[:3]), [i]) for i, w in enumerate(words)])
     unsupervised = make_pairs(passages, [(" ".join(w[3:]), [i]) for i, w in enumerate(words)])
     return TrainingData(passages, supervised, unsupervised)
+
+
+def held(answers: Answers, queries: Sequence[str], passages: Sequence[int]) -> list[list[bool]]:
+    """Which of the passages hold an answer of which of the queries."""
+    rows = [answers.of(query) or (lambda passage: False) for query in queries]
+    return [[holds(passage) for passage in passages] for holds in rows]
 
 
 def make_dev(passages: Passages, **options: int) -> DevEvaluator:

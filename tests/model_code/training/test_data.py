@@ -1,10 +1,22 @@
-"""Guards how judgements become pairs: one per relevant document, its best passage, and all that is known relevant."""
+"""Guards how judgements become pairs: one per relevant document, its best passage, and all that is known relevant; and
+which passages hold an answer, against SQuAD's own normalisation and a search word by word."""
 
 from __future__ import annotations
 
-import numpy as np
+import random
+import re
+import string
+from dataclasses import replace
 
-from model_code.training.data import Pairs, Passages, TrainingData, make_pairs
+import numpy as np
+import pytest
+
+from model_code.training import data as module
+from model_code.training.data import Answers, Pairs, Passages, TrainingData, make_pairs, normalised
+from tests.model_code.training.example import held
+
+PIECES = ["the", "The", "a", "an", "An", "moss", "Moss", "fern", "fern's", "69,197", "69197", "U.S.", "us", "(in)",
+          "in", "-", "...", "theory", "than", "Ana", "café", "1996–2001", "–", "the.", "\n", "$"]  # fmt: skip
 
 
 def long_documents() -> Passages:
@@ -38,8 +50,62 @@ def test_equal_queries_know_of_each_other_across_both_kinds():
     assert data.pairs.passages.tolist() == [1, 3, 0]
 
 
+def test_answers_are_those_of_the_judged_queries_and_looked_for_in_the_passages():
+    passages = long_documents()
+    supervised = replace(make_pairs(passages, [("delta", [1]), ("beta", [0])]), answers={"delta": ["Gamma, gamma"]})
+    data = TrainingData(passages, supervised, make_pairs(passages, [("gamma", [1])]))
+    assert held(data.answers, data.pairs.queries, range(4)) == [[False, False, True, False], [False] * 4, [False] * 4]
+
+
 def test_no_judgements_make_no_pairs():
     pairs = make_pairs(long_documents(), [])
     assert isinstance(pairs, Pairs)
     assert len(pairs) == 0
     assert pairs.passages.dtype == np.int64
+
+
+def squad_normalised(text: str) -> str:
+    """`normalize_answer` of SQuAD's evaluate-v1.1.py, step by step."""
+    text = "".join(letter for letter in text.lower() if letter not in set(string.punctuation))
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+
+def holds(text: str, answer: str) -> bool:
+    """Word by word, whether the answer's words follow one another somewhere in the text."""
+    words, wanted = squad_normalised(text).split(), squad_normalised(answer).split()
+    starts = range(len(words) - len(wanted) + 1)
+    return bool(wanted) and any(words[start : start + len(wanted)] == wanted for start in starts)
+
+
+def draw_text(draw: random.Random, most: int) -> str:
+    return "".join(draw.choice(PIECES) + draw.choice([" ", "  ", " ", ""]) for _ in range(draw.randrange(most)))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_passages_hold_what_a_search_word_by_word_finds(seed: int):
+    draw = random.Random(seed)
+    texts = [draw_text(draw, 12) for _ in range(40)]
+    named = {f"query {i}": [draw_text(draw, 4) for _ in range(draw.randrange(4))] for i in range(30)}
+    queries = [*named, "a query that names none"]
+    expected = [[any(holds(text, one) for one in named.get(query, [])) for text in texts] for query in queries]
+    assert 0.05 < np.mean(expected) < 0.95
+    assert held(Answers(texts, named), queries, range(40)) == expected
+
+
+def test_texts_are_normalised_as_squad_does():
+    draw = random.Random(9)
+    for text in (draw_text(draw, 20) for _ in range(200)):
+        assert normalised(text) == squad_normalised(text)
+
+
+def test_an_answer_without_a_word_is_in_no_passage():
+    answers = Answers(["the a $"], {"article": ["the", "$"], "none": []})
+    assert [answers.of(query) for query in ("article", "none", "unknown")] == [None, None, None]
+
+
+def test_only_the_passages_asked_about_are_read_and_each_once(monkeypatch: pytest.MonkeyPatch):
+    read: list[str] = []
+    monkeypatch.setattr(module, "normalised", lambda text: read.append(text) or text)
+    answers = Answers([f"text {i}" for i in range(1000)], {"one": ["text 3"], "two": ["text 5"]})
+    assert held(answers, ["one", "two"], [5, 3, 7]) == [[False, True, False], [True, False, False]]
+    assert sorted(read) == ["text 3", "text 3", "text 5", "text 5", "text 7"]  # two of them as answers

@@ -75,6 +75,36 @@ def test_draws_come_from_the_ranks_asked_for(depth: int):
         assert drawn(negatives, pair, draws=60) == set(pool(pair, depth)), pair
 
 
+@pytest.mark.parametrize("kind", ["bm25", "siblings"])
+def test_what_holds_an_answer_is_never_drawn_and_queries_without_answers_draw_as_before(kind: str):
+    wanted = dict(zip(DATA.pairs.queries[:12], WORDS, strict=False))
+    answers = {query: [f"The {word}!"] for query, word in wanted.items()}
+    data = replace(DATA, supervised=replace(DATA.supervised, answers=answers))
+    settings = make_settings(negatives=kind, negatives_per_query=2)
+    filtered, before = make_negatives(data, settings, TREE), make(kind)
+    dropped = 0
+    for pair, query in enumerate(DATA.pairs.queries):
+        lost = {passage for passage, text in enumerate(DATA.passages.texts) if wanted.get(query) in text.split()}
+        allowed = drawn(before, pair, 80)
+        assert drawn(filtered, pair, 80) == allowed - lost
+        dropped += len(allowed & lost)
+        if query not in wanted:
+            rows = [n.draw(np.array([pair]), [known(pair)], np.random.default_rng(7)) for n in (filtered, before)]
+            assert rows[0] == rows[1]
+    assert dropped > 5
+
+
+def test_as_many_are_drawn_as_are_wanted_where_most_candidates_hold_an_answer():
+    texts = ["query the answer", *["query an answer"] * 200, "query nothing", "query naught"]
+    passages = Passages(texts, np.arange(len(texts)))
+    pairs = replace(make_pairs(passages, [("query", [0])]), answers={"query": ["answer"]})
+    data = TrainingData(passages, pairs, make_pairs(passages, []))
+    negatives = make_negatives(data, make_settings(negatives="bm25", negatives_per_query=2, negatives_depth=300))
+    for seed in range(5):
+        row = negatives.draw(np.array([0]), [np.array([0])], np.random.default_rng(seed))[0]
+        assert sorted(row) == [201, 202]
+
+
 def test_each_candidate_is_as_likely_as_another():
     negatives = make("bm25", negatives_depth=4, negatives_per_query=1)
     counts: dict[int, int] = {}

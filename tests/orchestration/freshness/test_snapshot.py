@@ -66,6 +66,17 @@ def test_a_part_of_the_documents_comes_with_the_queries_for_them_alone(project, 
     assert set(found["qrels"]["document_id"]) == {"a"}
 
 
+def test_the_strings_that_answer_a_query_go_along(project, tmp_path):
+    assert "answers" not in snapshot(project, tmp_path)["queries"]
+    path = project.artifacts / "corpus" / "queries.parquet"
+    pd.read_parquet(path).assign(answers='["by sort"]').to_parquet(path)
+    collection = collection_of(project)
+    collection.receive([{"id": "a", "title": "a", "text": "a", "queries": ["new"]}], "api")
+    collection.apply()
+    rows = snapshot(project, tmp_path)["queries"].set_index("id")["answers"]
+    assert rows.to_dict() == {query_id("new"): None, "1": '["by sort"]'}
+
+
 def test_a_query_that_the_corpus_judges_already_stays_that_one_in_its_split(project, tmp_path):
     """As documents of the corpus's own packages do; test queries must not be trained on."""
     collection = collection_of(project)

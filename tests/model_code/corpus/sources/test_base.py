@@ -48,6 +48,13 @@ def test_a_misspelt_relevance_does_not_make_every_judgement_relevant():
     check(judged, "qrels", relevance="grade")
 
 
+def test_answers_may_lie_among_the_metadata():
+    asked = [{"_id": 1, "text": "who", "metadata": {"strings": ["nobody"]}}]
+    check(asked, "queries", answers="strings")
+    with pytest.raises(FreshetError, match=r"'string' \(corpus.columns.answers\)"):
+        check(asked, "queries", answers="string")
+
+
 def test_it_reads_no_further_than_it_must_and_says_nothing_of_a_table_without_rows():
     def rows():
         yield Malformed("documents", "it:1", "bad JSON", "", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from model_code.corpus.build import build_corpus
@@ -39,6 +40,24 @@ def test_mapped_columns_of_three_formats(tmp_path):
         "qrels": [{"query_id": 5, "document_id": "1", "relevance": 2, "split": "test"}],
     }  # fmt: skip
     assert list(source.describe()["files"]) == ["documents.csv", "qrels.jsonl", "queries.parquet"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
+def test_answers_are_read_from_their_column_in_every_format(tmp_path, suffix):
+    asked = pd.DataFrame({"_id": ["1", "2"], "text": ["when", "who"], "strings": [["in 2008", "2008"], None]})
+    if suffix == "csv":
+        asked["strings"] = ['["in 2008", "2008"]', ""]
+        asked.to_csv(tmp_path / "asked.csv", index=False)
+    elif suffix == "jsonl":
+        asked.to_json(tmp_path / "asked.jsonl", orient="records", lines=True)
+    else:
+        asked.to_parquet(tmp_path / "asked.parquet")
+    (tmp_path / "notes.jsonl").write_text('{"_id": "d", "text": "a note"}\n')
+    (tmp_path / "judged.jsonl").write_text('{"query-id": "1", "corpus-id": "d"}\n')
+    files, columns = FileSettings(queries=f"asked.{suffix}", qrels="judged.jsonl"), ColumnSettings(answers="strings")
+    settings = CorpusSettings(source="files", path="notes.jsonl", files=files, columns=columns)
+    queries = build_corpus(FilesSource(settings, tmp_path), settings, PassageSettings()).tables["queries"]
+    assert queries["answers"].tolist() == ['["in 2008", "2008"]', None]
 
 
 def test_a_missing_file_is_one_clear_error(tmp_path):
@@ -89,6 +108,19 @@ def test_plain_or_compressed_with_any_splits(tmp_path, write_beir, compress, spl
     assert [row.values for row in beir.rows("qrels")] == judged
     end = ".gz" if compress else ""
     assert [row.location for row in beir.rows("qrels")] == [f"qrels/{split}.tsv{end}:2" for split in splits]
+
+
+def test_answers_stand_beside_the_text_or_among_the_metadata(tmp_path, write_beir):
+    queries = [
+        {"_id": "q1", "text": "one", "answers": ["1"]},
+        {"_id": "q2", "text": "two", "metadata": {"answers": ["2"], "query": "an id"}},
+        {"_id": "q3", "text": "three", "metadata": {}},
+        {"_id": "q4", "text": "four", "answers": None, "metadata": {"answers": ["4"]}},
+    ]
+    write_beir(tmp_path / "data", BEIR_DOCUMENTS, queries, {"test": [("q1", "d1", 1)]})
+    assert [row.values.get("answers") for row in beir_source(tmp_path).rows("queries")] == [["1"], ["2"], None, ["4"]]
+    none = beir_source(tmp_path, columns=ColumnSettings(answers=None))
+    assert {name for row in none.rows("queries") for name in row.values} == {"id", "text"}
 
 
 def test_judgements_of_another_folder(tmp_path, write_beir):
@@ -143,3 +175,13 @@ def test_documents_queries_and_splits_come_back(tmp_path):
     assert splits["q2"] in ("train", "dev", "gate", "test"), "a query without a split gets one"
     assert built.report["documents_quarantined"] == 0
     assert built.tables["qrels"].set_index("query_id").loc["q1", "relevance"] == 2
+
+
+def test_answers_come_back_and_a_snapshot_without_any_has_no_column_for_them(tmp_path):
+    named = {**TABLES, "queries": [{**TABLES["queries"][0], "answers": '["a boat"]'}, TABLES["queries"][1]]}
+    for tables, expected in ((named, ['["a boat"]', None]), (TABLES, None)):
+        write_snapshot(tmp_path / "snapshot", tables)
+        queries = build_corpus(open_source(SETTINGS, tmp_path), SETTINGS, PassageSettings()).tables["queries"]
+        assert (queries["answers"].tolist() if "answers" in queries else None) == expected
+        held = pq.read_schema(tmp_path / "snapshot" / "queries.parquet").names
+        assert held == (["id", "text"] if expected is None else ["id", "text", "answers"])
