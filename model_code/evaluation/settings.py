@@ -15,7 +15,7 @@ class EvaluationSettings(Settings):
 
     references: ClassVar[tuple[str, ...]] = ("bm25", "zero_shot", "untrained", "contrastive")  # of all tests
 
-    metrics: tuple[str, ...] = Field(METRICS, description="names as in the literature; R@k also make the recall curve")
+    metrics: tuple[str, ...] = Field(METRICS, description="names as in the literature")
     main_metric: str = Field("nDCG@10", description="the one that the report and its plots begin with")
     depth: int = Field(100, ge=1, description="documents ranked per query; MAP is over these")
     max_queries: int | None = Field(

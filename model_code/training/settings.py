@@ -52,7 +52,7 @@ class TrainingSettings(Settings):
         0.05,
         gt=0,
         description="divides cosines (GTR and HCE: .01; MiniLM does better at .05); scores of a lexical retriever are "
-        "divided by its score_scale instead",
+        "divided by a scale that is measured instead",
     )
     hierarchy_weight: float = Field(0.2, ge=0, description="of the hierarchy loss; 0 is plain contrastive training")
     hierarchy_levels: int | None = Field(None, ge=1, description="levels that it covers, from the root; null: all")
