@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from anyio.to_thread import run_sync
@@ -17,7 +16,6 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from model_code.live.searcher import Searcher
 from orchestration.guard import LOOPBACK, THIS_MACHINE, Guard
 from orchestration.project import Project
 from orchestration.service import routes
@@ -119,17 +117,14 @@ class RequestCount:
 def create_app(
     project: Project,
     host: str = "127.0.0.1",
-    open_collection: Callable[[str], Any] | None = None,
-    opener: Callable[[Path, str], Searcher] | None = None,
     token: str | None = None,
     origins: Sequence[str] = (),
 ) -> FastAPI:
     """The service of `project` as an ASGI application; its life cycle starts and stops what works behind it.
 
-    open_collection, opener: stand-ins for the real `LiveCollection` and `Searcher.open`. token: what whoever asks has
-    to know; origins: other sites whose pages may ask, see `Guard`.
+    token: what whoever asks has to know; origins: other sites whose pages may ask, see `Guard`.
     """
-    service = Service(project, open_collection, opener)
+    service = Service(project)
     app = FastAPIOffline(  # its pages fetch nothing from elsewhere
         title="Freshet",
         description=DESCRIPTION,

@@ -33,10 +33,8 @@ TOGETHER = 16  # texts that are searched at once
 class Searchers:
     """Open searchers by retriever; a retriever's is opened at its first use and kept warm."""
 
-    def __init__(self, live: Path, opener: Callable[[Path, str], Searcher] | None = None) -> None:
-        """opener: `Searcher.open` or a stand-in."""
+    def __init__(self, live: Path) -> None:
         self.live = live
-        self.open = opener or Searcher.open
         self._failures: dict[str, str] = {}  # by retriever
         self.swaps = 0
         self._open: dict[str, Searcher] = {}
@@ -96,7 +94,7 @@ class Searchers:
             raise NotFound(f"retriever {name!r} is not live (live: {known})")
         with self._lock:
             if name not in self._open:
-                self._open[name] = self.open(self.live, name)
+                self._open[name] = Searcher.open(self.live, name)
             return self._open[name]
 
     def _renew(self, name: str) -> Searcher:

@@ -8,15 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
 from model_code.ledger.events import Feedback
-from model_code.live.searcher import Searcher
 from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import existing_ledger
 from orchestration.live.status import canary, look_for_newest
@@ -61,16 +58,10 @@ class Metrics:
 class Service:
     """One project's service; `start` and `stop` may be called again without effect."""
 
-    def __init__(
-        self,
-        project: Project,
-        open_collection: Callable[[str], Any] | None = None,
-        opener: Callable[[Path, str], Searcher] | None = None,
-    ) -> None:
-        """open_collection, opener: stand-ins for `LiveCollection(project, retriever)` and `Searcher.open`."""
+    def __init__(self, project: Project) -> None:
         self.project = project
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
-        self.searchers = Searchers(project.live, opener)
+        self.searchers = Searchers(project.live)
         self.pool = SearchPool()
         self.metrics = Metrics()
         self._stopping = threading.Event()
@@ -78,8 +69,7 @@ class Service:
             project, lambda name: self._current_collection() if name == self.searchers.default() else None
         )
         self.writer = Writer(self._current_collection, self.searchers.newest, self.metrics.changed, self._spare)
-        self._open_collection = open_collection or partial(LiveCollection, project)
-        self._collection: tuple[str, Any] | None = None
+        self._collection: tuple[str, LiveCollection] | None = None
         self.freshness_failure: str | None = None  # why nobody could tell, when last asked, how fresh all is
         self._looked = (-1, -CANARY_SECONDS)  # the generation whose documents were searched for, and when
         self._making = threading.Lock()
@@ -129,12 +119,12 @@ class Service:
         """Keep a person's verdict on a hit; the one that counts."""
         return self._current_collection().ledger.judge(said)
 
-    def _current_collection(self) -> Any:
+    def _current_collection(self) -> LiveCollection:
         """The collection of the default retriever, which a promotion may have changed."""
         name = self.searchers.default()
         with self._making:
             if self._collection is None or self._collection[0] != name:
-                self._collection = (name, self._open_collection(name))
+                self._collection = (name, LiveCollection(self.project, name))
             return self._collection[1]
 
     def _watch(self) -> None:

@@ -15,9 +15,10 @@ from fastapi.testclient import TestClient
 from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.ledger.events import Rejection
+from model_code.live.searcher import Searcher
 from model_code.retriever import Hit
 from orchestration.project import Project
-from orchestration.service import app, routes, searchers, writer
+from orchestration.service import app, routes, searchers, service, writer
 
 
 @dataclass
@@ -203,14 +204,11 @@ def serve(project: Project, live: FakeLive, monkeypatch: pytest.MonkeyPatch):
         lives = others or {}
         for name, value in ({"poll_seconds": 0.02, "retry_seconds": 0.02} | bounds).items():
             monkeypatch.setattr(*BOUNDS[name], value)
-        served = app.create_app(
-            project,
-            "127.0.0.1",
-            lambda name: FakeCollection(lives.get(name, live), name),
-            lambda folder, name: FakeSearcher(lives.get(name, live), name),
-            token,
-            origins,
+        monkeypatch.setattr(
+            service, "LiveCollection", lambda project, name: FakeCollection(lives.get(name, live), name)
         )
+        monkeypatch.setattr(Searcher, "open", lambda folder, name: FakeSearcher(lives.get(name, live), name))
+        served = app.create_app(project, "127.0.0.1", token, origins)
         client = TestClient(served, raise_server_exceptions=False)
         client.__enter__()
         clients.append(client)

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from model_code.live.searcher import Searcher
 from orchestration.service import searchers as module
 from orchestration.service.errors import NotFound
 from orchestration.service.searchers import Searchers, SearchPool
@@ -20,17 +21,24 @@ def _seldom(monkeypatch):
     monkeypatch.setattr("orchestration.service.searchers.POLL_SECONDS", 60)
 
 
-def make(tmp_path, lives):
-    for name in lives:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "current").write_text("0\n")
-    (tmp_path / "current").write_text("good\n")
-    return Searchers(tmp_path, lambda live, name: FakeSearcher(lives[name], name))
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """Gives the searchers of `lives`, by the retriever's name."""
+
+    def of(lives):
+        for name in lives:
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "current").write_text("0\n")
+        (tmp_path / "current").write_text("good\n")
+        monkeypatch.setattr(Searcher, "open", lambda live, name: FakeSearcher(lives[name], name))
+        return Searchers(tmp_path)
+
+    return of
 
 
-def test_a_failure_stays_told_while_others_go_on(tmp_path, caplog):
+def test_a_failure_stays_told_while_others_go_on(make, caplog):
     lives = {"bad": FakeLive(), "good": FakeLive()}
-    searchers = make(tmp_path, lives)
+    searchers = make(lives)
     for name in lives:
         searchers.current(name)
     lives["bad"].broken = True
@@ -47,8 +55,8 @@ def test_a_failure_stays_told_while_others_go_on(tmp_path, caplog):
     assert (searchers.failure, searchers.current("bad").generation.number) == (None, 1)
 
 
-def test_a_deleted_retriever_is_let_go_and_no_failure(tmp_path):
-    searchers = make(tmp_path, {"other": FakeLive(), "good": FakeLive()})
+def test_a_deleted_retriever_is_let_go_and_no_failure(make, tmp_path):
+    searchers = make({"other": FakeLive(), "good": FakeLive()})
     searchers.current("other"), searchers.current("good")
     shutil.rmtree(tmp_path / "other")
     searchers.refresh()
@@ -57,9 +65,9 @@ def test_a_deleted_retriever_is_let_go_and_no_failure(tmp_path):
         searchers.current("other")
 
 
-def test_the_default_retriever_is_kept_and_missed_when_it_was_deleted(tmp_path):
+def test_the_default_retriever_is_kept_and_missed_when_it_was_deleted(make, tmp_path):
     lives = {"good": FakeLive()}
-    searchers = make(tmp_path, lives)
+    searchers = make(lives)
     searchers.current()
     shutil.rmtree(tmp_path / "good")
     lives["good"].change()
@@ -69,9 +77,9 @@ def test_the_default_retriever_is_kept_and_missed_when_it_was_deleted(tmp_path):
     assert searchers.failure is not None
 
 
-def test_the_newest_generation_is_named_only_where_it_answers(tmp_path):
+def test_the_newest_generation_is_named_only_where_it_answers(make):
     lives = {"good": FakeLive()}
-    searchers = make(tmp_path, lives)
+    searchers = make(lives)
     assert searchers.newest() == ("good", 0)
     lives["good"].change(("c", "cake"))
     lives["good"].broken = True
