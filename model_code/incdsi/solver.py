@@ -236,7 +236,7 @@ def solve(task: Task, start: Start) -> Solution:
         others = minus(suspects, members)
         violated = task.violated(others, vector)
         if not len(violated):
-            vector = _settled(task, problem, members, vector, multipliers)[0]
+            vector = _settled(task, problem, members, vector, multipliers)
             return Solution(vector, members, passes, joined(members, others))
         members = joined(members, violated[: max(GROWTH, len(members))])
 
@@ -303,20 +303,19 @@ def too_many(suspects: np.ndarray, task: Task) -> bool:
 
 def _settled(
     task: Task, problem: Problem, members: np.ndarray, vector: np.ndarray, multipliers: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """v (H) and multipliers (m), from the active rows alone, in order: they do not depend on the path to these."""
+) -> np.ndarray:
+    """v (H), from the active rows alone, in order: it does not depend on the path to these."""
     used = multipliers > 0
     if np.count_nonzero(used) > len(problem.prior):
         goal = _with_charged(problem, used)
-        same = np.array_equal(problem.excesses(goal) > 0, used)
-        return (goal, problem.multipliers(goal)) if same else (vector, multipliers)
+        return goal if np.array_equal(problem.excesses(goal) > 0, used) else vector
     active, spread = task.problem(members[used[1:]]), np.zeros_like(multipliers)
     used[0] = True
     spread[used] = _unbounded(active)
     tolerance = max(problem.residual(multipliers), EXACT * task.scale(vector))
     if spread.min() < 0 or problem.residual(spread) > tolerance:
-        return vector, multipliers
-    return active.vector(spread[used]), spread
+        return vector
+    return active.vector(spread[used])
 
 
 def _unbounded(problem: Problem) -> np.ndarray:

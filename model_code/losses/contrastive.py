@@ -37,19 +37,8 @@ def contrastive_losses(
     tensor([1.1029, 1.1029, 1.1029])
     """
     scores = queries @ documents.T / temperature  # (B, B)
-    positive = scores.diagonal()
-    if relevant is not None:
-        scores = scores.masked_fill(without_diagonal(relevant), -torch.inf)
-    extra = None if negatives is None else queries @ negatives.T / temperature  # (B, E)
-    return _softmaxes(scores, scores, extra, allowed) - 2 * positive
-
-
-def _softmaxes(to_documents: Tensor, to_queries: Tensor, extra: Tensor | None, allowed: Tensor | None) -> Tensor:
-    """The logarithms of two sums, added: over the rows of scores (B, B) and extra ones (B, E), and over columns."""
-    if extra is not None and extra.shape[1]:
-        extra = extra if allowed is None else extra.masked_fill(~allowed, -torch.inf)
-        to_documents = torch.cat([to_documents, extra], dim=1)
-    return to_documents.logsumexp(dim=1) + to_queries.logsumexp(dim=0)
+    extra = None if negatives is None else negatives[:, None]  # (E, 1, H)
+    return _both_ways(queries, scores, scores, temperature, relevant, extra, allowed)
 
 
 def without_diagonal(mask: Tensor) -> Tensor:
@@ -150,10 +139,16 @@ def _both_ways(
     negatives: Tensor | None,
     allowed: Tensor | None,
 ) -> Tensor:
-    """Rows of `to_documents` and columns of `to_queries`, both (B, B), as softmaxes with the diagonal as target."""
+    """Rows of `to_documents` and columns of `to_queries`, both (B, B), as softmaxes with the diagonal as target.
+
+    negatives: (E, m, H), whose best layers compete in the rows, too.
+    """
     positive = to_documents.diagonal() + to_queries.diagonal()
     if relevant is not None:
         masked = without_diagonal(relevant)
         to_documents, to_queries = (scores.masked_fill(masked, -torch.inf) for scores in (to_documents, to_queries))
-    extra = None if negatives is None else layer_scores(queries, negatives, temperature).amax(dim=2)  # (B, E)
-    return _softmaxes(to_documents, to_queries, extra, allowed) - positive
+    if negatives is not None and len(negatives):
+        extra = layer_scores(queries, negatives, temperature).amax(dim=2)  # (B, E)
+        extra = extra if allowed is None else extra.masked_fill(~allowed, -torch.inf)
+        to_documents = torch.cat([to_documents, extra], dim=1)
+    return to_documents.logsumexp(dim=1) + to_queries.logsumexp(dim=0) - positive

@@ -144,8 +144,7 @@ def test_the_last_digits_come_from_the_active_rows_alone(pull: float) -> None:
     _, best = minimise(problem)
     assert 0 < np.count_nonzero(best) <= 6
     settled = [_settled(task, problem, members, problem.vector(x), x) for x in (best, best * (1 + 1e-7))]
-    for one, other in zip(*settled, strict=True):
-        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(*settled)
 
 
 def test_rows_that_no_pull_tells_apart_share_their_multiplier() -> None:
