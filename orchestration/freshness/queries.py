@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from model_code.corpus.settings import GATE
-from model_code.corpus.tables import Judgements
+from model_code.corpus.tables import Judgements, judged, load_corpus
 from model_code.documents import Document
 from model_code.drift.measures import RANKS, reciprocal_ranks
 from model_code.drift.reference import Question
@@ -51,20 +51,14 @@ def some(texts: Iterable[str], most: int, seed: int) -> list[str]:
 
 def judged_queries(artifacts: Path, split: str) -> Judgements | None:
     """The corpus's judged queries of a split; None where the project has no corpus."""
-    return judgements(artifacts, split) if has_queries(artifacts) else None
-
-
-def judgements(artifacts: Path, split: str) -> Judgements:
-    """The judged queries of a split; the stage `corpus` must have run."""
-    from model_code.corpus.tables import judged, load_corpus
-
-    return judged(load_corpus(artifacts / "corpus"), split)
+    return judged(load_corpus(artifacts / "corpus"), split) if has_queries(artifacts) else None
 
 
 def gate_judgements(artifacts: Path) -> Judgements:
     """Those that promotions are judged by: the gate's own, or the test queries if it has none."""
-    own = judgements(artifacts, GATE)
-    return own if own.queries else judgements(artifacts, "test")
+    corpus = load_corpus(artifacts / "corpus")
+    own = judged(corpus, GATE)
+    return own if own.queries else judged(corpus, "test")
 
 
 def has_queries(artifacts: Path) -> bool:
