@@ -6,10 +6,11 @@ import datetime
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from model_code.errors import SettingsError
 from model_code.files import hash_text
-from model_code.settings import require
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,10 @@ class Document:
 
     def __post_init__(self) -> None:
         """Check that it can be named and found."""
-        require(bool(self.document_id), "a document needs an id, and this one's is empty")
-        require(bool(self.title or self.text), f"document {self.document_id!r} has neither title nor text to search")
+        if not self.document_id:
+            raise SettingsError("a document needs an id, and this one's is empty")
+        if not (self.title or self.text):
+            raise SettingsError(f"document {self.document_id!r} has neither title nor text to search")
 
     @classmethod
     def from_payload(cls, document_id: str, payload: Mapping[str, Any]) -> Document:
@@ -44,7 +47,7 @@ class Document:
         values = {"title": self.title, "text": self.text, "fields": dict(self.fields), "queries": list(self.queries)}
         return values if self.date is None else values | {"date": self.date}
 
-    @property
+    @cached_property
     def content_hash(self) -> str:
         """SHA-256 of all but the id, in hex: equal exactly for equal contents."""
         return content_hash(self.title, self.text, canonical_fields(self.fields), self.queries, self.date)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +65,19 @@ def fsync(path: Path) -> None:
         os.close(handle)
 
 
+@cache
+def _syncing() -> ThreadPoolExecutor:
+    """The threads that wait for the disk, which to start anew each time takes longer than they wait."""
+    return ThreadPoolExecutor(SYNCS_AT_ONCE, thread_name_prefix="fsync")
+
+
+os.register_at_fork(after_in_child=_syncing.cache_clear)  # where they do not run
+
+
 def fsync_tree(folder: Path) -> None:
     """Force every file and folder below `folder`, and itself, to the disk."""
     paths = [folder, *(path for path in folder.rglob("*") if not path.is_symlink())]
-    with ThreadPoolExecutor(SYNCS_AT_ONCE) as pool:
-        list(pool.map(fsync, paths))  # which raises the first error
+    list(_syncing().map(fsync, paths))  # which raises the first error
 
 
 def replace_folder(source: Path, target: Path) -> None:

@@ -35,11 +35,11 @@ def read_manifest(folder: Path, format_version: int, *older: int, remedy: str = 
     torn or there is none.
     """
     path = folder / MANIFEST
-    if not path.is_file():
-        raise Damaged(f"{folder} has no {MANIFEST}: it was not finished, or is no index", remedy)
     try:
-        manifest = read_json(path)
+        manifest = json.loads(path.read_text(encoding="utf-8"))
         _ = manifest["checksums"]
+    except FileNotFoundError:
+        raise Damaged(f"{folder} has no {MANIFEST}: it was not finished, or is no index", remedy) from None
     except (ValueError, KeyError, TypeError):
         raise Damaged(f"{path} is torn", remedy) from None
     if manifest.get("format") not in (format_version, *older):

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
@@ -60,7 +61,7 @@ class Project:
             "`freshet init` makes one"
         )
 
-    @property
+    @cached_property
     def params_file(self) -> Path:
         """The one file of settings."""
         return self.root / "params.yaml"
@@ -75,7 +76,7 @@ class Project:
         """The folder of all stage outputs, owned by DVC."""
         return self.root / "artifacts"
 
-    @property
+    @cached_property
     def live(self) -> Path:
         """The live collections, which the searcher reads."""
         return (self.home or self.root) / "live"

@@ -49,7 +49,7 @@ ALLOWED = {
         model_code/corpus/sources/definitions.py:""",
     "made again by whoever finds it missing or torn": """
         orchestration/guard.py:token_of
-        orchestration/registry/build.py:log_retriever orchestration/live/commands.py:_readable""",
+        orchestration/registry/build.py:log_retriever orchestration/live/commands.py:_read""",
 }
 
 

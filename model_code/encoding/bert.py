@@ -32,7 +32,11 @@ class Bert(nn.Module):
     def __init__(self, config: SimpleNamespace) -> None:
         super().__init__()
         self.config = config
-        self.embeddings = _Embeddings(config)
+        self.embeddings = nn.Module()
+        self.embeddings.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embeddings.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.embeddings.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.embeddings.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.encoder = nn.Module()
         self.encoder.layer = nn.ModuleList(_Layer(config) for _ in range(config.num_hidden_layers))
         self.pooler = nn.Module()  # not used; its weights count in the fingerprint
@@ -43,25 +47,13 @@ class Bert(nn.Module):
         mask = None if bool(attention_mask.all()) else attention_mask[:, None, None, :].bool()
         if mask is not None:
             mask = mask.expand(-1, 1, input_ids.shape[1], -1)
-        states = [self.embeddings(input_ids)]
+        own = self.embeddings
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+        summed = own.word_embeddings(input_ids) + own.token_type_embeddings(torch.zeros_like(input_ids))
+        states = [own.LayerNorm(summed + own.position_embeddings(positions))]
         for layer in self.encoder.layer:
             states.append(layer(states[-1], mask))
         return SimpleNamespace(last_hidden_state=states[-1], hidden_states=tuple(states))
-
-
-class _Embeddings(nn.Module):
-    def __init__(self, config: SimpleNamespace) -> None:
-        super().__init__()
-        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        types = torch.zeros_like(input_ids)
-        positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
-        summed = self.word_embeddings(input_ids) + self.token_type_embeddings(types)
-        return self.LayerNorm(summed + self.position_embeddings(positions))
 
 
 class _Layer(nn.Module):
@@ -80,16 +72,11 @@ class _Layer(nn.Module):
         self.output = _Added(config.intermediate_size, config)
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        projections = self.attention.self
-        query, key, value = (
-            self._split(part(states)) for part in (projections.query, projections.key, projections.value)
-        )
+        own, heads = self.attention.self, (*states.shape[:2], self.heads, -1)
+        query, key, value = (part(states).view(heads).transpose(1, 2) for part in (own.query, own.key, own.value))
         mixed = scaled_dot_product_attention(query, key, value, attn_mask=mask)  # (B, heads, T, H / heads)
         attended = self.attention.output(mixed.transpose(1, 2).reshape(states.shape), states)
         return self.output(gelu(self.intermediate.dense(attended)), attended)
-
-    def _split(self, states: Tensor) -> Tensor:
-        return states.view(*states.shape[:2], self.heads, -1).transpose(1, 2)
 
 
 class _Added(nn.Module):

@@ -236,7 +236,7 @@ class Encoder(TextModel):
 
     def forward(self, features: Features) -> torch.Tensor:
         """Unit vectors (B, H) of the `features` that `tokenize` gives; differentiable, float32 under autocast too."""
-        ids, mask = self._inputs(features)
+        ids, mask = features["input_ids"].to(self.device), features["attention_mask"].to(self.device)
         tokens = self.backbone(input_ids=ids, attention_mask=mask).last_hidden_state  # (B, T, H)
         return self._finish(self._pool(tokens.float(), mask))
 
@@ -260,7 +260,7 @@ class Encoder(TextModel):
         unknown = [number for number in numbers if not 0 <= number <= self.depth]
         if unknown:
             raise FreshetError(f"there is no layer {unknown[0]}; this encoder has 0 (the embeddings) to {self.depth}")
-        ids, mask = self._inputs(features)
+        ids, mask = features["input_ids"].to(self.device), features["attention_mask"].to(self.device)
         wanted = {} if isinstance(self.backbone, Bert) else {"output_hidden_states": True}  # `Bert` always has them
         output = self.backbone(input_ids=ids, attention_mask=mask, **wanted)
         states = (*output.hidden_states[: self.depth], output.last_hidden_state)  # T5's last: through a final norm
@@ -271,9 +271,6 @@ class Encoder(TextModel):
         if not self.layers:
             return self(features)
         return self.layers_forward(features, self.layers).flatten(0, 1)
-
-    def _inputs(self, features: Features) -> tuple[torch.Tensor, torch.Tensor]:
-        return features["input_ids"].to(self.device), features["attention_mask"].to(self.device)
 
     def _finish(self, vectors: torch.Tensor) -> torch.Tensor:
         for projection in self.projections:

@@ -12,7 +12,6 @@ fetching weights and putting them into the order in which they are multiplied. S
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -80,14 +79,6 @@ def has_half_weights(device: torch.device) -> bool:
 class PackedLinear(nn.Linear):
     """A linear map (..., in) -> (..., out), for inference; state and fingerprint stay those of `nn.Linear`."""
 
-    _multiply: Callable[[Tensor], Tensor]
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """inputs: (..., in) float32, or bfloat16 under autocast."""
-        if inputs.device.type != "cpu":
-            return super().forward(inputs)
-        return self._multiply(inputs)
-
     def __getstate__(self) -> dict[str, Any]:
         """Without the packed copy, which is made again where a copy of the module needs it."""
         return {name: value for name, value in self.__dict__.items() if name != "_packed"}
@@ -96,7 +87,10 @@ class PackedLinear(nn.Linear):
 class HalfLinear(PackedLinear):
     """By weights in half precision, summed in float32."""
 
-    def _multiply(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Tensor:
+        """inputs: (..., in) float32, or bfloat16 under autocast."""
+        if inputs.device.type != "cpu":
+            return super().forward(inputs)
         return torch.ops.quantized.linear_dynamic_fp16(inputs, self._packed)
 
     @cached_property
@@ -107,7 +101,10 @@ class HalfLinear(PackedLinear):
 class Bfloat16Linear(PackedLinear):
     """By weights in bfloat16, to a result in bfloat16, as under autocast."""
 
-    def _multiply(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Tensor:
+        """inputs: (..., in) float32, or bfloat16 under autocast."""
+        if inputs.device.type != "cpu":
+            return super().forward(inputs)
         weight, bias = self._packed
         return torch.ops.mkldnn._linear_pointwise(inputs.bfloat16(), weight, bias, "none", [], "")
 

@@ -44,7 +44,8 @@ class Hierarchy:
         _require(len(self.centroids) == len(self.parents) >= 1, "one array of centroids and of parents per level")
         above = 1
         for centroids, parents in zip(self.centroids, self.parents, strict=True):
-            _require(centroids.shape == (len(parents), self.dimension), "K_t centroids and K_t parents at level t")
+            sizes = len(parents), self.centroids[0].shape[1]
+            _require(centroids.shape == sizes, "K_t centroids and K_t parents at level t")
             _require(bool((np.diff(parents) >= 0).all()), "nodes ordered by parent")
             _require(np.array_equal(np.unique(parents), np.arange(above)), "at least one child per node")
             above = len(parents)

@@ -20,7 +20,7 @@ from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json, replacing, write_text
 from model_code.index.id_map import IdMap
 from model_code.index.settings import ALWAYS_EXACT, IndexSettings
-from model_code.index.top_k import SPARE, best_passages, nearest, search_kept, top_k
+from model_code.index.top_k import SPARE, best_passages, each_top_k, nearest, search_kept, top_k
 from model_code.manifest import read_manifest, seal, verify
 from model_code.retriever import Ranking
 
@@ -105,18 +105,22 @@ class DenseIndex:
         """
         queries = self._accepted(queries, fingerprint)
         rankings: list[Ranking] = [[] for _ in queries]
-        waiting, entries = np.arange(len(queries)), len(self.ids)
-        count = k * max(1, -(-entries // max(1, self.ids.documents))) + MARGIN  # if all have equally many passages
+        waiting, entries = np.arange(len(queries)), len(self.ids.document_ids)
+        count = k * max(1, -(-entries // max(1, len(self.ids.places)))) + MARGIN  # if all have equally many passages
         while len(waiting) and entries:
             count = min(count, entries)
             if self.approximate is None:
                 candidates = nearest(queries[waiting], self.vectors, count)[1]  # (q, count)
             else:
                 candidates = self.approximate.search(queries[waiting], count)[1]  # -1 where there are fewer
-            settled = np.empty(len(waiting), dtype=bool)
-            for i, (query, rows) in enumerate(zip(waiting, candidates, strict=True)):
-                rankings[query] = self._rank(queries[query], rows, k)
-                settled[i] = len(rows) == entries or self._settled(queries[query], rankings[query], rows, k)
+            settled, step = np.empty(len(waiting), dtype=bool), max(1, PIECE // count)
+            for start in range(0, len(waiting), step):
+                some, rows = waiting[start : start + step], candidates[start : start + step]
+                found = each_top_k(self._scores(queries[some], rows), self.ids.document_ids, k, rows)
+                for i, query in enumerate(some):
+                    rankings[query] = found[i]
+                    done = count == entries or self._settled(queries[query], found[i], rows[i], k)
+                    settled[start + i] = done
             waiting, count = waiting[~settled], 2 * count
         return rankings
 
@@ -144,7 +148,8 @@ class DenseIndex:
         short = [len(ranking) < least for ranking in rankings]
         rows = self.ids.rows_of(kept if any(short) else ())
         each = zip(queries, rankings, short, strict=True)
-        return [self._rank(query, rows, k) if lacks else ranking for query, ranking, lacks in each]
+        ids = self.ids.document_ids
+        return [top_k(self._scores(query, rows), ids, k, rows) if lacks else found for query, found, lacks in each]
 
     def _search_kept(self, queries: np.ndarray, k: int, kept: frozenset[str]) -> list[Ranking]:
         def search(some: np.ndarray, count: int) -> list[Ranking]:
@@ -169,7 +174,7 @@ class DenseIndex:
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / VECTORS) as aside, aside.open("wb") as stream:
             np.save(stream, self.vectors)
-        write_text(folder / DOCUMENT_IDS, json.dumps(self.document_ids, ensure_ascii=False, separators=(",", ":")))
+        write_text(folder / DOCUMENT_IDS, json.dumps(self.ids.document_ids, ensure_ascii=False, separators=(",", ":")))
         if self.approximate is not None:
             _faiss().write_index(self.approximate, str(folder / FAISS))
         facts = {"kind": KIND, "fingerprint": self.fingerprint, "dimension": self.dimension, "passages": self.passages}
@@ -209,16 +214,15 @@ class DenseIndex:
     def _largest_norm(self) -> float:
         return float(np.sqrt(np.einsum("nh,nh->n", self.vectors, self.vectors).max()))
 
-    def _scores(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Inner products (r,) float32. Summing row by row gives a pair the same bits whatever else is in the batch."""
-        wide = query.astype(np.float64)  # products are exact: 24-bit factors in a 53-bit format
-        pieces = (rows[start : start + PIECE] for start in range(0, max(1, len(rows)), PIECE))
-        products = [np.vecdot(self.vectors[piece].astype(np.float64), wide) for piece in pieces]
-        return np.concatenate(products).astype(np.float32)
+    def _scores(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Inner products of a query (H,) with `rows` (r,), or of each of several (q, H) with its own (q, r); float32.
 
-    def _rank(self, query: np.ndarray, rows: np.ndarray, k: int) -> Ranking:
-        rows = rows[rows >= 0]
-        return top_k(self._scores(query, rows), self.ids.document_ids, k, rows)
+        Summing row by row gives a pair the same bits whatever else is in the batch. A row of -1 is none: -inf.
+        """
+        wide = queries[..., None, :].astype(np.float64)  # products are exact: 24-bit factors in a 53-bit format
+        pieces = (rows[..., start : start + PIECE] for start in range(0, max(1, rows.shape[-1]), PIECE))
+        products = [np.vecdot(self.vectors[piece].astype(np.float64), wide) for piece in pieces]
+        return np.where(rows < 0, -np.inf, np.concatenate(products, axis=-1)).astype(np.float32)
 
     def _settled(self, query: np.ndarray, ranking: Ranking, rows: np.ndarray, k: int) -> bool:
         """Whether no passage outside the candidates can belong to the k best documents.

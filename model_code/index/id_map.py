@@ -27,7 +27,8 @@ class IdMap:
         return len(self.document_ids)
 
     @cached_property
-    def _rows(self) -> dict[str, list[int]]:
+    def places(self) -> dict[str, list[int]]:
+        """The rows of each document, ascending."""
         rows: dict[str, list[int]] = {}
         for row, document in enumerate(self.document_ids):
             rows.setdefault(document, []).append(row)
@@ -36,17 +37,18 @@ class IdMap:
     @property
     def documents(self) -> int:
         """Number of different documents."""
-        return len(self._rows)
+        return len(self.places)
 
     def __contains__(self, document_id: object) -> bool:
         """Whether any row belongs to the document."""
-        return document_id in self._rows
+        return document_id in self.places
 
     def rows_of(self, document_ids: Iterable[str]) -> np.ndarray:
         """The rows of these documents, ascending; FreshetError if one is unknown."""
         wanted = set(document_ids)
-        self.require_known(wanted)
-        return np.array(sorted(row for document in wanted for row in self._rows[document]), dtype=np.int64)
+        if not wanted <= self.places.keys():
+            self.require_known(wanted)
+        return np.array(sorted(row for document in wanted for row in self.places[document]), dtype=np.int64)
 
     def grouped(self, document_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """The rows of these different documents, one document after the other, and where in them each begins (n,).
@@ -57,17 +59,17 @@ class IdMap:
         (array([1, 0, 2]), array([0, 1]))
         """
         self.require_known(document_ids)
-        own = [self._rows[document] for document in document_ids]
+        own = [self.places[document] for document in document_ids]
         rows = np.fromiter(chain.from_iterable(own), np.int64)
         return rows, np.cumsum([0, *map(len, own)])[:-1]
 
     def among(self, document_ids: Set[str]) -> set[str]:
         """Those of the documents that have a row."""
-        return self._rows.keys() & document_ids
+        return self.places.keys() & document_ids
 
     def require_known(self, document_ids: Iterable[str]) -> None:
         """FreshetError if one of the documents has no row."""
-        if unknown := set(document_ids).difference(self._rows):
+        if unknown := set(document_ids).difference(self.places):
             raise FreshetError(f"the index holds no document {min(unknown)!r} ({len(unknown)} unknown in all)")
 
 

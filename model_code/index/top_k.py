@@ -48,6 +48,11 @@ def top_k(scores: np.ndarray, document_ids: Sequence[str], k: int, places: np.nd
         wanted *= 2  # several passages of one document: more rows hold k documents
 
 
+def each_top_k(scores: np.ndarray, document_ids: Sequence[str], k: int, places: np.ndarray) -> list[Ranking]:
+    """`top_k` of each row of `scores` (q, n), whose passages stand at `places` (q, n) in `document_ids`."""
+    return [top_k(own, document_ids, k, rows) for own, rows in zip(scores, places, strict=True)]
+
+
 def best_passages(scores: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """The highest score of each document (n,), of whose passages' `scores` (r,) each document's begin at `starts` (n,).
 

@@ -11,6 +11,7 @@ feedback       what people said of documents that a search found, their latest w
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -107,8 +108,8 @@ class Database:
     """A SQLAlchemy engine whose writers take turns, so that a smaller event id is never committed after a larger."""
 
     def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-        self.file = _identity(engine.url)
+        self._engine, self._file = engine, sqlite_file(engine.url)
+        self._opened = self._file.stat() if self._file is not None and self._file.exists() else None
         self.close = weakref.finalize(self, engine.dispose)  # at the latest with this object
         views = {"isolation_level": "REPEATABLE READ"}  # SQLite's always are
         self._reading = engine.execution_options(**views if engine.dialect.name == "postgresql" else {})
@@ -150,16 +151,9 @@ class Database:
 
     def is_replaced(self) -> bool:
         """Whether SQLite's file is another one by now, or gone: what is written here would be lost."""
-        return self.file is not None and _identity(self._engine.url) != self.file
-
-
-def _identity(url: str | sa.URL) -> tuple[int, int] | None:
-    """Device and number of SQLite's file."""
-    file = sqlite_file(url)
-    if file is None or not file.exists():
-        return None
-    stated = file.stat()
-    return stated.st_dev, stated.st_ino
+        if self._file is None or self._opened is None:
+            return False
+        return not self._file.exists() or not os.path.samestat(self._file.stat(), self._opened)
 
 
 def connect(url: str) -> Database:

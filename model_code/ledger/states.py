@@ -44,11 +44,11 @@ class Revert:
     current: int = 0
 
 
+@dataclass(frozen=True)
 class History:
     """All reverts of a log, oldest first."""
 
-    def __init__(self, reverts: Sequence[Revert]) -> None:
-        self.reverts = tuple(reverts)
+    reverts: Sequence[Revert]
 
     @property
     def blocks(self) -> list[Interval]:
@@ -120,14 +120,15 @@ class Backlog:
         return None if self.oldest is None else max(0.0, time.time() - self.oldest)
 
 
+@dataclass(frozen=True)
 class LogView:
-    """The log as a generation sees it. Every method is one transaction.
+    """The log as a generation sees it that stands there. Every method is one transaction.
 
     An event that waited while a revert came was appended once more: both are one event here, which counts once.
     """
 
-    def __init__(self, database: Database, standing: Standing) -> None:
-        self._database, self.standing = database, standing
+    _database: Database
+    standing: Standing
 
     def pending(self, limit: int | None = None) -> Pending:
         """What leads from the generation to the end of the log, or at least `limit` events of it.

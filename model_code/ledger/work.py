@@ -114,14 +114,14 @@ sa.Index(
 )
 
 
+@dataclass(frozen=True)
 class WorkTable:
     """The work of one project. Every method is one transaction; of two that ask at once one finds what the other asked.
 
     `ledger.work` is that of a log.
     """
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    _database: Database
 
     # Asking
 

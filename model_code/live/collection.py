@@ -72,9 +72,10 @@ class Collection:
                 f"retriever {self.retriever!r} is not live (live: {known}); take one of these, or make a retriever of "
                 "params.yaml live: freshet register NAME, then freshet promote"
             )
-        if not (self.folder / GENERATIONS / f"{number:06d}").is_dir():
+        folder = self.folder / GENERATIONS / f"{number:06d}"
+        if not folder.is_dir():
             raise Damaged(f"{self.folder / CURRENT} names generation {number}, which is gone", REPAIR)
-        return self.read(number)
+        return Generation.read(folder)
 
     def read(self, number: int) -> Generation:
         """The generation with a number; FreshetError if there is none."""

@@ -166,7 +166,7 @@ class Part:
         """Where single documents are looked up."""
         return DocumentFile(self.documents)
 
-    @property
+    @cached_property
     def dense(self) -> DenseRetriever:
         """What of the retriever makes one vector of a query; FreshetError if nothing of it does."""
         if self.retriever.dense is None:
@@ -246,12 +246,12 @@ class PartView:
 
     def __contains__(self, document_id: object) -> bool:
         """Whether the document is in the part and not removed."""
-        return document_id in self.part.rows and document_id not in self.removed
+        return document_id in self.part.rows.places and document_id not in self.removed
 
-    @property
+    @cached_property
     def documents(self) -> int:
         """Number of documents that can be found."""
-        return self.part.rows.documents - len(self.removed)
+        return len(self.part.rows.places) - len(self.removed)
 
     @property
     def passages(self) -> int:

@@ -32,8 +32,8 @@ from orchestration.live.ledger import (
     existing_ledger,
     held,
     in_a_log,
-    ledger_of,
     open_ledger,
+    require_no_log,
     require_sound,
     standing_of,
 )
@@ -65,7 +65,9 @@ class LiveCollection:
     def existing_ledger(self) -> Ledger | None:
         """See `ledger_of`."""
         if self._ledger is None or self._ledger.is_replaced():
-            self._ledger = ledger_of(self.project, self.generation)
+            self._ledger = existing_ledger(self.project, self.retriever)
+            if self._ledger is None:
+                require_no_log(self.generation)
         return self._ledger
 
     @property
@@ -141,14 +143,14 @@ class LiveCollection:
 
         FreshetError if not every document would be found by its own vector (see `live.guard`); the events stay pending.
         """
-        with self._writing() as standing:
-            pending = self.ledger.seen_from(standing).pending(limit)
-            return apply_pending(self.writer, standing, pending) if pending.events else None
+        with self._writing() as seen:
+            pending = seen.pending(limit)
+            return apply_pending(self.writer, seen.standing, pending) if pending.events else None
 
     def compact(self) -> Generation:
         """Merge the generation's segments into one; rankings stay as they are."""
-        with self._writing() as standing:
-            return self.writer.compact(standing)
+        with self._writing() as seen:
+            return self.writer.compact(seen.standing)
 
     def revert(self, number: int) -> Generation:
         """Take all documents back to what generation `number` holds, and search it again.
@@ -166,7 +168,7 @@ class LiveCollection:
             )
         if standing_of(self.ledger, self.generation).replay:
             self.apply()  # else nobody knows what of the log no search has found yet
-        with self._writing() as standing:
+        with self._writing() as seen:
             current, chosen = self.generation, self.collection.read(number)
             if chosen.number == current.number:
                 return current
@@ -174,7 +176,7 @@ class LiveCollection:
 
             chosen.verify_all()
             place, files = standing_of(self.ledger, chosen), partial(contents, chosen)
-            target = Target(self.retriever, number, place, current.number, standing, files)
+            target = Target(self.retriever, number, place, current.number, seen.standing, files)
             event = self.ledger.revert(target)
             return self._publish_reverted(number, event)
 
@@ -215,19 +217,19 @@ class LiveCollection:
         return self.collection.publish_again(chosen, standing, {"reverted_to": number})
 
     @contextmanager
-    def _writing(self) -> Iterator[Standing]:
-        """Hold the one writer's lock, with a log that is the collection's own; yields where it stands.
+    def _writing(self) -> Iterator[LogView]:
+        """Hold the one writer's lock, with a log that is the collection's own; yields the log as it sees it.
 
         What a writer that was killed left is removed, and a revert that it had begun is finished.
         """
-        with file_lock(self.project.live / WRITER_LOCK):
+        with file_lock(self.collection.live / WRITER_LOCK):
             self.collection.tidy()
             ledger, current = self.ledger, self.generation
             standing, last = require_sound(ledger, current), ledger.last_revert()
             mine = last is not None and (last.retriever, last.current) == (self.retriever, current.number)
             if mine and last.id > standing.position.event:
                 standing = standing_of(ledger, self._publish_reverted(last.generation, last.id))
-            yield standing
+            yield ledger.seen_from(standing)
 
 
 def additions_folder(project: Project) -> Path:

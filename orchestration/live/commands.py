@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,24 +154,16 @@ def _named(live: LiveCollection, file: Path) -> Iterator[tuple[str, Path]]:
 
 def _read(live: LiveCollection, name: str, file: Path, suffix: str, only_known: bool) -> tuple[str, CleanRows]:
     """What a file is called, and its rows, sound and refused ones."""
-    with _readable(file, suffix) as path:
-        columns = live.settings.columns if path.suffix.lower() in DOCUMENT_SUFFIXES else COLUMNS
-        rows = live.clean(read_file(path, name, columns), name, only_known)
-        if not rows.documents and rows.rejected:
-            require_known_columns(path, name, live.settings.columns)
-        return name, rows
-
-
-@contextmanager
-def _readable(file: Path, suffix: str) -> Iterator[Path]:
-    """A file that can be read twice and tells its format by its name."""
-    if file != STANDARD_INPUT:
-        yield file
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"input{suffix}"
-        path.write_bytes(sys.stdin.buffer.read())
-        yield path
+    if file == STANDARD_INPUT:  # as a file, which can be read twice and tells its format by its name
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / f"input{suffix}"
+            copy.write_bytes(sys.stdin.buffer.read())
+            return _read(live, name, copy, suffix, only_known)
+    columns = live.settings.columns if file.suffix.lower() in DOCUMENT_SUFFIXES else COLUMNS
+    rows = live.clean(read_file(file, name, columns), name, only_known)
+    if not rows.documents and rows.rejected:
+        require_known_columns(file, name, live.settings.columns)
+    return name, rows
 
 
 def _plain(name: str, refused: Iterable[Rejection]) -> list[dict[str, Any]]:

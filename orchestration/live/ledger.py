@@ -96,9 +96,15 @@ def require_sound(ledger: Ledger, generation: Generation) -> Standing:
 def ledger_of(project: Project, generation: Generation) -> Ledger | None:
     """The project's log; None if no document ever arrived, FreshetError if the one that filled a generation is gone."""
     ledger = existing_ledger(project, generation.retriever)
-    if ledger is None and in_a_log(generation):
-        raise FreshetError(_lost(generation, "there is none here"))
+    if ledger is None:
+        require_no_log(generation)
     return ledger
+
+
+def require_no_log(generation: Generation) -> None:
+    """FreshetError if a generation stands in a log, so that it says what it holds: there is none here."""
+    if in_a_log(generation):
+        raise FreshetError(_lost(generation, "there is none here"))
 
 
 def own_ledger(project: Project, generation: Generation) -> Ledger | None:

@@ -227,7 +227,9 @@ def test_generations_that_nothing_needs_can_be_freed(run, project):
     assert texts(project, BASE) == BASE
 
 
-def test_standard_input_is_read_as_bytes(monkeypatch):
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"\xff")))
-    with commands._readable(commands.STANDARD_INPUT, ".jsonl") as path:
-        assert (path.read_bytes(), path.suffix) == (b"\xff", ".jsonl")
+def test_standard_input_is_read_as_bytes(project, monkeypatch):
+    rows = b'{"_id": "a", "title": "a", "text": "\xff"}\n{"_id": "b", "title": "b", "text": "whole"}\n'
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(rows)))
+    outcome = commands.add_files(LiveCollection(project), [commands.STANDARD_INPUT])
+    assert (outcome.added, [row["file"] for row in outcome.rejected]) == (["b"], ["standard input"])
+    assert outcome.rejected[0]["reason"] == "invalid UTF-8: text holds bytes that are no UTF-8"
