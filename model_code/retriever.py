@@ -102,8 +102,11 @@ class Retriever(ABC, Generic[Queries]):
     def best_passage_encoded(self, query: Queries, document_id: str) -> int:
         """`best_passage` for one encoded query."""
 
-    def nearest_vector(self, query: np.ndarray, document_id: str) -> np.ndarray:
-        """Of a document's vectors (H,) the nearest to a query (H,): TypeError, as most kinds have none."""
+    def vectors_of(self, document_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The vectors (r, H) of n different documents, one document after the other; where each begins in them (n,).
+
+        FreshetError if one is unknown; TypeError, as most kinds have none.
+        """
         raise TypeError(f"{type(self).__name__} has no vectors of documents")
 
     def rerank_encoded(self, queries: Queries, candidates: Sequence[Collection[str]]) -> list[Ranking]:

@@ -252,8 +252,9 @@ class Bm25(Retriever[list[Bm25Query]]):
         for term, times in terms.items():
             places = [segment.postings(term) for segment in self.segments]
             idf = self._idf(places)
-            for number, (segment, own, place) in enumerate(zip(self.segments, scores, places, strict=True)):
-                own[segment.rows[place]] += times * idf * self._weights_of(number, place)
+            for number, place in enumerate(places):
+                if place.stop > place.start:  # most terms are in few of the small segments
+                    scores[number][self.segments[number].rows[place]] += times * idf * self._weights_of(number, place)
         for own, alive in zip(scores, self._counted.alive, strict=True):
             if not isinstance(alive, slice):
                 own[~alive] = 0

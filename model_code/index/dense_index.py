@@ -164,11 +164,6 @@ class DenseIndex:
         """Which of the document's passages (0, 1, ...) is nearest to `query` (H,); the first of equals."""
         return int(np.argmax(self._scores(query, self.ids.rows_of([document_id])))) // self.vectors_per_passage
 
-    def nearest_vector(self, query: np.ndarray, document_id: str) -> np.ndarray:
-        """Of the document's vectors (H,) the nearest to `query` (H,); the first of equals."""
-        rows = self.ids.rows_of([document_id])
-        return self.vectors[rows[np.argmax(self._scores(query, rows))]]
-
     def save(self, folder: Path) -> None:
         """Write vectors, document ids, the FAISS index unless flat, and the manifest: equal indexes, equal bytes."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -217,12 +212,12 @@ class DenseIndex:
     def _scores(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Inner products of a query (H,) with `rows` (r,), or of each of several (q, H) with its own (q, r); float32.
 
-        Summing row by row gives a pair the same bits whatever else is in the batch. A row of -1 is none: -inf.
+        A row of -1 is none: -inf.
         """
-        wide = queries[..., None, :].astype(np.float64)  # products are exact: 24-bit factors in a 53-bit format
         pieces = (rows[..., start : start + PIECE] for start in range(0, max(1, rows.shape[-1]), PIECE))
-        products = [np.vecdot(self.vectors[piece].astype(np.float64), wide) for piece in pieces]
-        return np.where(rows < 0, -np.inf, np.concatenate(products, axis=-1)).astype(np.float32)
+        each = queries[..., None, :]
+        products = [inner_products(self.vectors[piece].astype(np.float64), each) for piece in pieces]
+        return np.where(rows < 0, -np.inf, np.concatenate(products, axis=-1))
 
     def _settled(self, query: np.ndarray, ranking: Ranking, rows: np.ndarray, k: int) -> bool:
         """Whether no passage outside the candidates can belong to the k best documents.
@@ -234,6 +229,15 @@ class DenseIndex:
             return len(ranking) >= k
         slack = 4 * self.dimension * FLOAT32_ROUNDING * float(np.linalg.norm(query)) * self._largest_norm
         return ranking[-1][1] > float(self._scores(query, rows[-1:])[0]) + slack
+
+
+def inner_products(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
+    """The products (r,) of vectors (r, H) with a query (H,), float32.
+
+    vectors: float64 of what float32 stores, so that products are exact: 24-bit factors in a 53-bit format. Summing row
+    by row gives a pair the same bits whatever else is in the batch.
+    """
+    return np.vecdot(vectors, query.astype(np.float64)).astype(np.float32)
 
 
 def inverted_file(vectors: np.ndarray, settings: IndexSettings) -> Any | None:

@@ -139,9 +139,18 @@ class SegmentedRetriever(Retriever[Any]):
         """Which of the document's passages answers the query best."""
         return owner(self.segments, document_id).retriever.best_passage_encoded(query, document_id)
 
-    def nearest_vector(self, query: np.ndarray, document_id: str) -> np.ndarray:
-        """Of a document's vectors (H,) the nearest to a query (H,)."""
-        return owner(self.segments, document_id).retriever.nearest_vector(query, document_id)
+    def vectors_of(self, document_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The vectors of documents, see `Retriever`, whichever segments have them."""
+        vectors, sizes, places = [self.first.vectors_of([])[0]], [np.empty(0, np.int64)], dict[str, int]()
+        for segment, share in _shares(self.segments, document_ids).items():
+            own, starts = segment.retriever.vectors_of(share)
+            places.update(zip(share, range(len(places), len(places) + len(share)), strict=True))
+            vectors.append(own)
+            sizes.append(np.diff(starts, append=len(own)))
+        order, size = np.fromiter(map(places.__getitem__, document_ids), np.int64), np.concatenate(sizes)
+        begin, size = (np.cumsum(size) - size)[order], size[order]
+        starts = np.cumsum(size) - size
+        return np.concatenate(vectors)[np.repeat(begin - starts, size) + np.arange(size.sum())], starts
 
     def variants(self) -> Mapping[str, Search]:
         """Those of the kind, over all segments."""

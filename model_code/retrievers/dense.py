@@ -58,9 +58,10 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         """`best_passage` for a query (1, H)."""
         return self.index.best_passage(query[0], document_id)
 
-    def nearest_vector(self, query: np.ndarray, document_id: str) -> np.ndarray:
-        """Of a document's vectors (H,) the nearest to a query (H,)."""
-        return self.index.nearest_vector(query, document_id)
+    def vectors_of(self, document_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The vectors of documents, see `Retriever`."""
+        rows, starts = self.index.ids.grouped(document_ids)
+        return self.index.vectors[rows], starts
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Encode and index passages in `folder`."""

@@ -19,17 +19,19 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
+from model_code.index.dense_index import inner_products
 from model_code.index.terms import AUTO
+from model_code.index.top_k import best_passages
 from model_code.manifest import MANIFEST, read_manifest, seal
 from model_code.retriever import Ranking, Retriever, TokenMatch, ranked
 from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment
@@ -113,14 +115,14 @@ class Fusion:
 class FusedQueries:
     """n queries, encoded for each part: as they find candidates, and as these are scored.
 
-    candidates: each query's, of all documents, ascending. words: by each part that matches words its scores of these,
-    whatever feedback does, and `highest` that of its best document, 1 where none matches.
+    candidates: each query's, of all documents, ascending; `scores`: by each part its scores (n,) of these. highest: of
+    each part that matches words the score of its best document, 1 where none matches.
     """
 
     parts: Mapping[str, Any]
     scoring: Mapping[str, Any]
     highest: Mapping[str, Sequence[float]]
-    words: Mapping[str, Sequence[np.ndarray]]
+    scores: Mapping[str, Sequence[np.ndarray]]
     candidates: Sequence[list[str]]
 
     def __len__(self) -> int:
@@ -129,7 +131,7 @@ class FusedQueries:
 
     def __getitem__(self, rows: slice) -> FusedQueries:
         """Some of the queries."""
-        groups = (self.parts, self.scoring, self.highest, self.words)
+        groups = (self.parts, self.scoring, self.highest, self.scores)
         own = ({name: queries[rows] for name, queries in group.items()} for group in groups)
         return FusedQueries(*own, self.candidates[rows])
 
@@ -155,18 +157,25 @@ class FusedSearch(Retriever[FusedQueries]):
         found = {name: part.find(parts[name], self.fusion.depth) for name, part in self.parts.items()}
         candidates, by_words = _union(found.values()), [name for name in parts if name not in self.fusion.scales]
         highest = {name: [_highest(ranking) for ranking in found[name]] for name in by_words}
-        words = {name: self.parts[name].scores_encoded(parts[name], candidates) for name in by_words}
-        queries = FusedQueries(parts, parts, highest, words, candidates)
-        return self._fed_back(queries) if self.fusion.feedback and len(texts) else queries
+        scores = {name: self.parts[name].scores_encoded(parts[name], candidates) for name in by_words}
+        dense = {name: parts[name].copy() for name in self.fusion.scales}
+        queries = FusedQueries(parts, parts | dense, highest, scores | {name: [] for name in dense}, candidates)
+        for i in range(len(texts)):
+            self._score(queries, i)
+        return queries
 
-    def _fed_back(self, queries: FusedQueries) -> FusedQueries:
-        moved = {name: queries.parts[name].copy() for name in self.fusion.scales}
-        rankings = self.search_encoded(queries, BEST)
-        for name, vectors in moved.items():
-            for i, ranking in enumerate(rankings):
-                near = [self.parts[name].nearest_vector(queries.parts[name][i], document) for document, _ in ranking]
-                vectors[i] += np.float32(self.fusion.feedback) * np.mean(near, axis=0, dtype=np.float32)
-        return replace(queries, scoring={**queries.parts, **moved})
+    def _score(self, queries: FusedQueries, i: int) -> None:
+        """Append each dense part's scores of the candidates of query i, moved towards the best ones before."""
+        held = {name: _Held.of(self.parts[name], queries.candidates[i]) for name in self.fusion.scales}
+        if self.fusion.feedback and queries.candidates[i]:
+            words = {name: own[i] for name, own in queries.scores.items() if name not in held}
+            dense = {name: own.scores(queries.parts[name][i]) for name, own in held.items()}
+            best = (-self._sum(self._fused(queries, i, words | dense))).argsort(kind="stable")[:BEST].tolist()
+            for name, own in held.items():
+                near = [own.nearest(queries.parts[name][i], document) for document in best]
+                queries.scoring[name][i] += np.float32(self.fusion.feedback) * np.mean(near, axis=0, dtype=np.float32)
+        for name, own in held.items():
+            queries.scores[name].append(own.scores(queries.scoring[name][i]))
 
     def search_encoded(self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
         """The k best of the documents that any part has among its best."""
@@ -183,27 +192,29 @@ class FusedSearch(Retriever[FusedQueries]):
 
     def scores_encoded(self, queries: FusedQueries, candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The weighed sum of the parts' scores of each query's candidates."""
-        weights = self.fusion.weights
-        each = self.part_scores(queries, candidates)
-        return [sum(weights[part] * own for part, own in scores.items()) for scores in each]
+        return list(map(self._sum, self.part_scores(queries, candidates)))
 
     def part_scores(
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
     ) -> Iterator[dict[str, np.ndarray]]:
         """For each query f_p(s_p) of its candidates (n), (n,) float64 for every part p."""
-        known: Mapping[str, Any] = queries.words if candidates is queries.candidates else {}
-        found = {
-            name: known.get(name) or part.scores_encoded(queries.scoring[name], candidates)
-            for name, part in self.parts.items()
-        }
+        found = queries.scores
+        if candidates is not queries.candidates:
+            found = {name: part.scores_encoded(queries.scoring[name], candidates) for name, part in self.parts.items()}
         for i in range(len(candidates)):
-            yield {name: self._fused(name, queries, i, scores[i]) for name, scores in found.items()}
+            yield self._fused(queries, i, {name: scores[i] for name, scores in found.items()})
 
-    def _fused(self, name: str, queries: FusedQueries, i: int, scores: np.ndarray) -> np.ndarray:
-        """f_p of a part's scores (n,) for query i, float64."""
-        if name in self.fusion.scales:
-            return self.fusion.scales[name].standardised(queries.scoring[name][i], scores.astype(np.float64))
-        return scores.astype(np.float64) / queries.highest[name][i]
+    def _fused(self, queries: FusedQueries, i: int, scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """f_p of each part's scores (n,) for query i, float64."""
+        fused = {}
+        for name in self.parts:
+            own = scores[name].astype(np.float64)
+            scale = self.fusion.scales.get(name)
+            fused[name] = scale.standardised(queries.scoring[name][i], own) if scale else own / queries.highest[name][i]
+        return fused
+
+    def _sum(self, fused: Mapping[str, np.ndarray]) -> np.ndarray:
+        return sum(self.fusion.weights[name] * own for name, own in fused.items())
 
     def best_passage_encoded(self, query: FusedQueries, document_id: str) -> int:
         """The best passage as the part with the largest weight says."""
@@ -222,6 +233,28 @@ class FusedSearch(Retriever[FusedQueries]):
             for i in range(len(document_ids))
         ]
         return [sorted(own, key=lambda share: -share.weight) for own in shares]
+
+
+class _Held(NamedTuple):
+    """Vectors (r, H) float64 of n documents, one document after the other, and where in them each begins (n,)."""
+
+    vectors: np.ndarray
+    starts: np.ndarray
+
+    @classmethod
+    def of(cls, part: Retriever, document_ids: Sequence[str]) -> _Held:
+        vectors, starts = part.vectors_of(document_ids)
+        return cls(vectors.astype(np.float64), starts)
+
+    def scores(self, query: np.ndarray) -> np.ndarray:
+        """The product (n,) of a query (H,) with each document's nearest vector, float32."""
+        return best_passages(inner_products(self.vectors, query), self.starts)
+
+    def nearest(self, query: np.ndarray, document: int) -> np.ndarray:
+        """Of one of the documents the vector (H,) that is nearest to a query (H,); the first of equals."""
+        end = self.starts[document + 1] if document + 1 < len(self.starts) else len(self.vectors)
+        own = self.vectors[self.starts[document] : end]
+        return own[np.argmax(inner_products(own, query))]
 
 
 def _union(rankings: Iterable[Sequence[Ranking]]) -> list[list[str]]:
