@@ -9,6 +9,7 @@ import pytest
 from experiments.clicks import run as clicks
 from experiments.composed import run as composed
 from experiments.fused_live import run as fused_live
+from experiments.incdsi_fused import run as incdsi_fused
 from experiments.parts import run as parts
 from model_code.files import read_json
 from orchestration import parameters
@@ -28,7 +29,10 @@ def test_settings_are_still_valid(path: Path) -> None:
     assert {"contrastive", "hce"} <= set(parameters.load(path).retrievers)
 
 
-@pytest.mark.parametrize("experiment", [clicks, composed, fused_live, parts], ids=lambda module: module.HERE.name)
+MEASURED = [clicks, composed, fused_live, incdsi_fused, parts]
+
+
+@pytest.mark.parametrize("experiment", MEASURED, ids=lambda module: module.HERE.name)
 def test_the_tables_of_a_page_are_those_of_its_result(experiment) -> None:
     folder = experiment.HERE
     assert experiment.tables(read_json(folder / "result.json")) in (folder / "README.md").read_text()
