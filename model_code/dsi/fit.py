@@ -55,13 +55,13 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
         vectors=torch.nn.Parameter(torch.from_numpy(start.copy())),
         query_vectors=None if own.train_encoder else _query_vectors(context, encoder, pool, "queries"),
     )
-    result = trainer.fit()
+    trainer.fit()
     encodings = None if own.train_encoder else start
     scale = measured_scale(trainer, encodings, seed, context.progress("encode a sample"))
     encoder.save(context.output / "encoder")
     report = {"fingerprint": encoder.fingerprint(), "encoding_scale": scale}
     report |= _save(context, tables, trainer, report["fingerprint"], 1.0 if scale is None else scale)
-    return finish(context, tables, data, training, result) | report
+    return finish(context, tables, data, training, trainer) | report
 
 
 def _start(context: StageContext, tables: TrainingTables, encoder: Encoder) -> np.ndarray:

@@ -248,10 +248,11 @@ def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[s
     training, lexical = retriever.training, retriever.lexical
     encoder = start_encoder(context.settings["encoder"], lexical, tables.passages.texts, seed)
     data, dev = tables.training_data(training), tables.dev_evaluator(training, seed)
-    result = make_trainer(LexicalTrainer, context, encoder, data, training, dev, lexical=lexical).fit()
+    trainer = make_trainer(LexicalTrainer, context, encoder, data, training, dev, lexical=lexical)
+    trainer.fit()
     save_encoder(encoder, context.output / "encoder")
     report = {"head": encoder.config.head, "fingerprint": encoder.fingerprint()}
-    return report | finish(context, tables, data, training, result)
+    return report | finish(context, tables, data, training, trainer)
 
 
 class LexicalTrainer(Trainer):

@@ -198,16 +198,16 @@ def train_generator(context: StageContext) -> dict[str, Any]:
         context.progress("train the generator"),
         encoder.precision,
     )
-    result = trainer.fit()
-    write_json(context.output / "history.json", list(result.history))
+    state = trainer.fit()
+    write_json(context.output / "history.json", state.history)
     save_sequence_model(model, tokenizer, context.output / TRAINED_FOLDER, written.section_tokens)
     return {
         "base": training.base,
         "pairs": len(pairs),
         "held_out_pairs": len(held_out),
-        f"start_{METRIC}": result.history[0].get(METRIC),
-        f"best_{METRIC}": result.best_metric,
-        "best_step": result.best_step,
-        "steps": result.steps,
-        "trained_parameters": result.trained_parameters,
+        f"start_{METRIC}": state.history[0].get(METRIC),
+        f"best_{METRIC}": state.best_metric,
+        "best_step": state.best_step,
+        "steps": state.step,
+        "trained_parameters": trainer.trained_parameters,
     }

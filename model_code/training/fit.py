@@ -19,7 +19,6 @@ from model_code.hierarchy.tree import Hierarchy
 from model_code.index.dense_index import DenseIndex
 from model_code.scale.clustering import make_lloyd
 from model_code.training.data import TrainingData
-from model_code.training.loop import TrainingResult
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator, TrainingTables
 from model_code.training.trainer import Trainer
@@ -39,9 +38,9 @@ def fit_encoder(
     represent_documents(encoder, layers)
     data, dev = tables.training_data(settings), tables.dev_evaluator(settings, context.settings["seed"])
     trainer = make_trainer(Trainer, context, encoder, data, settings, dev, layers=layers)
-    result = trainer.fit(start_vectors(context, encoder, tables.corpus))
+    trainer.fit(start_vectors(context, encoder, tables.corpus))
     encoder.save(context.output / "encoder")
-    report = finish(context, tables, data, settings, result) | {"fingerprint": encoder.fingerprint()}
+    report = finish(context, tables, data, settings, trainer) | {"fingerprint": encoder.fingerprint()}
     if not layers.numbers:
         return report
     return report | {"layers": list(layers.chosen(encoder.depth)), "layer_pooling": layers.pooling}
@@ -77,10 +76,11 @@ def finish(
     tables: TrainingTables,
     data: TrainingData,
     settings: TrainingSettings,
-    result: TrainingResult,
+    trainer: Trainer,
 ) -> dict[str, Any]:
     """Write the training curve; the report of what a retriever was trained on and chosen by, and what came of it."""
-    write_json(context.output / "history.json", list(result.history))
+    state = trainer.state
+    write_json(context.output / "history.json", state.history)
     kinds = {(True, False): "supervised", (False, True): "unsupervised", (True, True): "joint"}
     return {
         "supervision": kinds[bool(len(data.supervised)), bool(len(data.unsupervised))],
@@ -88,14 +88,14 @@ def finish(
         "unsupervised_pairs": len(data.unsupervised),
         "dev_queries": min(len(tables.dev.queries), settings.dev_queries),
         "dev_metric": settings.dev_metric,
-        "start_dev": result.history[0].get(settings.dev_metric),
-        "best_dev": result.best_metric,
-        "best_dev_interval": result.best_interval,
-        "best_step": result.best_step,
-        "steps": result.steps,
-        "pairs_seen": result.pairs,
-        "trained_parameters": result.trained_parameters,
-        "reclustered_at": list(result.reclustered_at),
+        "start_dev": state.history[0].get(settings.dev_metric),
+        "best_dev": state.best_metric,
+        "best_dev_interval": state.best_interval,
+        "best_step": state.best_step,
+        "steps": state.step,
+        "pairs_seen": state.step * trainer.pairs_per_step,
+        "trained_parameters": trainer.trained_parameters,
+        "reclustered_at": state.reclustered_at,
     }
 
 

@@ -39,6 +39,7 @@ class TrainingState:
 
     history: rows by step; a row of training has `loss`, its parts and `learning_rate`, means over the steps since the
       row before; an evaluation adds the dev metric under its name.
+    best_step: 0 if no evaluation was better than that of the start; the last one where none was made.
     window: loss parts of the batches since the last row, left on their device: reading them would stop the step.
     """
 
@@ -135,20 +136,6 @@ def load_training_state(checkpoint: Path) -> tuple[TrainingState, Hierarchy | No
     return state, Hierarchy.load(folder) if folder.is_dir() else None
 
 
-@dataclass(frozen=True)
-class TrainingResult:
-    """What a finished training run is reported with; the model itself was trained in place."""
-
-    best_step: int  # 0: no evaluation was better than that of the start; the last step where nothing was evaluated
-    best_metric: float | None  # of the evaluations; None without any
-    best_interval: list[float] | None
-    steps: int  # taken
-    pairs: int  # seen, with repetition
-    trained_parameters: int
-    reclustered_at: tuple[int, ...]  # steps
-    history: tuple[Row, ...]
-
-
 class TrainingLoop:
     """Trains `trained` in place, by the `take_step` and `_evaluate` of a subclass, which note in `state` what they do.
 
@@ -167,7 +154,7 @@ class TrainingLoop:
     take_step: Callable[[], None]
     _evaluate: Callable[[], None]
 
-    def fit(self) -> TrainingResult:
+    def fit(self) -> TrainingState:
         """Train to the end, or on to it from `state`, and leave the model with the weights of the best step."""
         if self.state.step == 0:
             self._evaluate()
@@ -180,7 +167,14 @@ class TrainingLoop:
         weights = self._trained_weights()
         for name, value in self.state.best_weights.items():
             weights[name].data.copy_(value)
-        return self._result()
+        if self.state.best_metric is None:
+            self.state.best_step = self.state.step
+        return self.state
+
+    @property
+    def trained_parameters(self) -> int:
+        """How many numbers learn."""
+        return sum(weight.numel() for weight in self._trained_weights().values())
 
     def _after_step(self) -> None:
         step, settings = self.state.step, self.settings
@@ -209,16 +203,3 @@ class TrainingLoop:
     def _stalled(self) -> bool:
         patience = self.settings.patience
         return patience is not None and self.state.evaluations_since_best >= patience
-
-    def _result(self) -> TrainingResult:
-        state = self.state
-        return TrainingResult(
-            best_step=state.step if state.best_metric is None else state.best_step,
-            best_metric=state.best_metric,
-            best_interval=state.best_interval,
-            steps=state.step,
-            pairs=state.step * self.pairs_per_step,
-            trained_parameters=sum(weight.numel() for weight in self._trained_weights().values()),
-            reclustered_at=tuple(state.reclustered_at),
-            history=tuple(state.history),
-        )

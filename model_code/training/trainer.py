@@ -31,7 +31,6 @@ from model_code.training.batches import BatchSchedule, Collator, TrainingBatch
 from model_code.training.data import TrainingData
 from model_code.training.loop import (
     TrainingLoop,
-    TrainingResult,
     TrainingState,
     latest_checkpoint,
     load_training_state,
@@ -162,7 +161,7 @@ class Trainer(TrainingLoop):
         if checkpoint is not None:
             self.accelerator.load_state(str(checkpoint), load_kwargs={"weights_only": True})
 
-    def fit(self, start_vectors: np.ndarray | None = None) -> TrainingResult:
+    def fit(self, start_vectors: np.ndarray | None = None) -> TrainingState:
         """Train to the end, or on to it from the last checkpoint.
 
         start_vectors: (N, H), the passages as the untrained encoder encodes documents, if they are at hand and one

@@ -91,7 +91,7 @@ def test_killed_and_resumed_is_as_if_never_stopped(tmp_path: Path):
             raise KeyboardInterrupt
 
     whole = make_trainer(load(tmp_path), tmp_path / "others")
-    expected = whole.fit()
+    expected = whole.fit().to_json()
     killed = make_trainer(load(tmp_path), tmp_path / "checkpoints")
     killed.progress = kill
     with pytest.raises(KeyboardInterrupt):
@@ -99,7 +99,7 @@ def test_killed_and_resumed_is_as_if_never_stopped(tmp_path: Path):
     loaded = load(tmp_path)
     resumed = make_trainer(loaded, tmp_path / "checkpoints")
     assert resumed.state.step == 4
-    assert resumed.fit() == expected
+    assert resumed.fit().to_json() == expected
     for model, name in ((whole.trained, "whole"), (resumed.trained, "resumed")):
         save_sequence_model(model, loaded[1], tmp_path / name, SECTION_TOKENS)
     assert hash_path(tmp_path / "whole") == hash_path(tmp_path / "resumed")
@@ -128,11 +128,11 @@ def test_the_best_step_is_kept_and_patience_ends_training(tmp_path: Path):
 
     trainer._evaluate = evaluate
     result = trainer.fit()
-    assert (result.best_step, result.best_metric, result.steps) == (2, -1.0, 6)
+    assert (result.best_step, result.best_metric, result.step) == (2, -1.0, 6)
     assert torch.equal(loaded[0].shared.weight, at_step[2])
     assert not torch.equal(at_step[2], at_step[6])
 
 
 def test_without_held_out_pairs_the_last_step_is_kept(tmp_path: Path):
     result = make_trainer(load(tmp_path), tmp_path / "checkpoints", held_out=[]).fit()
-    assert (result.best_step, result.best_metric, result.steps) == (12, None, 12)
+    assert (result.best_step, result.best_metric, result.step) == (12, None, 12)

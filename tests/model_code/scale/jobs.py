@@ -50,7 +50,7 @@ def train_tiny(context: StageContext) -> dict[str, Any]:
                       progress=context.progress("train"))  # fmt: skip
     result = trainer.fit()
     torch.save(dict(trainer.encoder.named_parameters()), context.output / "weights.pt")
-    return {"history": list(result.history), "processes": trainer.accelerator.num_processes}
+    return {"history": result.history, "processes": trainer.accelerator.num_processes}
 
 
 def train_and_die(context: StageContext) -> dict[str, Any]:

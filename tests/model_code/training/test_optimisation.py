@@ -161,7 +161,7 @@ def test_what_has_no_fused_attention_trains(tmp_path: Path, kind: str) -> None:
     before = encoder.fingerprint()
     settings = make_settings(hierarchy_weight=0.0, negatives="bm25", steps=2, evaluate_every=None)
     result = Trainer(encoder, make_data(), settings, seed=0).fit()
-    assert result.steps == 2
+    assert result.step == 2
     assert encoder.fingerprint() != before
     assert implementations(encoder) == {"eager"}
 

@@ -29,7 +29,7 @@ def train(encoder_folder: Path, checkpoints: Path, output: Path, kill_at: int = 
     started_from = trainer.state.step
     result = trainer.fit(vectors)
     encoder.save(output / "encoder")
-    write_json(output / "result.json", {"history": list(result.history), "reclustered": list(result.reclustered_at)})
+    write_json(output / "result.json", {"history": result.history, "reclustered": result.reclustered_at})
     return started_from
 
 
