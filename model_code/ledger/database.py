@@ -183,7 +183,7 @@ def open_database(url: str, migrate: Callable[[Database], None] | None = None) -
 
 
 def existing_database(url: str, migrate: Callable[[Database], None] | None = None) -> Database | None:
-    """The same, or None if there are no"""
+    """The same, or None if there are no tables."""
     file = sqlite_file(url)
     if file is not None and not file.exists():
         return None
