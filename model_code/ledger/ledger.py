@@ -46,7 +46,6 @@ from model_code.ledger.states import (
     history_of,
     in_intervals,
     last_events,
-    mark_of,
     position_at,
     repeats_of,
     stated,
@@ -57,6 +56,14 @@ Contents = Mapping[str, tuple[str, Document]]
 """By id, the content hash of a document in a generation's files, and the document as these tell it"""
 Row = dict[str, Any]
 """Kind, document, content hash and payload of an event to append"""
+APPEND = sa.insert(events).returning(events.c.id, sort_by_parameter_order=True)
+LAST = sa.select(events.c.document_id, events.c.kind, events.c.content_hash).where(
+    events.c.id.in_(
+        sa.select(sa.func.max(events.c.id))
+        .where(events.c.document_id.in_(sa.bindparam("ids", expanding=True)))
+        .group_by(events.c.document_id)
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -290,9 +297,10 @@ def unsound(connection: sa.Connection, position: Position) -> str | None:
     """As `Ledger.unsound`."""
     if position.log is None:
         return None
-    if connection.scalar(sa.select(log.c.log)) != position.log:
+    here = position_at(connection, position.event)
+    if here.log != position.log:
         return ANOTHER
-    return None if mark_of(connection, position.event) == position.mark else "an older copy of it"
+    return None if here == position else "an older copy of it"
 
 
 def put_row(document: Document) -> Row:
@@ -310,13 +318,13 @@ def insert_events(connection: sa.Connection, rows: Sequence[Row]) -> tuple[int, 
     """Append events in their order; return their ids."""
     if not rows:
         return ()
-    return tuple(connection.scalars(sa.insert(events).returning(events.c.id, sort_by_parameter_order=True), rows))
+    return tuple(connection.scalars(APPEND, rows))
 
 
 def _last_contents(connection: sa.Connection, document_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Kind and content hash of the last event of each document."""
-    columns = (events.c.document_id, events.c.kind, events.c.content_hash)
-    return {name: (kind, content) for name, kind, content in last_events(connection, document_ids, *columns)}
+    rows = (row for ids in chunks(sorted(document_ids)) for row in connection.execute(LAST, {"ids": ids}))
+    return {name: (kind, content) for name, kind, content in rows}
 
 
 def _not_received(connection: sa.Connection, batch: str, rows: Sequence[Row]) -> list[Row]:

@@ -21,6 +21,10 @@ from model_code.ledger.events import Event, EventKind, EventState, Position, Sta
 REVERTS = sa.select(events.c.id, events.c.payload).where(IS_REVERT).order_by(events.c.id)
 IS_CHANGE = events.c.kind != EventKind.REVERT
 PLACE = (events.c.id, events.c.document_id)
+HEAD = sa.select(sa.func.max(events.c.id))
+MARKED = sa.select(events.c.received, events.c.document_id, events.c.content_hash, log.c.log).select_from(
+    sa.outerjoin(log, events, events.c.id == sa.bindparam("event"))
+)
 ROWS = 1000  # contents that are held in memory at a time
 Interval = tuple[int, int]
 """The events after the first number, up to the second."""
@@ -269,7 +273,7 @@ def history_of(connection: sa.Connection) -> History:
 
 def head_of(connection: sa.Connection) -> int:
     """The last event, 0 without one."""
-    return connection.scalar(sa.select(sa.func.max(events.c.id))) or 0
+    return connection.scalar(HEAD) or 0
 
 
 def repeats_of(connection: sa.Connection) -> dict[int, list[int]]:
@@ -283,17 +287,9 @@ def repeats_of(connection: sa.Connection) -> dict[int, list[int]]:
 
 
 def position_at(connection: sa.Connection, event: int) -> Position:
-    """The position of an event, or the one before the first."""
-    return Position(connection.scalar(sa.select(log.c.log)), event, mark_of(connection, event) or "")
-
-
-def mark_of(connection: sa.Connection, event: int) -> str | None:
-    """The mark of an event; None if there is none of this number."""
-    if event == 0:
-        return ""
-    columns = (events.c.id, events.c.received, events.c.document_id, events.c.content_hash)
-    row = connection.execute(sa.select(*columns).where(events.c.id == event)).first()
-    return None if row is None else mark(*row)
+    """The position of an event, without a mark if the log has none of this number."""
+    received, document_id, content_hash, own = connection.execute(MARKED, {"event": event}).one()
+    return Position(own, event, "" if received is None else mark(event, received, document_id, content_hash))
 
 
 def in_intervals(intervals: Iterable[Interval]) -> sa.ColumnElement[bool]:
