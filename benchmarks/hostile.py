@@ -30,8 +30,8 @@ from benchmarks.freshness import BASE, documents
 from benchmarks.live_service import CLONE, RETRIEVER, make_project, served
 from benchmarks.measurement import row_stated
 from freshet import Client
+from model_code.corpus.passages import TextRules
 from model_code.live.build import Parts
-from model_code.live.texts import TextRules
 from orchestration.live.client import running
 from orchestration.live.collection import LiveCollection, open_build
 from orchestration.project import Project

@@ -31,10 +31,10 @@ def make_project(
     texts: the documents'; feedback: they are searched by a fusion with BM25 that feeds back so much.
     """
     from benchmarks.opened_build import open_generation_zero
+    from model_code.corpus.passages import TextRules
     from model_code.encoding.encoder import Encoder
     from model_code.index.dense_index import DenseIndex
     from model_code.index.settings import ALWAYS_EXACT, IndexSettings
-    from model_code.live.texts import TextRules
 
     write_text(root / "params.yaml", f"{{retrievers: {{{RETRIEVER}: {{hierarchy_weight: 0}}}}}}\n")
     write_text(root / "dvc.yaml", "stages: {}\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -49,8 +49,15 @@ class Document:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 of all but the id, in hex: equal exactly for equal contents."""
-        return content_hash(self.title, self.text, canonical_fields(self.fields), self.queries, self.date)
+        """SHA-256 of all but the id, in hex: equal exactly for equal contents.
+
+        No query is empty, so an empty one tells a date from a query.
+
+        >>> Document("a", "", "x", queries=("2020",)).content_hash == Document("a", "", "x", date="2020").content_hash
+        False
+        """
+        dated = () if self.date is None else ("", self.date)
+        return hash_text("\0".join((self.title, self.text, canonical_fields(self.fields), *self.queries, *dated)))
 
 
 @dataclass(frozen=True)
@@ -71,17 +78,6 @@ def canonical_fields(fields: Mapping[str, Any]) -> str:
     '{"a": "x", "b": 1}'
     """
     return json.dumps(fields, sort_keys=True, ensure_ascii=False, default=str)
-
-
-def content_hash(title: str, text: str, fields: str, queries: Iterable[str] = (), date: str | None = None) -> str:
-    """`Document.content_hash` of values that a table keeps; fields: as `canonical_fields` writes them.
-
-    No query is empty, so an empty one tells a date from a query.
-
-    >>> content_hash("", "x", "{}", ["2020"]) == content_hash("", "x", "{}", date="2020")
-    False
-    """
-    return hash_text("\0".join((title, text, fields, *queries, *(() if date is None else ("", date)))))
 
 
 def parse_date(value: Any) -> datetime.datetime | None:

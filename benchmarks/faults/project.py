@@ -71,10 +71,10 @@ def write_build(root: Path, folder: Path, encoder: Encoder, texts: Mapping[str, 
     import numpy as np
     import pandas as pd
 
+    from model_code.corpus.passages import TextRules
     from model_code.files import write_json
     from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
     from model_code.index.dense_index import DenseIndex
-    from model_code.live.texts import TextRules
 
     parts = {name: folder / name for name in ("index", "hierarchy")}
     parts["hierarchy"].mkdir(parents=True)

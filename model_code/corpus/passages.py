@@ -133,3 +133,31 @@ def passage_rows(documents: Iterable[Document], settings: PassageSettings) -> li
         for document in documents
         for ordinal, text in enumerate(cut(document.text, settings.words, settings.stride, settings.cut))
     ]
+
+
+@dataclass(frozen=True)
+class TextRules:
+    """`encoder.include_title` and the group `passages` of the build's settings; the encoder itself cuts at its tokens.
+
+    >>> TextRules(include_title=True, words=2, stride=1).passages("T", "a b c")
+    ['T a b', 'T b c']
+    """
+
+    include_title: bool
+    words: int
+    stride: int
+    cut: Cut = "words"
+
+    @classmethod
+    def stated(cls, include_title: bool, passages: PassageSettings) -> TextRules:
+        """The rules of a build with these settings."""
+        return cls(include_title, passages.words, passages.stride, passages.cut)
+
+    def passages(self, title: str, text: str) -> list[str]:
+        """The texts of a document's passages, in their order; as `corpus.tables.passage_texts` composes them."""
+        own = cut(text, self.words, self.stride, self.cut)
+        return [f"{title} {passage}".strip() for passage in own] if self.include_title else own
+
+    def places(self, text: str) -> list[Place]:
+        """Where the passages of a text stand in it."""
+        return places(text, self.words, self.stride, self.cut)

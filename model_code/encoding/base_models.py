@@ -221,20 +221,24 @@ class Prompts:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a folder says of itself: where the transformer lies, how it pools, its length limit, its projections."""
+    """What a folder says of itself: where the transformer lies, how it pools, its length limit, its projections, what
+    stands before texts, and the layers by which documents are indexed, if that is not the last one alone.
+    """
 
     transformer: Path
     pooling: Pooling | None = None
     max_tokens: int | None = None
     projections: tuple[Path, ...] = ()
+    prompts: Prompts = Prompts()
+    layers: tuple[int, ...] = ()
 
 
 def read_layout(folder: Path) -> Layout:
-    """Read `modules.json`; a plain transformers folder without one has its transformer at the top and no pooling."""
-    if not (folder / "modules.json").is_file():
-        return Layout(folder)
-    transformer, pooling, projections = folder, None, []
-    for module in read_json(folder / "modules.json"):
+    """Read `modules.json` and what is beside it; a plain transformers folder has its transformer at the top and no
+    pooling.
+    """
+    transformer, pooling, projections, modules = folder, None, [], folder / "modules.json"
+    for module in read_json(modules) if modules.is_file() else []:
         kind, path = module["type"].rsplit(".", 1)[-1], folder / module["path"]
         if kind == "Transformer":
             transformer = path
@@ -245,8 +249,9 @@ def read_layout(folder: Path) -> Layout:
         elif kind not in MODULES:
             raise FreshetError(f"{folder}: module {kind!r} is not supported; known: {', '.join(MODULES)}")
     path = transformer / "sentence_bert_config.json"
-    limit = read_json(path).get("max_seq_length") if path.is_file() else None
-    return Layout(transformer, pooling, limit, tuple(projections))
+    limit = read_json(path).get("max_seq_length") if modules.is_file() and path.is_file() else None
+    layers = tuple(read_json(folder / LAYERS)["numbers"]) if (folder / LAYERS).is_file() else ()
+    return Layout(transformer, pooling, limit, tuple(projections), _read_prompts(folder), layers)
 
 
 def _pooling_mode(folder: Path) -> Pooling:
@@ -261,7 +266,7 @@ def _pooling_mode(folder: Path) -> Pooling:
     return mode
 
 
-def read_prompts(folder: Path) -> Prompts:
+def _read_prompts(folder: Path) -> Prompts:
     """What sentence-transformers puts before queries and documents; FreshetError for a default prompt without text.
 
     A side without a prompt of its own gets the default one, if there is any. A passage's prompt counts, although an
@@ -318,12 +323,6 @@ def save_projection(projection: torch.nn.Sequential, folder: Path) -> None:
     write_json(folder / "config.json", config)
     weights = {f"linear.{name}": value.detach().cpu().contiguous() for name, value in linear.state_dict().items()}
     save_file(weights, folder / "model.safetensors")
-
-
-def read_layers(folder: Path) -> tuple[int, ...]:
-    """What `write_layers` wrote; empty if the folder is of an ordinary encoder."""
-    path = folder / LAYERS
-    return tuple(read_json(path)["numbers"]) if path.is_file() else ()
 
 
 def write_layers(folder: Path, numbers: Sequence[int]) -> None:

@@ -26,9 +26,7 @@ from model_code.encoding.base_models import (
     load_tokenizer,
     load_transformer,
     locate,
-    read_layers,
     read_layout,
-    read_prompts,
     save_projection,
     save_tokenizer,
     save_transformer,
@@ -204,7 +202,7 @@ class Encoder(TextModel):
         backbone = plain or load_transformer(layout.transformer, limit)
         projections = [load_projection(folder) for folder in layout.projections]
         encoder = cls(backbone, tokenizer, pooling or layout.pooling or "mean", limit, precision, projections)
-        encoder.layers, encoder.prompts = read_layers(folder), read_prompts(folder)
+        encoder.layers, encoder.prompts = layout.layers, layout.prompts
         backbone.config.output_hidden_states = False  # which queries do not need
         encoder.to(pick_device(device)).eval()
         if for_search and (kind := packing(precision, encoder.device)):

@@ -172,7 +172,12 @@ class DenseIndex:
         write_text(folder / DOCUMENT_IDS, json.dumps(self.ids.document_ids, ensure_ascii=False, separators=(",", ":")))
         if self.approximate is not None:
             _faiss().write_index(self.approximate, str(folder / FAISS))
-        facts = {"kind": KIND, "fingerprint": self.fingerprint, "dimension": self.dimension, "passages": self.passages}
+        facts = {
+            "kind": KIND,
+            "fingerprint": self.fingerprint,
+            "dimension": self.vectors.shape[1],
+            "passages": self.passages,
+        }
         facts |= {"documents": self.ids.documents, "vectors_per_passage": self.vectors_per_passage}
         facts |= {"factory": self.factory, "settings": self.settings.model_dump(), "entries": BY_ROW}
         seal(folder, FORMAT, facts)

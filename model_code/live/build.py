@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from model_code.corpus.passages import TextRules
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, TOPICS, Hierarchy
@@ -28,7 +29,6 @@ from model_code.live.generation import (
     write_documents,
 )
 from model_code.live.part import Placements, recentred
-from model_code.live.texts import TextRules
 from model_code.manifest import MANIFEST
 from model_code.retrievers.kinds import open_retriever
 

@@ -1,4 +1,4 @@
-"""Texts: how those of documents are cut, what those of queries must be, and which part of a document is shown."""
+"""Texts: what those of queries must be, and which part of a document is shown."""
 
 from __future__ import annotations
 
@@ -6,42 +6,11 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from model_code.corpus.cleaning import is_whole
-from model_code.corpus.passages import Cut, Place, places
-from model_code.corpus.settings import PassageSettings
 from model_code.index.terms import AUTO, terms_of
 from model_code.settings import require
 from model_code.words import slices, spans
-
-
-@dataclass(frozen=True)
-class TextRules:
-    """`encoder.include_title` and the group `passages` of the build's settings; the encoder itself cuts at its tokens.
-
-    >>> TextRules(include_title=True, words=2, stride=1).passages("T", "a b c")
-    ['T a b', 'T b c']
-    """
-
-    include_title: bool
-    words: int
-    stride: int
-    cut: Cut = "words"
-
-    @classmethod
-    def stated(cls, include_title: bool, passages: PassageSettings) -> TextRules:
-        """The rules of a build with these settings."""
-        return cls(include_title, passages.words, passages.stride, passages.cut)
-
-    def passages(self, title: str, text: str) -> list[str]:
-        """The texts of a document's passages, in their order; as `corpus.tables.passage_texts` composes them."""
-        cut = (place.read(text) for place in self.places(text))
-        return [f"{title} {own}".strip() if self.include_title else own for own in cut]
-
-    def places(self, text: str) -> list[Place]:
-        """Where the passages of a text stand in it."""
-        return places(text, self.words, self.stride, self.cut)
 
 
 def require_queries(texts: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from model_code.corpus.passages import TextRules
 from model_code.documents import Change, Document
 from model_code.files import read_json, write_text
 from model_code.ledger.events import Standing
@@ -30,7 +31,6 @@ from model_code.live.generation import (
 )
 from model_code.live.part import Base, Part, PartView, Placements, Refined, open_segment
 from model_code.live.searcher import Searcher
-from model_code.live.texts import TextRules
 from model_code.manifest import MANIFEST, verify_file
 from model_code.retrievers.base import NewPassages, Refine
 
@@ -237,26 +237,22 @@ class Draft:
         """What the manifest of generation `number` says of parts and counts; writes `removed.json` if that is new."""
         shared = [self.base, *self.segments]
         views = shared + ([] if self.own is None else [self.own])
+        before = {view.part.number: view.removed for view in self.before}
+        removed = {view.part.number: view.removed for view in shared if view.removed}
+        lists = self.current.removed if removed else None  # whose `removed.json` holds; it may name other parts too
+        if any(gone != before[number] for number, gone in removed.items()):
+            write_removed(self.folder, removed)
+            lists = number
         return {
             "base": self.current.base,
             "build": self.current.build,
             "segments": [view.part.number for view in self.segments] + ([] if self.own is None else [number]),
-            "removed": self._removed(shared, number),
+            "removed": lists,
             "fingerprint": self.current.fingerprint,
             "text": self.current.manifest["text"],
             "documents": sum(view.documents for view in views),
             "passages": sum(view.passages for view in views),
         }
-
-    def _removed(self, shared: Sequence[PartView], number: int) -> int | None:
-        """The generation whose `removed.json` holds for these parts; it may name others too."""
-        before = {view.part.number: view.removed for view in self.before}
-        if not any(view.removed for view in shared):
-            return None
-        if all(view.removed == before[view.part.number] for view in shared):
-            return self.current.removed
-        write_removed(self.folder, {view.part.number: view.removed for view in shared if view.removed})
-        return number
 
 
 class LiveWriter:

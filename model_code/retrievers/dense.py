@@ -66,7 +66,9 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Encode and index passages in `folder`."""
         document_ids, vectors = self.encodings(new)
-        self._exact_index(self._refined(new, document_ids, vectors), document_ids).save(folder)
+        if new.refine is not None:
+            vectors = self._refined(new, document_ids, vectors)
+        self._exact_index(vectors, document_ids).save(folder)
 
     def reopen(self, folder: Path) -> Self:
         """The same encoder over the index in `folder`."""
@@ -98,9 +100,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         return [vectors.get(document, none) for document in document_ids]
 
     def _refined(self, new: NewPassages, document_ids: Sequence[str], vectors: np.ndarray) -> np.ndarray:
-        """`vectors` (n, H), or what `new.refine` makes of them; FreshetError if of another shape or not finite."""
-        if new.refine is None:
-            return vectors
+        """What `new.refine` makes of `vectors` (n, H); FreshetError if of another shape or not finite."""
         refined = new.refine(document_ids, vectors, self.query_vectors(new, document_ids))
         if refined.shape != vectors.shape or not np.isfinite(refined).all():
             raise FreshetError(

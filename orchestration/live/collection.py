@@ -41,10 +41,10 @@ from orchestration.live.rows import CleanRows, RawRow, clean
 from orchestration.project import Project, file_lock
 
 if TYPE_CHECKING:
+    from model_code.corpus.passages import TextRules
     from model_code.ledger.ledger import Ledger
     from model_code.ledger.states import LogView, Pending
     from model_code.live.build import Parts
-    from model_code.live.texts import TextRules
     from model_code.live.writer import Applied, LiveWriter
 
 MODEL_VERSION = "model_version"  # in the provenance of a build: which version of the registry it was opened as

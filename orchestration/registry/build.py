@@ -34,7 +34,7 @@ PARTS = {"encoder": "encoder", "index": "index", "hierarchy": "hierarchy", "docu
 class Build:
     """One retriever's finished build: folders of stage outputs, documents' table, key, and hash of the corpus.
 
-    text: by which rules it cut documents into passages, as JSON (see `live.text_rules`); snapshot: the
+    text: by which rules it cut documents into passages, as JSON (see `TextRules`); snapshot: the
     position in the log of the documents that it was trained on.
     """
 
@@ -99,7 +99,7 @@ def find_build(project: Project, retriever: str, snapshot: Position = NOWHERE) -
 
     snapshot: the position in the log of the documents that it was trained on.
     """
-    from model_code.live.texts import TextRules
+    from model_code.corpus.passages import TextRules
 
     settings = parameters.load(project.params_file)
     evaluation, folder = _evaluation(settings, retriever), project.artifacts

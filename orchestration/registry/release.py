@@ -22,8 +22,8 @@ from orchestration.registry.gate import Rules
 from orchestration.registry.versions import CHALLENGER, CHAMPION, PREVIOUS, RECORDED, Registry, Version, open_registry
 
 if TYPE_CHECKING:
+    from model_code.corpus.passages import TextRules
     from model_code.live.generation import Generation
-    from model_code.live.texts import TextRules
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ def open_version(project: Project, version: Version) -> Generation:
 
 def _text_rules(project: Project, version: Version) -> TextRules:
     """Those that the version was built by; today's for a version of before they were kept."""
-    from model_code.live.texts import TextRules
+    from model_code.corpus.passages import TextRules
 
     if version.text:
         return TextRules(**json.loads(version.text))

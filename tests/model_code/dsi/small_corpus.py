@@ -12,6 +12,7 @@ import pandas as pd
 
 from benchmarks.opened_build import open_generation_zero
 from model_code.context import StageContext
+from model_code.corpus.passages import TextRules
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
@@ -23,7 +24,6 @@ from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import IndexSettings
 from model_code.live.generation import Generation
-from model_code.live.texts import TextRules
 from model_code.progress import Progress, silent
 from model_code.retrievers.settings import RetrieverSettings
 from model_code.stages import index

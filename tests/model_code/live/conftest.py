@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 
 from benchmarks.opened_build import open_generation_zero
+from model_code.corpus.passages import TextRules
 from model_code.encoding.encoder import Encoder
 from model_code.files import write_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, TOPICS, Hierarchy
 from model_code.index.dense_index import DenseIndex
 from model_code.live.generation import Generation
-from model_code.live.texts import TextRules
 from tests.model_code.live.laws import OLD, make_encoder, open_build
 from tests.tiny_encoder import make_tiny_encoder
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.opened_build import open_generation_zero
+from model_code.corpus.passages import TextRules
 from model_code.documents import Document, canonical_fields
 from model_code.dsi.vectors import complete, document_means
 from model_code.encoding.encoder import Encoder, represent_documents
@@ -25,7 +26,6 @@ from model_code.lexical.settings import LexicalSettings
 from model_code.live.collection import Collection
 from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
-from model_code.live.texts import TextRules
 from model_code.live.writer import LiveWriter
 from model_code.retrievers.fused import Fusion, Scale, build_folders
 from tests.tiny_encoder import make_tiny_encoder

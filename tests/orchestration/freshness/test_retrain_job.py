@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from model_code.corpus.passages import TextRules
 from model_code.evaluation.settings import PromotionSettings
 from model_code.files import canonical_json, write_json
 from model_code.ledger.work import EventRange, WorkKind
 from model_code.live.searcher import Searcher
-from model_code.live.texts import TextRules
 from orchestration.freshness.drift import watch
 from orchestration.freshness.due import note_end
 from orchestration.freshness.pilot import SETTLED

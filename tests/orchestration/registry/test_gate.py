@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.opened_build import open_generation_zero
+from model_code.corpus.passages import TextRules
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.documents import Document
 from model_code.encoding.encoder import Encoder
@@ -16,7 +17,6 @@ from model_code.evaluation.scores import SystemScores, load_gate_scores, load_sc
 from model_code.files import read_json, write_json, write_text
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.index.dense_index import DenseIndex
-from model_code.live.texts import TextRules
 from model_code.live.writer import LiveWriter
 from orchestration.project import Project
 from orchestration.registry import versions

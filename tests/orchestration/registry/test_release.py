@@ -17,13 +17,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from assets.registry import alias_job
+from model_code.corpus.passages import TextRules
 from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from model_code.files import canonical_json, write_json, write_text
 from model_code.live.collection import Collection
 from model_code.live.generation import Generation
-from model_code.live.texts import TextRules
 from orchestration.jobs import live_jobs
 from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import open_ledger
