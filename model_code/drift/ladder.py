@@ -15,8 +15,8 @@ tells. A retrain follows if it does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from model_code.drift.measures import ASKED, MADE, Measured, deciding
 from model_code.drift.report import Report
@@ -53,10 +53,6 @@ class Decision:
     wanted: Action
     dry_run: bool = False
     pilot: bool = False
-
-    def as_dict(self) -> dict[str, Any]:
-        """The decision as JSON-able values."""
-        return asdict(self)
 
     @property
     def text(self) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -75,10 +74,6 @@ class Report:
     def of(self, *names: str) -> tuple[Measured, ...]:
         """The measures of these names, whether of the batch or of the window."""
         return tuple(measure for measure in self.measures if measure.name in names)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The report as JSON-able values."""
-        return asdict(self)
 
     @property
     def text(self) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,16 +28,12 @@ class PairedDifference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate decided and why; `as_dict` is what the promotion history keeps."""
+    """What the gate decided and why; the promotion history keeps all of it."""
 
     passed: bool
     reasons: tuple[str, ...]
     queries: int
     intervals: tuple[PairedDifference, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The verdict as JSON-able values."""
-        return asdict(self) | {"reasons": list(self.reasons), "intervals": [asdict(row) for row in self.intervals]}
 
 
 def judge_promotion(

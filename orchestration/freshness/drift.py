@@ -7,7 +7,7 @@ kept with its calibration.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
@@ -317,7 +317,7 @@ class Watched:
 
     def as_dict(self) -> dict[str, Any]:
         """Report and decision as plain values."""
-        return {"report": self.report.as_dict(), "decision": self.decision.as_dict()}
+        return {"report": asdict(self.report), "decision": asdict(self.decision)}
 
 
 def watch(project: Project, record: bool = True) -> Watched | None:

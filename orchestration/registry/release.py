@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from model_code.errors import FreshetError
@@ -118,7 +118,7 @@ def _promote(
         open_version(project, wanted)
         _make_champion(project, registry, wanted, champion, verdict, "promote")
         return Move(wanted, True, f"{wanted} is the champion: {why}")
-    history.append(project, "refuse", champion and champion.version, wanted.version, verdict.as_dict())
+    history.append(project, "refuse", champion and champion.version, wanted.version, asdict(verdict))
     registry.note_verdict(wanted, verdict)
     if challenger is None:
         return Move(champion, False, f"{wanted} stays challenger: {why}")
@@ -130,7 +130,7 @@ def _make_champion(
     project: Project, registry: Registry, wanted: Version, champion: Version | None, verdict: Verdict, action: str
 ) -> None:
     registry.record_predecessor(wanted, champion)
-    history.append(project, action, champion and champion.version, wanted.version, verdict.as_dict())
+    history.append(project, action, champion and champion.version, wanted.version, asdict(verdict))
     registry.note_verdict(wanted, verdict)
     registry.set_champion(wanted)
     registry.end_challenge(wanted)
@@ -180,7 +180,7 @@ def _put_back(project: Project, registry: Registry, moved: HandMove, verdict: Ve
     before, after = moved.before, moved.after
     if not _is_live(project, before):
         open_version(project, before)
-    history.append(project, "put back", before.version, after and after.version, verdict and verdict.as_dict())
+    history.append(project, "put back", before.version, after and after.version, verdict and asdict(verdict))
     registry.set_champion(before)
     if after is not None:
         registry.end_challenge(after)

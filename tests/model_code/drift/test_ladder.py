@@ -6,7 +6,7 @@ pytest tests/model_code/drift/test_ladder.py
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -187,7 +187,7 @@ def test_the_text_shows_every_value_and_the_decision() -> None:
 
 def test_the_values_for_programs_are_json() -> None:
     found = report("domain_auc")
-    report_values, decision = (json.loads(json.dumps(each.as_dict())) for each in (found, decide(found, (), SETTINGS)))
+    report_values, decision = (json.loads(json.dumps(asdict(each))) for each in (found, decide(found, (), SETTINGS)))
     assert decision["action"] == "add"
     assert {measure["name"]: measure["tripped"] for measure in report_values["measures"]}["growth"] is False
 
