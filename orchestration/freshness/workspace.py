@@ -28,7 +28,7 @@ from orchestration.project import Project
 if TYPE_CHECKING:
     import pandas as pd
 
-FIELDS = ("document_id", "title", "text", "fields")
+FIELDS = ("document_id", "title", "text", "fields", "date")
 Row = dict[str, Any]
 
 

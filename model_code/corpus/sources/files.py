@@ -5,7 +5,7 @@ without a split column are split by `corpus.splits`. In BEIR layout (Thakur et a
 https://github.com/beir-cellar/beir) lie corpus.jsonl, queries.jsonl and qrels/{train,dev,test}.tsv; queries, qrels and
 any of the splits may be absent, and `corpus.qrels` names the folder of judgements where a data set carries several.
 A snapshot holds the documents that are found now and the judged queries that still have one, so that what was accepted
-once is built again as it is: ids, titles, texts, fields, and the split and answers of each query.
+once is built again as it is: ids, titles, texts, fields, dates, and the split and answers of each query.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ SNAPSHOT_COLUMNS: dict[Table, tuple[str, ...]] = {
     "queries": ("id", "text"),
     "qrels": ("query_id", "document_id", "relevance", "split"),
 }
-SNAPSHOT_OPTIONAL: dict[Table, tuple[str, ...]] = {"queries": ("answers",)}  # left out if no row has a value
+# Left out where no row has a value.
+SNAPSHOT_OPTIONAL: dict[Table, tuple[str, ...]] = {"documents": ("date",), "queries": ("answers",)}
 
 
 class SnapshotSource(FilesSource):
@@ -127,9 +128,9 @@ class SnapshotSource(FilesSource):
 
 
 def write_snapshot(folder: Path, tables: Mapping[Table, Iterable[Mapping[str, Any]]]) -> None:
-    """Write the tables of a snapshot, rows as dicts with the keys of `SNAPSHOT_COLUMNS`.
+    """Write the tables of a snapshot, rows as dicts with the keys of `SNAPSHOT_COLUMNS` and `SNAPSHOT_OPTIONAL`.
 
-    A document's fields, and a query's answers (with the key of `SNAPSHOT_OPTIONAL`), are JSON text.
+    A document's fields, and a query's answers, are JSON text.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -8,9 +8,13 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from model_code.corpus.cleaning import document_of
+from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.sources.files import SnapshotSource
 from model_code.corpus.tables import frame
 from model_code.ledger.events import Feedback
 from model_code.live.collection import Collection
+from model_code.live.generation import document_hashes
 from orchestration.freshness.workspace import export, query_id
 from tests.orchestration.live_example import collection_of, make_project
 
@@ -75,6 +79,19 @@ def test_the_strings_that_answer_a_query_go_along(project, tmp_path):
     collection.apply()
     rows = snapshot(project, tmp_path)["queries"].set_index("id")["answers"]
     assert rows.to_dict() == {query_id("new"): None, "1": '["by sort"]'}
+
+
+def test_a_document_keeps_its_date_and_is_read_back_as_it_was(project, tmp_path):
+    collection = collection_of(project)
+    collection.receive([{"id": "a", "title": "a", "text": "a", "date": "2026-11-25"}, {"id": "b", "text": "b"}], "api")
+    collection.apply()
+    generation = Collection(project.live, "hce").current()
+    snapshot(project, tmp_path)
+    settings = CorpusSettings(source="snapshot", path="snapshot")
+    read = {row.values["id"]: row for row in SnapshotSource(settings, tmp_path).rows("documents")}
+    found = {name: document_of(row, 1000) for name, row in read.items()}
+    assert (found["a"].date, found["b"].date) == ("2026-11-25T00:00:00+00:00", None)
+    assert {name: document.content_hash for name, document in found.items()} == document_hashes(generation)
 
 
 def test_a_query_that_the_corpus_judges_already_stays_that_one_in_its_split(project, tmp_path):
