@@ -22,6 +22,11 @@ REVERTS = sa.select(events.c.id, events.c.payload).where(IS_REVERT).order_by(eve
 IS_CHANGE = events.c.kind != EventKind.REVERT
 PLACE = (events.c.id, events.c.document_id)
 HEAD = sa.select(sa.func.max(events.c.id))
+CHANGES = (
+    sa.select(events)
+    .where(events.c.id > sa.bindparam("start"), events.c.id <= sa.bindparam("end"), IS_CHANGE)
+    .order_by(events.c.id)
+)
 MARKED = sa.select(events.c.received, events.c.document_id, events.c.content_hash, log.c.log).select_from(
     sa.outerjoin(log, events, events.c.id == sa.bindparam("event"))
 )
@@ -143,12 +148,12 @@ class LogView:
             history, head = history_of(connection), head_of(connection)
             path = history.path(self.standing.position.event, head, self.standing.replay)
             end = max(head, self.standing.position.event)
-            changes = sa.select(events).where(in_intervals(path), IS_CHANGE).order_by(events.c.id)
             if limit is not None and not self.standing.replay:
-                first = connection.scalars(changes.with_only_columns(events.c.id).limit(limit)).all()
+                ids = sa.select(events.c.id).where(in_intervals(path), IS_CHANGE).order_by(events.c.id).limit(limit)
+                first = connection.scalars(ids).all()
                 end = history.end_of_block(first[-1]) if len(first) == limit else end
-            rows = connection.execute(changes.where(events.c.id <= end))
-            found = tuple(Event(**row._mapping) for row in rows)
+            parts = [{"start": start, "end": min(last, end)} for start, last in path]
+            found = tuple(Event(**row._mapping) for part in parts for row in connection.execute(CHANGES, part))
             return Pending(found, position_at(connection, end) if found else self.standing.position)
 
     def backlog(self) -> Backlog:
