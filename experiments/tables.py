@@ -31,5 +31,6 @@ def measure_projects(
         name, _, project = argument.partition("=")
         known[name] = measured(Path(project).resolve())
     write_json(path, known)
-    write_tables(folder, tables(known))
-    print(tables(known))
+    told = tables(read_json(path))  # in the order in which the file holds it
+    write_tables(folder, told)
+    print(told)

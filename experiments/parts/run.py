@@ -58,7 +58,8 @@ class Query:
 class Build:
     """One project as it was built: retrievers as they are judged, the corpus's passages, the hierarchy."""
 
-    def __init__(self, root: Path, aside: Path) -> None:
+    def __init__(self, root: Path, aside: Path, names: Sequence[str] = (*TRAINED, *BUILT)) -> None:
+        """names: of the retrievers; `hce` and `zero_shot` are among them."""
         self.artifacts, settings = root / "artifacts", parameters.load(root / "params.yaml")
         own = {"encoder": settings.encoder, "evaluation": settings.evaluation.replace(max_queries=None)}
         context = StageContext(
@@ -66,7 +67,7 @@ class Build:
         )
         self.bench, self.encoder_settings = Bench.load(context), settings.encoder
         self.corpus = load_corpus(self.artifacts / "corpus")
-        opened = {name: self._open(name) for name in (*TRAINED, *BUILT)}
+        opened = {name: self._open(name) for name in names}
         scales = {name: Scale.of(one.dense.index.vectors) for name, one in opened.items() if one.dense is not None}
         parts = {name: self.bench.held_out(one) for name, one in opened.items()}
         self.fused = FusedSearch(parts, Fusion(dict.fromkeys(parts, 1.0), scales, DEPTH))
