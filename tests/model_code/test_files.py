@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -53,6 +54,15 @@ def test_a_tree_is_synced_with_every_file_and_folder_and_an_error_is_raised(tmp_
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="no space"):
         fsync_tree(tmp_path)
+
+
+def test_a_process_that_was_forked_syncs_by_threads_of_its_own(tmp_path):
+    fsync_tree(tmp_path)
+    if (child := os.fork()) == 0:
+        signal.alarm(20)  # which ends it where it waits for threads that only its parent has
+        fsync_tree(tmp_path)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):

@@ -12,7 +12,8 @@ import pytest
 from model_code.documents import Document, Remove
 from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
 from model_code.files import read_json
-from model_code.live.collection import Collection
+from model_code.index.dense_index import DenseIndex
+from model_code.live.collection import Collection, unread
 from model_code.live.generation import added_since_training, trained_documents
 from model_code.live.part import Placements
 from model_code.live.searcher import Searcher
@@ -75,6 +76,21 @@ def test_the_same_changes_again_change_nothing(writer: LiveWriter) -> None:
         Document("d03", "", "word2 word3"),
     ):
         assert writer.apply([other], up_to(4), {}).updated == (other.document_id,)
+
+
+def test_a_segment_stays_open_under_the_name_that_it_gets_and_is_read_once(writer: LiveWriter, monkeypatch) -> None:
+    assert writer.searcher
+    read, load = [], DenseIndex.load
+    monkeypatch.setattr(DenseIndex, "load", lambda folder: read.append(folder) or load(folder))
+    made = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
+    part = writer.searcher.views[-1].part
+    assert (part.folder, part.number, len(read)) == (made.folder, made.number, 1)
+    assert part.reading.is_there()
+    assert rankings(writer) == rankings(Searcher.open(writer.collection.live, "r"))
+    with unread(made.folder) as free:
+        assert not free
+    shutil.rmtree(made.folder)
+    assert not part.reading.is_there()
 
 
 def test_a_generation_holds_only_what_it_added(writer: LiveWriter) -> None:
