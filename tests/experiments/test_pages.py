@@ -10,6 +10,7 @@ from experiments.clicks import run as clicks
 from experiments.composed import run as composed
 from experiments.fused_live import run as fused_live
 from experiments.incdsi_fused import run as incdsi_fused
+from experiments.late_interaction import run as late_interaction
 from experiments.parts import run as parts
 from model_code.files import read_json
 from orchestration import parameters
@@ -29,7 +30,7 @@ def test_settings_are_still_valid(path: Path) -> None:
     assert {"contrastive", "hce"} <= set(parameters.load(path).retrievers)
 
 
-MEASURED = [clicks, composed, fused_live, incdsi_fused, parts]
+MEASURED = [clicks, composed, fused_live, incdsi_fused, late_interaction, parts]
 
 
 @pytest.mark.parametrize("experiment", MEASURED, ids=lambda module: module.HERE.name)
