@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from assets.evaluation import FIRST
-from assets.stage_assets import asset_key
+from assets.stage_assets import asset_key, tell
 from orchestration.pipeline.stages import Stage
 from orchestration.project import Project
 
@@ -27,6 +27,7 @@ def registry_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsD
 
         move = release.open_first(project)
         summary = f"untrained: {move.summary}" if move else "there is a champion, or something is live already"
+        tell(context, summary)
         return dg.MaterializeResult(metadata={"what happened": summary})
 
     @dg.asset(
@@ -50,6 +51,7 @@ def registry_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsD
         from orchestration.registry import release
 
         move = release.promote(project)
+        tell(context, move.summary)
         return dg.MaterializeResult(
             data_version=dg.DataVersion(move.champion.key if move.champion else "none"),
             metadata={

@@ -1,9 +1,10 @@
 """Stages as Dagster assets, each a step of its own: key, spec, checks, what DVC does for it, and its page."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,13 +84,19 @@ def _stage_asset(project: Project, table: Sequence[Stage], stage: Stage, page: P
         from orchestration.pipeline.repro import StageRefused
 
         try:
-            ran = list(_build(project, context.run_id).bring(stage.address, context.log.info))
+            ran = list(_build(project, context.run_id).bring(stage.address, partial(tell, context)))
         except StageRefused as error:
             raise dg.Failure(str(error), allow_retries=False) from error
         before = context.instance.get_latest_materialization_event(asset_key(stage))
         return materialized(project, stage, page, stage.address in ran, before)
 
     return step
+
+
+def tell(context: dg.AssetExecutionContext, text: str) -> None:
+    """Say it in the run's events, and to the terminal that the run was started from."""
+    context.log.info(text)
+    print(text, file=sys.stderr, flush=True)
 
 
 def stage_spec(project: Project, table: Sequence[Stage], stage: Stage, page: Page) -> dg.AssetSpec:

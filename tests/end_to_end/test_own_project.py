@@ -42,8 +42,17 @@ def built(tmp_path_factory) -> Path:
     assert told.splitlines()[0] == "source: a folder, 36 documents; passed over: 1 .png"
     tiny_project.write_encoder(folder / "search/encoder")
     parameters.assign(folder / "search/params.yaml", SETTINGS)
-    (folder / "demo.txt").write_text(freshet(folder / "search", "demo").stdout)
+    done = freshet(folder / "search", "demo")
+    (folder / "demo.txt").write_text(done.stdout)
+    (folder / "progress.txt").write_text(done.stderr)
     return folder
+
+
+def test_a_build_says_how_far_it_is_and_what_is_searched_already(built):
+    told = (built / "progress.txt").read_text()
+    answers = told.index("untrained: ")
+    assert told.index("Running stage 'corpus'") < told.index("Running stage 'baselines'") < answers
+    assert "is the champion" in told[answers:].splitlines()[0]
 
 
 def test_a_folder_is_built_and_searched_and_broken_files_are_named(built):
