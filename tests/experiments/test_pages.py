@@ -10,6 +10,7 @@ from experiments.clicks import run as clicks
 from experiments.composed import run as composed
 from experiments.fused_live import run as fused_live
 from experiments.incdsi_fused import run as incdsi_fused
+from experiments.late_interaction import compact
 from experiments.late_interaction import run as late_interaction
 from experiments.parts import run as parts
 from model_code.files import read_json
@@ -37,3 +38,8 @@ MEASURED = [clicks, composed, fused_live, incdsi_fused, late_interaction, parts]
 def test_the_tables_of_a_page_are_those_of_its_result(experiment) -> None:
     folder = experiment.HERE
     assert experiment.tables(read_json(folder / "result.json")) in (folder / "README.md").read_text()
+
+
+def test_the_table_of_forms_is_that_of_its_result() -> None:
+    folder = late_interaction.HERE
+    assert compact.table(read_json(folder / "compact.json")) in (folder / "README.md").read_text()
