@@ -25,7 +25,7 @@ from model_code.retrievers.settings import FusionSettings, RetrieverSettings, pa
 from model_code.scale.engine import ScaleSettings
 from model_code.settings import Described, Field, Settings, describe, require
 from model_code.training.settings import TrainingSettings
-from orchestration.params_file import NAME, load_yaml, mapping_in, mapping_of, plain_yaml, text_of
+from orchestration.project import PARAMS, load_yaml, mapping_in, mapping_of, plain_yaml, text_of
 
 BASELINES = ("bm25", "zero_shot", "untrained")  # the last one is the fusion of the others
 PARTS = BASELINES[:2]  # that a fusion may name beside retrievers
@@ -113,7 +113,7 @@ def evaluation_folder(artifacts: Path, name: str) -> Path:
 
 def parse(mapping: Mapping[str, Any]) -> Parameters:
     """Parse all groups; raises `SettingsError` naming the first unknown key or impossible value."""
-    settings.reject_unknown(mapping, list(Parameters.model_fields), NAME)
+    settings.reject_unknown(mapping, list(Parameters.model_fields), PARAMS)
     given = {name: group for name, group in mapping.items() if group is not None}
     training = settings.parse(TrainingSettings, given.get("training"), "training")
     retrievers = given.get("retrievers")

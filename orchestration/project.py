@@ -1,4 +1,5 @@
-"""Where a project keeps its things, and locks between processes: the one that all that changes it shares, and others.
+"""Where a project keeps its things, what its `params.yaml` says, and locks between processes: the one that all that
+changes it shares, and others.
 
 The system frees a lock when its holder dies: it is held as long as a file stays open.
 """
@@ -9,19 +10,21 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
-from model_code.errors import FreshetError
+from model_code.errors import FreshetError, SettingsError
 from model_code.files import write_text
+from model_code.settings import T, parse, require
 
-PROJECT = "FRESHET_PROJECT"
+PROJECT, PARAMS = "FRESHET_PROJECT", "params.yaml"
 LOCK_HELD = "FRESHET_LOCK_HELD"
 WAITING = "waiting for the build, the retrain or another command of this project that runs now"
 PLAIN = "/ '\"#:@"  # what a path may hold in an SQLite URL as it is
@@ -54,7 +57,7 @@ class Project:
         """The project around `start`, by default FRESHET_PROJECT or the working directory; FreshetError without one."""
         here = (start or Path(os.environ.get(PROJECT, "."))).resolve()
         for folder in (here, *here.parents):
-            if (folder / "params.yaml").is_file() and (folder / "dvc.yaml").is_file():
+            if (folder / PARAMS).is_file() and (folder / "dvc.yaml").is_file():
                 return cls(folder)
         raise FreshetError(
             f"{here} is not inside a Freshet project: no params.yaml and dvc.yaml here or above. "
@@ -64,7 +67,14 @@ class Project:
     @cached_property
     def params_file(self) -> Path:
         """The one file of settings."""
-        return self.root / "params.yaml"
+        return self.root / PARAMS
+
+    def settings(self, name: str, cls: type[T]) -> T:
+        """One group of the settings, parsed once for as long as the file's text stays the same.
+
+        The others are not looked at: what is wrong with them stops nobody who needs this one alone.
+        """
+        return _group(text_of(self.params_file), name, cls)
 
     @property
     def corpus_lock(self) -> Path:
@@ -191,3 +201,54 @@ def is_free(path: Path) -> bool:
             return True
     except Timeout:
         return False
+
+
+@lru_cache(maxsize=8)
+def _group(text: str, name: str, cls: type[T]) -> T:
+    return parse(cls, mapping_of(text).get(name), name)
+
+
+def text_of(path: Path) -> str:
+    """The text of the file `path`; `SettingsError` if it is not UTF-8."""
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        byte = f"{content[error.start]:#04x}"
+        raise SettingsError(f"{PARAMS} is not UTF-8 (byte {byte} in line {line}): save it as UTF-8") from None
+
+
+@lru_cache(maxsize=4)
+def mapping_of(text: str) -> dict[str, Any]:
+    """What the text says, as plain values."""
+    return mapping_in(plain_yaml(), text)
+
+
+def mapping_in(yaml: Any, text: str) -> Any:
+    """What `yaml` makes of the text; `SettingsError` if that is no YAML, or no mapping."""
+    groups = load_yaml(yaml, text, PARAMS)
+    require(isinstance(groups, Mapping), f"{PARAMS} must hold groups of settings")
+    return groups
+
+
+def load_yaml(yaml: Any, text: str, what: str, remedy: str = "") -> Any:
+    """What the YAML `text` holds; `SettingsError` with `what` and `remedy` if it is none."""
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    try:
+        return yaml.load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        reason = f"{error.problem}{place}"
+    except (YAMLError, ValueError) as error:  # a control character; a day such as 2025-02-30
+        reason = str(error).splitlines()[0]
+    raise SettingsError(f"{what} is not valid YAML: {reason}{remedy}")
+
+
+def plain_yaml() -> Any:
+    """YAML that makes plain values."""
+    from ruamel.yaml import YAML
+
+    return YAML(typ="safe", pure=True)

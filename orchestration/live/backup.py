@@ -22,7 +22,6 @@ from model_code.errors import FreshetError
 from model_code.files import fsync, fsync_tree
 from model_code.live.collection import CURRENT, GENERATIONS, Collection, retrievers
 from model_code.live.generation import COLUMNS, document_of, live_rows
-from orchestration import params_file
 from orchestration.live.ledger import WRITER_LOCK, ledger_file
 from orchestration.live.repair import problems
 from orchestration.live.rows import as_row
@@ -34,7 +33,7 @@ SETTINGS = ("params.yaml", "dvc.yaml", "dvc.lock", "corpus.lock.json")
 
 def export(project: Project, retriever: str) -> Iterator[dict[str, Any]]:
     """Every document that is live, as `freshet add` takes it; Damaged if a file of texts is."""
-    settings = params_file.group(project.params_file, "corpus", CorpusSettings)
+    settings = project.settings("corpus", CorpusSettings)
     generation = Collection(project.live, retriever).current()
     generation.verify_documents()
     for row in live_rows(generation, *COLUMNS):

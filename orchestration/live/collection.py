@@ -25,7 +25,6 @@ from model_code.errors import FreshetError
 from model_code.ledger.events import EventKind, Position, Receipt, Rejection, Standing
 from model_code.live.collection import Collection, default_retriever, retrievers, set_default_retriever
 from model_code.live.generation import Generation
-from orchestration import params_file
 from orchestration.live.ledger import (
     WRITER_LOCK,
     contents,
@@ -94,7 +93,7 @@ class LiveCollection:
     @property
     def settings(self) -> CorpusSettings:
         """The rules by which rows are read and cleaned, as `params.yaml` states them now."""
-        return params_file.group(self.project.params_file, "corpus", CorpusSettings)
+        return self.project.settings("corpus", CorpusSettings)
 
     def receive(
         self, rows: Iterable[RawRow] | CleanRows, source: str, batch: str | None = None, only_known: bool = False
@@ -241,7 +240,7 @@ def writer_of(project: Project, retriever: str) -> LiveWriter:
     """The writer of a retriever's live collection; plain where the settings leave encodings as they are."""
     from model_code.live.writer import LiveWriter
 
-    chosen = params_file.group(project.params_file, "additions", AdditionSettings)
+    chosen = project.settings("additions", AdditionSettings)
     if not chosen.refine:
         return LiveWriter(project.live, retriever)
     from model_code.additions.writer import RefiningWriter  # with all of IncDSI

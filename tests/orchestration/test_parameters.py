@@ -13,7 +13,8 @@ import pytest
 
 from model_code.corpus.settings import CorpusSettings
 from model_code.errors import SettingsError
-from orchestration import parameters, params_file
+from orchestration import parameters
+from orchestration.project import Project
 
 SHIPPED = Path(__file__).parents[2] / "params.yaml"
 
@@ -44,12 +45,12 @@ def test_a_retriever_inherits_training_and_overrides_it(params):
 
 def test_a_group_alone_is_what_it_is_in_the_whole_and_does_not_suffer_from_another(params):
     parameters.assign(params, ["corpus.max_characters=7"])
-    assert params_file.group(params, "corpus", CorpusSettings) == parameters.load(params).corpus
+    assert Project(params.parent).settings("corpus", CorpusSettings) == parameters.load(params).corpus
     params.write_text(params.read_text().replace("\ntraining:", "\ntraining:\n  wrong: 1"))
-    assert params_file.group(params, "corpus", CorpusSettings).max_characters == 7
+    assert Project(params.parent).settings("corpus", CorpusSettings).max_characters == 7
     params.write_text(params.read_text().replace("max_characters", "max_charcters"))
     with pytest.raises(SettingsError, match="corpus.max_charcters is not a setting; did you mean 'max_characters'"):
-        params_file.group(params, "corpus", CorpusSettings)
+        Project(params.parent).settings("corpus", CorpusSettings)
 
 
 @pytest.mark.parametrize(
