@@ -15,14 +15,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
 from model_code.errors import FreshetError, SettingsError
 from model_code.files import write_text
-from model_code.settings import T, parse, require
+
+if TYPE_CHECKING:
+    from model_code.settings import T
 
 PROJECT, PARAMS = "FRESHET_PROJECT", "params.yaml"
 LOCK_HELD = "FRESHET_LOCK_HELD"
@@ -205,6 +207,8 @@ def is_free(path: Path) -> bool:
 
 @lru_cache(maxsize=8)
 def _group(text: str, name: str, cls: type[T]) -> T:
+    from model_code.settings import parse  # with pydantic, which a client of the service does without
+
     return parse(cls, mapping_of(text).get(name), name)
 
 
@@ -228,7 +232,8 @@ def mapping_of(text: str) -> dict[str, Any]:
 def mapping_in(yaml: Any, text: str) -> Any:
     """What `yaml` makes of the text; `SettingsError` if that is no YAML, or no mapping."""
     groups = load_yaml(yaml, text, PARAMS)
-    require(isinstance(groups, Mapping), f"{PARAMS} must hold groups of settings")
+    if not isinstance(groups, Mapping):
+        raise SettingsError(f"{PARAMS} must hold groups of settings")
     return groups
 
 
