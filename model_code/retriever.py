@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Ranking = list[tuple[str, float]]
 """Document ids and scores, best first."""
 
+LATE = ".late"  # behind the name of a fusion's part: its scores by late interaction
+
 Search = Callable[[Sequence[str], int], list[Ranking]]
 """(query texts, k) -> the k best documents of each, best first."""
 
@@ -83,9 +85,18 @@ class Retriever(ABC, Generic[Queries]):
         """What of it makes one vector of a query, a `DenseRetriever`: itself, a part of it, or nothing."""
         return None
 
+    @property
+    def late(self) -> Retriever | None:
+        """The scores by late interaction of what this one finds, if its index keeps tokens."""
+        return None
+
     @abstractmethod
     def encode_queries(self, texts: Sequence[str]) -> Queries:
         """The query side of texts."""
+
+    def encode_with_tokens(self, texts: Sequence[str]) -> tuple[Queries, Any]:
+        """The query side of texts for this search and for `late`, which must be there, in one pass."""
+        raise TypeError(f"{type(self).__name__} keeps no tokens")
 
     @abstractmethod
     def search_encoded(self, queries: Queries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:

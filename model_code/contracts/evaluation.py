@@ -30,6 +30,7 @@ from model_code.evaluation.scores import DIGITS, RRF, SPLITS, VARIANTS, without_
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import sampled
 from model_code.files import read_json
+from model_code.retrievers.fused import Fusion, leaving_out
 
 if TYPE_CHECKING:
     import pandera.pandas as pa
@@ -104,9 +105,9 @@ def check_baselines(context: StageContext) -> None:
 
 
 def check_fuse(context: StageContext) -> None:
-    """The folder of the fusion `context.name`, the retriever in it, and of three parts or more each one's share."""
-    bench, parts = _Bench.load(context), context.settings["fusion"].of
-    shared = parts if len(parts) > 2 and bench.settings.variants else ()
+    """The folder of the fusion `context.name`, the retriever in it, and each part's share where a fusion is left."""
+    bench = _Bench.load(context)
+    shared = leaving_out(Fusion.load(context.output / "build" / "encoder").weights) if bench.settings.variants else ()
     bench.check(str(context.name), context.output, frozenset(f"without_{part}" for part in shared))
     check_build(context.output / "build")
 

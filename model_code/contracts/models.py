@@ -28,6 +28,7 @@ from model_code.contracts.rules import (
 from model_code.evaluation.metrics import metrics_among
 from model_code.files import read_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, TOPICS, Hierarchy
+from model_code.index.token_signs import BITS, STARTS, TokenSigns
 from model_code.lexical.settings import EMBEDDED
 from model_code.manifest import MANIFEST, verify
 from model_code.retrievers.kinds import Kind
@@ -70,6 +71,11 @@ def _dense(folder: Path, facts: Facts, documents: list[str]) -> None:
     sound = vectors.shape == shape and vectors.dtype == np.float32
     require(sound, f"index/vectors.npy must be {shape} float32, not {vectors.shape} {vectors.dtype}")
     require_unit("index/vectors.npy", vectors)
+    tokens = TokenSigns.load(folder)
+    if tokens is not None:
+        rising = tokens.starts[0] == 0 and (np.diff(tokens.starts) > 0).all() and tokens.starts[-1] == len(tokens.bits)
+        rule = f"index/{STARTS} must say where in {BITS} the tokens of each of {facts['passages']:,} passages are"
+        require(bool(rising) and len(tokens) == facts["passages"], rule)
 
 
 def _dsi(folder: Path, facts: Facts, documents: list[str]) -> None:

@@ -37,6 +37,7 @@ from model_code.encoding.bert import Bert, PlainTokenizer, plain_bert
 from model_code.encoding.hardware import pack, packing, pick_device, uses_bfloat16
 from model_code.encoding.settings import EncoderSettings, LayerSettings, Pooling, Precision
 from model_code.errors import FreshetError
+from model_code.index.token_signs import TokenSigns, signs
 from model_code.progress import Progress, silent
 
 Features = dict[str, Tensor]
@@ -44,6 +45,8 @@ WINDOW = 8192  # texts tokenised and sorted by length at once: bounds memory on 
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 1024, 65536
 FEW, FEW_TOKENS = 64, 256  # of so few texts, unlike in length, smaller batches take a fifth less of a CPU
 Forward = Callable[[Features], torch.Tensor]
+WithTokens = tuple[np.ndarray, TokenSigns]
+"""Unit vectors (n, H) float32 of n texts, and the signs of their tokens' vectors."""
 Read = Callable[[list[int], Features, list[list[int]]], None]
 
 
@@ -235,9 +238,12 @@ class Encoder(TextModel):
 
     def forward(self, features: Features) -> torch.Tensor:
         """Unit vectors (B, H) of the `features` that `tokenize` gives; differentiable, float32 under autocast too."""
+        return self._finish(self._pool(*self._states(features)))
+
+    def _states(self, features: Features) -> tuple[Tensor, Tensor]:
+        """The last layer's states (B, T, width of the transformer), float32, and which of them are tokens' (B, T)."""
         ids, mask = features["input_ids"].to(self.device), features["attention_mask"].to(self.device)
-        tokens = self.backbone(input_ids=ids, attention_mask=mask).last_hidden_state  # (B, T, H)
-        return self._finish(self._pool(tokens.float(), mask))
+        return self.backbone(input_ids=ids, attention_mask=mask).last_hidden_state.float(), mask
 
     def layers_forward(self, features: Features, numbers: Sequence[int]) -> torch.Tensor:
         """Unit vectors (B, m, H), one per layer in `numbers`, each pooled and normalised as `forward` does the last.
@@ -304,6 +310,29 @@ class Encoder(TextModel):
         """One vector (n, H) float32 of each document: that of the last layer."""
         return self._encode(self, self.prompts.to_documents(texts), 1, progress)
 
+    def encode_with_tokens(self, texts: Sequence[str], progress: Progress = silent) -> WithTokens:
+        """What `encode` gives, and the signs of the vectors of each text's tokens, but for special ones."""
+        return self._encode_tokens(self.prompts.to_queries(texts), progress, even=True)
+
+    def encode_passages_with_tokens(self, texts: Sequence[str], progress: Progress = silent) -> WithTokens:
+        """What `encode_passages` gives, and the signs of the vectors of each text's tokens, but for special ones."""
+        return self._encode_tokens(self.prompts.to_documents(texts), progress)
+
+    def _encode_tokens(self, texts: Sequence[str], progress: Progress, even: bool = False) -> WithTokens:
+        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
+        tokens: dict[int, np.ndarray] = {}
+        added = self.tokenizer.backend_tokenizer.get_added_tokens_decoder()
+        special = {number for number, token in added.items() if token.special}
+
+        def read(rows: list[int], features: Features, ids: list[list[int]]) -> None:
+            states, mask = self._states(features)
+            vectors[rows] = self._finish(self._pool(states, mask)).cpu().numpy()
+            for row, own, numbers in zip(rows, states.cpu().numpy(), ids, strict=True):
+                tokens[row] = signs(own[[place for place, number in enumerate(numbers) if number not in special]])
+
+        self.in_batches(texts, read, progress, self._batch_tokens(len(texts)), even)
+        return vectors, TokenSigns.of([tokens[row] for row in range(len(texts))])
+
     def _encode(
         self,
         forward: Forward,
@@ -318,11 +347,13 @@ class Encoder(TextModel):
         def read(rows: list[int], features: Features, _: list[list[int]]) -> None:
             vectors[rows] = forward(features).cpu().numpy().reshape(len(rows), *vectors.shape[1:])
 
-        most = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
-        if self.device.type == "cpu" and len(texts) <= FEW:
-            most = min(most, FEW_TOKENS)
-        self.in_batches(texts, read, progress, batch_tokens or most, even)
+        self.in_batches(texts, read, progress, batch_tokens or self._batch_tokens(len(texts)), even)
         return vectors.reshape(-1, self.dimension)
+
+    def _batch_tokens(self, texts: int) -> int:
+        if self.device.type != "cpu":
+            return GPU_BATCH_TOKENS
+        return FEW_TOKENS if texts <= FEW else CPU_BATCH_TOKENS
 
     def save(self, folder: Path) -> None:
         """Write the sentence-transformers layout to `folder`; equal encoders give equal bytes, nothing is pickled."""

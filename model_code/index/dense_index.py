@@ -20,6 +20,7 @@ from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json, replacing, write_text
 from model_code.index.id_map import IdMap
 from model_code.index.settings import ALWAYS_EXACT, IndexSettings
+from model_code.index.token_signs import TokenSigns
 from model_code.index.top_k import SPARE, best_passages, each_top_k, nearest, search_kept, top_k
 from model_code.manifest import read_manifest, seal, verify
 from model_code.retriever import Ranking
@@ -54,11 +55,12 @@ class DenseIndex:
         settings: IndexSettings,
         approximate: Any | None,
         vectors_per_passage: int = 1,
+        tokens: TokenSigns | None = None,
     ) -> None:
-        """approximate: FAISS's inverted file of the vectors, by row."""
+        """approximate: FAISS's inverted file of the vectors, by row. tokens: of the passages, if they are kept."""
         self.vectors, self.ids, self.fingerprint = vectors, ids, fingerprint
         self.settings, self.approximate = settings, approximate
-        self.vectors_per_passage = vectors_per_passage
+        self.vectors_per_passage, self.tokens = vectors_per_passage, tokens
 
     @classmethod
     def build(
@@ -68,15 +70,16 @@ class DenseIndex:
         fingerprint: str,
         settings: IndexSettings = DEFAULTS,
         vectors_per_passage: int = 1,
+        tokens: TokenSigns | None = None,
     ) -> DenseIndex:
         """Index `vectors` (n, H), row i a passage of `document_ids[i]`; a document's passages may lie anywhere.
 
-        vectors_per_passage: so many rows, one after the other, are of one passage.
+        vectors_per_passage: so many rows, one after the other, are of one passage. tokens: of passages of one vector.
         """
         vectors, ids = np.ascontiguousarray(vectors, dtype=np.float32), IdMap(document_ids)
         _require_rows(vectors, len(ids), vectors.shape[1])
         approximate = inverted_file(vectors, settings) if len(vectors) >= settings.flat_below else None
-        return cls(vectors, ids, fingerprint, settings, approximate, vectors_per_passage)
+        return cls(vectors, ids, fingerprint, settings, approximate, vectors_per_passage, tokens)
 
     @property
     def factory(self) -> str:
@@ -165,13 +168,15 @@ class DenseIndex:
         return int(np.argmax(self._scores(query, self.ids.rows_of([document_id])))) // self.vectors_per_passage
 
     def save(self, folder: Path) -> None:
-        """Write vectors, document ids, the FAISS index unless flat, and the manifest: equal indexes, equal bytes."""
+        """Write vectors, document ids, what else there is, and the manifest: equal indexes, equal bytes."""
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / VECTORS) as aside, aside.open("wb") as stream:
             np.save(stream, self.vectors)
         write_text(folder / DOCUMENT_IDS, json.dumps(self.ids.document_ids, ensure_ascii=False, separators=(",", ":")))
         if self.approximate is not None:
             _faiss().write_index(self.approximate, str(folder / FAISS))
+        if self.tokens is not None:
+            self.tokens.save(folder)
         facts = {
             "kind": KIND,
             "fingerprint": self.fingerprint,
@@ -191,14 +196,15 @@ class DenseIndex:
         manifest = read_manifest(folder, FORMAT)
         if check:
             verify(folder, manifest)
-        stated = {name: manifest["settings"][name] for name in IndexSettings.model_fields}
+        stated = {name: manifest["settings"].get(name, default) for name, default in DEFAULTS}  # older ones have fewer
         settings = IndexSettings.model_construct(**stated)  # which was checked when it was written
         vectors, approximate = np.asarray(np.load(folder / VECTORS, mmap_mode="r")), None
         if manifest["factory"] != "Flat":  # one of before had other numbers for its entries: it is made anew
             by_row = manifest.get("entries") == BY_ROW
             approximate = _read(folder / FAISS, settings) if by_row else inverted_file(vectors, settings)
         ids = IdMap(read_json(folder / DOCUMENT_IDS))
-        return cls(vectors, ids, manifest["fingerprint"], settings, approximate, manifest["vectors_per_passage"])
+        per_passage, tokens = manifest["vectors_per_passage"], TokenSigns.load(folder)
+        return cls(vectors, ids, manifest["fingerprint"], settings, approximate, per_passage, tokens)
 
     def _accepted(self, vectors: np.ndarray, fingerprint: str) -> np.ndarray:
         if fingerprint != self.fingerprint:

@@ -24,6 +24,11 @@ class IndexSettings(Settings):
         "sqrt(n) lists proposes what is scored",
     )
     nprobe: int = Field(32, ge=1, description="lists of an inverted file that a query visits")
+    late_interaction: bool = Field(
+        True,
+        description="keep the signs of all tokens' vectors, by which a fusion scores what it finds, too: 48 bytes a "
+        "token of a small encoder, three times the passage's vector in all; not where a passage has several vectors",
+    )
 
     def lists(self, vectors: int) -> int:
         """The lists of an inverted file of so many vectors, the power of two nearest to 4 sqrt(n); 0: exact search."""

@@ -108,9 +108,20 @@ class SegmentedRetriever(Retriever[Any]):
         """The first segment's."""
         return self.first.dense
 
+    @property
+    def late(self) -> Retriever | None:
+        """The scores of all segments by late interaction, if the first one keeps tokens; so the others do."""
+        if self.first.late is None:
+            return None
+        return SegmentedRetriever([segment.of(segment.retriever.late) for segment in self.segments])
+
     def encode_queries(self, texts: Sequence[str]) -> Any:
         """The kind's own form of query texts."""
         return self.first.encode_queries(texts)
+
+    def encode_with_tokens(self, texts: Sequence[str]) -> tuple[Any, Any]:
+        """The kind's own form of query texts for this search and for `late`."""
+        return self.first.encode_with_tokens(texts)
 
     def search_encoded(self, queries: Any, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
         """The k best documents of all segments for each query, best first; of `allowed` documents only, unless None.

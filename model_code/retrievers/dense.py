@@ -14,7 +14,9 @@ import numpy as np
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.index.dense_index import EXACT, DenseIndex
-from model_code.retriever import Ranking
+from model_code.index.token_signs import TokenSigns
+from model_code.index.top_k import best_passages
+from model_code.retriever import Ranking, Retriever
 from model_code.retrievers.base import IndexedRetriever, NewPassages
 
 if TYPE_CHECKING:
@@ -65,10 +67,13 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Encode and index passages in `folder`."""
-        document_ids, vectors = self.encodings(new)
+        if self.index.tokens is None:
+            (document_ids, vectors), tokens = self.encodings(new), None
+        else:
+            document_ids, (vectors, tokens) = new.document_ids, self.encoder.encode_passages_with_tokens(new.texts)
         if new.refine is not None:
             vectors = self._refined(new, document_ids, vectors)
-        self._exact_index(vectors, document_ids).save(folder)
+        self._exact_index(vectors, document_ids, tokens).save(folder)
 
     def reopen(self, folder: Path) -> Self:
         """The same encoder over the index in `folder`."""
@@ -77,10 +82,21 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     @classmethod
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
         """Index the named documents of each retriever in `folder`, with the vectors that they have."""
+        first = parts[0][0]
         indexes = [(retriever.index, retriever.index.ids.rows_of(documents)) for retriever, documents in parts]
         vectors = np.concatenate([index.vectors[rows] for index, rows in indexes])
         document_ids = [index.document_ids[row] for index, rows in indexes for row in rows.tolist()]
-        parts[0][0]._exact_index(vectors, document_ids).save(folder)
+        kept = [index.tokens[rows] for index, rows in indexes if index.tokens is not None]
+        first._exact_index(vectors, document_ids, TokenSigns.joined(kept) if kept else None).save(folder)
+
+    @property
+    def late(self) -> LateInteraction | None:
+        """The scores by late interaction of what this one finds, if its index keeps tokens."""
+        return None if self.index.tokens is None else LateInteraction(self, self.index.tokens)
+
+    def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
+        """Query texts, encoded once for this search and for `late`."""
+        return self.encoder.encode_with_tokens(texts)
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """(n, H): a passage's own vector; of several, that of the last layer, which comes last."""
@@ -108,9 +124,41 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
             )
         return refined.astype(np.float32)
 
-    def _exact_index(self, vectors: np.ndarray, document_ids: Sequence[str]) -> DenseIndex:
+    def _exact_index(self, vectors: np.ndarray, document_ids: Sequence[str], tokens: TokenSigns | None) -> DenseIndex:
         """An exact index beside this one: new documents are too few to train an approximate one on."""
-        return DenseIndex.build(vectors, document_ids, self.fingerprint, EXACT, self.index.vectors_per_passage)
+        return DenseIndex.build(vectors, document_ids, self.fingerprint, EXACT, self.index.vectors_per_passage, tokens)
+
+
+class LateInteraction(Retriever[TokenSigns]):
+    """The scores of documents by the signs of their tokens, which re-rank what others find: by itself it finds nothing.
+
+    Encoded queries are the signs of their tokens.
+    """
+
+    def __init__(self, retriever: DenseRetriever, tokens: TokenSigns) -> None:
+        """tokens: of the retriever's passages."""
+        self.retriever, self.tokens, self.fingerprint = retriever, tokens, retriever.fingerprint
+
+    def encode_queries(self, texts: Sequence[str]) -> TokenSigns:
+        """The signs of the texts' tokens."""
+        return self.retriever.encoder.encode_with_tokens(texts)[1]
+
+    def search_encoded(self, queries: TokenSigns, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+        """Nothing."""
+        return [[] for _ in range(len(queries))]
+
+    def scores_encoded(self, queries: TokenSigns, candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """Each document's best passage's."""
+        found = []
+        for i, documents in enumerate(candidates):
+            rows, starts = self.retriever.index.ids.grouped(documents)
+            found.append(best_passages(queries[i : i + 1].similarities(self.tokens, rows), starts))
+        return found
+
+    def best_passage_encoded(self, query: TokenSigns, document_id: str) -> int:
+        """The passage of the highest score, the first of equals."""
+        rows = self.retriever.index.ids.rows_of([document_id])
+        return int(np.argmax(query.similarities(self.tokens, rows)))
 
 
 def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:

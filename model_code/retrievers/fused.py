@@ -7,6 +7,8 @@ one score for a query, however many documents are asked for and whatever filters
 
 where f_p standardises a dense part's inner product by the mean and the standard deviation of the query's products with
 all vectors that the retriever was built of, and divides the score of a part that matches words by the query's highest.
+A dense part whose index keeps the signs of its tokens' vectors scores by these, too (late interaction, `TokenSigns`):
+NAME.late has a weight of its own, finds nothing by itself, and f_p multiplies it by ten.
 
 With `feedback` c above 0 candidates are scored twice: dense parts then get q + c (v_1 + v_2 + v_3) / 3, where v_i are
 the vectors of the three best documents of the first pass (pseudo-relevance feedback, Rocchio, 1971). Those are the best
@@ -33,13 +35,14 @@ from model_code.index.dense_index import inner_products
 from model_code.index.terms import AUTO
 from model_code.index.top_k import best_passages
 from model_code.manifest import MANIFEST, read_manifest, seal
-from model_code.retriever import Ranking, Retriever, TokenMatch, ranked
+from model_code.retriever import LATE, Ranking, Retriever, TokenMatch, ranked
 from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment
 from model_code.retrievers.dense import DenseRetriever
 
 FORMAT, KIND = 1, "fused"
 FUSION, SCALES = "fusion.json", "scales.safetensors"
 LEAST_VARIANCE = 1e-6  # of a query's products: those of one document, or of equal ones, differ by rounding alone
+TIMES = 10.0  # a score by tokens, a mean cosine, which so is about as wide as the others
 BEST = 3  # documents of the first pass that a query is moved towards
 
 
@@ -103,6 +106,11 @@ class Fusion:
         facts = {"parts": own, "weights": dict(self.weights), "scales": self._scales_hash}
         return hash_text(canonical_json(facts | ({"feedback": self.feedback} if self.feedback else {})))
 
+    @property
+    def parts(self) -> list[str]:
+        """The names of what is searched; beside these, `weights` has what scores their tokens."""
+        return [name for name in self.weights if not name.endswith(LATE)]
+
     @cached_property
     def _scales_hash(self) -> str:
         digest = hashlib.sha256()
@@ -127,7 +135,7 @@ class FusedQueries:
 
     def __len__(self) -> int:
         """n."""
-        return len(next(iter(self.parts.values())))
+        return len(self.candidates)
 
     def __getitem__(self, rows: slice) -> FusedQueries:
         """Some of the queries."""
@@ -142,7 +150,9 @@ class FusedSearch(Retriever[FusedQueries]):
     explains = True
 
     def __init__(self, parts: Mapping[str, Retriever], fusion: Fusion) -> None:
-        self.parts = {name: parts[name] for name in fusion.weights}
+        self.parts = {name: parts[name] for name in fusion.parts}
+        by_tokens = {name: self.parts[name.removesuffix(LATE)].late for name in fusion.weights.keys() - self.parts}
+        self.scorers: dict[str, Any] = {name: (self.parts | by_tokens)[name] for name in fusion.weights}
         self.fusion, self.fingerprint = fusion, fusion.fingerprint(self.parts)
         self.language = next((part.language for part in self.parts.values() if part.language != AUTO), AUTO)
 
@@ -153,16 +163,26 @@ class FusedSearch(Retriever[FusedQueries]):
 
     def encode_queries(self, texts: Sequence[str]) -> FusedQueries:
         """Each text, encoded by every part; dense parts score by it as its best documents change it."""
-        parts = {name: part.encode_queries(texts) for name, part in self.parts.items()}
+        parts = self._encoded(texts)
         found = {name: part.find(parts[name], self.fusion.depth) for name, part in self.parts.items()}
-        candidates, by_words = _union(found.values()), [name for name in parts if name not in self.fusion.scales]
-        highest = {name: [_highest(ranking) for ranking in found[name]] for name in by_words}
-        scores = {name: self.parts[name].scores_encoded(parts[name], candidates) for name in by_words}
+        candidates, others = _union(found.values()), [name for name in parts if name not in self.fusion.scales]
+        scores = {name: self.scorers[name].scores_encoded(parts[name], candidates) for name in others}
+        highest = {name: [_highest(ranking) for ranking in found[name]] for name in others if name in found}
         dense = {name: parts[name].copy() for name in self.fusion.scales}
         queries = FusedQueries(parts, parts | dense, highest, scores | {name: [] for name in dense}, candidates)
         for i in range(len(texts)):
             self._score(queries, i)
         return queries
+
+    def _encoded(self, texts: Sequence[str]) -> dict[str, Any]:
+        """The texts as each scorer reads them; what scores tokens reads what its part's encoder gives with the rest."""
+        encoded = {}
+        for name, part in self.parts.items():
+            if name + LATE in self.scorers:
+                encoded[name], encoded[name + LATE] = part.encode_with_tokens(texts)
+            else:
+                encoded[name] = part.encode_queries(texts)
+        return encoded
 
     def _score(self, queries: FusedQueries, i: int) -> None:
         """Append each dense part's scores of the candidates of query i, moved towards the best ones before."""
@@ -200,17 +220,19 @@ class FusedSearch(Retriever[FusedQueries]):
         """For each query f_p(s_p) of its candidates (n), (n,) float64 for every part p."""
         found = queries.scores
         if candidates is not queries.candidates:
-            found = {name: part.scores_encoded(queries.scoring[name], candidates) for name, part in self.parts.items()}
+            found = {name: one.scores_encoded(queries.scoring[name], candidates) for name, one in self.scorers.items()}
         for i in range(len(candidates)):
             yield self._fused(queries, i, {name: scores[i] for name, scores in found.items()})
 
     def _fused(self, queries: FusedQueries, i: int, scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """f_p of each part's scores (n,) for query i, float64."""
         fused = {}
-        for name in self.parts:
+        for name in self.scorers:
             own = scores[name].astype(np.float64)
-            scale = self.fusion.scales.get(name)
-            fused[name] = scale.standardised(queries.scoring[name][i], own) if scale else own / queries.highest[name][i]
+            if scale := self.fusion.scales.get(name):
+                fused[name] = scale.standardised(queries.scoring[name][i], own)
+            else:
+                fused[name] = TIMES * own if name.endswith(LATE) else own / queries.highest[name][i]
         return fused
 
     def _sum(self, fused: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -218,8 +240,8 @@ class FusedSearch(Retriever[FusedQueries]):
 
     def best_passage_encoded(self, query: FusedQueries, document_id: str) -> int:
         """The best passage as the part with the largest weight says."""
-        name = max(self.parts, key=lambda part: self.fusion.weights[part] * (part in self.fusion.scales or 1))
-        return self.parts[name].best_passage_encoded(query.scoring[name], document_id)
+        name = max(self.scorers, key=self.fusion.weights.__getitem__)
+        return self.scorers[name].best_passage_encoded(query.scoring[name], document_id)
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """Each part's share of a document's score, the largest first; they sum to it."""
@@ -312,6 +334,16 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
         seal(folder, FORMAT, facts)
 
 
+def leaving_out(names: Sequence[str]) -> dict[str, list[str]]:
+    """What is left of a fusion without each of its parts, tokens included, where that is a fusion, too.
+
+    >>> leaving_out(["hce", "bm25", "hce.late"])
+    {'bm25': ['hce', 'hce.late'], 'hce.late': ['hce', 'bm25']}
+    """
+    rest = {left: [name for name in names if name not in (left, left + LATE)] for left in names}
+    return {left: others for left, others in rest.items() if len(others) > 1}
+
+
 def build_folders(parts: Mapping[str, tuple[Path, Path]], fusion: Fusion, encoder: Path, index: Path) -> None:
     """Make one retriever of several: `encoder` and `index`, new folders, get a copy of each part's below its name.
 
@@ -336,7 +368,7 @@ def open_folders(encoder: Path, index: Path, **loading: Any) -> FusedRetriever:
     """The retriever in two folders; loading: what else the parts' encoders are loaded with."""
     manifest = read_manifest(index, FORMAT)
     fusion = Fusion.load(encoder)
-    if list(fusion.weights) != manifest["parts"]:
-        raise FreshetError(f"{encoder} weighs {list(fusion.weights)}, but {index} holds {manifest['parts']}")
-    parts = {name: _opened(encoder / name, index / name, **loading) for name in fusion.weights}
+    if fusion.parts != manifest["parts"]:
+        raise FreshetError(f"{encoder} weighs {fusion.parts}, but {index} holds {manifest['parts']}")
+    parts = {name: _opened(encoder / name, index / name, **loading) for name in fusion.parts}
     return FusedRetriever(parts, fusion)

@@ -8,7 +8,7 @@ from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.index.dense_index import DenseIndex, require_faiss
-from model_code.scale.encoding import encode_resumably
+from model_code.scale.encoding import encode_resumably, encode_tokens_resumably
 
 
 def index_passages(context: StageContext, encoder: Encoder) -> dict[str, Any]:
@@ -22,10 +22,13 @@ def index_passages(context: StageContext, encoder: Encoder) -> dict[str, Any]:
     per_passage = encoder.vectors_per_passage
     require_faiss(context.settings["index"], len(texts) * per_passage)
     progress = context.progress("encode")
-    vectors = encode_resumably(encoder, texts, context.checkpoints, progress, "encode_documents")
+    if context.settings["index"].late_interaction and per_passage == 1:
+        vectors, tokens = encode_tokens_resumably(encoder, texts, context.checkpoints, progress)
+    else:
+        vectors, tokens = encode_resumably(encoder, texts, context.checkpoints, progress, "encode_documents"), None
     document_ids = passages["document_id"].repeat(per_passage).tolist()
     index = DenseIndex.build(
-        vectors, document_ids, encoder.fingerprint(), context.settings["index"], vectors_per_passage=per_passage
+        vectors, document_ids, encoder.fingerprint(), context.settings["index"], per_passage, tokens
     )
     return save_index(index, context)
 

@@ -9,6 +9,7 @@ from model_code import settings
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.encoding.settings import LayerSettings
 from model_code.lexical.settings import LexicalSettings
+from model_code.retriever import LATE
 from model_code.retrievers.kinds import Kind
 from model_code.settings import Field
 from model_code.training.settings import TrainingSettings
@@ -86,7 +87,7 @@ class FusionSettings(settings.Settings):
             f"of is {list(self.of)}, but a fused retriever has two parts or more, each once",
         )
         settings.require(
-            not self.weights or self.weights.keys() == set(self.of),
+            not self.weights or set(self.of) <= self.weights.keys() <= {*self.of, *(part + LATE for part in self.of)},
             f"weights are given for {sorted(self.weights)}; give one for each of {list(self.of)}, or leave them out",
         )
         settings.require(

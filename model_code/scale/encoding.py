@@ -14,9 +14,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from model_code.encoding.encoder import Encoder
+from model_code.encoding.encoder import Encoder, WithTokens
 from model_code.encoding.hardware import uses_bfloat16
 from model_code.files import replacing
+from model_code.index.token_signs import TokenSigns
 from model_code.progress import Progress, silent
 from model_code.scale import engine
 from model_code.scale.engine import ScaleSettings
@@ -36,6 +37,22 @@ def encode_resumably(
     """
     files = keep_shards(encoder, texts, folder, ".npy", np.save, progress, method)
     return np.concatenate([np.empty((0, encoder.dimension), dtype=np.float32), *map(np.load, files)])
+
+
+def encode_tokens_resumably(
+    encoder: Encoder, texts: Sequence[str], folder: Path, progress: Progress = silent
+) -> WithTokens:
+    """`encoder.encode_passages_with_tokens(texts)`, otherwise as `encode_resumably`."""
+
+    def write(stream: BinaryIO, shard: WithTokens) -> None:
+        np.savez(stream, vectors=shard[0], bits=shard[1].bits, starts=shard[1].starts)
+
+    files = keep_shards(encoder, texts, folder, ".npz", write, progress, "encode_passages_with_tokens")
+    shards = [np.load(file) for file in files]
+    if not shards:
+        return encoder.encode_passages_with_tokens([])
+    tokens = TokenSigns.joined([TokenSigns(shard["bits"], shard["starts"]) for shard in shards])
+    return np.concatenate([shard["vectors"] for shard in shards]), tokens
 
 
 def keep_shards(

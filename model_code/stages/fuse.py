@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -26,14 +26,9 @@ from model_code.evaluation.scores import VARIANTS
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import hash_text
 from model_code.manifest import add_facts
-from model_code.retriever import Retriever
+from model_code.retriever import LATE, Retriever
 from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment
-from model_code.retrievers.fused import (
-    FusedSearch,
-    Fusion,
-    Scale,
-    build_folders,
-)
+from model_code.retrievers.fused import FusedSearch, Fusion, Scale, build_folders, leaving_out
 from model_code.retrievers.kinds import PRECISION, open_retriever
 from model_code.retrievers.settings import FusionSettings
 from model_code.stages.evaluate import Bench, HeldOut
@@ -41,11 +36,10 @@ from model_code.words import first_sentence, words
 
 BUILD = "build"  # in an evaluation folder: the retriever, where no other stage leaves one
 GRID = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0)
-WORDS = 3.0  # weight of all parts that match words, where dense ones together weigh 1 and nothing can be learned
+STARTS = {"dense": 1.0, "words": 3.0, "late": 1.0}  # what parts of a kind weigh together, until that is learned
 LEAST, MOST = 30, 1000  # queries that weights are learned from
 SHORTEST = 2  # words of a title that asks for its document
 Folders = tuple[Path, Path]  # of an encoder and an index
-Part = TypeVar("Part")
 
 
 def run(context: StageContext) -> dict[str, Any]:
@@ -71,44 +65,35 @@ def fuse(
     """Build the fusion of `parts` below `output`, evaluate it there and without each part, and return its report."""
     opened = {part: open_retriever(*folders, settings=context.settings["encoder"]) for part, folders in parts.items()}
     judged = {part: bench.held_out(retriever) for part, retriever in opened.items()}
-    fusion, learned_by = _weighed(bench, opened, judged, settings, context)
+    late = [part + LATE for part, own in opened.items() if own.late is not None]
+    names = [*settings.weights] or [*settings.of, *late]
+    fusion, learned_by = _weighed(bench, opened, judged, names, settings, context)
     encoder, index = output / BUILD / "encoder", output / BUILD / "index"
     build_folders(parts, fusion, encoder, index)
     add_facts(index, {PRECISION: context.settings["encoder"].precision})
     report = bench.evaluate(name, bench.search(FusedSearch(judged, fusion).search), output)
     report |= {"weights": dict(fusion.weights), "learned_by": learned_by}
-    if len(parts) == 2 or not bench.settings.variants:  # without one of two, the other is a system of its own
-        return report
     variants = {}
-    for part in parts:
-        rest, without = _rest(settings, part), f"without_{part}"
-        fusion, _ = _weighed(bench, _only(opened, rest.of), _only(judged, rest.of), rest, context)
-        runs = bench.search(FusedSearch(_only(judged, rest.of), fusion).search)
+    for part, rest in leaving_out(names).items() if bench.settings.variants else ():
+        fusion, without = _weighed(bench, opened, judged, rest, settings, context)[0], f"without_{part}"
+        runs = bench.search(FusedSearch(judged, fusion).search)
         variants[without] = bench.evaluate(f"{name}.{without}", runs, output / VARIANTS / without)
-    return report | {"variants": variants}
-
-
-def _rest(settings: FusionSettings, part: str) -> FusionSettings:
-    """The fusion of the other parts, with the weights that they were given, if those leave any."""
-    weights = {name: weight for name, weight in settings.weights.items() if name != part}
-    others = tuple(name for name in settings.of if name != part)
-    return settings.replace(of=others, weights=weights if any(weights.values()) else {})
-
-
-def _only(parts: Mapping[str, Part], names: Sequence[str]) -> dict[str, Part]:
-    return {name: parts[name] for name in names}
+    return report | ({"variants": variants} if variants else {})
 
 
 def _weighed(
     bench: Bench,
     opened: Mapping[str, IndexedRetriever],
     judged: Mapping[str, Retriever],
+    names: Sequence[str],
     settings: FusionSettings,
     context: StageContext,
 ) -> tuple[Fusion, str | None]:
-    """The fusion with the weights of the settings, or learned on dev, or else by held-out titles; and who taught it."""
-    scales = {part: Scale.of(own.dense.index.vectors) for part, own in opened.items() if own.dense is not None}
-    weights = settings.weights or default_weights(settings.of, scales)
+    """The fusion of `names`, and who taught it its weights: the settings, dev queries, or else held-out titles."""
+    dense = {part: own.dense for part, own in opened.items() if part in names and own.dense is not None}
+    scales = {part: Scale.of(own.index.vectors) for part, own in dense.items()}
+    given = {name: settings.weights.get(name, 0.0) for name in names}
+    weights = given if any(given.values()) else default_weights(names, scales)
     fusion = Fusion(weights, scales, settings.depth, settings.feedback)
     dev, metric = bench.judgements["dev"], bench.settings.main_metric
     if settings.weights:
@@ -121,7 +106,7 @@ def _weighed(
         return fusion, None
     with TemporaryDirectory() as aside:
         held_out = HeldOut(passages, frozenset(), Path(aside))
-        parts = {name: held_out.over([Segment(part, bench.documents)]) for name, part in opened.items()}
+        parts = {name: held_out.over([Segment(opened[name], bench.documents)]) for name in fusion.parts}
         return learn_weights(FusedSearch(parts, fusion), titles, metric), titles.source
 
 
@@ -157,15 +142,15 @@ def held_out_titles(corpus: Corpus, include_title: bool) -> tuple[Judgements, Ne
     return Judgements(queries, answers, "titles"), NewPassages(texts, documents)
 
 
-def default_weights(parts: tuple[str, ...], scales: Mapping[str, Scale]) -> dict[str, float]:
-    """1 shared by the dense parts and `WORDS` shared by the others.
+def default_weights(names: Sequence[str], scales: Mapping[str, Scale]) -> dict[str, float]:
+    """What dense parts, parts that match words, and late interaction weigh together, shared by those that there are.
 
-    >>> default_weights(("hce", "bm25"), {"hce": None})
-    {'hce': 1.0, 'bm25': 3.0}
+    >>> default_weights(("hce", "bm25", "hce.late"), {"hce": None})
+    {'hce': 1.0, 'bm25': 3.0, 'hce.late': 1.0}
     """
-    dense = len(scales) or 1
-    words = len(parts) - len(scales) or 1
-    return {part: 1 / dense if part in scales else WORDS / words for part in parts}
+    kinds = {name: "dense" if name in scales else "late" if name.endswith(LATE) else "words" for name in names}
+    shared = Counter(kinds.values())
+    return {name: STARTS[kind] / shared[kind] for name, kind in kinds.items()}
 
 
 def learn_weights(search: FusedSearch, dev: Judgements, metric: str) -> Fusion:
@@ -174,7 +159,8 @@ def learn_weights(search: FusedSearch, dev: Judgements, metric: str) -> Fusion:
     The first part keeps its weight, and the others are tried one after the other, twice where there are several.
     """
     scored = list(_scored(search, dev))
-    weights, parts = dict(search.fusion.weights), list(search.parts)[1:]
+    weights = dict(search.fusion.weights)
+    parts = list(weights)[1:]
     for part in parts * min(2, len(parts)):
         tried = {weight: _mean(scored, weights | {part: weight}, dev, metric) for weight in {*GRID, weights[part]}}
         weights[part] = max(tried, key=lambda weight: (round(tried[weight], 4), -abs(weight - weights[part]), -weight))

@@ -15,6 +15,7 @@ from model_code.dsi.vectors import complete
 from model_code.files import read_json
 from model_code.index.dense_index import DenseIndex
 from model_code.index.id_map import IdMap
+from model_code.index.token_signs import TokenSigns, signs
 from model_code.lexical.index import EmbeddingIndex, PassagesOnTheFly
 from model_code.manifest import MANIFEST, seal
 from model_code.token_index.index import TokenIndex
@@ -45,7 +46,8 @@ def dense(root, each=1):
     place = context(root, "dense")
     ids = [name for name in PASSAGES for _ in range(each)]
     rows = np.resize(UNIT, (len(ids), 6))
-    DenseIndex.build(rows, ids, "f", vectors_per_passage=each).save(place.output / "index")
+    tokens = TokenSigns.of([signs(np.ones((2, 6)))] * len(PASSAGES)) if each == 1 else None
+    DenseIndex.build(rows, ids, "f", vectors_per_passage=each, tokens=tokens).save(place.output / "index")
     return place
 
 
@@ -101,6 +103,13 @@ def embedded(damage):
         ("dense", array_with("vectors.npy", (2, 0), np.nan), "vectors.npy must have unit norm.* off by nan"),
         ("dense", array_with("vectors.npy", 3, 0.0), "vectors.npy must have unit norm.* off by 1"),
         ("dense", removed("vectors.npy"), "index/ must hold vectors.npy"),
+        (
+            "dense",
+            array_cut("token_signs.npy"),
+            "must say where in token_signs.npy the tokens of each",
+        ),
+        ("dense", array_cut("token_starts.npy"), "of each of 5 passages are"),
+        ("dense", array_with("token_starts.npy", 2, 0), "of each of 5 passages are"),
         ("dense", lambda folder: np.save(folder / "vectors.npy", np.eye(6)[:5]), "float32, not .* float64"),
         ("dsi", json_with(MANIFEST, passages=5), "must state the corpus's 3 passages, not 5"),
         ("dsi", text_replaced("document_ids.json", '"b"', '"x"'), "must name each document once"),

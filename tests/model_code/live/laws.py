@@ -127,23 +127,26 @@ def _fuse(encoder: Path, bodies: list[str], ids: list[str], build: Path) -> Path
     dense, lexical = (encoder / part for part in PARTS)
     loaded = load_encoder(lexical, device="cpu", for_search=True)
     build_folder(build / "lexical", loaded, bodies, ids, LEXICAL["lexical"], build / "shards")
-    _index("dense", Encoder.load(dense, device="cpu", for_search=True), bodies, ids, build / "dense")
+    _index("late", Encoder.load(dense, device="cpu", for_search=True), bodies, ids, build / "dense")
     vectors = Encoder.load(dense, device="cpu", for_search=True).encode([" ".join(own) for own in OLD.values()])
-    fusion = Fusion({"dense": 1.0, "lexical": 2.0}, {"dense": Scale.of(vectors)}, depth=3, feedback=0.3)
+    weights = {"dense": 1.0, "lexical": 2.0, "dense.late": 0.5}
+    fusion = Fusion(weights, {"dense": Scale.of(vectors)}, depth=3, feedback=0.3)
     parts = {"dense": (dense, build / "dense"), "lexical": (lexical, build / "lexical")}
     build_folders(parts, fusion, build / "encoder", build / "index")
     return build / "encoder"
 
 
 def _index(kind: str, encoder: Encoder, bodies: list[str], ids: list[str], folder: Path) -> None:
-    """As the index stage does; the document vectors of a dsi are those that training starts from."""
+    """As the index stage does; the document vectors of a dsi are those that training starts from, and a late one keeps
+    tokens, as all do by default."""
     vectors, per, settings = encoder.encode_documents(bodies), encoder.vectors_per_passage, INDEXES.get(kind)
+    tokens = encoder.encode_passages_with_tokens(bodies)[1] if kind == "late" else None
     if kind == "dsi":
         names = list(dict.fromkeys(ids))
         vectors = document_means(vectors, np.array([names.index(name) for name in ids]), len(names))
         vectors, ids = vectors * np.float32(ENCODING_SCALE), names
     rows = [name for name in ids for _ in range(per)]
-    DenseIndex.build(vectors, rows, encoder.fingerprint(), settings or IndexSettings(), per).save(folder)
+    DenseIndex.build(vectors, rows, encoder.fingerprint(), settings or IndexSettings(), per, tokens).save(folder)
     if kind == "dsi":
         complete(folder, vectors, ENCODING_SCALE)
 

@@ -63,6 +63,14 @@ def best(dense: DenseRetriever, vector: np.ndarray, document: str) -> np.ndarray
     return max(dense.index.vectors[rows].astype(np.float64), key=lambda own: own @ vector)
 
 
+def max_sim(dense: DenseRetriever, query: str, document: str) -> float:
+    """The equation of late interaction for the best passage, by rows of -1 and 1 in place of bits."""
+    rows = [i for i, name in enumerate(dense.index.document_ids) if name == document]
+    bits = [dense.encode_with_tokens([query])[1].bits, *(dense.index.tokens[row : row + 1].bits for row in rows)]
+    asked, *passages = (2.0 * np.unpackbits(one.view(np.uint8), axis=1) - 1 for one in bits)
+    return max((asked @ one.T).max(axis=1).mean() / asked.shape[1] for one in passages)
+
+
 def fed_back(fused: FusedRetriever, query: str) -> np.ndarray:
     """The query's vector, moved by .3 of the mean of the three best documents of a fusion without feedback."""
     once = FusedSearch(fused.parts, replace(fused.fusion, feedback=0.0))
@@ -80,9 +88,12 @@ def test_scores_are_those_of_the_equation(live: Path) -> None:
             {name: best(dense, vector, name) @ vector for name in everything},
             dict(lexical.rerank([query], [everything])[0]),
         )
+        late = {name: max_sim(dense, query, name) for name in everything}
         deviation = np.sqrt(vector @ scale.covariance @ vector)
         expected = {
-            name: (own[name] - scale.mean @ vector) / deviation + 2.0 * words[name] / max(words.values())
+            name: (own[name] - scale.mean @ vector) / deviation
+            + 2.0 * words[name] / max(words.values())
+            + 0.5 * 10 * late[name]
             for name in everything
         }
         assert dict(ranking) == pytest.approx(expected, abs=1e-6), "but for the rounding of an encoding by its batch"
@@ -113,7 +124,7 @@ def test_shares_sum_to_the_score(live: Path) -> None:
     fused = open_retriever(live / "encoder", live / "index")
     ((name, score), *_) = fused.search([QUERIES[0]], 3)[0]
     shares = fused.explain(QUERIES[0], name)
-    assert {share.token for share in shares} == {"dense", "lexical"}
+    assert {share.token for share in shares} == {"dense", "lexical", "dense.late"}
     assert sum(share.weight for share in shares) == pytest.approx(score, abs=1e-12)
 
 
