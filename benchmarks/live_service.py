@@ -15,6 +15,7 @@ import numpy as np
 from freshet.client import Client
 from model_code.errors import FreshetError
 from model_code.files import write_json, write_text
+from model_code.index.token_signs import WORD, TokenSigns
 from orchestration.live.client import client_of
 from orchestration.project import Project
 
@@ -42,8 +43,9 @@ def make_project(
     encoder = Encoder.load(base)
     encoder.save(build / "encoder")
     vectors = random_vectors(passages, encoder.dimension)
-    DenseIndex.build(vectors, ids, encoder.fingerprint(), IndexSettings(flat_below=ALWAYS_EXACT)).save(build / "index")
     texts = texts or [f"Document {i} of the base." for i in range(passages)]
+    exact, tokens = IndexSettings(flat_below=ALWAYS_EXACT), random_tokens(texts, encoder.dimension)
+    DenseIndex.build(vectors, ids, encoder.fingerprint(), exact, tokens=tokens).save(build / "index")
     _write_documents(build / "documents.parquet", ids, texts)
     _write_hierarchy(build / "hierarchy", vectors, ids)
     folders = {name: build / name for name in ("encoder", "index", "hierarchy")}
@@ -62,6 +64,13 @@ def random_vectors(count: int, dimension: int) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
+def random_tokens(texts: Sequence[str], dimension: int) -> TokenSigns:
+    """Signs of as many tokens as the texts have words, always the same ones."""
+    starts = np.cumsum([0, *(len(text.split()) for text in texts)])
+    bits = np.random.default_rng(0).integers(0, 2**WORD, (starts[-1], -(-dimension // WORD)), np.uint64)
+    return TokenSigns(bits, starts)
+
+
 def _fused(build: Path, vectors: np.ndarray, ids: list[str], texts: Sequence[str], feedback: float) -> dict[str, Path]:
     from model_code.index.settings import Bm25Settings
     from model_code.retrievers import bm25
@@ -69,7 +78,7 @@ def _fused(build: Path, vectors: np.ndarray, ids: list[str], texts: Sequence[str
 
     words, made = (build / "bm25_encoder", build / "bm25_index"), (build / "fused_encoder", build / "fused_index")
     bm25.build_folders(texts, ids, Bm25Settings(), *words)
-    fusion = Fusion({"dense": 1.0, "bm25": 3.0}, {"dense": Scale.of(vectors)}, feedback=feedback)
+    fusion = Fusion({"dense": 1.0, "bm25": 3.0, "dense.late": 1.0}, {"dense": Scale.of(vectors)}, feedback=feedback)
     build_folders({"dense": (build / "encoder", build / "index"), "bm25": words}, fusion, *made)
     return dict(zip(("encoder", "index"), made, strict=True))
 

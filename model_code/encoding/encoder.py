@@ -43,6 +43,7 @@ from model_code.progress import Progress, silent
 Features = dict[str, Tensor]
 WINDOW = 8192  # texts tokenised and sorted by length at once: bounds memory on large corpora
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 1024, 65536
+PART = "\ufffd"  # what is decoded from a part of a character
 FEW, FEW_TOKENS = 64, 256  # of so few texts, unlike in length, smaller batches take a fifth less of a CPU
 Forward = Callable[[Features], torch.Tensor]
 WithTokens = tuple[np.ndarray, TokenSigns]
@@ -177,6 +178,7 @@ class Encoder(TextModel):
         self.projections = torch.nn.ModuleList(projections)
         self.layers: tuple[int, ...] = ()
         self.prompts = Prompts()
+        self._pieces: dict[int, tuple[bool, bool]] = {}
         self.dimension: int = projections[-1][0].out_features if projections else backbone.config.hidden_size
 
     @classmethod
@@ -311,27 +313,44 @@ class Encoder(TextModel):
         return self._encode(self, self.prompts.to_documents(texts), 1, progress)
 
     def encode_with_tokens(self, texts: Sequence[str], progress: Progress = silent) -> WithTokens:
-        """What `encode` gives, and the signs of the vectors of each text's tokens, but for special ones."""
+        """What `encode` gives, and the signs of the vectors of each text's words.
+
+        A word's is the sum of its pieces'. What has no letter or digit has none: punctuation, special tokens.
+        """
         return self._encode_tokens(self.prompts.to_queries(texts), progress, even=True)
 
     def encode_passages_with_tokens(self, texts: Sequence[str], progress: Progress = silent) -> WithTokens:
-        """What `encode_passages` gives, and the signs of the vectors of each text's tokens, but for special ones."""
+        """What `encode_passages` gives, and the signs of the vectors of each text's words."""
         return self._encode_tokens(self.prompts.to_documents(texts), progress)
 
     def _encode_tokens(self, texts: Sequence[str], progress: Progress, even: bool = False) -> WithTokens:
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         tokens: dict[int, np.ndarray] = {}
-        added = self.tokenizer.backend_tokenizer.get_added_tokens_decoder()
-        special = {number for number, token in added.items() if token.special}
 
         def read(rows: list[int], features: Features, ids: list[list[int]]) -> None:
             states, mask = self._states(features)
             vectors[rows] = self._finish(self._pool(states, mask)).cpu().numpy()
             for row, own, numbers in zip(rows, states.cpu().numpy(), ids, strict=True):
-                tokens[row] = signs(own[[place for place, number in enumerate(numbers) if number not in special]])
+                tokens[row] = signs(self._of_words(own, numbers))
 
         self.in_batches(texts, read, progress, self._batch_tokens(len(texts)), even)
         return vectors, TokenSigns.of([tokens[row] for row in range(len(texts))])
+
+    def _of_words(self, states: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
+        """Of a text's tokens, their ids and states (t, H), what its words have: the sums (w, H) of their pieces'."""
+        pieces = [(place, *self._piece(number)) for place, number in enumerate(numbers)]
+        kept = [(place, begins) for place, says, begins in pieces if says]
+        first = [i for i, (_, begins) in enumerate(kept) if begins or not i]
+        return np.add.reduceat(states[[place for place, _ in kept]], first, axis=0) if kept else states[:0]
+
+    def _piece(self, number: int) -> tuple[bool, bool]:
+        """Whether a token has a letter or digit, and whether it begins a word, as tokens do but for WordPiece's."""
+        if number not in self._pieces:
+            tokenizer = self.tokenizer.backend_tokenizer
+            says = any(one.isalnum() or one == PART for one in tokenizer.decode([number]))
+            prefix = getattr(tokenizer.model, "continuing_subword_prefix", None)
+            self._pieces[number] = says, not (prefix and tokenizer.id_to_token(number).startswith(prefix))
+        return self._pieces[number]
 
     def _encode(
         self,

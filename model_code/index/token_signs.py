@@ -1,5 +1,7 @@
 """Late interaction over signs: of every token's vector is kept which of its numbers are positive, a bit for each.
 
+Tokens here are words, see `Encoder.encode_with_tokens`.
+
 A query's score of a passage is, as in ColBERT (Khattab and Zaharia, 2020, eq. 3), the mean over its tokens of their
 similarity to the passage's nearest token; that of two tokens is 1 - 2 d / b, where they differ in d of b bits. It
 hangs on whole numbers alone, and so is the same to the bit in whatever company a passage is scored. A token of
@@ -59,12 +61,12 @@ class TokenSigns:
         """MaxSim (r,) float64 of these tokens, a query's, with each of some of the texts (r,)."""
         if not len(rows):
             return np.empty(0)
-        own, query = texts[rows], self.bits
-        differing = np.zeros((len(query), len(own.bits)), np.uint16)
-        for word, asked in zip(np.ascontiguousarray(own.bits.T), query.T, strict=True):
-            differing += np.bitwise_count(word ^ asked[:, None])
-        nearest = np.minimum.reduceat(differing, own.starts[:-1], axis=1).sum(axis=0, dtype=np.int64)
-        return 1 - 2 * nearest / (WORD * query.size)
+        chosen = texts[rows]
+        words, nearest = np.ascontiguousarray(chosen.bits.T), np.zeros(len(rows), np.int64)  # word by word: in cache
+        for token in self.bits:
+            differing = np.bitwise_count(words ^ token[:, None]).sum(axis=0, dtype=np.uint16)
+            nearest += np.minimum.reduceat(differing, chosen.starts[:-1])
+        return 1 - 2 * nearest / (WORD * self.bits.size)
 
     def save(self, folder: Path) -> None:
         """Write them into the folder."""
