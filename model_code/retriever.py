@@ -85,18 +85,13 @@ class Retriever(ABC, Generic[Queries]):
         """What of it makes one vector of a query, a `DenseRetriever`: itself, a part of it, or nothing."""
         return None
 
-    @property
-    def late(self) -> Retriever | None:
-        """The scores by late interaction of what this one finds, if its index keeps tokens."""
-        return None
-
     @abstractmethod
     def encode_queries(self, texts: Sequence[str]) -> Queries:
         """The query side of texts."""
 
     def encode_with_tokens(self, texts: Sequence[str]) -> tuple[Queries, Any]:
-        """The query side of texts for this search and for `late`, which must be there, in one pass."""
-        raise TypeError(f"{type(self).__name__} keeps no tokens")
+        """The query side of texts, and their `TokenSigns`; TypeError, as most kinds have none."""
+        raise TypeError(f"{type(self).__name__} has no vectors of tokens")
 
     @abstractmethod
     def search_encoded(self, queries: Queries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
@@ -113,8 +108,8 @@ class Retriever(ABC, Generic[Queries]):
     def best_passage_encoded(self, query: Queries, document_id: str) -> int:
         """`best_passage` for one encoded query."""
 
-    def vectors_of(self, document_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The vectors (r, H) of n different documents, one document after the other; where each begins in them (n,).
+    def vectors_of(self, document_ids: Sequence[str]) -> Any:
+        """What a dense index holds of different documents, see `CandidateVectors`.
 
         FreshetError if one is unknown; TypeError, as most kinds have none.
         """

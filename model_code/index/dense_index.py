@@ -12,7 +12,7 @@ import json
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -138,6 +138,12 @@ class DenseIndex:
             found.append(best_passages(self._scores(query, rows), starts))
         return found
 
+    def vectors_of(self, document_ids: Sequence[str]) -> CandidateVectors:
+        """Those of different documents; FreshetError if one is unknown."""
+        rows, starts = self.ids.grouped(document_ids)
+        tokens = None if self.tokens is None else self.tokens[rows]
+        return CandidateVectors(self.vectors[rows].astype(np.float64), starts, tokens, np.arange(len(starts)))
+
     def search_among(self, queries: np.ndarray, k: int, allowed: Collection[str], fingerprint: str) -> list[Ranking]:
         """The k best of the `allowed` documents for each of `queries` (q, H), scored as `search` does.
 
@@ -240,6 +246,44 @@ class DenseIndex:
             return len(ranking) >= k
         slack = 4 * self.dimension * FLOAT32_ROUNDING * float(np.linalg.norm(query)) * self._largest_norm
         return ranking[-1][1] > float(self._scores(query, rows[-1:])[0]) + slack
+
+
+class CandidateVectors(NamedTuple):
+    """What scores n documents, read once for several queries.
+
+    vectors: (r, H) float64, document after document. starts: (n,) where each one's begin. tokens: of each vector's
+    passage, if they are kept. places: (n,) where in this order the documents are that were asked for.
+    """
+
+    vectors: np.ndarray
+    starts: np.ndarray
+    tokens: TokenSigns | None
+    places: np.ndarray
+
+    @classmethod
+    def joined(cls, parts: Sequence[CandidateVectors], places: np.ndarray) -> CandidateVectors:
+        """Those of several, one after the other."""
+        if len(parts) == 1:
+            return parts[0]._replace(places=places)
+        ends = np.cumsum([0, *(len(part.vectors) for part in parts)])
+        starts = np.concatenate([part.starts + end for part, end in zip(parts, ends, strict=False)])
+        tokens = [part.tokens for part in parts if part.tokens is not None]
+        vectors = np.concatenate([part.vectors for part in parts])
+        return cls(vectors, starts, TokenSigns.joined(tokens) if tokens else None, places)
+
+    def scores(self, query: np.ndarray) -> np.ndarray:
+        """The product (n,) of a query (H,) with each document's nearest vector, float32."""
+        return best_passages(inner_products(self.vectors, query), self.starts)[self.places]
+
+    def late_scores(self, query: TokenSigns) -> np.ndarray:
+        """The similarity (n,) of a query's tokens and each document's nearest passage's, float64."""
+        return best_passages(query.similarities(self.tokens), self.starts)[self.places]
+
+    def nearest(self, query: np.ndarray, document: int) -> np.ndarray:
+        """Of one of the documents the vector (H,) that is nearest to a query (H,); the first of equals."""
+        start, *end = self.starts[self.places[document] :][:2]
+        own = self.vectors[start : end[0] if end else None]
+        return own[np.argmax(inner_products(own, query))]
 
 
 def inner_products(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ class TokenSigns:
     """bits (t, W) uint64, a row for each token, text after text; where each of n texts begins in them, and t (n + 1).
 
     >>> own = TokenSigns.of([signs(np.array([[0.5, -0.1], [0.2, 0.3]])), signs(np.array([[-1.0, -1.0]]))])
-    >>> own[:1].similarities(own, np.array([0, 1])).tolist() == [1, 1 - 1.5 * 2 / WORD]
+    >>> own[:1].similarities(own).tolist() == [1, 1 - 1.5 * 2 / WORD]
     True
     """
 
@@ -57,15 +57,14 @@ class TokenSigns:
         sizes = np.concatenate([np.diff(part.starts) for part in parts])
         return cls(np.concatenate([part.bits for part in parts]), np.concatenate([[0], np.cumsum(sizes)]))
 
-    def similarities(self, texts: Self, rows: np.ndarray) -> np.ndarray:
-        """MaxSim (r,) float64 of these tokens, a query's, with each of some of the texts (r,)."""
-        if not len(rows):
+    def similarities(self, texts: Self) -> np.ndarray:
+        """MaxSim (n,) float64 of these tokens, which are a query's, with each of n texts."""
+        if not len(texts):
             return np.empty(0)
-        chosen = texts[rows]
-        words, nearest = np.ascontiguousarray(chosen.bits.T), np.zeros(len(rows), np.int64)  # word by word: in cache
+        words, nearest = np.ascontiguousarray(texts.bits.T), np.zeros(len(texts), np.int64)
         for token in self.bits:
             differing = np.bitwise_count(words ^ token[:, None]).sum(axis=0, dtype=np.uint16)
-            nearest += np.minimum.reduceat(differing, chosen.starts[:-1])
+            nearest += np.minimum.reduceat(differing, texts.starts[:-1])
         return 1 - 2 * nearest / (WORD * self.bits.size)
 
     def save(self, folder: Path) -> None:

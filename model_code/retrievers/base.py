@@ -6,12 +6,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from model_code.errors import FreshetError
+from model_code.index.dense_index import CandidateVectors
 from model_code.index.id_map import IdMap
 from model_code.index.top_k import SPARE, search_kept
 from model_code.retriever import Queries, Ranking, Retriever, Search, TokenMatch
@@ -108,19 +110,12 @@ class SegmentedRetriever(Retriever[Any]):
         """The first segment's."""
         return self.first.dense
 
-    @property
-    def late(self) -> Retriever | None:
-        """The scores of all segments by late interaction, if the first one keeps tokens; so the others do."""
-        if self.first.late is None:
-            return None
-        return SegmentedRetriever([segment.of(segment.retriever.late) for segment in self.segments])
-
     def encode_queries(self, texts: Sequence[str]) -> Any:
         """The kind's own form of query texts."""
         return self.first.encode_queries(texts)
 
     def encode_with_tokens(self, texts: Sequence[str]) -> tuple[Any, Any]:
-        """The kind's own form of query texts for this search and for `late`."""
+        """The kind's own form of query texts, and their tokens."""
         return self.first.encode_with_tokens(texts)
 
     def search_encoded(self, queries: Any, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
@@ -150,18 +145,14 @@ class SegmentedRetriever(Retriever[Any]):
         """Which of the document's passages answers the query best."""
         return owner(self.segments, document_id).retriever.best_passage_encoded(query, document_id)
 
-    def vectors_of(self, document_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The vectors of documents, see `Retriever`, whichever segments have them."""
-        vectors, sizes, places = [self.first.vectors_of([])[0]], [np.empty(0, np.int64)], dict[str, int]()
-        for segment, share in _shares(self.segments, document_ids).items():
-            own, starts = segment.retriever.vectors_of(share)
-            places.update(zip(share, range(len(places), len(places) + len(share)), strict=True))
-            vectors.append(own)
-            sizes.append(np.diff(starts, append=len(own)))
-        order, size = np.fromiter(map(places.__getitem__, document_ids), np.int64), np.concatenate(sizes)
-        begin, size = (np.cumsum(size) - size)[order], size[order]
-        starts = np.cumsum(size) - size
-        return np.concatenate(vectors)[np.repeat(begin - starts, size) + np.arange(size.sum())], starts
+    def vectors_of(self, document_ids: Sequence[str]) -> CandidateVectors:
+        """What is held of documents, whichever segments have them."""
+        shares = _shares(self.segments, document_ids)
+        number = {name: i for i, name in enumerate(chain.from_iterable(shares.values()))}
+        parts = [segment.retriever.vectors_of(share) for segment, share in shares.items()] or [
+            self.first.vectors_of([])
+        ]
+        return CandidateVectors.joined(parts, np.fromiter(map(number.__getitem__, document_ids), np.int64))
 
     def variants(self) -> Mapping[str, Search]:
         """Those of the kind, over all segments."""

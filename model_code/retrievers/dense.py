@@ -13,10 +13,9 @@ import numpy as np
 
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
-from model_code.index.dense_index import EXACT, DenseIndex
+from model_code.index.dense_index import EXACT, CandidateVectors, DenseIndex
 from model_code.index.token_signs import TokenSigns
-from model_code.index.top_k import best_passages
-from model_code.retriever import Ranking, Retriever
+from model_code.retriever import Ranking
 from model_code.retrievers.base import IndexedRetriever, NewPassages
 
 if TYPE_CHECKING:
@@ -60,10 +59,9 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         """`best_passage` for a query (1, H)."""
         return self.index.best_passage(query[0], document_id)
 
-    def vectors_of(self, document_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The vectors of documents, see `Retriever`."""
-        rows, starts = self.index.ids.grouped(document_ids)
-        return self.index.vectors[rows], starts
+    def vectors_of(self, document_ids: Sequence[str]) -> CandidateVectors:
+        """What the index holds of documents."""
+        return self.index.vectors_of(document_ids)
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Encode and index passages in `folder`."""
@@ -89,13 +87,8 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         kept = [index.tokens[rows] for index, rows in indexes if index.tokens is not None]
         first._exact_index(vectors, document_ids, TokenSigns.joined(kept) if kept else None).save(folder)
 
-    @property
-    def late(self) -> LateInteraction | None:
-        """The scores by late interaction of what this one finds, if its index keeps tokens."""
-        return None if self.index.tokens is None else LateInteraction(self, self.index.tokens)
-
     def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
-        """Query texts, encoded once for this search and for `late`."""
+        """The vectors (q, H) of query texts, and their tokens."""
         return self.encoder.encode_with_tokens(texts)
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
@@ -127,38 +120,6 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     def _exact_index(self, vectors: np.ndarray, document_ids: Sequence[str], tokens: TokenSigns | None) -> DenseIndex:
         """An exact index beside this one: new documents are too few to train an approximate one on."""
         return DenseIndex.build(vectors, document_ids, self.fingerprint, EXACT, self.index.vectors_per_passage, tokens)
-
-
-class LateInteraction(Retriever[TokenSigns]):
-    """The scores of documents by the signs of their tokens, which re-rank what others find: by itself it finds nothing.
-
-    Encoded queries are the signs of their tokens.
-    """
-
-    def __init__(self, retriever: DenseRetriever, tokens: TokenSigns) -> None:
-        """tokens: of the retriever's passages."""
-        self.retriever, self.tokens, self.fingerprint = retriever, tokens, retriever.fingerprint
-
-    def encode_queries(self, texts: Sequence[str]) -> TokenSigns:
-        """The signs of the texts' tokens."""
-        return self.retriever.encoder.encode_with_tokens(texts)[1]
-
-    def search_encoded(self, queries: TokenSigns, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
-        """Nothing."""
-        return [[] for _ in range(len(queries))]
-
-    def scores_encoded(self, queries: TokenSigns, candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Each document's best passage's."""
-        found = []
-        for i, documents in enumerate(candidates):
-            rows, starts = self.retriever.index.ids.grouped(documents)
-            found.append(best_passages(queries[i : i + 1].similarities(self.tokens, rows), starts))
-        return found
-
-    def best_passage_encoded(self, query: TokenSigns, document_id: str) -> int:
-        """The passage of the highest score, the first of equals."""
-        rows = self.retriever.index.ids.rows_of([document_id])
-        return int(np.argmax(query.similarities(self.tokens, rows)))
 
 
 def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:

@@ -24,16 +24,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
-from model_code.index.dense_index import inner_products
 from model_code.index.terms import AUTO
-from model_code.index.top_k import best_passages
 from model_code.manifest import MANIFEST, read_manifest, seal
 from model_code.retriever import LATE, Ranking, Retriever, TokenMatch, ranked
 from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment
@@ -151,8 +149,7 @@ class FusedSearch(Retriever[FusedQueries]):
 
     def __init__(self, parts: Mapping[str, Retriever], fusion: Fusion) -> None:
         self.parts = {name: parts[name] for name in fusion.parts}
-        by_tokens = {name: self.parts[name.removesuffix(LATE)].late for name in fusion.weights.keys() - self.parts}
-        self.scorers: dict[str, Any] = {name: (self.parts | by_tokens)[name] for name in fusion.weights}
+        self.late = [name for name in self.parts if name + LATE in fusion.weights]
         self.fusion, self.fingerprint = fusion, fusion.fingerprint(self.parts)
         self.language = next((part.language for part in self.parts.values() if part.language != AUTO), AUTO)
 
@@ -165,28 +162,28 @@ class FusedSearch(Retriever[FusedQueries]):
         """Each text, encoded by every part; dense parts score by it as its best documents change it."""
         parts = self._encoded(texts)
         found = {name: part.find(parts[name], self.fusion.depth) for name, part in self.parts.items()}
-        candidates, others = _union(found.values()), [name for name in parts if name not in self.fusion.scales]
-        scores = {name: self.scorers[name].scores_encoded(parts[name], candidates) for name in others}
-        highest = {name: [_highest(ranking) for ranking in found[name]] for name in others if name in found}
+        candidates, by_words = _union(found.values()), [name for name in found if name not in self.fusion.scales]
+        highest = {name: [_highest(ranking) for ranking in found[name]] for name in by_words}
+        scores = {name: self.parts[name].scores_encoded(parts[name], candidates) for name in by_words}
         dense = {name: parts[name].copy() for name in self.fusion.scales}
-        queries = FusedQueries(parts, parts | dense, highest, scores | {name: [] for name in dense}, candidates)
+        later = {name: [] for name in parts if name not in scores}
+        queries = FusedQueries(parts, parts | dense, highest, scores | later, candidates)
         for i in range(len(texts)):
             self._score(queries, i)
         return queries
 
     def _encoded(self, texts: Sequence[str]) -> dict[str, Any]:
-        """The texts as each scorer reads them; what scores tokens reads what its part's encoder gives with the rest."""
-        encoded = {}
-        for name, part in self.parts.items():
-            if name + LATE in self.scorers:
-                encoded[name], encoded[name + LATE] = part.encode_with_tokens(texts)
-            else:
-                encoded[name] = part.encode_queries(texts)
+        """The texts as each part reads them, and below NAME.late their tokens, which come in the same pass."""
+        encoded = {name: part.encode_queries(texts) for name, part in self.parts.items() if name not in self.late}
+        for name in self.late:
+            encoded[name], encoded[name + LATE] = self.parts[name].encode_with_tokens(texts)
         return encoded
 
     def _score(self, queries: FusedQueries, i: int) -> None:
         """Append each dense part's scores of the candidates of query i, moved towards the best ones before."""
-        held = {name: _Held.of(self.parts[name], queries.candidates[i]) for name in self.fusion.scales}
+        held = {name: self.parts[name].vectors_of(queries.candidates[i]) for name in self.fusion.scales}
+        for name in self.late:
+            queries.scores[name + LATE].append(held[name].late_scores(queries.parts[name + LATE][i : i + 1]))
         if self.fusion.feedback and queries.candidates[i]:
             words = {name: own[i] for name, own in queries.scores.items() if name not in held}
             dense = {name: own.scores(queries.parts[name][i]) for name, own in held.items()}
@@ -220,14 +217,18 @@ class FusedSearch(Retriever[FusedQueries]):
         """For each query f_p(s_p) of its candidates (n), (n,) float64 for every part p."""
         found = queries.scores
         if candidates is not queries.candidates:
-            found = {name: one.scores_encoded(queries.scoring[name], candidates) for name, one in self.scorers.items()}
+            found = {name: part.scores_encoded(queries.scoring[name], candidates) for name, part in self.parts.items()}
+            held = {name: map(self.parts[name].vectors_of, candidates) for name in self.late}
+            for name, own in held.items():
+                tokens = queries.parts[name + LATE]
+                found[name + LATE] = [one.late_scores(tokens[i : i + 1]) for i, one in enumerate(own)]
         for i in range(len(candidates)):
             yield self._fused(queries, i, {name: scores[i] for name, scores in found.items()})
 
     def _fused(self, queries: FusedQueries, i: int, scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """f_p of each part's scores (n,) for query i, float64."""
         fused = {}
-        for name in self.scorers:
+        for name in self.fusion.weights:
             own = scores[name].astype(np.float64)
             if scale := self.fusion.scales.get(name):
                 fused[name] = scale.standardised(queries.scoring[name][i], own)
@@ -240,8 +241,8 @@ class FusedSearch(Retriever[FusedQueries]):
 
     def best_passage_encoded(self, query: FusedQueries, document_id: str) -> int:
         """The best passage as the part with the largest weight says."""
-        name = max(self.scorers, key=self.fusion.weights.__getitem__)
-        return self.scorers[name].best_passage_encoded(query.scoring[name], document_id)
+        name = max(self.parts, key=self.fusion.weights.__getitem__)
+        return self.parts[name].best_passage_encoded(query.scoring[name], document_id)
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """Each part's share of a document's score, the largest first; they sum to it."""
@@ -255,28 +256,6 @@ class FusedSearch(Retriever[FusedQueries]):
             for i in range(len(document_ids))
         ]
         return [sorted(own, key=lambda share: -share.weight) for own in shares]
-
-
-class _Held(NamedTuple):
-    """Vectors (r, H) float64 of n documents, one document after the other, and where in them each begins (n,)."""
-
-    vectors: np.ndarray
-    starts: np.ndarray
-
-    @classmethod
-    def of(cls, part: Retriever, document_ids: Sequence[str]) -> _Held:
-        vectors, starts = part.vectors_of(document_ids)
-        return cls(vectors.astype(np.float64), starts)
-
-    def scores(self, query: np.ndarray) -> np.ndarray:
-        """The product (n,) of a query (H,) with each document's nearest vector, float32."""
-        return best_passages(inner_products(self.vectors, query), self.starts)
-
-    def nearest(self, query: np.ndarray, document: int) -> np.ndarray:
-        """Of one of the documents the vector (H,) that is nearest to a query (H,); the first of equals."""
-        end = self.starts[document + 1] if document + 1 < len(self.starts) else len(self.vectors)
-        own = self.vectors[self.starts[document] : end]
-        return own[np.argmax(inner_products(own, query))]
 
 
 def _union(rankings: Iterable[Sequence[Ranking]]) -> list[list[str]]:

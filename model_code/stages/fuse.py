@@ -65,7 +65,7 @@ def fuse(
     """Build the fusion of `parts` below `output`, evaluate it there and without each part, and return its report."""
     opened = {part: open_retriever(*folders, settings=context.settings["encoder"]) for part, folders in parts.items()}
     judged = {part: bench.held_out(retriever) for part, retriever in opened.items()}
-    late = [part + LATE for part, own in opened.items() if own.late is not None]
+    late = [part + LATE for part, own in opened.items() if own.dense is not None and own.dense.index.tokens]
     names = [*settings.weights] or [*settings.of, *late]
     fusion, learned_by = _weighed(bench, opened, judged, names, settings, context)
     encoder, index = output / BUILD / "encoder", output / BUILD / "index"
