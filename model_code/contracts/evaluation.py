@@ -93,13 +93,14 @@ def check_evaluate(context: StageContext) -> None:
 
 
 def check_baselines(context: StageContext) -> None:
-    """A folder per baseline; the untrained encoder has variants as a retriever has."""
+    """A folder per baseline; the untrained encoder has variants as a retriever has, and the fusion as a fusion has."""
     generated = "sequence_to_sequence" in context.settings["pseudo_queries.generators"]
     names = {"bm25", "zero_shot", "untrained", *(["bm25_generated"] if generated else [])}
     require_same("one folder per baseline", [path.parent.name for path in context.output.glob("*/metrics.json")], names)
     bench = _Bench.load(context)
+    variants = {"zero_shot": bench.of_retrievers, "untrained": bench.shares(context.output / "untrained")}
     for name in sorted(names):
-        bench.check(name, context.output / name, bench.of_retrievers if name == "zero_shot" else frozenset())
+        bench.check(name, context.output / name, variants.get(name, frozenset()))
         if name != "bm25_generated":
             check_build(context.output / name / "build")
 
@@ -107,8 +108,7 @@ def check_baselines(context: StageContext) -> None:
 def check_fuse(context: StageContext) -> None:
     """The folder of the fusion `context.name`, the retriever in it, and each part's share where a fusion is left."""
     bench = _Bench.load(context)
-    shared = leaving_out(Fusion.load(context.output / "build" / "encoder").weights) if bench.settings.variants else ()
-    bench.check(str(context.name), context.output, frozenset(f"without_{part}" for part in shared))
+    bench.check(str(context.name), context.output, bench.shares(context.output))
     check_build(context.output / "build")
 
 
@@ -138,6 +138,11 @@ class _Bench:
     def of_retrievers(self) -> frozenset[str]:
         """The variants that each retriever has, if the settings ask for any."""
         return frozenset({RRF} if self.settings.variants else ())
+
+    def shares(self, folder: Path) -> frozenset[str]:
+        """The variants of the fusion in a folder, which tell the share of each part, if the settings ask for any."""
+        names = list(Fusion.load(folder / "build" / "encoder").weights) if self.settings.variants else []
+        return frozenset(f"without_{part}" for part in leaving_out(names))
 
     def check(self, system: str, folder: Path, variants: frozenset[str]) -> None:
         """The system's own folder and those of its variants, `variants` among them; none where that is empty."""

@@ -20,6 +20,7 @@ from model_code.evaluation.runs import read_frame, read_run, write_run
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import evaluate_system, search_splits
 from model_code.manifest import seal
+from model_code.retrievers.fused import Fusion
 from model_code.stages import comparison
 from tests.model_code.contracts.damage import (
     assert_refused,
@@ -133,6 +134,7 @@ def write(root, names, with_qrels=True):
         evaluate_system(name, runs, judgements, SETTINGS, root / "output" / place)
         if name in ("bm25", "zero_shot", "untrained"):
             (root / "output" / place / "build" / "encoder").mkdir(parents=True)
+            Fusion({"zero_shot": 1.0, "bm25": 3.0}).save(root / "output" / place / "build" / "encoder")
             (root / "output" / place / "build" / "index").mkdir()
             seal(root / "output" / place / "build" / "index", 1, {})
     settings = {"evaluation": SETTINGS, "pseudo_queries.generators": ("inverse_cloze",)}

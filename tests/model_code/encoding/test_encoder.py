@@ -37,6 +37,38 @@ def test_encode_equals_one_text_at_a_time(tiny: Encoder, texts: list[str]) -> No
         np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
+def naive_words(encoder: Encoder, text: str) -> list[list[bool]]:
+    """Of each word of a text which numbers of the sum of its pieces' states are positive."""
+    batch = encoder.tokenizer(text, truncation=True, max_length=encoder.max_tokens, return_tensors="pt")
+    with torch.no_grad():
+        states = encoder.backbone(**batch).last_hidden_state[0].double().numpy()
+    words: list[np.ndarray] = []
+    for piece, state in zip(encoder.tokenizer.convert_ids_to_tokens(batch["input_ids"][0]), states, strict=True):
+        if piece in encoder.tokenizer.all_special_tokens or not any(map(str.isalnum, piece)):
+            continue
+        if piece.startswith("##"):
+            words[-1] = words[-1] + state
+        else:
+            words.append(state)
+    return [(word > 0).tolist() for word in words]
+
+
+def test_a_word_has_the_signs_of_the_sum_of_its_pieces_and_what_has_no_letter_has_none(tiny: Encoder) -> None:
+    texts = ["sort numbers, zebra files!", "numbers", "unpack the table", "... !"]
+    assert any("##" in piece for piece in tiny.tokenizer.tokenize(texts[0])), "or nothing is summed"
+    for encode_texts, plain in (
+        (tiny.encode_with_tokens, tiny.encode),
+        (tiny.encode_passages_with_tokens, tiny.encode_passages),
+    ):
+        vectors, tokens = encode_texts(texts)
+        assert vectors.tobytes() == plain(texts).tobytes()
+        bits = [np.unpackbits(tokens[i : i + 1].bits.view(np.uint8), axis=1) for i in range(len(texts))]
+        assert not bits[-1].any()
+        assert len(bits[-1]) == 1
+        for text, own in zip(texts[:-1], bits, strict=False):
+            assert own[:, : tiny.dimension].astype(bool).tolist() == naive_words(tiny, text)
+
+
 def test_cls_pooling_takes_the_first_token(tiny_folder: Path, texts: list[str]) -> None:
     encoder = Encoder.load(tiny_folder, 32, pooling="cls", precision="float32", device="cpu")
     with torch.no_grad():

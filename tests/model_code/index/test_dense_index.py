@@ -15,6 +15,7 @@ from model_code.files import hash_path, read_json, write_json
 from model_code.index import dense_index
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import ALWAYS_EXACT, IndexSettings
+from model_code.index.token_signs import TokenSigns, signs
 from model_code.index.top_k import top_k
 from model_code.retriever import Ranking
 
@@ -96,6 +97,24 @@ def test_save_and_load_is_identity(
     loaded.save(tmp_path / "b")
     build(vectors, document_ids, flat_below).save(tmp_path / "c")
     assert hash_path(tmp_path / "a") == hash_path(tmp_path / "b") == hash_path(tmp_path / "c")
+
+
+def test_tokens_are_kept_and_absent_where_nobody_gave_any(
+    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    tokens = TokenSigns.of([signs(rng.standard_normal((rng.integers(1, 9), 70))) for _ in document_ids])
+    index = DenseIndex.build(vectors, document_ids, "f", tokens=tokens)
+    index.save(tmp_path / "a")
+    some = document_ids[5:1:-1]
+    for own in (index, DenseIndex.load(tmp_path / "a")):
+        rows, starts = own.ids.grouped(some)
+        passages = tokens[:1].similarities(tokens[rows])
+        expected = [max(part) for part in np.split(passages, starts[1:])]
+        assert own.vectors_of(some).late_scores(tokens[:1]).tolist() == expected
+    index.tokens = None
+    index.save(tmp_path / "b")
+    assert DenseIndex.load(tmp_path / "b").tokens is None
 
 
 def test_another_encoder_is_refused_everywhere(vectors: np.ndarray, document_ids: list[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from model_code.encoding.encoder import Encoder
 from model_code.scale import encoding, engine
-from model_code.scale.encoding import encode_resumably, encode_shards
+from model_code.scale.encoding import encode_resumably, encode_shards, encode_tokens_resumably
 from model_code.scale.engine import ScaleSettings
 from tests.model_code.scale.jobs import Fragile
 from tests.tiny_encoder import make_tiny_encoder
@@ -51,6 +51,17 @@ def test_a_kill_costs_at_most_one_shard(
 
 def test_no_texts(encoder: Encoder, tmp_path: Path) -> None:
     assert encode_resumably(encoder, [], tmp_path).shape == (0, encoder.dimension)
+    vectors, tokens = encode_tokens_resumably(encoder, [], tmp_path)
+    assert (vectors.shape, len(tokens)) == ((0, encoder.dimension), 0)
+
+
+def test_vectors_and_tokens_come_together_and_in_the_order_of_their_texts(encoder, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "SHARD", 64)
+    vectors, tokens = encode_tokens_resumably(encoder, texts, tmp_path)
+    assert vectors.tobytes() == encode_resumably(encoder, texts, tmp_path, method="encode_documents").tobytes()
+    assert np.diff(tokens.starts).tolist() == [max(1, len(text.split())) for text in texts]
+    again = encode_tokens_resumably(encoder, texts, tmp_path)[1]
+    assert (again.bits == tokens.bits).all(), "shards are read, and hold what was encoded"
 
 
 def test_workers_give_the_bytes_that_one_process_gives(workers, encoder, texts, tmp_path, monkeypatch):

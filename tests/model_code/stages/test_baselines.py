@@ -33,8 +33,9 @@ def inputs(tmp_path_factory):
     make_tiny_encoder(root / "base", TEXTS.values())
     encoder = Encoder.load(root / "base", max_tokens=32, precision="float32")
     passages = load_corpus(root / "corpus").passages
-    vectors = encoder.encode(passage_texts(passages, include_title=True))
-    DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint()).save(root / "base_index")
+    vectors, tokens = encoder.encode_passages_with_tokens(passage_texts(passages, include_title=True))
+    index = DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint(), tokens=tokens)
+    index.save(root / "base_index")
     return {name: root / name for name in ("corpus", "pseudo_queries", "base_index", "base")}
 
 
@@ -62,6 +63,8 @@ def test_the_untrained_encoder_has_a_hybrid_and_bm25_has_none(inputs, tmp_path):
     names = ["nearest_query", "rrf"]
     assert sorted(report["zero_shot"]["variants"]) == names
     assert "variants" not in report["bm25"]
+    assert sorted(report["untrained"]["variants"]) == ["without_bm25", "without_zero_shot.late"]
+    assert list(report["untrained"]["weights"]) == ["zero_shot", "bm25", "zero_shot.late"]
     scores = load_all_scores(tmp_path / "baselines" / "zero_shot", "test")
     assert [system.system for system in scores] == ["zero_shot", *(f"zero_shot.{name}" for name in names)]
 
@@ -110,7 +113,8 @@ def test_generated_queries_count_as_words_of_their_documents(inputs, tmp_path):
 
 def test_each_can_be_opened_and_finds_what_was_evaluated(inputs, tmp_path):
     report = run_stage(inputs, tmp_path / "baselines")
-    assert report["untrained"]["weights"] == {"zero_shot": 1.0, "bm25": 3.0}, "nobody judged enough dev queries"
+    expected = {"zero_shot": 1.0, "bm25": 3.0, "zero_shot.late": 1.0}
+    assert report["untrained"]["weights"] == expected, "nobody judged enough dev queries"
     passages = load_corpus(inputs["corpus"]).passages["document_id"].tolist()
     for name in ("bm25", "zero_shot", "untrained"):
         build = tmp_path / "baselines" / name / "build"
@@ -173,10 +177,13 @@ def test_a_fusion_of_the_same_parts_is_the_untrained_one_whatever_they_are_calle
     report, run = fused_by
     found = run(tmp_path / "fused", of=("hce", "bm25"))
     assert found["test"] == report["untrained"]["test"]
-    assert found["weights"] == {"hce": 1.0, "bm25": 3.0}
-    assert "variants" not in found
+    assert found["weights"] == {"hce": 1.0, "bm25": 3.0, "hce.late": 1.0}
+    assert list(found["variants"]) == ["without_bm25", "without_hce.late"]
     given = run(tmp_path / "given", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 0.0})
     assert given["test"]["nDCG@10"] == report["zero_shot"]["test"]["nDCG@10"]
+    assert "variants" not in given, "without one of two the other is a system of its own"
+    pair = {"hce": 1.0, "bm25": 3.0}
+    assert found["variants"]["without_hce.late"]["test"] == run(tmp_path / "pair", of=tuple(pair), weights=pair)["test"]
 
 
 def test_the_share_of_each_of_three_parts_is_told_by_leaving_it_out(fused_by, tmp_path):

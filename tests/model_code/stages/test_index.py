@@ -67,6 +67,7 @@ def test_base_index_holds_passage_i_in_row_i(tmp_path: Path, corpus: Path) -> No
     texts = [f"{title} {text}" for title, text in zip(PASSAGES["title"], PASSAGES["text"], strict=True)]
     np.testing.assert_allclose(built.vectors, encoder.encode(texts), atol=2e-6)
     assert built.document_ids == PASSAGES["document_id"].tolist()
+    assert (built.tokens.bits == encoder.encode_passages_with_tokens(texts)[1].bits).all()
     assert report == {
         "passages": 3,
         "documents": 2,
@@ -74,6 +75,13 @@ def test_base_index_holds_passage_i_in_row_i(tmp_path: Path, corpus: Path) -> No
         "factory": "Flat",
         "fingerprint": encoder.fingerprint(),
     }
+
+
+def test_without_late_interaction_no_tokens_are_kept(tmp_path: Path, corpus: Path) -> None:
+    stage = context(tmp_path, "base_index", {"corpus": corpus})
+    stage.settings["index"] = IndexSettings(late_interaction=False)
+    base_index.run(stage)
+    assert DenseIndex.load(stage.output / "index").tokens is None
 
 
 def test_titles_can_be_left_out(tmp_path: Path, corpus: Path) -> None:

@@ -1,0 +1,146 @@
+"""What late interaction adds to a fusion, with judgements and without: `signs.json` and the third table of `README.md`.
+
+`python -m experiments.late_interaction.signs NAME=PROJECT ...` after the stage `corpus`, and `train@hce` where `hce` is
+to be among the encoders. Each is fused with BM25 as the stage `fuse` does, once by dev queries and once as if nobody
+had judged any, by held-out titles; test is looked at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from experiments.late_interaction.run import HERE, METRIC
+from model_code.context import StageContext
+from model_code.corpus.tables import Judgements, load_corpus, passage_texts
+from model_code.encoding.encoder import Encoder
+from model_code.evaluation.metrics import evaluate_run
+from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
+from model_code.files import read_json, write_json, write_text
+from model_code.index.dense_index import DenseIndex
+from model_code.index.settings import ALWAYS_EXACT, IndexSettings
+from model_code.retriever import LATE
+from model_code.retrievers import bm25
+from model_code.retrievers.base import IndexedRetriever
+from model_code.retrievers.fused import FusedSearch
+from model_code.retrievers.kinds import open_retriever
+from model_code.retrievers.settings import FusionSettings
+from model_code.stages.baselines import UNTRAINED
+from model_code.stages.evaluate import Bench
+from model_code.stages.fuse import LEAST, _weighed
+from orchestration import parameters
+
+START, END = "<!-- signs -->\n", "<!-- end of signs -->\n"
+
+
+class Corpus:
+    """A project's corpus, its passages indexed by encoders and by BM25 in `aside`."""
+
+    def __init__(self, root: Path, aside: Path) -> None:
+        settings = parameters.load(root / "params.yaml")
+        own = {"encoder": settings.encoder, "evaluation": settings.evaluation.replace(max_queries=None)}
+        self.context = StageContext(root, {"corpus": root / "artifacts/corpus"}, aside, own, aside)
+        self.bench, passages = Bench.load(self.context), load_corpus(root / "artifacts/corpus").passages
+        self.texts = passage_texts(passages, settings.encoder.include_title)
+        self.ids, self.aside = passages["document_id"].tolist(), aside
+        folders = aside / "bm25" / "encoder", aside / "bm25" / "index"
+        bm25.build_folders(self.texts, self.ids, settings.bm25, *folders)
+        self.bm25 = open_retriever(*folders)
+        trained = root / "artifacts/train/hce/encoder"
+        self.encoders = {"untrained": None} | ({"hce": trained} if trained.is_dir() else {})
+
+    def encoded(self, name: str) -> IndexedRetriever:
+        """The passages by an encoder, tokens kept."""
+        settings, folder = self.context.settings["encoder"], self.aside / name
+        Encoder.from_settings(settings, self.encoders[name]).save(folder / "encoder")
+        encoder = Encoder.load(folder / "encoder", for_search=True)
+        vectors, tokens = encoder.encode_passages_with_tokens(self.texts, partial(told, name))
+        exact = IndexSettings(flat_below=ALWAYS_EXACT)
+        index = DenseIndex.build(vectors, self.ids, encoder.fingerprint(), exact, tokens=tokens)
+        index.save(folder / "index")
+        return open_retriever(folder / "encoder", folder / "index")
+
+    def judged(self, dev: bool) -> Bench:
+        """What systems are compared on; dev: its queries are known."""
+        none = Judgements({}, {}, None)
+        return self.bench if dev else replace(self.bench, judgements=dict(self.bench.judgements) | {"dev": none})
+
+    def systems(self) -> Iterator[tuple[str, np.ndarray, dict[str, float]]]:
+        """Each system's name, its scores (q,) of the test queries, and its weights."""
+        for name in self.encoders:
+            opened = {name: self.encoded(name), "bm25": self.bm25}
+            held = {part: self.bench.held_out(own) for part, own in opened.items()}
+            settings = FusionSettings(of=(name, "bm25"), feedback=UNTRAINED.feedback if name == "untrained" else 0.0)
+            ways = [True] * (len(self.bench.judgements["dev"].queries) >= LEAST) + [False] * (name == "untrained")
+            for dev in ways:
+                for names in ([name, "bm25"], [name, "bm25", name + LATE]):
+                    fusion, by = _weighed(self.judged(dev), opened, held, names, settings, self.context)
+                    system = f"{name}, {'dev' if dev else 'titles'}{', late' * (len(names) > 2)}"
+                    yield system, self.scores(FusedSearch(held, fusion)), dict(fusion.weights)
+
+    def scores(self, search: FusedSearch) -> np.ndarray:
+        """The main metric of each test query."""
+        test = self.bench.judgements["test"]
+        runs = dict(zip(test.queries, search.search(list(test.queries.values()), 100), strict=True))
+        found = evaluate_run(runs, test.qrels, [METRIC])[METRIC]
+        return np.array([found[query] for query in test.queries])
+
+
+def told(name: str, done: int, total: int, _: str = "") -> None:
+    """Say how far the encoding is."""
+    if done % 1000 < 8 or done == total:
+        print(f"{name}: {done:,}/{total:,}", file=sys.stderr, flush=True)
+
+
+def measured(root: Path) -> dict[str, Any]:
+    """All systems, and what late interaction adds to each, over queries."""
+    with TemporaryDirectory() as aside:
+        corpus = Corpus(root, Path(aside))
+        found = {name: (values, weights) for name, values, weights in corpus.systems()}
+        sizes = {name: _bytes(Path(aside) / name / "index") / len(set(corpus.ids)) for name in corpus.encoders}
+    pairs = {name: (found[f"{name}, late"][0] - found[name][0]) for name in found if f"{name}, late" in found}
+    columns = np.column_stack(list(pairs.values()))
+    low, high = bootstrap_interval(columns, 2000, 0.95, 0)
+    p = holm(paired_randomisation_test(columns, 10_000, 0))
+    gains = zip(pairs, columns.mean(axis=0), low, high, p, strict=True)
+    return {
+        "test": len(columns),
+        "bytes a document": {name: round(size) for name, size in sizes.items()},
+        METRIC: {name: round(float(values.mean()), 4) for name, (values, _) in found.items()},
+        "weights": {name: weights for name, (_, weights) in found.items()},
+        "gain": {name: [round(float(one), 4) for one in row] for name, *row in gains},
+    }
+
+
+def _bytes(index: Path) -> int:
+    return sum(path.stat().st_size for path in index.glob("token_*.npy"))
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """The page's third table."""
+    lines = [f"| corpus, test queries | encoder, weights by | {METRIC} | late | gain | p (Holm) | bytes a document |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for corpus, own in sorted(result.items()):
+        for name, (gain, low, high, p) in own["gain"].items():
+            means = " | ".join(f"{own[METRIC][one]:.4f}" for one in (name, f"{name}, late"))
+            size = own["bytes a document"][name.partition(",")[0]]
+            change = f"{gain:+.4f} [{low:+.4f}, {high:+.4f}] | {p:.4f}"
+            lines.append(f"| {corpus}, {own['test']:,} | {name} | {means} | {change} | {size:,} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    path, page = HERE / "signs.json", HERE / "README.md"
+    for argument in sys.argv[1:]:
+        corpus, _, project = argument.partition("=")
+        known = read_json(path) if path.is_file() else {}
+        write_json(path, known | {corpus: measured(Path(project).resolve())})
+    before, _, rest = page.read_text().partition(START)
+    write_text(page, before + START + "\n" + table(read_json(path)) + "\n" + END + rest.partition(END)[2])
