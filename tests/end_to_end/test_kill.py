@@ -103,7 +103,7 @@ def test_an_index_that_is_killed_after_a_shard_resumes_with_that_shard_to_the_sa
     (copy_of_build / "hold").touch()
     process = start_stage(copy_of_build, address)
     checkpoints = copy_of_build / ".freshet" / "checkpoints"
-    wait_for(lambda: list(checkpoints.rglob("000000000000.npy")))
+    wait_for(lambda: list(checkpoints.rglob("000000000000.npz")))
     kill_dvc(process)
     assert not (copy_of_build / output).exists(), "a stage that was killed has put its output in place"
     assert log.read_text().split() == encoded[:1]
