@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -315,33 +316,38 @@ class Encoder(TextModel):
     def encode_with_tokens(self, texts: Sequence[str], progress: Progress = silent) -> WithTokens:
         """What `encode` gives, and the signs of the vectors of each text's words.
 
-        A word's is the sum of its pieces'. What has no letter or digit has none: punctuation, special tokens.
+        A word's is the sum of its pieces', and it comes as often as it has pieces: rare words have more. What has no
+        letter or digit has none, nor has the prompt.
         """
-        return self._encode_tokens(self.prompts.to_queries(texts), progress, even=True)
+        return self._encode_tokens(self.prompts.query, texts, progress, of_queries=True)
 
     def encode_passages_with_tokens(self, texts: Sequence[str], progress: Progress = silent) -> WithTokens:
-        """What `encode_passages` gives, and the signs of the vectors of each text's words."""
-        return self._encode_tokens(self.prompts.to_documents(texts), progress)
+        """What `encode_passages` gives, and the signs of the vectors of each text's words, each once."""
+        return self._encode_tokens(self.prompts.document, texts, progress, of_queries=False)
 
-    def _encode_tokens(self, texts: Sequence[str], progress: Progress, even: bool = False) -> WithTokens:
-        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
-        tokens: dict[int, np.ndarray] = {}
+    def _encode_tokens(self, prompt: str, texts: Sequence[str], progress: Progress, of_queries: bool) -> WithTokens:
+        vectors, tokens = np.empty((len(texts), self.dimension), dtype=np.float32), dict[int, np.ndarray]()
+        (lead,) = self.token_ids([prompt])
 
         def read(rows: list[int], features: Features, ids: list[list[int]]) -> None:
             states, mask = self._states(features)
             vectors[rows] = self._finish(self._pool(states, mask)).cpu().numpy()
             for row, own, numbers in zip(rows, states.cpu().numpy(), ids, strict=True):
-                tokens[row] = signs(self._of_words(own, numbers))
+                start = len(commonprefix([lead, numbers]))
+                words, pieces = self._of_words(own[start:], numbers[start:])
+                tokens[row] = signs(np.repeat(words, pieces, axis=0) if of_queries else words)
 
-        self.in_batches(texts, read, progress, self._batch_tokens(len(texts)), even)
+        self.in_batches([prompt + text for text in texts], read, progress, self._batch_tokens(len(texts)), of_queries)
         return vectors, TokenSigns.of([tokens[row] for row in range(len(texts))])
 
-    def _of_words(self, states: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
-        """Of a text's tokens, their ids and states (t, H), what its words have: the sums (w, H) of their pieces'."""
+    def _of_words(self, states: np.ndarray, numbers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Of tokens, their states (t, H) and ids, what their words have: the sums (w, H) of their pieces', and of how
+        many (w,)."""
         pieces = [(place, *self._piece(number)) for place, number in enumerate(numbers)]
         kept = [(place, begins) for place, says, begins in pieces if says]
         first = [i for i, (_, begins) in enumerate(kept) if begins or not i]
-        return np.add.reduceat(states[[place for place, _ in kept]], first, axis=0) if kept else states[:0]
+        sums = np.add.reduceat(states[[place for place, _ in kept]], first, axis=0) if kept else states[:0]
+        return sums, np.diff(first, append=len(kept)) if kept else np.empty(0, np.int64)
 
     def _piece(self, number: int) -> tuple[bool, bool]:
         """Whether a token has a letter or digit, and whether it begins a word, as tokens do but for WordPiece's."""

@@ -10,6 +10,7 @@ all-MiniLM-L6-v2 takes 48 bytes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,9 +63,9 @@ class TokenSigns:
         if not len(texts):
             return np.empty(0)
         words, nearest = np.ascontiguousarray(texts.bits.T), np.zeros(len(texts), np.int64)
-        for token in self.bits:
-            differing = np.bitwise_count(words ^ token[:, None]).sum(axis=0, dtype=np.uint16)
-            nearest += np.minimum.reduceat(differing, texts.starts[:-1])
+        for token, times in Counter(map(bytes, self.bits)).items():
+            differing = np.bitwise_count(words ^ np.frombuffer(token, np.uint64)[:, None]).sum(axis=0, dtype=np.uint16)
+            nearest += times * np.minimum.reduceat(differing, texts.starts[:-1]).astype(np.int64)
         return 1 - 2 * nearest / (WORD * self.bits.size)
 
     def save(self, folder: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from model_code.encoding.base_models import Prompts
 from model_code.encoding.encoder import Encoder, bucketed, encode, pad, token_batches
 from model_code.encoding.settings import EncoderSettings, Precision
 from model_code.errors import FreshetError
@@ -37,36 +38,47 @@ def test_encode_equals_one_text_at_a_time(tiny: Encoder, texts: list[str]) -> No
         np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
-def naive_words(encoder: Encoder, text: str) -> list[list[bool]]:
-    """Of each word of a text which numbers of the sum of its pieces' states are positive."""
-    batch = encoder.tokenizer(text, truncation=True, max_length=encoder.max_tokens, return_tensors="pt")
+def naive_words(encoder: Encoder, text: str, prompt: str) -> tuple[list[list[bool]], list[int]]:
+    """Of each word of a text which numbers of the sum of its pieces' states are positive, and how many these are."""
+    own, lead = (
+        encoder.tokenizer(one, truncation=True, max_length=encoder.max_tokens) for one in (prompt + text, prompt)
+    )
     with torch.no_grad():
+        batch = {name: torch.tensor([numbers]) for name, numbers in own.items()}
         states = encoder.backbone(**batch).last_hidden_state[0].double().numpy()
     words: list[np.ndarray] = []
-    for piece, state in zip(encoder.tokenizer.convert_ids_to_tokens(batch["input_ids"][0]), states, strict=True):
+    counts: list[int] = []
+    pieces = encoder.tokenizer.convert_ids_to_tokens(own["input_ids"])
+    for piece, state in list(zip(pieces, states, strict=True))[len(lead["input_ids"]) - 1 :]:
         if piece in encoder.tokenizer.all_special_tokens or not any(map(str.isalnum, piece)):
             continue
         if piece.startswith("##"):
-            words[-1] = words[-1] + state
+            words[-1], counts[-1] = words[-1] + state, counts[-1] + 1
         else:
             words.append(state)
-    return [(word > 0).tolist() for word in words]
+            counts.append(1)
+    return [(word > 0).tolist() for word in words], counts
 
 
-def test_a_word_has_the_signs_of_the_sum_of_its_pieces_and_what_has_no_letter_has_none(tiny: Encoder) -> None:
+@pytest.mark.parametrize("prompt", ["", "sort: "])
+def test_a_word_has_the_signs_of_the_sum_of_its_pieces_and_what_has_no_letter_has_none(tiny_folder, prompt) -> None:
+    """Queries have a word as often as it has pieces."""
+    tiny = Encoder.load(tiny_folder, 32, precision="float32", device="cpu")
+    tiny.prompts = Prompts(query=prompt, document=prompt)
     texts = ["sort numbers, zebra files!", "numbers", "unpack the table", "... !"]
     assert any("##" in piece for piece in tiny.tokenizer.tokenize(texts[0])), "or nothing is summed"
-    for encode_texts, plain in (
-        (tiny.encode_with_tokens, tiny.encode),
-        (tiny.encode_passages_with_tokens, tiny.encode_passages),
+    for encode_texts, plain, of_queries in (
+        (tiny.encode_with_tokens, tiny.encode, True),
+        (tiny.encode_passages_with_tokens, tiny.encode_passages, False),
     ):
         vectors, tokens = encode_texts(texts)
         assert vectors.tobytes() == plain(texts).tobytes()
         bits = [np.unpackbits(tokens[i : i + 1].bits.view(np.uint8), axis=1) for i in range(len(texts))]
-        assert not bits[-1].any()
-        assert len(bits[-1]) == 1
+        assert bits[-1].tolist() == [[0] * bits[-1].shape[1]]
         for text, own in zip(texts[:-1], bits, strict=False):
-            assert own[:, : tiny.dimension].astype(bool).tolist() == naive_words(tiny, text)
+            words, counts = naive_words(tiny, text, prompt)
+            expected = np.repeat(words, counts, axis=0) if of_queries else np.array(words)
+            assert (own[:, : tiny.dimension].astype(bool) == expected).all()
 
 
 def test_cls_pooling_takes_the_first_token(tiny_folder: Path, texts: list[str]) -> None:
