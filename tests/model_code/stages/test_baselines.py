@@ -134,6 +134,7 @@ def test_titles_choose_the_weights_where_nobody_judged_enough(inputs, tmp_path):
     report = run_stage(inputs | {"corpus": tmp_path / "corpus"}, tmp_path / "baselines")["untrained"]
     assert report["learned_by"] == "titles"
     assert report["weights"]["bm25"] > report["weights"]["zero_shot"]
+    assert report["weights"]["zero_shot.late"] == 1.0, "which titles do not choose"
     build = tmp_path / "baselines" / "bm25" / "build"
     assert open_retriever(build / "encoder", build / "index").search(["own7"], 1)[0][0][0] == list(TEXTS)[7]
 
