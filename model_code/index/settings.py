@@ -26,8 +26,8 @@ class IndexSettings(Settings):
     nprobe: int = Field(32, ge=1, description="lists of an inverted file that a query visits")
     late_interaction: bool = Field(
         True,
-        description="keep the signs of all words' vectors, by which a fusion scores what it finds, too: 48 bytes a word "
-        "with a small encoder; not where a passage has several vectors",
+        description="keep the signs of all words' vectors, by which a fusion scores what it finds, too: 48 bytes a "
+        "word with a small encoder; not where a passage has several vectors",
     )
 
     def lists(self, vectors: int) -> int:
