@@ -37,7 +37,7 @@ TEXT = "the marked page of this edition of the almanac"
 WRITE_SECONDS = 0.5  # from one edition to the next, with HTTP and without, so that both searches wait for as many
 STEPS = {  # of one document: the file and the function whose time each is
     "receive": ("collection.py", "receive"),
-    "encode": ("encoder.py", "encode_documents"),
+    "encode": ("encoder.py", "encode_passages_with_tokens"),
     "write": ("writer.py", "add"),  # encoding included, which is taken out
     "force to disk": ("collection.py", "keep"),
     "guard": ("guard.py", "everything_is_found"),
@@ -142,7 +142,7 @@ def batch_seconds(client: Client, live: Path, rows: Sequence[Row]) -> tuple[floa
     encoding = []
     for _ in range(2):
         started = time.perf_counter()
-        encoder.encode_documents(texts)
+        encoder.encode_passages_with_tokens(texts)
         encoding.append(time.perf_counter() - started)
         if len(encoding) == 1:
             started = time.perf_counter()

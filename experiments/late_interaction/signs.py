@@ -80,8 +80,9 @@ class Corpus:
             settings = FusionSettings(of=(name, "bm25"), feedback=UNTRAINED.feedback if name == "untrained" else 0.0)
             ways = [True] * (len(self.bench.judgements["dev"].queries) >= LEAST) + [False] * (name == "untrained")
             for dev in ways:
+                bench, held_out = self.judged(dev), self.aside / "held_out"
                 for names in ([name, "bm25"], [name, "bm25", name + LATE]):
-                    fusion, by = _weighed(self.judged(dev), opened, held, names, settings, self.context)
+                    fusion, _ = _weighed(bench, opened, held, settings, self.context, held_out, names)
                     system = f"{name}, {'dev' if dev else 'titles'}{', late' * (len(names) > 2)}"
                     yield system, self.scores(FusedSearch(held, fusion)), dict(fusion.weights)
 

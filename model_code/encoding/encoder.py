@@ -341,13 +341,14 @@ class Encoder(TextModel):
         return vectors, TokenSigns.of([tokens[row] for row in range(len(texts))])
 
     def _of_words(self, states: np.ndarray, numbers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Of tokens, their states (t, H) and ids, what their words have: the sums (w, H) of their pieces', and of how
-        many (w,)."""
-        pieces = [(place, *self._piece(number)) for place, number in enumerate(numbers)]
-        kept = [(place, begins) for place, says, begins in pieces if says]
-        first = [i for i, (_, begins) in enumerate(kept) if begins or not i]
-        sums = np.add.reduceat(states[[place for place, _ in kept]], first, axis=0) if kept else states[:0]
-        return sums, np.diff(first, append=len(kept)) if kept else np.empty(0, np.int64)
+        """The sums (w, H) of the states of each word's pieces, and how many these are (w,).
+
+        states: (t, H) of tokens, whose ids are `numbers`.
+        """
+        pieces = np.array([self._piece(number) for number in numbers], bool).reshape(-1, 2)
+        says, words = np.flatnonzero(pieces[:, 0]), np.cumsum(pieces[:, 1])
+        first = np.flatnonzero(np.diff(words[says], prepend=-1))
+        return np.add.reduceat(states[says], first, axis=0), np.diff(first, append=len(says))
 
     def _piece(self, number: int) -> tuple[bool, bool]:
         """Whether a token has a letter or digit, and whether it begins a word, as tokens do but for WordPiece's."""

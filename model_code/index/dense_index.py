@@ -267,9 +267,8 @@ class CandidateVectors(NamedTuple):
             return parts[0]._replace(places=places)
         ends = np.cumsum([0, *(len(part.vectors) for part in parts)])
         starts = np.concatenate([part.starts + end for part, end in zip(parts, ends, strict=False)])
-        tokens = [part.tokens for part in parts if part.tokens is not None]
-        vectors = np.concatenate([part.vectors for part in parts])
-        return cls(vectors, starts, TokenSigns.joined(tokens) if tokens else None, places)
+        tokens = TokenSigns.joined([part.tokens for part in parts])
+        return cls(np.concatenate([part.vectors for part in parts]), starts, tokens, places)
 
     def scores(self, query: np.ndarray) -> np.ndarray:
         """The product (n,) of a query (H,) with each document's nearest vector, float32."""

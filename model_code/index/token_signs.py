@@ -3,9 +3,9 @@
 Tokens here are words, see `Encoder.encode_with_tokens`.
 
 A query's score of a passage is, as in ColBERT (Khattab and Zaharia, 2020, eq. 3), the mean over its tokens of their
-similarity to the passage's nearest token; that of two tokens is 1 - 2 d / b, where they differ in d of b bits. It
-hangs on whole numbers alone, and so is the same to the bit in whatever company a passage is scored. A token of
-all-MiniLM-L6-v2 takes 48 bytes.
+similarity to the passage's nearest token; that of two tokens is 1 - 2 d / b, where they differ in d of b bits, those
+that fill up whole words of 64 among them. It hangs on whole numbers alone, and so is the same to the bit in whatever
+company a passage is scored. A token of all-MiniLM-L6-v2 takes 48 bytes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Self
 
 import numpy as np
 
+from model_code.errors import FreshetError
 from model_code.files import replacing
 
 BITS, STARTS = "token_signs.npy", "token_starts.npy"
@@ -53,20 +54,29 @@ class TokenSigns:
         return type(self)(self.bits[np.repeat(first - starts[:-1], sizes) + np.arange(starts[-1])], starts)
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """Those of one or several, one after the other."""
-        sizes = np.concatenate([np.diff(part.starts) for part in parts])
-        return cls(np.concatenate([part.bits for part in parts]), np.concatenate([[0], np.cumsum(sizes)]))
+    def joined(cls, parts: Sequence[Self | None]) -> Self | None:
+        """Those of one or several, one after the other; None of such as have none, FreshetError if only some have."""
+        kept = [part for part in parts if part is not None]
+        if not kept:
+            return None
+        if len(kept) < len(parts):
+            raise FreshetError("some passages have tokens and others have none; build the index again")
+        sizes = np.concatenate([np.diff(part.starts) for part in kept])
+        return cls(np.concatenate([part.bits for part in kept]), np.concatenate([[0], np.cumsum(sizes)]))
 
     def similarities(self, texts: Self) -> np.ndarray:
-        """MaxSim (n,) float64 of these tokens, which are a query's, with each of n texts."""
-        if not len(texts):
-            return np.empty(0)
+        """MaxSim (n,) float64 of these tokens, which are a query's, with each of n texts.
+
+        A token that is 0 stands for none: a query of such alone is similar to nothing, 0.
+        """
+        own = self.bits[self.bits.any(axis=1)]
+        if not len(texts) or not len(own):
+            return np.zeros(len(texts))
         words, nearest = np.ascontiguousarray(texts.bits.T), np.zeros(len(texts), np.int64)
-        for token, times in Counter(map(bytes, self.bits)).items():
+        for token, times in Counter(map(bytes, own)).items():
             differing = np.bitwise_count(words ^ np.frombuffer(token, np.uint64)[:, None]).sum(axis=0, dtype=np.uint16)
             nearest += times * np.minimum.reduceat(differing, texts.starts[:-1]).astype(np.int64)
-        return 1 - 2 * nearest / (WORD * self.bits.size)
+        return 1 - 2 * nearest / (WORD * own.size)
 
     def save(self, folder: Path) -> None:
         """Write them into the folder."""

@@ -84,8 +84,8 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         indexes = [(retriever.index, retriever.index.ids.rows_of(documents)) for retriever, documents in parts]
         vectors = np.concatenate([index.vectors[rows] for index, rows in indexes])
         document_ids = [index.document_ids[row] for index, rows in indexes for row in rows.tolist()]
-        kept = [index.tokens[rows] for index, rows in indexes if index.tokens is not None]
-        first._exact_index(vectors, document_ids, TokenSigns.joined(kept) if kept else None).save(folder)
+        tokens = TokenSigns.joined([None if index.tokens is None else index.tokens[rows] for index, rows in indexes])
+        first._exact_index(vectors, document_ids, tokens).save(folder)
 
     def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
         """The vectors (q, H) of query texts, and their tokens."""

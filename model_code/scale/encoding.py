@@ -48,11 +48,15 @@ def encode_tokens_resumably(
         np.savez(stream, vectors=shard[0], bits=shard[1].bits, starts=shard[1].starts)
 
     files = keep_shards(encoder, texts, folder, ".npz", write, progress, "encode_passages_with_tokens")
-    shards = [np.load(file) for file in files]
-    if not shards:
+    if not files:
         return encoder.encode_passages_with_tokens([])
-    tokens = TokenSigns.joined([TokenSigns(shard["bits"], shard["starts"]) for shard in shards])
-    return np.concatenate([shard["vectors"] for shard in shards]), tokens
+    vectors, tokens = zip(*map(_read_shard, files), strict=True)
+    return np.concatenate(vectors), TokenSigns.joined(tokens)
+
+
+def _read_shard(file: Path) -> WithTokens:
+    with np.load(file) as shard:  # which keeps it open
+        return shard["vectors"], TokenSigns(shard["bits"], shard["starts"])
 
 
 def keep_shards(

@@ -4,8 +4,8 @@ Weights are learned on dev queries that people judged. Where there are too few, 
 sentence and are asked for by it, which chose about the best weight on five of five judged sets. It chooses nothing
 else: of trainings it praised what made real queries worse.
 
-Output: an evaluation folder like that of `evaluate`, and below `build/` the retriever that was evaluated. Where there
-are three parts or more, `variants/` tells each one's share: the fusion without it, with weights of its own.
+Output: an evaluation folder like that of `evaluate`, and below `build/` the retriever that was evaluated. `variants/`
+tells the share of each part and of late interaction: the fusion without it, with weights of its own, if that is one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,6 +22,7 @@ import numpy as np
 
 from model_code.context import StageContext, leave_out, left_out
 from model_code.corpus.tables import Corpus, Judgements, load_corpus, passage_texts
+from model_code.errors import FreshetError
 from model_code.evaluation.metrics import Run, evaluate_run
 from model_code.evaluation.scores import VARIANTS
 from model_code.evaluation.system_evaluation import sample_queries
@@ -68,16 +70,21 @@ def fuse(
     judged = {part: bench.held_out(retriever) for part, retriever in opened.items()}
     late = [part + LATE for part, own in opened.items() if own.dense is not None and own.dense.index.tokens]
     names = [*settings.weights] or [*settings.of, *late]
-    fusion, learned_by = _weighed(bench, opened, judged, names, settings, context)
+    if missing := [own for own in names if own.endswith(LATE) and own not in late]:
+        raise FreshetError(f"fusions.{name} weighs {missing[0]}, but that part's index keeps no tokens; leave it out")
+    with TemporaryDirectory() as aside:  # where documents without their titles are indexed, once for all
+        weigh = partial(_weighed, bench, opened, judged, settings, context, Path(aside))
+        fusion, learned_by = weigh(names)
+        left = leaving_out(names) if bench.settings.variants else {}
+        others = {f"without_{part}": weigh(rest)[0] for part, rest in left.items()}
     encoder, index = output / BUILD / "encoder", output / BUILD / "index"
     build_folders(parts, fusion, encoder, index)
     add_facts(index, {PRECISION: context.settings["encoder"].precision})
     report = bench.evaluate(name, bench.search(FusedSearch(judged, fusion).search), output)
     report |= {"weights": dict(fusion.weights), "learned_by": learned_by}
     variants = {}
-    for part, rest in leaving_out(names).items() if bench.settings.variants else ():
-        fusion, without = _weighed(bench, opened, judged, rest, settings, context)[0], f"without_{part}"
-        runs = bench.search(FusedSearch(judged, fusion).search)
+    for without, other in others.items():
+        runs = bench.search(FusedSearch(judged, other).search)
         variants[without] = bench.evaluate(f"{name}.{without}", runs, output / VARIANTS / without)
     return report | ({"variants": variants} if variants else {})
 
@@ -86,9 +93,10 @@ def _weighed(
     bench: Bench,
     opened: Mapping[str, IndexedRetriever],
     judged: Mapping[str, Retriever],
-    names: Sequence[str],
     settings: FusionSettings,
     context: StageContext,
+    aside: Path,
+    names: Sequence[str],
 ) -> tuple[Fusion, str | None]:
     """The fusion of `names`, and who taught it its weights: the settings, dev queries, or else held-out titles."""
     dense = {part: own.dense for part, own in opened.items() if part in names and own.dense is not None}
@@ -105,10 +113,9 @@ def _weighed(
     titles, passages = held_out_titles(corpus, context.settings["encoder"].include_title)
     if len(titles.queries) < LEAST:
         return fusion, None
-    with TemporaryDirectory() as aside:
-        held_out = HeldOut(passages, frozenset(), Path(aside))
-        parts = {name: held_out.over([Segment(opened[name], bench.documents)]) for name in fusion.parts}
-        return learn_weights(FusedSearch(parts, fusion), titles, metric), titles.source
+    held_out = HeldOut(passages, frozenset(), aside)
+    parts = {name: held_out.over([Segment(opened[name], bench.documents)]) for name in fusion.parts}
+    return learn_weights(FusedSearch(parts, fusion), titles, metric), titles.source
 
 
 def held_out_titles(corpus: Corpus, include_title: bool) -> tuple[Judgements, NewPassages]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from model_code.errors import FreshetError
 from model_code.index.token_signs import TokenSigns, signs
 
 RNG = np.random.default_rng(0)
@@ -50,3 +51,16 @@ def test_a_text_without_tokens_has_one_that_is_zero():
     kept = TokenSigns.of([signs(np.empty((0, 70))), signs(np.ones((2, 70)))])
     assert kept.starts.tolist() == [0, 1, 3]
     assert not kept[:1].bits.any()
+
+
+def test_a_query_without_words_is_similar_to_nothing_not_even_to_a_text_without_any():
+    none = TokenSigns.of([signs(np.empty((0, 70)))])
+    assert none.similarities(TokenSigns.of([none.bits, signs(np.ones((2, 70)))])).tolist() == [0.0, 0.0]
+    assert TokenSigns.of([signs(np.ones((1, 70)))]).similarities(none)[0] < 1
+
+
+def test_texts_of_which_only_some_have_tokens_are_not_joined():
+    own = TokenSigns.of([signs(np.ones((1, 70)))])
+    assert TokenSigns.joined([None, None]) is None
+    with pytest.raises(FreshetError, match="some passages have tokens and others have none"):
+        TokenSigns.joined([own, None])

@@ -13,6 +13,7 @@ from model_code.contracts.evaluation import check_fuse
 from model_code.corpus.tables import Corpus, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
+from model_code.errors import FreshetError
 from model_code.evaluation.scores import check_comparable, load_all_scores, load_scores
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import hash_path, read_json
@@ -185,6 +186,12 @@ def test_a_fusion_of_the_same_parts_is_the_untrained_one_whatever_they_are_calle
     assert "variants" not in given, "without one of two the other is a system of its own"
     pair = {"hce": 1.0, "bm25": 3.0}
     assert found["variants"]["without_hce.late"]["test"] == run(tmp_path / "pair", of=tuple(pair), weights=pair)["test"]
+
+
+def test_late_interaction_of_a_part_that_keeps_no_tokens_is_refused(fused_by, tmp_path):
+    _, run = fused_by
+    with pytest.raises(FreshetError, match=r"fusions.fused weighs bm25.late, but that part's index keeps no tokens"):
+        run(tmp_path / "fused", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 1.0, "bm25.late": 1.0})
 
 
 def test_the_share_of_each_of_three_parts_is_told_by_leaving_it_out(fused_by, tmp_path):
