@@ -75,7 +75,7 @@ def fuse(
     with TemporaryDirectory() as aside:  # where documents without their titles are indexed, once for all
         weigh = partial(_weighed, bench, opened, judged, settings, context, Path(aside))
         fusion, learned_by = weigh(names)
-        left = leaving_out(names) if bench.settings.variants else {}
+        left = leaving_out(list(fusion.weights)) if bench.settings.variants else {}
         others = {f"without_{part}": weigh(rest)[0] for part, rest in left.items()}
     encoder, index = output / BUILD / "encoder", output / BUILD / "index"
     build_folders(parts, fusion, encoder, index)
@@ -164,16 +164,23 @@ def default_weights(names: Sequence[str], scales: Mapping[str, Scale]) -> dict[s
 def learn_weights(search: FusedSearch, dev: Judgements, metric: str) -> Fusion:
     """The fusion whose weights, of a small grid, give the highest mean of `metric` on judged queries.
 
-    The first part keeps its weight, and the others are tried one after the other, twice where there are several. By
-    titles late interaction keeps its weight, too: on tldr they chose a twelfth of what serves people's queries.
+    The first part keeps its weight, and the others are tried one after the other, twice where there are several. Late
+    interaction begins at 0, moves where that gains more than its standard error, and is left out if it stays there. By
+    titles it keeps its weight: on tldr they chose a twelfth of what serves people's queries.
     """
-    scored = list(_scored(search, dev))
-    weights = dict(search.fusion.weights)
-    parts = [name for name in list(weights)[1:] if dev.source != TITLES or not name.endswith(LATE)]
+    scored, weights = list(_scored(search, dev)), dict(search.fusion.weights)
+    late = [name for name in weights if name.endswith(LATE)]
+    parts = [name for name in list(weights)[1:] if dev.source != TITLES or name not in late]
+    weights |= {name: 0.0 for name in late if name in parts}
     for part in parts * min(2, len(parts)):
-        tried = {weight: _mean(scored, weights | {part: weight}, dev, metric) for weight in {*GRID, weights[part]}}
-        weights[part] = max(tried, key=lambda weight: (round(tried[weight], 4), -abs(weight - weights[part]), -weight))
-    return replace(search.fusion, weights=weights)
+        tried = {weight: _values(scored, weights | {part: weight}, dev, metric) for weight in {*GRID, weights[part]}}
+        means = {weight: round(float(values.mean()), 4) for weight, values in tried.items()}
+        best = max(tried, key=lambda weight: (means[weight], -abs(weight - weights[part]), -weight))
+        gains = tried[best] - tried[weights[part]]
+        if part not in late or gains.mean() > gains.std() / len(gains) ** 0.5:
+            weights[part] = best
+    kept = {name: weight for name, weight in weights.items() if weight or name not in late}
+    return replace(search.fusion, weights=kept)
 
 
 Scored = tuple[str, list[str], dict[str, np.ndarray]]
@@ -186,10 +193,10 @@ def _scored(search: FusedSearch, dev: Judgements) -> Iterator[Scored]:
     yield from zip(dev.queries, queries.candidates, scores, strict=True)
 
 
-def _mean(scored: list[Scored], weights: Mapping[str, float], dev: Judgements, metric: str) -> float:
+def _values(scored: list[Scored], weights: Mapping[str, float], dev: Judgements, metric: str) -> np.ndarray:
+    """The metric of each query (q,)."""
     run: Run = {}
     for query, documents, scores in scored:
         total = sum(weights[part] * own for part, own in scores.items())
         run[query] = [(documents[i], float(total[i])) for i in np.argsort(-total, kind="stable").tolist()]
-    values = evaluate_run(run, dev.qrels, [metric])[metric]
-    return sum(values.values()) / len(values)
+    return np.array(list(evaluate_run(run, dev.qrels, [metric])[metric].values()))

@@ -16,7 +16,7 @@ from model_code.retrievers.dense import DenseRetriever
 from model_code.retrievers.fused import FusedRetriever, FusedSearch, Fusion, Scale
 from model_code.retrievers.kinds import open_retriever
 from model_code.stages.fuse import learn_weights
-from tests.model_code.live.laws import NEW, OLD, QUERIES, make_encoder, open_build
+from tests.model_code.live.laws import NEW, OLD, QUERIES, WORDS, make_encoder, open_build
 
 TABLE = np.random.default_rng(0)
 
@@ -163,3 +163,20 @@ def test_the_products_of_one_document_are_no_more_than_what_rounding_makes_of_th
     vector /= np.linalg.norm(vector)
     (score,) = Scale.of(vector[None]).standardised(vector, np.array([vector @ vector], np.float32))
     assert abs(score) < 0.01
+
+
+@pytest.mark.parametrize(("asked", "source"), [("late", "qrels"), ("dense", "qrels"), ("dense", "titles")])
+def test_late_interaction_stays_where_it_clearly_gains_and_titles_do_not_judge_it(live, asked, source) -> None:
+    """Queries ask for what vectors of words, or those of passages, put first."""
+    fused = open_retriever(live / "encoder", live / "index")
+    fused = FusedSearch(fused.parts, replace(fused.fusion, feedback=0.0))
+    dense, everything, qrels = fused.parts["dense"], sorted({**OLD, **NEW}), {}
+    for word in WORDS:
+        late = [max_sim(dense, word, name) for name in everything]
+        first = everything[int(np.argmax(late))] if asked == "late" else dense.search([word], 1)[0][0][0]
+        qrels[word] = {first: 1}
+    learned = learn_weights(fused, Judgements(dict(zip(WORDS, WORDS, strict=True)), qrels, source), "nDCG@10")
+    if source == "titles":
+        assert learned.weights["dense.late"] == fused.fusion.weights["dense.late"]
+    else:
+        assert ("dense.late" in learned.weights) == (asked == "late")
