@@ -38,7 +38,7 @@ from model_code.words import first_sentence, words
 
 BUILD = "build"  # in an evaluation folder: the retriever, where no other stage leaves one
 GRID = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0)
-STARTS = {"dense": 1.0, "words": 3.0, "late": 1.0}  # what parts of a kind weigh together, until that is learned
+SHARED = {"dense": 1.0, "words": 3.0, "late": 1.0}  # what parts of a kind weigh together, until that is learned
 LEAST, MOST = 30, 1000  # queries that weights are learned from
 SHORTEST = 2  # words of a title that asks for its document
 TITLES = "titles"  # who judged, where nobody did
@@ -158,7 +158,7 @@ def default_weights(names: Sequence[str], scales: Mapping[str, Scale]) -> dict[s
     """
     kinds = {name: "dense" if name in scales else "late" if name.endswith(LATE) else "words" for name in names}
     shared = Counter(kinds.values())
-    return {name: STARTS[kind] / shared[kind] for name, kind in kinds.items()}
+    return {name: SHARED[kind] / shared[kind] for name, kind in kinds.items()}
 
 
 def learn_weights(search: FusedSearch, dev: Judgements, metric: str) -> Fusion:
