@@ -1,4 +1,4 @@
-"""A service over a live collection of any size, in seconds: random unit vectors, and a real encoder for the queries."""
+"""A service over a live collection of any size, in seconds: random vectors unless others are given, a real encoder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,17 +20,26 @@ from model_code.index.token_signs import WORD, TokenSigns
 from orchestration.live.client import client_of
 from orchestration.project import Project
 
+if TYPE_CHECKING:
+    from model_code.encoding.encoder import WithTokens
+
 CLONE = Path(__file__).parents[1]
 
 RETRIEVER, LEAVES = "contrastive", 64
 
 
 def make_project(
-    root: Path, base: str | Path, passages: int, texts: Sequence[str] | None = None, feedback: float | None = None
+    root: Path,
+    base: str | Path,
+    passages: int,
+    texts: Sequence[str] | None = None,
+    encoded: WithTokens | None = None,
+    feedback: float | None = None,
 ) -> Project:
     """A project under `root` with so many documents of one passage live; `base`: the encoder that queries meet.
 
-    texts: the documents'; feedback: they are searched by a fusion with BM25 that feeds back so much.
+    texts: the documents'; encoded: their vectors and tokens, random ones unless given; feedback: they are searched by a
+    fusion with BM25 that feeds back so much.
     """
     from benchmarks.opened_build import open_generation_zero
     from model_code.corpus.passages import TextRules
@@ -42,9 +52,9 @@ def make_project(
     build, ids = root / "build", [f"base.{i:07d}" for i in range(passages)]
     encoder = Encoder.load(base)
     encoder.save(build / "encoder")
-    vectors = random_vectors(passages, encoder.dimension)
     texts = texts or [f"Document {i} of the base." for i in range(passages)]
-    exact, tokens = IndexSettings(flat_below=ALWAYS_EXACT), random_tokens(texts, encoder.dimension)
+    vectors, tokens = encoded or (random_vectors(passages, encoder.dimension), random_tokens(texts, encoder.dimension))
+    exact = IndexSettings(flat_below=ALWAYS_EXACT)
     DenseIndex.build(vectors, ids, encoder.fingerprint(), exact, tokens=tokens).save(build / "index")
     _write_documents(build / "documents.parquet", ids, texts)
     _write_hierarchy(build / "hierarchy", vectors, ids)

@@ -19,6 +19,7 @@ from benchmarks.encoding import mixed_texts
 from benchmarks.live_service import make_project, served
 from experiments.tables import write_tables
 from freshet.client import Client
+from model_code.encoding.encoder import Encoder
 from model_code.files import write_json
 
 HERE = Path(__file__).parent
@@ -83,10 +84,11 @@ def one_round(client: Client, texts: Sequence[str], first: int) -> dict[str, lis
 def measure() -> dict[str, Any]:
     """Rounds of both kinds in turns, each by a service of its own; p50 and p99 in milliseconds."""
     texts = mixed_texts(DOCUMENTS)
+    encoded = Encoder.load(BASE, for_search=True).encode_passages_with_tokens(texts)
     rounds: dict[str, list[dict[str, list[float]]]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory() as folder:
         projects = {
-            kind: make_project(Path(folder) / kind, BASE, DOCUMENTS, texts, feedback)
+            kind: make_project(Path(folder) / kind, BASE, DOCUMENTS, texts, encoded, feedback)
             for kind, feedback in KINDS.items()
         }
         for number in range(ROUNDS):

@@ -18,7 +18,7 @@ from model_code.live.collection import Collection, default_retriever
 from model_code.live.generation import Generation, Intact, document_of, removed_by_part
 from model_code.live.part import Base, Part, PartView, open_segment
 from model_code.live.texts import marks, require_queries, snippet
-from model_code.retriever import Hit, Ranking
+from model_code.retriever import Hit, Ranking, Retriever
 
 if TYPE_CHECKING:
     from model_code.live.filters import Filters, Index
@@ -40,7 +40,11 @@ class Searcher:
             segments = {n: loaded.get(n) or open_segment(self.base, generation.sibling(n)) for n in generation.segments}
             parts = {generation.base: self.base} | segments
             self.views = tuple(PartView(parts[number], gone) for number, gone in removed_by_part(generation).items())
-            self.retriever = type(self.base.retriever).joined([view.segment for view in self.views])
+
+    @cached_property
+    def retriever(self) -> Retriever:
+        """The search of all parts together; put together by the first that asks, as not all who open a searcher do."""
+        return type(self.base.retriever).joined([view.segment for view in self.views])
 
     @classmethod
     def open(cls, live: Path, retriever: str | None = None) -> Searcher:

@@ -18,7 +18,7 @@ from model_code.index.bm25 import Bm25, Bm25Query, Bm25Segment
 from model_code.index.settings import Bm25Settings
 from model_code.manifest import MANIFEST
 from model_code.retriever import Retriever
-from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment
+from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment, with_small_together
 
 SETTINGS = "bm25.json"
 PROJECTED = 256  # components that the vocabulary is projected to for the hierarchy
@@ -42,13 +42,20 @@ class Bm25Retriever(Bm25, IndexedRetriever[list[Bm25Query]]):
     @classmethod
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
         """One segment of the named documents of each, whose texts are not read again."""
-        parts[0][0]._save(Bm25Segment.merge([(part.segment, documents) for part, documents in parts]), folder)
+        together = cls._together(parts)
+        together._save(together.segment, folder)
 
     @classmethod
     def joined(cls, segments: Sequence[Segment]) -> Retriever:
-        """The search of all documents that can be found."""
-        own: list[tuple[Any, frozenset[str]]] = [(segment.retriever, segment.removed) for segment in segments]
+        """The search of all documents that can be found, small segments put together."""
+        chosen = with_small_together(segments, cls._together)
+        own: list[tuple[Any, frozenset[str]]] = [(segment.retriever, segment.removed) for segment in chosen]
         return Bm25([(retriever.segment, removed) for retriever, removed in own], own[0][0].settings)
+
+    @classmethod
+    def _together(cls, parts: Sequence[tuple[Self, Sequence[str]]]) -> Self:
+        merged = Bm25Segment.merge([(part.segment, documents) for part, documents in parts])
+        return cls(merged, parts[0][0].settings)
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """(n, D): how often each term occurs, hashed to few components with random signs."""

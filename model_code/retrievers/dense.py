@@ -15,8 +15,8 @@ from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.index.dense_index import EXACT, CandidateVectors, DenseIndex
 from model_code.index.token_signs import TokenSigns
-from model_code.retriever import Ranking
-from model_code.retrievers.base import IndexedRetriever, NewPassages
+from model_code.retriever import Ranking, Retriever
+from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment, with_small_together
 
 if TYPE_CHECKING:
     from model_code.context import StageContext
@@ -80,12 +80,21 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     @classmethod
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
         """Index the named documents of each retriever in `folder`, with the vectors that they have."""
+        cls._together(parts).index.save(folder)
+
+    @classmethod
+    def joined(cls, segments: Sequence[Segment]) -> Retriever:
+        """The search of several segments, the small ones put together."""
+        return super().joined(with_small_together(segments, cls._together))
+
+    @classmethod
+    def _together(cls, parts: Sequence[tuple[Self, Sequence[str]]]) -> DenseRetriever:
         first = parts[0][0]
         indexes = [(retriever.index, retriever.index.ids.rows_of(documents)) for retriever, documents in parts]
         vectors = np.concatenate([index.vectors[rows] for index, rows in indexes])
         document_ids = [index.document_ids[row] for index, rows in indexes for row in rows.tolist()]
         tokens = TokenSigns.joined([None if index.tokens is None else index.tokens[rows] for index, rows in indexes])
-        first._exact_index(vectors, document_ids, tokens).save(folder)
+        return DenseRetriever(first.encoder, first._exact_index(vectors, document_ids, tokens), first.fingerprint)
 
     def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
         """The vectors (q, H) of query texts, and their tokens."""
