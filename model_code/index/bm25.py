@@ -193,9 +193,9 @@ class Bm25(Retriever[list[Bm25Query]]):
         rankings = []
         for query in queries:
             scores = self._scores(query)
-            rows = np.flatnonzero(scores > 0) if allowed is None else self._rows(allowed)
-            rows = rows if allowed is None else rows[scores[rows] > 0]
-            rankings.append(top_k(scores[rows], self._counted.ids, k, rows) if len(rows) else [])
+            rows = None if allowed is None else self._rows(allowed)
+            own = scores if rows is None else scores[rows]
+            rankings.append(top_k(own, self._counted.ids, k, rows, positive=True))
         return rankings
 
     def scores_encoded(self, queries: list[Bm25Query], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:

@@ -6,44 +6,53 @@ Documents go by descending score, ties by ascending document id, the same for an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
 
 from model_code.errors import SettingsError
 from model_code.retriever import Ranking
-from model_code.settings import require
 
 SPARE = 16  # documents fetched beyond those wanted, where some are left out
 GROUPS = 4  # per row wanted: scores are looked through in so many groups before each is compared
 FEW = 12  # queries; of fewer, one pass of dot products for each is faster than a narrow matrix product
 SCORES = 2**25  # float32 scores in memory at a time: 128 MiB, or those of FEW queries, where that is more
-LOW = np.uint64(2**32 - 1)
-SHIFT = np.uint64(32)
 
 
-def top_k(scores: np.ndarray, document_ids: Sequence[str], k: int, places: np.ndarray | None = None) -> Ranking:
+def top_k(
+    scores: np.ndarray,
+    document_ids: Sequence[str],
+    k: int,
+    places: np.ndarray | None = None,
+    positive: bool = False,
+) -> Ranking:
     """The k best documents among passages with `scores` (n,) that belong to `document_ids` (n).
 
-    places: where in `document_ids` each passage's is (n,); None: in their order.
+    places: where in `document_ids` each passage's is (n,); None: in their order. positive: of scores above 0 only.
     The first j entries of the result are the result for k = j, whatever order the passages come in.
 
-    >>> top_k(np.array([.5, .9, .5, .2]), ["b", "c", "a", "c"], k=2)
+    >>> top_k(np.array([.5, .9, .5, 0]), ["b", "c", "a", "d"], k=2)
     [('c', 0.9), ('a', 0.5)]
+    >>> top_k(np.array([.5, 0]), ["b", "c"], k=2, positive=True)
+    [('b', 0.5)]
     """
     if k < 1:
         raise SettingsError(f"k is {k}, but a ranking holds at least 1 document")
     wanted = k
     while True:
         rows = best_rows(scores, wanted)
+        whole = len(rows) == len(scores)
+        if positive and not (scored := scores[rows] > 0).all():
+            rows, whole = rows[scored], True
         best: dict[str, float] = {}
         for place, score in zip(
             (rows if places is None else places[rows]).tolist(), scores[rows].tolist(), strict=True
         ):
             document = document_ids[place]
-            if score > best.get(document, -np.inf):
+            if score > best.get(document, -inf):
                 best[document] = score
-        if len(best) >= k or len(rows) == len(scores):
+        if len(best) >= k or whole:
             return sorted(best.items(), key=lambda item: (-item[1], item[0]))[:k]
         wanted *= 2  # several passages of one document: more rows hold k documents
 
@@ -146,50 +155,3 @@ def _inner_products(queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
     if len(queries) < FEW:
         return np.vecdot(vectors, queries[:, None])
     return queries @ vectors.T
-
-
-class Ranker:
-    """Ranks the documents of n passages, `document_ids` (n), by their best passage, ties by ascending id.
-
-    >>> Ranker(["b", "c", "a", "c"]).best(np.array([0.5, 0.9, 0.5, 0.0]), k=2)
-    [('c', 0.8999999761581421), ('a', 0.5)]
-    """
-
-    def __init__(self, document_ids: Sequence[str]) -> None:
-        self.names = sorted(set(document_ids), reverse=True)  # the larger the place, the better
-        places = {name: place for place, name in enumerate(self.names)}
-        self.places = np.fromiter((places[name] for name in document_ids), np.uint64, len(document_ids))
-        self.passages_per_document = len(document_ids) / max(1, len(self.names))
-
-    def best(self, scores: np.ndarray, k: int, rows: np.ndarray | None = None, zeros: bool = False) -> Ranking:
-        """The k best documents by `scores` (n,), rounded to float32; those with score 0 only if `zeros`.
-
-        rows: rank these passages (r,) alone, and `scores` (r,) are theirs.
-        """
-        require(k >= 1, f"k is {k}, but a ranking holds at least 1 document")
-        keys = scores.astype(np.float32).view(np.uint32).astype(np.uint64)
-        keys <<= SHIFT
-        keys |= self.places if rows is None else self.places[rows]
-        count = k
-        while True:
-            best = _descending(keys, count)
-            if self.passages_per_document > 1:
-                best = best[np.sort(np.unique(best & LOW, return_index=True)[1])]  # each document's best
-            if len(best) >= k or count >= len(keys):
-                return self._named(best[:k], zeros)
-            count *= 2  # several passages of one document: more of them hold k documents
-
-    def _named(self, keys: np.ndarray, zeros: bool) -> Ranking:
-        if not zeros and len(keys) and keys[-1] <= LOW:
-            keys = keys[keys > LOW]
-        scores = (keys >> SHIFT).astype(np.uint32).view(np.float32).tolist()
-        return list(zip(map(self.names.__getitem__, (keys & LOW).tolist()), scores, strict=True))
-
-
-def _descending(keys: np.ndarray, count: int) -> np.ndarray:
-    """The `count` largest, the largest first. Reorders `keys`."""
-    rest = max(0, len(keys) - count)
-    if rest:
-        keys.partition(rest)
-    keys[rest:].sort()
-    return keys[rest:][::-1]

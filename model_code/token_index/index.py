@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
@@ -21,7 +20,7 @@ import numpy as np
 from model_code.errors import FreshetError
 from model_code.files import read_json, replacing, write_text
 from model_code.index.id_map import IdMap
-from model_code.index.top_k import Ranker
+from model_code.index.top_k import top_k
 from model_code.manifest import read_manifest, seal, verify
 from model_code.retriever import Ranking
 from model_code.token_index.bags import Bags
@@ -51,8 +50,9 @@ class SparseIndex(ABC):
         Documents that share nothing with a query are left out. FreshetError if an allowed one is unknown.
         """
         rows = None if allowed is None else self.ids.rows_of(allowed)
-        every = self.scores(queries)
-        return [self._ranker.best(scores if rows is None else scores[rows], k, rows) for scores in every]
+        every = (scores.astype(np.float32) for scores in self.scores(queries))
+        ids = self.ids.document_ids
+        return [top_k(scores if rows is None else scores[rows], ids, k, rows, positive=True) for scores in every]
 
     def rank(self, queries: Sequence[Sparse], candidates: Sequence[Iterable[str]]) -> list[Ranking]:
         """For each query all of its candidate documents, best first, scored as `search` does, 0 included.
@@ -62,17 +62,13 @@ class SparseIndex(ABC):
         rankings = []
         for query, documents in zip(queries, candidates, strict=True):
             rows = self.ids.rows_of(documents)
-            scores = self.scores_at(query, rows)
-            rankings.append(self._ranker.best(scores, len(rows), rows, zeros=True) if len(rows) else [])
+            scores = self.scores_at(query, rows).astype(np.float32)
+            rankings.append(top_k(scores, self.ids.document_ids, len(rows), rows) if len(rows) else [])
         return rankings
 
     def best_passage(self, query: Sparse, document_id: str) -> int:
         """Which of the document's passages (0, 1, ...) scores best; the first of equals."""
         return int(np.argmax(self.scores_at(query, self.ids.rows_of([document_id])).astype(np.float32)))
-
-    @cached_property
-    def _ranker(self) -> Ranker:
-        return Ranker(self.ids.document_ids)
 
 
 class TokenIndex(SparseIndex):

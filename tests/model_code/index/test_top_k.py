@@ -8,9 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from model_code.errors import SettingsError
 from model_code.index import top_k as selection
-from model_code.index.top_k import Ranker, best_rows, nearest, top_k
+from model_code.index.top_k import best_rows, nearest, top_k
 
 
 def naive_ranking(scores: list[float], document_ids: list[str]) -> list[tuple[str, float]]:
@@ -69,26 +68,18 @@ def test_passages_that_lie_anywhere_are_ranked_as_if_they_were_all() -> None:
 
 @pytest.mark.parametrize("passages", [1, 4])
 @pytest.mark.parametrize("seed", range(5))
-def test_the_ranker_ranks_as_top_k_does(seed: int, passages: int) -> None:
+def test_scores_of_zero_are_left_out_where_they_mean_nothing(seed: int, passages: int) -> None:
     chance = np.random.default_rng(seed)
-    ids = (
-        [f"d{i}é" for i in chance.integers(300 // passages, size=300)] if passages > 1 else [f"{i}" for i in range(300)]
-    )
+    ids = [f"d{i}é" for i in chance.integers(300 // passages, size=300)] if passages > 1 else list(map(str, range(300)))
     scores = np.round(np.exp(6 * chance.standard_normal(300)), 1)  # some are 0
-    some = chance.permutation(300)[:77]
-    ranker = Ranker(ids)
     for k in (1, 2, 50, 299, 300, 1000):
-        wanted = top_k(scores.astype(np.float32), ids, k)
-        assert ranker.best(scores, k, zeros=True) == wanted
-        assert ranker.best(scores, k) == [item for item in wanted if item[1] > 0]
-        part = top_k(scores[some].astype(np.float32), [ids[row] for row in some], k)
-        assert ranker.best(scores[some], k, some, zeros=True) == part
+        wanted = [item for item in top_k(scores, ids, k) if item[1] > 0]
+        assert top_k(scores, ids, k, positive=True) == wanted
+    assert top_k(np.zeros(300), ids, 3, positive=True) == []
 
 
-def test_the_ranker_has_nothing_to_rank() -> None:
-    assert Ranker([]).best(np.zeros(0), 3) == []
-    with pytest.raises(SettingsError, match="k is 0"):
-        Ranker(["a"]).best(np.ones(1), 0)
+def test_there_is_nothing_to_rank() -> None:
+    assert top_k(np.zeros(0), [], 3) == top_k(np.zeros(0), [], 3, positive=True) == []
 
 
 def whole_numbers(seed: int, rows: int) -> np.ndarray:
