@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from anyio.to_thread import run_sync
@@ -60,37 +58,29 @@ class BodyLimit:
         if stated.isdigit() and int(stated) > MAX_BODY_BYTES:
             await error(413, self._message())(scope, receive, send)
             return
-        body = _Body()
-        try:
-            await self.app(scope, partial(self._counted, receive, body), send)
-        finally:
-            self.coming -= body.bytes
+        size = values = 0  # of what has come of the body: bytes, and at most how many values
 
-    async def _counted(self, receive: Receive, body: _Body) -> Message:
-        message = await receive()
-        piece = message.get("body", b"")
-        body.bytes += len(piece)
-        self.coming += len(piece)
-        body.values += sum(map(piece.count, (b"[", b"{", b",")))  # in texts, too, which are not told apart
-        if body.bytes > MAX_BODY_BYTES or body.values > MAX_VALUES:
-            raise HTTPException(413, self._message())  # the one kind of error that FastAPI passes on from here
-        if self.coming > MAX_BODIES_BYTES:
-            raise HTTPException(503, "too many bytes come at once; try again in a second", {"Retry-After": "1"})
-        return message
+        async def counted() -> Message:
+            nonlocal size, values
+            message = await receive()
+            piece = message.get("body", b"")
+            size += len(piece)
+            self.coming += len(piece)
+            values += sum(map(piece.count, (b"[", b"{", b",")))  # in texts, too, which are not told apart
+            if size > MAX_BODY_BYTES or values > MAX_VALUES:
+                raise HTTPException(413, self._message())  # the one kind of error that FastAPI passes on from here
+            if self.coming > MAX_BODIES_BYTES:
+                raise HTTPException(503, "too many bytes come at once; try again in a second", {"Retry-After": "1"})
+            return message
+
+        try:
+            await self.app(scope, counted, send)
+        finally:
+            self.coming -= size
 
     def _message(self) -> str:
-        return (
-            f"the request has more than the {MAX_BODY_BYTES:,} bytes or {MAX_VALUES:,} values that are taken at once; "
-            "send it in parts"
-        )
-
-
-@dataclass
-class _Body:
-    """What has come of one request's body: bytes, and at most how many values."""
-
-    bytes: int = 0
-    values: int = 0
+        most = f"{MAX_BODY_BYTES:,} bytes or {MAX_VALUES:,} values"
+        return f"the request has more than the {most} that are taken at once; send it in parts"
 
 
 class RequestCount:
@@ -125,10 +115,17 @@ def create_app(
     token: what whoever asks has to know; origins: other sites whose pages may ask, see `Guard`.
     """
     service = Service(project)
+
+    @asynccontextmanager
+    async def life_cycle(app: FastAPI) -> AsyncIterator[None]:
+        await run_sync(service.start)
+        yield
+        await run_sync(service.stop)
+
     app = FastAPIOffline(  # its pages fetch nothing from elsewhere
         title="Freshet",
         description=DESCRIPTION,
-        lifespan=_life_cycle(service),
+        lifespan=life_cycle,
         responses=REFUSALS,
         version="1",
         generate_unique_id_function=lambda route: route.name,
@@ -143,13 +140,3 @@ def create_app(
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=METHODS, allow_headers=HEADERS)
     app.add_middleware(RequestCount, requests=service.metrics.requests)
     return app
-
-
-def _life_cycle(service: Service) -> Callable[[FastAPI], Any]:
-    @asynccontextmanager
-    async def life_cycle(app: FastAPI) -> AsyncIterator[None]:
-        await run_sync(service.start)
-        yield
-        await run_sync(service.stop)
-
-    return life_cycle

@@ -24,14 +24,13 @@ class Refusal(FreshetError):
 
     status = 422
     retry_after: int | None = None
-    details: Mapping[str, Any] = {}
 
-    @classmethod
-    def with_status(cls, status: int, message: str, retry_after: int | None = None) -> Refusal:
-        """One that nobody tells from others."""
-        refusal = cls(message)
-        refusal.status, refusal.retry_after = status, retry_after
-        return refusal
+    def __init__(
+        self, message: str, status: int | None = None, retry_after: int | None = None, details: Mapping[str, Any] = {}
+    ) -> None:
+        super().__init__(message)
+        self.details = details
+        self.status, self.retry_after = status or self.status, retry_after or self.retry_after
 
 
 class Busy(Refusal):
@@ -48,10 +47,6 @@ class NotReady(Refusal):
 
 class NothingAccepted(Refusal):
     """Every row of the request was refused; `details` is the answer that says why."""
-
-    def __init__(self, message: str, details: Mapping[str, Any]) -> None:
-        super().__init__(message)
-        self.details = details
 
 
 class NotFound(Refusal):

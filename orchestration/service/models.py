@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
@@ -47,11 +47,6 @@ class BatchRequest(Options):
     """Several searches, answered from one generation."""
 
     texts: list[str] = Field(min_length=1, description="What you are looking for, each a search of its own.")
-
-    @classmethod
-    def of(cls, wanted: SearchRequest) -> Self:
-        """One search as a batch."""
-        return cls(texts=[wanted.text], **wanted.model_dump(exclude={"text"}))
 
 
 class SearchQuery(SearchRequest):

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from freshet.results import (
     ChangeResult,
@@ -39,22 +39,8 @@ from model_code.live.texts import require_queries
 from model_code.manifest import MANIFEST
 from model_code.settings import require
 from orchestration.live.collection import LiveCollection
+from orchestration.service import models
 from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotReady, Refusal
-from orchestration.service.models import (
-    AddRequest,
-    BatchRequest,
-    BatchResponse,
-    DeleteRequest,
-    FeedbackRequest,
-    FeedbackResponse,
-    HealthResponse,
-    LiveState,
-    RefusedResponse,
-    SearchQuery,
-    SearchRequest,
-    StatusResponse,
-    SyncRequest,
-)
 from orchestration.service.service import Service
 from orchestration.service.writer import Job
 
@@ -73,11 +59,8 @@ async def _served(request: Request) -> Service:
 
 
 Served = Annotated[Service, Depends(_served)]
-REFUSED: dict[int | str, dict[str, Any]] = {
-    422: {"model": RefusedResponse, "description": "Every row was refused; if the request makes no sense, `error` only"}
-}
-
-
+ALL_REFUSED = "Every row was refused; if the request makes no sense, `error` only"
+REFUSED: dict[int | str, dict[str, Any]] = {422: {"model": models.RefusedResponse, "description": ALL_REFUSED}}
 PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
 
 
@@ -106,25 +89,25 @@ async def show_page() -> HTMLResponse:
 
 
 @router.post("/search", tags=["search"])
-async def search(wanted: SearchRequest, service: Served) -> SearchResult:
+async def search(wanted: models.SearchRequest, service: Served) -> SearchResult:
     """Search the live collection."""
-    (result,) = await _search(BatchRequest.of(wanted), service)
+    (result,) = await _search(models.BatchRequest(texts=[wanted.text], **wanted.model_dump(exclude={"text"})), service)
     return result
 
 
 @router.get("/search", tags=["search"])
-async def search_by_address(wanted: Annotated[SearchQuery, Query()], service: Served) -> SearchResult:
+async def search_by_address(wanted: Annotated[models.SearchQuery, Query()], service: Served) -> SearchResult:
     """The same for a browser: `/search?text=sort+an+array&k=5&filter=package=numpy`."""
     return await search(wanted.request, service)
 
 
 @router.post("/search/batch", tags=["search"])
-async def search_batch(wanted: BatchRequest, service: Served) -> BatchResponse:
+async def search_batch(wanted: models.BatchRequest, service: Served) -> models.BatchResponse:
     """Several searches at once, answered from one generation."""
-    return BatchResponse(results=await _search(wanted, service))
+    return models.BatchResponse(results=await _search(wanted, service))
 
 
-async def _search(wanted: BatchRequest, service: Served) -> list[SearchResult]:
+async def _search(wanted: models.BatchRequest, service: Served) -> list[SearchResult]:
     check(wanted)
     if wanted.min_generation is not None:
         await run_sync(await_generation, service, wanted)
@@ -132,7 +115,7 @@ async def _search(wanted: BatchRequest, service: Served) -> list[SearchResult]:
     return await service.pool.search(alike, wanted.texts, lambda texts: answers(service, wanted, texts))
 
 
-def check(wanted: BatchRequest) -> None:
+def check(wanted: models.BatchRequest) -> None:
     """Refuse what exceeds the service's bounds, by a `SettingsError` that names the bound."""
     require_queries(wanted.texts)
     written = wanted.filters if isinstance(wanted.filters, list) else [json.dumps(wanted.filters)]
@@ -151,17 +134,17 @@ def check(wanted: BatchRequest) -> None:
     )
 
 
-def await_generation(service: Service, wanted: BatchRequest) -> None:
+def await_generation(service: Service, wanted: models.BatchRequest) -> None:
     """Wait for the generation that a search demands; Refusal if it is not searched after `GENERATION_SECONDS`."""
     latest, demanded = time.monotonic() + GENERATION_SECONDS, wanted.min_generation or 0
     while (current := service.searchers.current(wanted.retriever).generation).number < demanded:
         if time.monotonic() > latest:
             told = f"generation {demanded} of {current.retriever} is not searchable: {current.number} is; try again"
-            raise Refusal.with_status(409, told, retry_after=1)
+            raise Refusal(told, 409, retry_after=1)
         time.sleep(POLL_SECONDS)
 
 
-def answers(service: Service, wanted: BatchRequest, texts: Sequence[str]) -> list[SearchResult]:
+def answers(service: Service, wanted: models.BatchRequest, texts: Sequence[str]) -> list[SearchResult]:
     """Search `texts` as is `wanted`, in this thread: one searcher is taken once, and all answers come from it."""
     searcher = service.searchers.current(wanted.retriever)
     started = time.perf_counter()
@@ -172,17 +155,17 @@ def answers(service: Service, wanted: BatchRequest, texts: Sequence[str]) -> lis
 
 
 @router.post("/feedback", tags=["search"])
-async def give_feedback(wanted: FeedbackRequest, service: Served) -> FeedbackResponse:
+async def give_feedback(wanted: models.FeedbackRequest, service: Served) -> models.FeedbackResponse:
     """Say that a hit answers a search, or does not: retrains learn from it, and the gate judges by it."""
-    return FeedbackResponse(verdict=Opinion(await run_sync(_judge, service, wanted)))
+    return models.FeedbackResponse(verdict=Opinion(await run_sync(_judge, service, wanted)))
 
 
-def _judge(service: Service, wanted: FeedbackRequest) -> str:
+def _judge(service: Service, wanted: models.FeedbackRequest) -> str:
     require_queries([wanted.query])
     require("\0" not in wanted.query, "the query holds a character 0")  # which PostgreSQL keeps in no text
     stored(service, wanted.document_id)
-    query = " ".join(wanted.query.split())
-    return service.judge(Feedback(**wanted.model_dump() | {"query": query, "verdict": str(wanted.verdict)}))
+    said = wanted.model_dump() | {"query": " ".join(wanted.query.split()), "verdict": str(wanted.verdict)}
+    return service.collection().ledger.judge(Feedback(**said))
 
 
 @router.get("/fields", tags=["search"])
@@ -241,7 +224,9 @@ def _stored(document: Document) -> StoredDocument:
     tags=["documents"],
     responses=REFUSED | {202: {"model": ChangeResult, "description": "Received, searchable soon"}},
 )
-async def add_documents(wanted: AddRequest, service: Served, response: Response, wait: Wait = True) -> ChangeResult:
+async def add_documents(
+    wanted: models.AddRequest, service: Served, response: Response, wait: Wait = True
+) -> ChangeResult:
     """Add documents, or update those that are there; 422 if every row was refused."""
     check_size(len(wanted.documents))
     rows, source, only_known = wanted.documents, wanted.source, wanted.only_known
@@ -268,7 +253,7 @@ def _application() -> Job:
     responses=REFUSED | {202: {"model": ChangeResult, "description": "Received, gone soon"}},
 )
 async def delete_documents(
-    wanted: DeleteRequest, service: Served, response: Response, wait: Wait = True
+    wanted: models.DeleteRequest, service: Served, response: Response, wait: Wait = True
 ) -> ChangeResult:
     """Delete documents; ids that are unknown are among `rejected`, and 422 if all are."""
     check_size(len(wanted.ids))
@@ -289,12 +274,12 @@ async def delete_document(document_id: str, service: Served, response: Response,
 
 
 @router.post("/sync", tags=["documents"])
-async def sync_source(wanted: SyncRequest, service: Served) -> SyncResult:
+async def sync_source(wanted: models.SyncRequest, service: Served) -> SyncResult:
     """Make the index hold what the project's own source holds now; 422, and no change, if much of it is gone."""
     return await run_sync(_synced, service, wanted)
 
 
-def _synced(service: Service, wanted: SyncRequest) -> SyncResult:
+def _synced(service: Service, wanted: models.SyncRequest) -> SyncResult:
     from orchestration.live.sync import sync  # reading files is much to import
 
     def make() -> int | None:
@@ -333,7 +318,7 @@ def check_size(documents: int) -> None:
     if documents > MAX_DOCUMENTS:
         most = f"{MAX_DOCUMENTS:,}"
         told = f"{documents:,} documents at once, but this service takes at most {most}; send them in parts"
-        raise Refusal.with_status(413, told)
+        raise Refusal(told, 413)
 
 
 def require_accepted(receipt: Any) -> None:
@@ -341,7 +326,7 @@ def require_accepted(receipt: Any) -> None:
     if receipt.rejected and not (receipt.events or receipt.unchanged):
         first = receipt.rejected[0]
         message = f"no row was accepted ({receipt.received:,} came); row {first.row}: {first.reason}"
-        raise NothingAccepted(message, asdict(change_result(receipt, None)))
+        raise NothingAccepted(message, details=asdict(change_result(receipt, None)))
 
 
 def change_result(receipt: Any, generation: int | None) -> ChangeResult:
@@ -352,29 +337,29 @@ def change_result(receipt: Any, generation: int | None) -> ChangeResult:
 
 
 @router.get("/status", tags=["state"])
-async def status(service: Served) -> StatusResponse:
+async def status(service: Served) -> models.StatusResponse:
     """Generations, queues, and the ledger's account of documents and lag."""
     return await run_sync(_state, service)
 
 
 @router.get("/health", tags=["state"])
-async def health(service: Served, response: Response) -> HealthResponse:
+async def health(service: Served, response: Response) -> models.HealthResponse:
     """200 if a search can be answered, else 503 and why."""
     reason = await run_sync(_not_ready, service)
     response.status_code = 200 if reason is None else 503
-    return HealthResponse(live=True, ready=reason is None, reason=reason)
+    return models.HealthResponse(live=True, ready=reason is None, reason=reason)
 
 
 @router.get("/health/live", tags=["state"])
-async def liveness() -> HealthResponse:
+async def liveness() -> models.HealthResponse:
     """200 as long as the process answers."""
-    return HealthResponse(live=True, ready=False, reason="not looked at: ask /health")
+    return models.HealthResponse(live=True, ready=False, reason="not looked at: ask /health")
 
 
 @router.get("/metrics", tags=["state"], response_class=Response)
 async def metrics(service: Served) -> Response:
     """Prometheus's text format."""
-    return Response(await run_sync(service.metrics.text), media_type=CONTENT_TYPE_LATEST)
+    return Response(await run_sync(generate_latest, service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def _not_ready(service: Service) -> str | None:
@@ -385,9 +370,9 @@ def _not_ready(service: Service) -> str | None:
         return str(error)
 
 
-def _state(service: Service) -> StatusResponse:
+def _state(service: Service) -> models.StatusResponse:
     not_ready, freshness = _not_ready(service), service.freshness()
-    return StatusResponse(
+    return models.StatusResponse(
         ready=not_ready is None,
         reason=not_ready or service.failure,
         pid=os.getpid(),
@@ -410,11 +395,11 @@ def _default(service: Service) -> str | None:
         return None
 
 
-def _live_state(name: str, searcher: Searcher) -> LiveState:
+def _live_state(name: str, searcher: Searcher) -> models.LiveState:
     generation, seconds = searcher.generation, None
     with suppress(FileNotFoundError):  # an old generation whose folder is deleted already
         seconds = max(0.0, time.time() - (generation.folder / MANIFEST).stat().st_mtime)
-    return LiveState(
+    return models.LiveState(
         retriever=name,
         generation=generation.number,
         documents=generation.manifest["documents"],

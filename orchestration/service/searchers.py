@@ -72,7 +72,8 @@ class Searchers:
                 if name in kept:
                     self._renew(name)
                 else:
-                    self._forget(name)
+                    del self._open[name]
+                    self._failures.pop(name, None)
 
     def newest(self) -> tuple[str, int | None]:
         """Look at every pointer now. Returns the retriever that is searched by default and the generation that answers
@@ -97,7 +98,7 @@ class Searchers:
                 self._open[name] = Searcher.open(self.live, name)
             return self._open[name]
 
-    def _renew(self, name: str) -> Searcher:
+    def _renew(self, name: str) -> None:
         """Exchange if needed. While the new generation cannot be opened, the old one serves, and `failure` says so."""
         before = self._open[name]
         try:
@@ -107,16 +108,11 @@ class Searchers:
             if self._failures.get(name) != reason:
                 log.error("the new generation of %s cannot be opened, the old one stays: %s", name, reason)
             self._failures[name] = reason
-            return before
+            return
         if renewed is not before:
             self._open[name] = renewed
             self.swaps += 1
         self._failures.pop(name, None)
-        return renewed
-
-    def _forget(self, name: str) -> None:
-        for kept in (self._open, self._failures):
-            kept.pop(name, None)
 
 
 @dataclass(eq=False)

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
-from model_code.ledger.events import Feedback
 from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import existing_ledger
 from orchestration.live.status import canary, look_for_newest
@@ -50,10 +49,6 @@ class Metrics:
         for seconds in fresh_seconds:
             self.fresh.observe(seconds)
 
-    def text(self) -> bytes:
-        """The page."""
-        return generate_latest(self.registry)
-
 
 class Service:
     """One project's service; `start` and `stop` may be called again without effect."""
@@ -65,11 +60,9 @@ class Service:
         self.pool = SearchPool()
         self.metrics = Metrics()
         self._stopping = threading.Event()
-        self.upkeep = Upkeep(
-            project, lambda name: self._current_collection() if name == self.searchers.default() else None
-        )
-        self.writer = Writer(self._current_collection, self.searchers.newest, self.metrics.changed, self._spare)
-        self._collection: tuple[str, LiveCollection] | None = None
+        self.upkeep = Upkeep(project, lambda name: self.collection() if name == self.searchers.default() else None)
+        self.writer = Writer(self.collection, self.searchers.newest, self.metrics.changed, self._spare)
+        self._collection: LiveCollection | None = None
         self.freshness_failure: str | None = None  # why nobody could tell, when last asked, how fresh all is
         self._looked = (-1, -CANARY_SECONDS)  # the generation whose documents were searched for, and when
         self._making = threading.Lock()
@@ -82,7 +75,7 @@ class Service:
             return
         if self.not_ready() is None:
             self.searchers.current().search("warm", 1)  # the first search of a process is the slow one
-            self._current_collection().warm()
+            self.collection().warm()
         self.writer.start(resume=existing_ledger(self.project) is not None)
         threading.Thread(target=self._watch, name="watcher", daemon=True).start()
         self._running = True
@@ -111,21 +104,17 @@ class Service:
         does not answer: `failure` says why.
         """
         try:
-            return self._told(lambda: self._current_collection().status(), None)
+            return self._told(lambda: self.collection().status(), None)
         except NotReady:
             return None
 
-    def judge(self, said: Feedback) -> str:
-        """Keep a person's verdict on a hit; the one that counts."""
-        return self._current_collection().ledger.judge(said)
-
-    def _current_collection(self) -> LiveCollection:
+    def collection(self) -> LiveCollection:
         """The collection of the default retriever, which a promotion may have changed."""
         name = self.searchers.default()
         with self._making:
-            if self._collection is None or self._collection[0] != name:
-                self._collection = (name, LiveCollection(self.project, name))
-            return self._collection[1]
+            if self._collection is None or self._collection.retriever != name:
+                self._collection = LiveCollection(self.project, name)
+            return self._collection
 
     def _watch(self) -> None:
         """Look for generations that other processes make, so that no request pays for opening them."""
@@ -133,19 +122,19 @@ class Service:
             self.searchers.refresh()
 
     def _spare(self) -> bool:
-        """Keep up the other live retrievers, and delete old generations, a piece at a time."""
+        """Keep up the other live retrievers, and delete old generations, a piece at a time; whether there is more.
+
+        Behind the last piece search for a document of the newest batch, at most once in `CANARY_SECONDS`.
+        """
         more = self.upkeep.step()
         self.searchers.refresh()
-        if not more:
-            self._look_for_newest()
-        return more
-
-    def _look_for_newest(self) -> None:
-        """Search for a document of the newest batch, at most once in `CANARY_SECONDS`."""
+        if more:
+            return True
         searcher, now = self.searchers.current(), time.monotonic()
         if searcher.generation.number != self._looked[0] and now - self._looked[1] >= CANARY_SECONDS:
             self._looked = searcher.generation.number, now
-            look_for_newest(self.project, searcher, self._current_collection().seen)
+            look_for_newest(self.project, searcher, self.collection().seen)
+        return False
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """What has its value whenever the page of metrics is read."""
@@ -181,7 +170,7 @@ class Service:
         """0 if nothing waits, or no document ever arrived: to look makes no ledger."""
         if self._collection is None or existing_ledger(self.project) is None:
             return 0.0
-        return self._collection[1].seen.backlog().seconds or 0.0
+        return self._collection.seen.backlog().seconds or 0.0
 
     def _told(self, question: Callable[[], T], unknown: T) -> T:
         """The answer; `unknown` if the ledger gives none, which the pages that tell of failures must survive."""
