@@ -1,14 +1,17 @@
-"""Documents, queries and qrels: the lock of their source, and what was read, cleaned and merged from it."""
+"""Documents, queries and qrels: the lock of their source, what was read, queries that a model wrote, the verdict."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
 
-from assets.pages import Preview, first_rows
+from assets.pages import Preview, first_rows, learning_curve, report_of, table
 from assets.stage_assets import LOCK_KEY, Page, stage_assets
+from model_code.files import read_json
 from orchestration.pipeline.stages import Stage
 from orchestration.project import Project
+
+HELD_OUT = ("log_likelihood",)  # of held-out queries, what a generator's best step is chosen by
 
 
 def preview_corpus(folder: Path) -> Preview:
@@ -20,11 +23,34 @@ def preview_corpus(folder: Path) -> Preview:
     }
 
 
-CORPUS = Page("corpus", frozenset({"parquet", "pandera"}), preview_corpus)
+def preview_query_generator(folder: Path) -> Preview:
+    """The learning curve, if a generator was trained at all."""
+    if not report_of(folder)["trained"]:
+        return {"history": "no generator was trained (`pseudo_queries.training.base` is null)"}
+    return learning_curve(folder, HELD_OUT)
+
+
+def preview_pseudo_queries(folder: Path) -> Preview:
+    """First generated queries."""
+    columns = ["query_id", "document_id", "text", "kind"]
+    return {"first pseudo-queries": first_rows(folder / "pseudo_queries.parquet", columns)}
+
+
+def preview_acceptance(folder: Path) -> Preview:
+    """Each expectation with its bounds and what was observed."""
+    return {"verdict": table(read_json(folder / "verdict.json")["expectations"])}
+
+
+PAGES = {
+    "corpus": Page("corpus", frozenset({"parquet", "pandera"}), preview_corpus),
+    "query_generator": Page("corpus", frozenset({"torch"}), preview_query_generator),
+    "pseudo_queries": Page("corpus", frozenset({"parquet"}), preview_pseudo_queries),
+    "acceptance": Page("corpus", frozenset({"great_expectations"}), preview_acceptance),
+}
 
 
 def corpus_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
-    """`corpus_lock` and `corpus`."""
+    """`corpus_lock`, `corpus`, `query_generator`, `pseudo_queries` and `acceptance_verdict`."""
 
     @dg.asset(key=LOCK_KEY, group_name="corpus", kinds={"json"})
     def corpus_lock(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
@@ -35,4 +61,4 @@ def corpus_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDef
         facts = {name: value for name, value in lock.items() if isinstance(value, (str, int, float))}
         return dg.MaterializeResult(data_version=dg.DataVersion(lock["content_hash"]), metadata=facts)
 
-    return [corpus_lock, *stage_assets(project, table, {"corpus": CORPUS})]
+    return [corpus_lock, *stage_assets(project, table, PAGES)]

@@ -40,13 +40,14 @@ def preview_comparison(folder: Path) -> Preview:
 
 
 FIRST = 1  # before training: what it makes can be searched at once
-BASELINES = Page("evaluation", frozenset({"bm25"}), preview_metrics, priority=FIRST)
-EVALUATE = Page("retriever", frozenset({"trec"}), preview_metrics)
-FUSE = Page("retriever", frozenset({"trec"}), preview_metrics)
-COMPARISON = Page("evaluation", frozenset({"trec"}), preview_comparison)
+PAGES = {
+    "baselines": Page("evaluation", frozenset({"bm25"}), preview_metrics, priority=FIRST),
+    "evaluate": Page("retriever", frozenset({"trec"}), preview_metrics),
+    "fuse": Page("retriever", frozenset({"trec"}), preview_metrics),
+    "comparison": Page("evaluation", frozenset({"trec"}), preview_comparison),
+}
 
 
 def evaluation_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
     """`baselines`, `NAME/evaluation` of each retriever and each fusion, and `comparison`."""
-    pages = {"baselines": BASELINES, "evaluate": EVALUATE, "fuse": FUSE, "comparison": COMPARISON}
-    return stage_assets(project, table, pages)
+    return stage_assets(project, table, PAGES)

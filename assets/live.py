@@ -18,101 +18,54 @@ TRAINING_POOL = "gpu"  # a pilot is not in the writer's pool: documents arrive w
 SEARCHABLE, MEASURED, SYNCED = map(dg.AssetKey, ("searchable_documents", "measured_drift", "synced_source"))
 GUARDED = "before the switch, each added document and 20 older ones were found by their own vectors"
 Result = dg.MaterializeResult | dg.AssetCheckResult
+Served = dg.ResourceParam[Project]  # the project that the code location is loaded for
 
 
-def live_assets(project: Project, cron: str | None = None) -> list[dg.AssetsDefinition | dg.AssetSpec]:
-    """`live_generation`, `added_documents`, `drift_report`, `retrain_pilot`, `retrained_retriever`,
-    `retrained_champion`, `synced_source`, `searchable_documents` and `measured_drift`.
-
-    cron: when the source is synced; None: when a person asks.
-    """
-    adding = _generation(project), _added(project), _drift(project), _synced(project, cron)
-    return [*adding, _pilot(project), _retrained(project), _champion(project), *_reported()]
+def _check(name: str, asset: str, description: str, blocking: bool = False) -> dg.AssetCheckSpec:
+    return dg.AssetCheckSpec(name=name, asset=asset, description=description, blocking=blocking)
 
 
-def _reported() -> list[dg.AssetSpec]:
-    """What the sensor `freshness` reports as long as all is well: where it does not, or is dead, the policy fails."""
-    found = "Reported while every document is found within two minutes of its arrival."
-    looked_at = "Reported while fewer than `drift.minimum_batch` changes wait for a look at their drift."
-    return [
-        dg.AssetSpec(
-            key,
-            deps=[after],
-            group_name="live",
-            freshness_policy=dg.FreshnessPolicy.time_window(timedelta(minutes=fail), timedelta(minutes=warn)),
-            description=text,
-        )
-        for key, after, fail, warn, text in (
-            (SEARCHABLE, "added_documents", 10, 7, found),
-            (MEASURED, "drift_report", 60, 45, looked_at),
-        )
-    ]
+@dg.asset(group_name="live", kinds={"faiss"}, deps=["champion"])
+def live_generation(project: Served) -> dg.MaterializeResult:
+    """The champion's build as an immutable generation that searchers read."""
+    from orchestration.registry import release
 
-
-def _generation(project: Project) -> dg.AssetsDefinition:
-    @dg.asset(group_name="live", kinds={"faiss"}, deps=["champion"])
-    def live_generation(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        """The champion's build as an immutable generation that searchers read."""
-        from orchestration.registry import release
-
-        generation = release.open_live(project)
-        return dg.MaterializeResult(
-            data_version=dg.DataVersion(f"{generation.retriever}/{generation.number}"),
-            metadata={"retriever": generation.retriever, "generation": generation.number},
-        )
-
-    return live_generation
-
-
-def _added(project: Project) -> dg.AssetsDefinition:
-    @dg.asset(
-        group_name="live",
-        kinds={"faiss"},
-        partitions_def=BATCHES,
-        pool=WRITER_POOL,
-        check_specs=[_check("every_document_is_found", "added_documents", "Each added document is in the index.")],
+    generation = release.open_live(project)
+    return dg.MaterializeResult(
+        data_version=dg.DataVersion(f"{generation.retriever}/{generation.number}"),
+        metadata={"retriever": generation.retriever, "generation": generation.number},
     )
-    def added_documents(context: dg.AssetExecutionContext) -> Iterator[Result]:
-        """A batch of changes of the ledger, applied to the live collection as one new generation."""
-        from model_code.live.generation import held
-        from orchestration.live.collection import LiveCollection
-        from orchestration.live.status import look_for_newest
-        from orchestration.live.upkeep import Upkeep
-
-        collection = LiveCollection(project)
-        applied = collection.apply()
-        newest = look_for_newest(project, collection.writer.searcher, collection.seen) if applied else None
-        behind = Upkeep(project, {collection.retriever: collection}.get).finish(but=collection.retriever)
-        generation = applied.generation if applied else collection.generation
-        facts: dict[str, Any] = {"generation": generation.number, "documents": generation.manifest["documents"]}
-        facts |= {name: len(getattr(applied, name)) for name in ("added", "updated", "deleted")} if applied else {}
-        facts |= canary_facts(newest)
-        facts |= {f"{name} is behind": why for name, why in behind.items()}
-        yield dg.MaterializeResult(data_version=dg.DataVersion(f"{generation.retriever}/{generation.number}"),
-                                   metadata=facts)  # fmt: skip
-        changed = {*applied.added, *applied.updated} if applied else set()
-        missing = sorted(changed - held(collection.generation, changed, ()).keys())
-        yield dg.AssetCheckResult(passed=not missing, check_name="every_document_is_found",
-                                  metadata={"missing": missing[:20], "guard": GUARDED})  # fmt: skip
-
-    return added_documents
 
 
-def _synced(project: Project, cron: str | None) -> dg.AssetsDefinition:
-    in_time = dg.FreshnessPolicy.cron(cron, get_smallest_cron_interval(cron)) if cron else None
+@dg.asset(
+    group_name="live",
+    kinds={"faiss"},
+    partitions_def=BATCHES,
+    pool=WRITER_POOL,
+    check_specs=[_check("every_document_is_found", "added_documents", "Each added document is in the index.")],
+)
+def added_documents(context: dg.AssetExecutionContext, project: Served) -> Iterator[Result]:
+    """A batch of changes of the ledger, applied to the live collection as one new generation."""
+    from model_code.live.generation import held
+    from orchestration.live.collection import LiveCollection
+    from orchestration.live.status import look_for_newest
+    from orchestration.live.upkeep import Upkeep
 
-    @dg.asset(key=SYNCED, group_name="live", deps=["live_generation"], pool=WRITER_POOL, freshness_policy=in_time)
-    def synced_source(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        """The index made equal to its source, as `freshet sync` does."""
-        from orchestration.live.collection import LiveCollection
-        from orchestration.live.commands import CHANGES
-        from orchestration.live.sync import sync
-
-        outcome = sync(LiveCollection(project))
-        counts = {name: len(getattr(outcome, name)) for name in (*CHANGES, "rejected")}
-        return dg.MaterializeResult(metadata=counts | {"unchanged": outcome.unchanged})
-
-    return synced_source
+    collection = LiveCollection(project)
+    applied = collection.apply()
+    newest = look_for_newest(project, collection.writer.searcher, collection.seen) if applied else None
+    behind = Upkeep(project, {collection.retriever: collection}.get).finish(but=collection.retriever)
+    generation = applied.generation if applied else collection.generation
+    facts: dict[str, Any] = {"generation": generation.number, "documents": generation.manifest["documents"]}
+    facts |= {name: len(getattr(applied, name)) for name in ("added", "updated", "deleted")} if applied else {}
+    facts |= canary_facts(newest)
+    facts |= {f"{name} is behind": why for name, why in behind.items()}
+    yield dg.MaterializeResult(data_version=dg.DataVersion(f"{generation.retriever}/{generation.number}"),
+                               metadata=facts)  # fmt: skip
+    changed = {*applied.added, *applied.updated} if applied else set()
+    missing = sorted(changed - held(collection.generation, changed, ()).keys())
+    yield dg.AssetCheckResult(passed=not missing, check_name="every_document_is_found",
+                              metadata={"missing": missing[:20], "guard": GUARDED})  # fmt: skip
 
 
 def canary_facts(found: dict[str, Any] | None) -> dict[str, Any]:
@@ -121,102 +74,118 @@ def canary_facts(found: dict[str, Any] | None) -> dict[str, Any]:
                                      "newest_rank": found["rank"] or 0}  # fmt: skip
 
 
-def _drift(project: Project) -> dg.AssetsDefinition:
-    @dg.asset(
-        group_name="live",
-        partitions_def=BATCHES,
-        deps=["added_documents"],
-        check_specs=[_check("within_thresholds", "drift_report", "No measure of drift lies beyond its threshold.")],
-    )
-    def drift_report(context: dg.AssetExecutionContext) -> Iterator[Result]:
-        """How far what was added since the last report differs from what the retriever was trained on."""
-        from orchestration.freshness.drift import watch
+@dg.asset(
+    group_name="live",
+    partitions_def=BATCHES,
+    deps=["added_documents"],
+    check_specs=[_check("within_thresholds", "drift_report", "No measure of drift lies beyond its threshold.")],
+)
+def drift_report(project: Served) -> Iterator[Result]:
+    """How far what was added since the last report differs from what the retriever was trained on."""
+    from orchestration.freshness.drift import watch
 
-        watched = watch(project)
-        facts: dict[str, Any] = {
-            "decision": "add",
-            "why": "fewer than drift.minimum_batch documents since the last report",
-        }
-        if watched is not None:
-            facts = {"decision": watched.decision.action, "why": "; ".join(watched.decision.reasons)}
-            facts["report"] = dg.MetadataValue.md(f"```\n{watched.text}```")
-        yield dg.MaterializeResult(metadata=facts)
-        tripped = list(watched.tripped) if watched else []
-        yield dg.AssetCheckResult(
-            passed=not tripped,
-            check_name="within_thresholds",
-            severity=dg.AssetCheckSeverity.WARN,
-            metadata={"tripped": tripped},
-        )
-
-    return drift_report
-
-
-def _pilot(project: Project) -> dg.AssetsDefinition:
-    @dg.asset(group_name="live", kinds={"pytorch"}, partitions_def=PILOTS, pool=TRAINING_POOL)
-    def retrain_pilot(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
-        """A retrain on a sample of what is live, judged by the queries that new documents came with."""
-        from orchestration.freshness.pilot import pilot_for_drift
-
-        answer = pilot_for_drift(project, context.partition_key, context.log.info, context.run_id)
-        return dg.MaterializeResult(metadata={"what happened": answer})
-
-    return retrain_pilot
-
-
-def _retrained(project: Project) -> dg.AssetsDefinition:
-    gate = _check("gate", "retrained_retriever", "Old documents found as well as before, new ones better.", True)
-
-    spec = dg.AssetSpec(
-        "retrained_retriever",
-        group_name="live",
-        kinds={"pytorch", "mlflow"},
-        skippable=True,
-        description="Everything that is live, trained and evaluated anew in a temporary workspace; registered as "
-        "challenger. A backfill trains nothing, as what a partition trained on is no longer what is live.",
+    watched = watch(project)
+    facts: dict[str, Any] = {"decision": "add", "why": "fewer than drift.minimum_batch documents since the last report"}
+    if watched is not None:
+        facts = {"decision": watched.decision.action, "why": "; ".join(watched.decision.reasons)}
+        facts["report"] = dg.MetadataValue.md(f"```\n{watched.text}```")
+    yield dg.MaterializeResult(metadata=facts)
+    tripped = list(watched.tripped) if watched else []
+    yield dg.AssetCheckResult(
+        passed=not tripped,
+        check_name="within_thresholds",
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"tripped": tripped},
     )
 
-    @dg.multi_asset(specs=[spec], can_subset=True, partitions_def=RETRAINS, pool=TRAINING_POOL, check_specs=[gate])
-    def retrained_retriever(context: dg.AssetExecutionContext) -> Iterator[Result]:
-        from orchestration.freshness.retrain import finish, judge, prepare
 
-        if BACKFILL in context.run.tags:
-            return
-        ready = prepare(project, context.partition_key, context.log.info, context.run_id)
-        verdict = judge(ready)
-        if not verdict.passed:
-            finish(ready, verdict, context.run_id)
-        yield dg.MaterializeResult(
-            data_version=dg.DataVersion(ready.challenger.key),
-            metadata={**ready.plan.summary(), "version": ready.challenger.version},
-        )
-        yield dg.AssetCheckResult(
-            passed=verdict.passed, check_name="gate", metadata={"what happened": "; ".join(verdict.reasons)}
-        )
+@dg.asset(group_name="live", kinds={"pytorch"}, partitions_def=PILOTS, pool=TRAINING_POOL)
+def retrain_pilot(context: dg.AssetExecutionContext, project: Served) -> dg.MaterializeResult[None]:
+    """A retrain on a sample of what is live, judged by the queries that new documents came with."""
+    from orchestration.freshness.pilot import pilot_for_drift
 
-    return retrained_retriever
+    answer = pilot_for_drift(project, context.partition_key, context.log.info, context.run_id)
+    return dg.MaterializeResult(metadata={"what happened": answer})
 
 
-def _champion(project: Project) -> dg.AssetsDefinition:
-    @dg.asset(
-        group_name="live",
-        kinds={"mlflow"},
-        partitions_def=RETRAINS,
-        deps=["retrained_retriever"],
-        pool=WRITER_POOL,
+RETRAINED = dg.AssetSpec(
+    "retrained_retriever",
+    group_name="live",
+    kinds={"pytorch", "mlflow"},
+    skippable=True,
+    description="Everything that is live, trained and evaluated anew in a temporary workspace; registered as "
+    "challenger. A backfill trains nothing, as what a partition trained on is no longer what is live.",
+)
+GATE = _check("gate", "retrained_retriever", "Old documents found as well as before, new ones better.", blocking=True)
+
+
+@dg.multi_asset(specs=[RETRAINED], can_subset=True, partitions_def=RETRAINS, pool=TRAINING_POOL, check_specs=[GATE])
+def retrained_retriever(context: dg.AssetExecutionContext, project: Served) -> Iterator[Result]:
+    """Make what `RETRAINED` describes, and answer its gate."""
+    from orchestration.freshness.retrain import finish, judge, prepare
+
+    if BACKFILL in context.run.tags:
+        return
+    ready = prepare(project, context.partition_key, context.log.info, context.run_id)
+    verdict = judge(ready)
+    if not verdict.passed:
+        finish(ready, verdict, context.run_id)
+    yield dg.MaterializeResult(
+        data_version=dg.DataVersion(ready.challenger.key),
+        metadata={**ready.plan.summary(), "version": ready.challenger.version},
     )
-    def retrained_champion(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        """The challenger that passed the gate: champion, live with all that arrived meanwhile, and in the ledger."""
-        from orchestration.freshness.retrain import finish, prepared
-
-        done = finish(prepared(project, context.partition_key))  # trains nothing: it holds the one writer's place
-        return dg.MaterializeResult(
-            data_version=dg.DataVersion(done.challenger.key),
-            metadata={"what happened": done.summary, "generation": done.generation or "unchanged"},
-        )
-
-    return retrained_champion
+    yield dg.AssetCheckResult(
+        passed=verdict.passed, check_name="gate", metadata={"what happened": "; ".join(verdict.reasons)}
+    )
 
 
-def _check(name: str, asset: str, description: str, blocking: bool = False) -> dg.AssetCheckSpec:
-    return dg.AssetCheckSpec(name=name, asset=asset, description=description, blocking=blocking)
+@dg.asset(
+    group_name="live",
+    kinds={"mlflow"},
+    partitions_def=RETRAINS,
+    deps=["retrained_retriever"],
+    pool=WRITER_POOL,
+)
+def retrained_champion(context: dg.AssetExecutionContext, project: Served) -> dg.MaterializeResult:
+    """The challenger that passed the gate: champion, live with all that arrived meanwhile, and in the ledger."""
+    from orchestration.freshness.retrain import finish, prepared
+
+    done = finish(prepared(project, context.partition_key))  # trains nothing: it holds the one writer's place
+    return dg.MaterializeResult(
+        data_version=dg.DataVersion(done.challenger.key),
+        metadata={"what happened": done.summary, "generation": done.generation or "unchanged"},
+    )
+
+
+@dg.asset(key=SYNCED, group_name="live", deps=["live_generation"], pool=WRITER_POOL)
+def synced_source(project: Served) -> dg.MaterializeResult:
+    """The index made equal to its source, as `freshet sync` does."""
+    from orchestration.live.collection import LiveCollection
+    from orchestration.live.commands import CHANGES
+    from orchestration.live.sync import sync
+
+    outcome = sync(LiveCollection(project))
+    counts = {name: len(getattr(outcome, name)) for name in (*CHANGES, "rejected")}
+    return dg.MaterializeResult(metadata=counts | {"unchanged": outcome.unchanged})
+
+
+def _reported(key: dg.AssetKey, after: str, warn: int, fail: int, description: str) -> dg.AssetSpec:
+    """What the sensor `freshness` reports while all is well: where it does not, or is dead, the policy fails."""
+    policy = dg.FreshnessPolicy.time_window(timedelta(minutes=fail), timedelta(minutes=warn))
+    return dg.AssetSpec(key, deps=[after], group_name="live", freshness_policy=policy, description=description)
+
+
+REPORTED = (
+    _reported(SEARCHABLE, "added_documents", 7, 10,
+              "Reported while every document is found within two minutes of its arrival."),
+    _reported(MEASURED, "drift_report", 45, 60,
+              "Reported while fewer than `drift.minimum_batch` changes wait for a look at their drift."),
+)  # fmt: skip
+
+
+def live_assets(cron: str | None) -> list[dg.AssetsDefinition | dg.AssetSpec]:
+    """All of these; cron: when the source is synced, None: when a person asks."""
+    in_time = dg.FreshnessPolicy.cron(cron, get_smallest_cron_interval(cron)) if cron else None
+    synced = synced_source.map_asset_specs(lambda spec: spec.replace_attributes(freshness_policy=in_time))
+    adding = live_generation, added_documents, drift_report, synced
+    return [*adding, retrain_pilot, retrained_retriever, retrained_champion, *REPORTED]

@@ -6,9 +6,7 @@ import dagster as dg
 
 from assets.corpus import corpus_assets
 from assets.evaluation import evaluation_assets
-from assets.hierarchy import hierarchy_assets
 from assets.live import live_assets
-from assets.queries import query_assets
 from assets.registry import alias_job, registry_assets
 from assets.retrievers import retriever_assets
 from orchestration import parameters
@@ -28,17 +26,16 @@ def definitions(project: Project) -> dg.Definitions:
             lambda spec: spec.replace_attributes(owners=["team:freshet"]),
             [
                 *corpus_assets(project, table),
-                *query_assets(project, table),
-                *hierarchy_assets(project, table),
                 *retriever_assets(project, table),
                 *evaluation_assets(project, table),
                 *registry_assets(project, table),
-                *live_assets(project, settings.live.sync),
+                *live_assets(settings.live.sync),
             ],
         ),
         jobs=[*jobs(table), *live, alias],
         schedules=sync_schedule(project, settings.live.sync),
         sensors=sensors(project, live, alias),
+        resources={"project": project},
         executor=dg.in_process_executor,
     )
 

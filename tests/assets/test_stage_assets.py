@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 
-from assets.retrievers import INDEX as PAGE
-from assets.retrievers import TRAIN as TRAINED
+from assets.retrievers import PAGES
 from assets.stage_assets import asset_key, check_result, stage_assets
 from model_code.contracts.registry import CONTRACTS
 from model_code.contracts.rules import require
@@ -61,7 +60,7 @@ def test_each_stage_is_a_step_and_what_cannot_pass_by_itself_is_not_tried_again(
     monkeypatch.setattr(PlannedBuild, "bring", fail)
     monkeypatch.setattr("assets.stage_assets.RETRY", dg.RetryPolicy(max_retries=1, delay=0))
     table = [TRAIN.of("hce"), INDEX.of("hce")]
-    assets = stage_assets(project, table, {"train": TRAINED, "index": PAGE})
+    assets = stage_assets(project, table, PAGES)
     assert [one.node_def.name for one in assets] == ["hce__encoder", "hce__index"]
     with dg.DagsterInstance.ephemeral() as instance:
         result = dg.materialize(assets, instance=instance, raise_on_error=False)
@@ -79,7 +78,7 @@ def test_what_has_not_changed_keeps_its_page_and_is_not_drawn_again(project, mon
     monkeypatch.setattr("orchestration.pipeline.runs.find_run", lambda project, key: None)
     monkeypatch.setitem(CONTRACTS, "index", lambda context: None)
     monkeypatch.setattr("assets.stage_assets.report_of", lambda folder: {"passages": 3})
-    page = replace(PAGE, preview=lambda folder: drawn.append(dict(now)) or {"picture": f"drawn {len(drawn)}"})
+    page = replace(PAGES["index"], preview=lambda folder: drawn.append(dict(now)) or {"picture": f"drawn {len(drawn)}"})
     asset = stage_assets(project, [INDEX.of("hce")], {"index": page})
 
     def shown():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dagster as dg
 import pytest
 
-from assets.live import PILOTS, live_assets
+from assets.live import PILOTS, retrain_pilot
 from model_code.drift.ladder import Past
 from model_code.evaluation.promotion import Verdict
 from model_code.ledger.work import EventRange, WorkKind, WorkState
@@ -165,10 +165,9 @@ def test_one_that_trains_for_long_is_heard_although_another_is_called_for(projec
 def test_dagster_shows_its_answer(project, monkeypatch):
     answering(monkeypatch)
     key = asked_by_drift(project)
-    asset = next(one for one in live_assets(project) if one.key == dg.AssetKey("retrain_pilot"))
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions(PILOTS.name, [key])
-        done = dg.materialize([asset], partition_key=key, instance=instance)
+        done = dg.materialize([retrain_pilot], resources={"project": project}, partition_key=key, instance=instance)
     (made,) = done.get_asset_materialization_events()
     assert made.materialization.metadata["what happened"].value.startswith("a retrain is due")
     assert steps(project) == ["retrain"]

@@ -10,7 +10,7 @@ import shutil
 import dagster as dg
 import pytest
 
-from assets.live import RETRAINS, live_assets
+from assets.live import RETRAINS, retrained_champion
 from model_code.drift.ladder import Past
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
@@ -91,10 +91,10 @@ def test_its_promotion_builds_nothing(project, monkeypatch):
     assert (again.plan, again.challenger.version) == (ready.plan, ready.challenger.version)
     assert again.workspace == Project(project.state / "retraining" / KEY / "project", project.root)
     asked = promoting(monkeypatch, project)
-    asset = next(one for one in live_assets(project) if one.key == dg.AssetKey("retrained_champion"))
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions(RETRAINS.name, [KEY])
-        assert dg.materialize([asset], partition_key=KEY, instance=instance).success
+        given = {"project": project}
+        assert dg.materialize([retrained_champion], resources=given, partition_key=KEY, instance=instance).success
     assert [one.version for one in asked] == ["7"], "its own version, whichever has the alias"
 
 

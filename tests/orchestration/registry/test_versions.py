@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from assets.live import live_assets
+from assets.live import live_generation
 from assets.registry import registry_assets
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
@@ -152,8 +152,9 @@ def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(track
     monkeypatch.setattr(release, "best_on_dev", lambda project, settings: build.retriever)
     monkeypatch.setattr(release.parameters, "load", lambda path: SimpleNamespace(promotion=RULES, seed=0, built=()))
     before = history.read(tracked_project)
-    assets = [*registry_assets(tracked_project, ()), *live_assets(tracked_project)]
-    result = dg.materialize(assets, selection=["registered_retriever", "champion", "live_generation"])
+    assets = [*registry_assets(tracked_project, ()), live_generation]
+    chosen = ["registered_retriever", "champion", "live_generation"]
+    result = dg.materialize(assets, resources={"project": tracked_project}, selection=chosen)
     (shown,) = result.asset_materializations_for_node("champion")
     assert shown.metadata["passed"].value
     assert shown.metadata["champion"].value == "version 1 (hce)"

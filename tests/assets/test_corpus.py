@@ -1,8 +1,8 @@
-"""Guards what the pages of the queries' assets show of a query generator, trained or not."""
+"""Guards what the pages of the corpus's assets show of a query generator, trained or not."""
 
 from __future__ import annotations
 
-from assets.queries import preview_query_generator
+from assets.corpus import preview_query_generator
 from model_code.files import write_json
 
 
