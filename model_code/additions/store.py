@@ -21,14 +21,13 @@ from model_code import words
 from model_code.documents import Change, Document
 from model_code.dsi.vectors import sums_of
 from model_code.encoding.encoder import Encoder
-from model_code.files import canonical_json, hash_text, read_json, replacing
+from model_code.files import MANIFEST, canonical_json, hash_text, read_json, read_manifest, replacing, seal, verify
 from model_code.incdsi.adder import NewDocument
 from model_code.incdsi.state import IncDsiState, deviation
 from model_code.live.generation import DOCUMENTS, Generation, read_columns, removed_by_part
 from model_code.live.part import Base, Part, Refined
 from model_code.live.searcher import Searcher
 from model_code.live.writer import new_passages
-from model_code.manifest import MANIFEST, read_manifest, seal, verify
 from model_code.retrievers.dsi import DsiRetriever
 from model_code.scale.encoding import encode_resumably
 from model_code.settings import require

@@ -26,11 +26,10 @@ from model_code.contracts.rules import (
     validate,
 )
 from model_code.evaluation.metrics import metrics_among
-from model_code.files import read_json
+from model_code.files import MANIFEST, read_json, verify
 from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, TOPICS, Hierarchy
 from model_code.index.token_signs import BITS, STARTS, TokenSigns
 from model_code.lexical.settings import EMBEDDED
-from model_code.manifest import MANIFEST, verify
 from model_code.retrievers.kinds import Kind
 
 LEARNED = ("vectors.npy", "representatives.npy")

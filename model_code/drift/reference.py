@@ -16,8 +16,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from model_code.drift.settings import DriftSettings
-from model_code.files import read_json, replacing, write_json
-from model_code.manifest import read_manifest, seal, verify
+from model_code.files import read_json, read_manifest, replacing, seal, verify, write_json
 
 FORMAT, KIND = 7, "drift_reference"
 TENSORS, QUESTIONS = "drift_reference.safetensors", "questions.json"

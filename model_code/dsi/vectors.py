@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from model_code.files import replacing
-from model_code.manifest import add_facts
+from model_code.files import add_facts, replacing
 
 KIND, REPRESENTATIVES = "dsi", "representatives.npy"
 

@@ -22,12 +22,11 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from model_code.errors import FreshetError
-from model_code.files import canonical_json, hash_text, read_json, replacing, write_text
+from model_code.files import canonical_json, hash_text, read_json, read_manifest, replacing, seal, verify, write_text
 from model_code.index.id_map import IdMap, numbering
 from model_code.index.settings import Bm25Settings
 from model_code.index.terms import terms_of
 from model_code.index.top_k import best_passages, top_k
-from model_code.manifest import read_manifest, seal, verify
 from model_code.retriever import Ranking, Retriever, TokenMatch
 
 FORMAT, KIND = 1, "bm25"

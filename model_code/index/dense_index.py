@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.files import read_json, replacing, write_text
+from model_code.files import read_json, read_manifest, replacing, seal, verify, write_text
 from model_code.index.id_map import IdMap
 from model_code.index.settings import ALWAYS_EXACT, IndexSettings
 from model_code.index.token_signs import TokenSigns
 from model_code.index.top_k import SPARE, best_passages, each_top_k, nearest, search_kept, top_k
-from model_code.manifest import read_manifest, seal, verify
 from model_code.retriever import Ranking
 
 FORMAT, KIND = 2, "dense"

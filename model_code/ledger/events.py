@@ -1,13 +1,10 @@
-"""What goes into the log and comes out of it, as plain values."""
+"""What goes into the log, and where a generation stands in it, as plain values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from model_code.documents import Change, Document, Remove
 from model_code.files import hash_text
 
 ANOTHER = "another log"  # why a position is none of a log's own
@@ -75,45 +72,6 @@ class Receipt:
     unchanged: int
     rejected: tuple[Rejection, ...]
     events: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Event:
-    """A line of the log: a document was put (with its `payload`) or removed.
-
-    received: seconds since 1970; again: the event that this one repeats, which waited while a revert came; state: what
-    became of it in the generation that was asked about, None for what a revert appended and where nothing was asked.
-    """
-
-    id: int
-    kind: str
-    document_id: str
-    content_hash: str
-    payload: Mapping[str, Any] | None
-    source: str
-    received: float
-    again: int | None = None
-    state: EventState | None = None
-
-    @property
-    def document(self) -> Document | None:
-        """The document as it arrived; None for a removal, and for what was erased."""
-        put = self.kind == EventKind.PUT and self.payload is not None
-        return Document.from_payload(self.document_id, self.payload) if put else None
-
-    @property
-    def change(self) -> Change:
-        """The event as the live collection's writer takes it."""
-        return self.document or Remove(self.document_id)
-
-
-def mark(event: int, received: float, document_id: str, content_hash: str) -> str:
-    """Eight hexadecimal digits that tell an event from those that other logs have under its number.
-
-    >>> mark(1, 0.1, "a", "b")
-    'c85b8cf8'
-    """
-    return hash_text(f"{event} {received!r} {document_id} {content_hash}")[:8]
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from model_code.ledger.database import (
 )
 from model_code.ledger.events import (
     ANOTHER,
-    Event,
     EventKind,
     EventState,
     Feedback,
@@ -39,6 +38,7 @@ from model_code.ledger.events import (
 )
 from model_code.ledger.states import (
     IS_CHANGE,
+    Event,
     LogView,
     Revert,
     contains,

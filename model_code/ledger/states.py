@@ -1,4 +1,4 @@
-"""What became of events in one generation. Nothing of it is stored: it follows from where the generation stands.
+"""Events, and what became of them in one generation. That is stored nowhere: it follows from where it stands.
 
 A revert appends a block: compensations, then the event of the revert itself. So history only grows, and what counts at
 a position, or leads from there to the end, is a list of a few intervals.
@@ -15,8 +15,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from model_code.documents import Document
+from model_code.files import hash_text
 from model_code.ledger.database import IS_AGAIN, IS_REVERT, Database, chunks, events, log, rejections
-from model_code.ledger.events import Event, EventKind, EventState, Position, Standing, mark
+from model_code.ledger.events import EventKind, EventState, Position, Standing
 
 REVERTS = sa.select(events.c.id, events.c.payload).where(IS_REVERT).order_by(events.c.id)
 IS_CHANGE = events.c.kind != EventKind.REVERT
@@ -33,6 +34,31 @@ MARKED = sa.select(events.c.received, events.c.document_id, events.c.content_has
 ROWS = 1000  # contents that are held in memory at a time
 Interval = tuple[int, int]
 """The events after the first number, up to the second."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of the log: a document was put (with its `payload`) or removed.
+
+    received: seconds since 1970; again: the event that this one repeats, which waited while a revert came; state: what
+    became of it in the generation that was asked about, None for what a revert appended and where nothing was asked.
+    """
+
+    id: int
+    kind: str
+    document_id: str
+    content_hash: str
+    payload: Mapping[str, Any] | None
+    source: str
+    received: float
+    again: int | None = None
+    state: EventState | None = None
+
+    @property
+    def document(self) -> Document | None:
+        """The document as it arrived; None for a removal, and for what was erased."""
+        put = self.kind == EventKind.PUT and self.payload is not None
+        return Document.from_payload(self.document_id, self.payload) if put else None
 
 
 @dataclass(frozen=True)
@@ -289,6 +315,15 @@ def repeats_of(connection: sa.Connection) -> dict[int, list[int]]:
     ):
         found.setdefault(again, [again]).append(event)
     return found
+
+
+def mark(event: int, received: float, document_id: str, content_hash: str) -> str:
+    """Eight hexadecimal digits that tell an event from those that other logs have under its number.
+
+    >>> mark(1, 0.1, "a", "b")
+    'c85b8cf8'
+    """
+    return hash_text(f"{event} {received!r} {document_id} {content_hash}")[:8]
 
 
 def position_at(connection: sa.Connection, event: int) -> Position:

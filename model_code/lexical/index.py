@@ -29,11 +29,10 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.files import read_json, replacing, write_json, write_text
+from model_code.files import read_json, read_manifest, replacing, seal, verify, write_json, write_text
 from model_code.index.id_map import IdMap
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.settings import EMBEDDED, LexicalSettings, MainSearch
-from model_code.manifest import read_manifest, seal, verify
 from model_code.progress import Progress, silent
 from model_code.retriever import Ranking, Retriever, Search, TokenMatch
 from model_code.scale.encoding import keep_shards

@@ -13,7 +13,7 @@ import numpy as np
 
 from model_code.corpus.passages import TextRules
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.files import read_json
+from model_code.files import MANIFEST, read_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, TOPICS, Hierarchy
 from model_code.index.id_map import IdMap
 from model_code.ledger.events import Standing
@@ -29,7 +29,6 @@ from model_code.live.generation import (
     write_documents,
 )
 from model_code.live.part import Placements, recentred
-from model_code.manifest import MANIFEST
 from model_code.retrievers.kinds import open_retriever
 
 

@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from model_code.errors import Damaged, FreshetError
-from model_code.files import fsync, fsync_tree, syncing_later, write_text
+from model_code.files import MANIFEST, fsync, fsync_tree, seal, syncing_later, write_text
 from model_code.ledger.events import Standing
 from model_code.live.generation import DOCUMENTS, FORMAT, REPAIR, Generation
-from model_code.manifest import MANIFEST, seal
 from model_code.settings import require
 
 LIVE, CURRENT, GENERATIONS = "live", "current", "generations"

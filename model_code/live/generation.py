@@ -16,10 +16,9 @@ from typing import Any
 from model_code.corpus.passages import TextRules
 from model_code.documents import Document, canonical_fields
 from model_code.errors import Damaged, FreshetError
-from model_code.files import read_json, replacing, write_text
+from model_code.files import MANIFEST, read_json, read_manifest, replacing, verify, verify_file, write_text
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.ledger.events import Position, Standing
-from model_code.manifest import MANIFEST, read_manifest, verify, verify_file
 
 FORMAT = 4
 FORMATS = (FORMAT, 3)  # those of 3 do not say where they stand; the log does

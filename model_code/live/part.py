@@ -13,7 +13,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.files import read_json, replacing, write_json
+from model_code.files import MANIFEST, read_json, replacing, write_json
 from model_code.hierarchy.tree import TOPICS, Hierarchy
 from model_code.index.id_map import IdMap
 from model_code.live.collection import Reading
@@ -27,7 +27,6 @@ from model_code.live.generation import (
     Generation,
     read_columns,
 )
-from model_code.manifest import MANIFEST
 from model_code.retrievers.base import IndexedRetriever, Segment
 from model_code.retrievers.kinds import Kind, open_retriever
 

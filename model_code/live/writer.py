@@ -13,7 +13,7 @@ from typing import Any
 
 from model_code.corpus.passages import TextRules
 from model_code.documents import Change, Document
-from model_code.files import read_json, write_text
+from model_code.files import MANIFEST, read_json, verify_file, write_text
 from model_code.ledger.events import Standing
 from model_code.live.collection import OF_BUILD, Collection
 from model_code.live.generation import (
@@ -31,7 +31,6 @@ from model_code.live.generation import (
 )
 from model_code.live.part import Base, Part, PartView, Placements, Refined, open_segment
 from model_code.live.searcher import Searcher
-from model_code.manifest import MANIFEST, verify_file
 from model_code.retrievers.base import NewPassages, Refine
 
 

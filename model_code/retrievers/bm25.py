@@ -13,10 +13,9 @@ from typing import Any, Self
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.files import read_json, write_json
+from model_code.files import MANIFEST, read_json, write_json
 from model_code.index.bm25 import Bm25, Bm25Query, Bm25Segment
 from model_code.index.settings import Bm25Settings
-from model_code.manifest import MANIFEST
 from model_code.retriever import Retriever
 from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment, with_small_together
 

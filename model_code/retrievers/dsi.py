@@ -17,9 +17,8 @@ from model_code.context import StageContext
 from model_code.dsi.vectors import KIND, REPRESENTATIVES, complete, document_means
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
-from model_code.files import read_json
+from model_code.files import MANIFEST, add_facts, read_json
 from model_code.index.dense_index import DenseIndex
-from model_code.manifest import MANIFEST, add_facts
 from model_code.retrievers import dense
 from model_code.retrievers.base import NewPassages
 from model_code.retrievers.dense import DenseRetriever

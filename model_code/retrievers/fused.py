@@ -30,9 +30,8 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from model_code.errors import FreshetError
-from model_code.files import canonical_json, hash_text, read_json, write_json
+from model_code.files import MANIFEST, canonical_json, hash_text, read_json, read_manifest, seal, write_json
 from model_code.index.terms import AUTO
-from model_code.manifest import MANIFEST, read_manifest, seal
 from model_code.retriever import LATE, Ranking, Retriever, TokenMatch, ranked
 from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment
 from model_code.retrievers.dense import DenseRetriever

@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
-from model_code.files import read_json
-from model_code.manifest import MANIFEST
+from model_code.files import MANIFEST, read_json
 from model_code.retrievers.base import IndexedRetriever
 
 Kind = Literal["dense", "lexical", "dsi"]

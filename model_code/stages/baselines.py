@@ -20,7 +20,7 @@ from model_code.context import StageContext
 from model_code.corpus.tables import Judgements, judged, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.scores import VARIANTS
-from model_code.manifest import add_facts
+from model_code.files import add_facts
 from model_code.queries.pseudo_queries import expanded_texts, generated_queries
 from model_code.retriever import Ranking, Search
 from model_code.retrievers import bm25

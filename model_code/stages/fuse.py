@@ -26,8 +26,7 @@ from model_code.errors import FreshetError
 from model_code.evaluation.metrics import Run, evaluate_run
 from model_code.evaluation.scores import VARIANTS
 from model_code.evaluation.system_evaluation import sample_queries
-from model_code.files import hash_text
-from model_code.manifest import add_facts
+from model_code.files import add_facts, hash_text
 from model_code.retriever import LATE, Retriever
 from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment
 from model_code.retrievers.fused import FusedSearch, Fusion, Scale, build_folders, leaving_out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from model_code.context import StageContext, leave_out, left_out
-from model_code.manifest import add_facts
+from model_code.files import add_facts
 from model_code.retrievers.kinds import PRECISION, module
 
 

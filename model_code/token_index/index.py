@@ -18,10 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.files import read_json, replacing, write_text
+from model_code.files import read_json, read_manifest, replacing, seal, verify, write_text
 from model_code.index.id_map import IdMap
 from model_code.index.top_k import top_k
-from model_code.manifest import read_manifest, seal, verify
 from model_code.retriever import Ranking
 from model_code.token_index.bags import Bags
 from model_code.token_index.postings import BLOCK, PARTS, Packed, Postings, QueryBatch, Sparse, exact, lengths

@@ -20,7 +20,7 @@ from model_code.drift.ladder import Decision, Past, decide
 from model_code.drift.measures import OldScores, Paired, crowding, reciprocal_ranks, refined
 from model_code.drift.reference import FORMAT, DriftReference, Question, Questions
 from model_code.drift.report import Arrivals, Report, make_report
-from model_code.files import canonical_json, hash_text
+from model_code.files import MANIFEST, canonical_json, hash_text
 from model_code.ledger.work import EventRange, WorkKind, WorkState
 from model_code.live.generation import (
     DOCUMENTS,
@@ -31,7 +31,6 @@ from model_code.live.generation import (
     trained_documents,
 )
 from model_code.live.searcher import Searcher
-from model_code.manifest import MANIFEST
 from orchestration import parameters
 from orchestration.freshness.queries import (
     answers,
@@ -51,9 +50,8 @@ from orchestration.parameters import Parameters
 from orchestration.project import Project, file_lock
 
 if TYPE_CHECKING:
-    from model_code.ledger.events import Event
     from model_code.ledger.ledger import Ledger
-    from model_code.ledger.states import LogView
+    from model_code.ledger.states import Event, LogView
 
 SCORED = 600  # old documents whose queries every report searches, as the measure of what new ones should reach
 PROTECTED = 300  # queries, searched again for every report

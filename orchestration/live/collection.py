@@ -20,7 +20,7 @@ from model_code.additions.settings import AdditionSettings
 from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.rows import printable
 from model_code.corpus.settings import CorpusSettings
-from model_code.documents import Change, Document
+from model_code.documents import Change, Document, Remove
 from model_code.errors import FreshetError
 from model_code.ledger.events import EventKind, Position, Receipt, Rejection, Standing
 from model_code.live.collection import Collection, default_retriever, retrievers, set_default_retriever
@@ -259,7 +259,8 @@ def apply_pending(writer: LiveWriter, standing: Standing, pending: Pending) -> A
     sources = sorted({event.source for event in events})
     provenance = {"sources": sources, "events": [events[0].id, events[-1].id]}
     standing = replace(standing, position=pending.position, replay=False)
-    return writer.apply([event.change for event in events], standing, provenance, everything_is_found)
+    changes = [event.document or Remove(event.document_id) for event in events]
+    return writer.apply(changes, standing, provenance, everything_is_found)
 
 
 def subscribers(project: Project) -> list[str]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from model_code.documents import Change, Document
 from model_code.errors import Damaged, FreshetError
-from model_code.files import read_json, write_text
+from model_code.files import MANIFEST, read_json, write_text
 from model_code.ledger.events import ANOTHER, Standing
 from model_code.live.collection import CURRENT, GENERATIONS, Collection, default_retriever, set_default_retriever
 from model_code.live.generation import (
@@ -32,7 +32,6 @@ from model_code.live.generation import (
     read_columns,
     removed_by_part,
 )
-from model_code.manifest import MANIFEST
 from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import (
     DAMAGED,

@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from model_code.files import hash_path, read_json, write_json
+from model_code.files import MANIFEST, hash_path, read_json, write_json
 from model_code.ledger.events import Position
 from model_code.live.collection import Collection, default_retriever
 from model_code.live.generation import Generation, added_since_training
-from model_code.manifest import MANIFEST
 from orchestration.live.ledger import existing_ledger, standing_of
 from orchestration.project import Project
 

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from model_code.files import read_json, write_json
+from model_code.files import MANIFEST, read_json, write_json
 from model_code.ledger.events import EventState
-from model_code.manifest import MANIFEST
 from orchestration.live.ledger import own_ledger, standing_of
 from orchestration.project import Project
 

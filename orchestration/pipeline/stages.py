@@ -8,7 +8,7 @@ from typing import Literal
 
 from model_code.errors import FreshetError
 
-GROUND = ("context", "documents", "errors", "files", "manifest", "progress", "retriever", "settings", "words")
+GROUND = ("context", "documents", "errors", "files", "progress", "retriever", "settings", "words")
 BASE_CODE = tuple(f"model_code/{name}.py" for name in GROUND)  # on which every package of `model_code` stands
 
 

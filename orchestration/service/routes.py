@@ -32,11 +32,11 @@ from freshet.results import (
 )
 from model_code.documents import Document
 from model_code.errors import FreshetError
+from model_code.files import MANIFEST
 from model_code.ledger.events import Feedback, Opinion, Receipt
 from model_code.live.collection import retrievers
 from model_code.live.searcher import Searcher
 from model_code.live.texts import require_queries
-from model_code.manifest import MANIFEST
 from model_code.settings import require
 from orchestration.live.collection import LiveCollection
 from orchestration.service import models

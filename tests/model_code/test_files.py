@@ -1,4 +1,5 @@
-"""Guards what is on the disk when: a file replaced whole or not at all, and a folder whose files wait for one sync."""
+"""Guards what is on the disk when: a file replaced whole or not at all, and a folder whose files wait for one sync;
+a sealed folder with facts and files that come later, and files that change behind its back."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from model_code.files import fsync_tree, replacing, syncing_later, write_text
+from model_code.errors import FreshetError
+from model_code.files import add_facts, fsync_tree, read_manifest, replacing, seal, syncing_later, verify, write_text
 
 
 @pytest.fixture
@@ -76,3 +78,40 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     with pytest.raises(ValueError, match="half way"):
         half_way()
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "old")]
+
+
+@pytest.fixture
+def sealed(tmp_path: Path) -> Path:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "vectors").write_bytes(b"abc")
+    seal(tmp_path, 3, {"kind": "dense"})
+    return tmp_path
+
+
+def test_facts_join_those_that_stand(sealed: Path) -> None:
+    add_facts(sealed, {"kind": "dsi", "precision": "auto"})
+    manifest = read_manifest(sealed, 3)
+    assert (manifest["kind"], manifest["precision"], list(manifest["checksums"])) == ("dsi", "auto", ["below/vectors"])
+    verify(sealed, manifest)
+
+
+def test_files_that_came_since_are_sealed_too(sealed: Path) -> None:
+    (sealed / "queries").write_bytes(b"d")
+    with pytest.raises(FreshetError, match="queries was added"):
+        verify(sealed, read_manifest(sealed, 3))
+    add_facts(sealed, {})
+    verify(sealed, read_manifest(sealed, 3))
+
+
+def test_a_file_that_changed_since_is_not_sealed_by_more_facts(sealed: Path) -> None:
+    (sealed / "below" / "vectors").write_bytes(b"abd")
+    add_facts(sealed, {"precision": "auto"})
+    with pytest.raises(FreshetError, match="vectors was changed"):
+        verify(sealed, read_manifest(sealed, 3))
+
+
+def test_another_format_is_refused(sealed: Path) -> None:
+    with pytest.raises(FreshetError, match="format 3, but this version reads 4"):
+        read_manifest(sealed, 4)
+    with pytest.raises(FreshetError, match="has no manifest.json"):
+        read_manifest(sealed / "below", 3)

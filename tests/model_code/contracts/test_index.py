@@ -12,12 +12,11 @@ import pytest
 from model_code.context import StageContext
 from model_code.contracts.registry import check
 from model_code.dsi.vectors import complete
-from model_code.files import read_json
+from model_code.files import MANIFEST, read_json, seal
 from model_code.index.dense_index import DenseIndex
 from model_code.index.id_map import IdMap
 from model_code.index.token_signs import TokenSigns, signs
 from model_code.lexical.index import EmbeddingIndex, PassagesOnTheFly
-from model_code.manifest import MANIFEST, seal
 from model_code.token_index.index import TokenIndex
 from tests.model_code.contracts.damage import (
     array_cut,

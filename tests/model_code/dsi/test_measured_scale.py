@@ -15,11 +15,10 @@ from model_code.dsi.fit import ENOUGH, encoding_scale
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.vectors import document_means
 from model_code.encoding.encoder import Encoder
-from model_code.files import read_json
+from model_code.files import MANIFEST, read_json
 from model_code.index.dense_index import DenseIndex
 from model_code.live.generation import Generation
 from model_code.live.writer import LiveWriter
-from model_code.manifest import MANIFEST
 from model_code.retrievers.kinds import open_retriever
 from model_code.stages import train
 from model_code.training.tables import TrainingTables

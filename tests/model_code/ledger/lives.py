@@ -17,8 +17,9 @@ import sqlalchemy as sa
 
 from model_code.documents import Document
 from model_code.ledger.database import events
-from model_code.ledger.events import Event, EventKind, Standing
+from model_code.ledger.events import EventKind, Standing
 from model_code.ledger.ledger import Ledger, Target
+from model_code.ledger.states import Event
 
 Documents = dict[str, str]
 NAMES = [f"d{number}" for number in range(7)]

@@ -11,14 +11,13 @@ import pytest
 
 from model_code.documents import Document, Remove
 from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
-from model_code.files import read_json
+from model_code.files import read_json, seal
 from model_code.index.dense_index import DenseIndex
 from model_code.live.collection import Collection, unread
 from model_code.live.generation import added_since_training, trained_documents
 from model_code.live.part import Placements
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from model_code.manifest import seal
 from tests.model_code.live.laws import NEW, OLD, RULES, go_back, open_build, put, rankings, up_to
 
 

@@ -10,11 +10,10 @@ import pytest
 
 from model_code.context import StageContext
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.files import hash_path, read_json
+from model_code.files import hash_path, read_json, seal
 from model_code.lexical.index import NAMES, PRECISION, PassagesOnTheFly
 from model_code.lexical.layout import load_encoder, save_encoder, start_encoder
 from model_code.lexical.settings import LexicalSettings
-from model_code.manifest import seal
 from model_code.retriever import Ranking
 from model_code.retrievers.kinds import open_retriever
 from model_code.retrievers.lexical import LexicalRetriever

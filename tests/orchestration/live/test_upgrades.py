@@ -18,11 +18,10 @@ from pathlib import Path
 import pytest
 
 from model_code.errors import FreshetError
-from model_code.files import read_json, write_json
+from model_code.files import MANIFEST, read_json, write_json
 from model_code.ledger import database as tables
 from model_code.live.generation import FORMAT
 from model_code.live.searcher import Searcher
-from model_code.manifest import MANIFEST
 from orchestration import parameters
 from orchestration.live.collection import LiveCollection
 from orchestration.live.repair import problems, repair
