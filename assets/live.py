@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 from dagster._utils.schedules import get_smallest_cron_interval
 
-from orchestration.project import Project
+from assets.stage_assets import Served
 
 BATCHES = dg.DynamicPartitionsDefinition(name="batches")
 PILOTS = dg.DynamicPartitionsDefinition(name="pilots")
@@ -18,7 +18,6 @@ TRAINING_POOL = "gpu"  # a pilot is not in the writer's pool: documents arrive w
 SEARCHABLE, MEASURED, SYNCED = map(dg.AssetKey, ("searchable_documents", "measured_drift", "synced_source"))
 GUARDED = "before the switch, each added document and 20 older ones were found by their own vectors"
 Result = dg.MaterializeResult | dg.AssetCheckResult
-Served = dg.ResourceParam[Project]  # the project that the code location is loaded for
 
 
 def _check(name: str, asset: str, description: str, blocking: bool = False) -> dg.AssetCheckSpec:

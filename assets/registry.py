@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from assets.evaluation import FIRST
-from assets.stage_assets import asset_key, tell
+from assets.stage_assets import Served, asset_key, tell
 from orchestration.pipeline.stages import Stage
 from orchestration.project import Project
 
@@ -64,21 +64,19 @@ def registry_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsD
     return [first_champion, registered_retriever, champion]
 
 
-def alias_job(project: Project) -> dg.JobDefinition:
-    """`follow_alias`, which the sensor asks for where a person moved the champion in MLflow."""
+@dg.op(retry_policy=dg.RetryPolicy(max_retries=1, delay=5))
+def settle_alias(context: dg.OpExecutionContext, project: Served) -> None:
+    """Have live follow the alias `champion`, or the alias go back, as the gate and the settings say."""
+    from orchestration.registry import release
 
-    @dg.op(retry_policy=dg.RetryPolicy(max_retries=1, delay=5))
-    def settle_alias(context: dg.OpExecutionContext) -> None:
-        from orchestration.registry import release
+    move = release.settle(project)
+    context.log.info(move.summary if move else "the alias is where the last promotion put it")
+    if move:
+        facts = {"champion": str(move.champion), "passed": move.passed, "what happened": move.summary}
+        context.log_event(dg.AssetMaterialization("champion", metadata=facts))
 
-        move = release.settle(project)
-        context.log.info(move.summary if move else "the alias is where the last promotion put it")
-        if move:
-            facts = {"champion": str(move.champion), "passed": move.passed, "what happened": move.summary}
-            context.log_event(dg.AssetMaterialization("champion", metadata=facts))
 
-    @dg.job(description="The alias was moved in MLflow: the gate judges it, and live follows or the alias goes back.")
-    def follow_alias() -> None:
-        settle_alias()
-
-    return follow_alias
+@dg.job(description="The alias was moved in MLflow: the gate judges it, and live follows or the alias goes back.")
+def follow_alias() -> None:
+    """Begun by the sensor where a person moved the champion in MLflow."""
+    settle_alias()

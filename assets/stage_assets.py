@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 RETRY = dg.RetryPolicy(max_retries=1, delay=5)  # of what may pass by itself, such as a killed process
 VERSION_TAG = "dagster/data_version"  # Dagster's own tag of a materialization
 CONTRACT, PROMISE = "contract_holds", "What lies in place keeps the contract of its stage."
+Served = dg.ResourceParam[Project]  # the project that the code location is loaded for
 LOCK_KEY = dg.AssetKey("corpus_lock")
 NOUNS = {  # what exists after a stage, where it is not called as the stage is
     "acceptance": "acceptance_verdict",

@@ -7,10 +7,10 @@ import dagster as dg
 from assets.corpus import corpus_assets
 from assets.evaluation import evaluation_assets
 from assets.live import live_assets
-from assets.registry import alias_job, registry_assets
+from assets.registry import follow_alias, registry_assets
 from assets.retrievers import retriever_assets
 from orchestration import parameters
-from orchestration.jobs import jobs, live_jobs, sync_schedule
+from orchestration.jobs import LIVE_JOBS, jobs, sync_schedule
 from orchestration.pipeline import stages
 from orchestration.project import Project
 from orchestration.sensors import sensors
@@ -20,7 +20,6 @@ def definitions(project: Project) -> dg.Definitions:
     """The definitions of the project, for the retrievers that its `params.yaml` names."""
     settings = parameters.load(project.params_file)
     table = stages.expand(settings.retrievers, settings.fusions)
-    live, alias = live_jobs(), alias_job(project)
     return dg.Definitions(
         assets=dg.map_asset_specs(
             lambda spec: spec.replace_attributes(owners=["team:freshet"]),
@@ -32,9 +31,9 @@ def definitions(project: Project) -> dg.Definitions:
                 *live_assets(settings.live.sync),
             ],
         ),
-        jobs=[*jobs(table), *live, alias],
+        jobs=[*jobs(table), *LIVE_JOBS, follow_alias],
         schedules=sync_schedule(project, settings.live.sync),
-        sensors=sensors(project, live, alias),
+        sensors=sensors(project),
         resources={"project": project},
         executor=dg.in_process_executor,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import os
 import re
 import resource
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -29,7 +29,7 @@ from model_code.settings import require
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 THIS_MACHINE = ("127.0.0.1", "localhost", "[::1]")  # the same in an address
 TOKEN_FILE = "FRESHET_TOKEN_FILE"  # tells the processes of `freshet ui` that a token is demanded
-CHALLENGE = b'Basic realm="Freshet: any name, and the token as password"'
+CHALLENGE = 'Basic realm="Freshet: any name, and the token as password"'
 OF_THIS_PAGE = ("same-origin", "none")  # Sec-Fetch-Site of what the page itself, or the person, asks for
 SECONDS = {"head": 10.0, "body": 60.0, "answer": 30.0}  # for a request to come, its body, and its answer to be taken
 LOOK_SECONDS = 1.0
@@ -128,7 +128,8 @@ class Guard:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": reason})
         else:
-            await _refuse(send, status, reason)
+            ask = {"www-authenticate": CHALLENGE} if status == 401 else None
+            await JSONResponse({"error": reason}, status, ask)(scope, receive, send)
 
     def _knows_token(self, authorization: str) -> bool:
         """Whether the header states the token, compared in a time that does not tell how much of it is right."""
@@ -164,15 +165,6 @@ def _password(encoded: str) -> str:
         return base64.b64decode(encoded, validate=True).decode("latin-1").partition(":")[2]
     except ValueError:
         return ""
-
-
-async def _refuse(send: Send, status: int, reason: str) -> None:
-    body = json.dumps({"error": reason}).encode() + b"\n"
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if status == 401:
-        headers.append((b"www-authenticate", CHALLENGE))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def token_of(file: Path) -> str:

@@ -17,6 +17,19 @@ PILOTING = ("retrain_pilot",)
 EVALUATION_STAGES = ("baselines", "evaluate", "comparison")
 
 
+LIVE_JOBS = [  # which the sensor asks for
+    dg.define_asset_job(name, dg.AssetSelection.assets(*assets), partitions_def=partitions, description=text)
+    for name, assets, partitions, text in (
+        ("add_documents", ADDING, BATCHES,
+         "What waits in the ledger becomes searchable; how far the collection has moved is measured."),
+        ("retrain", RETRAINING, RETRAINS,
+         "Everything that is live, trained anew in a workspace of its own, before the gate."),
+        ("pilot", PILOTING, PILOTS,
+         "A training on a sample of what is live: whether a retrain would help what is new."),
+    )
+]  # fmt: skip
+
+
 def jobs(table: Sequence[Stage]) -> list[dg.UnresolvedAssetJobDefinition]:
     """`full_build` and `evaluate`. Selections are typed: they do not depend on the installed ANTLR version."""
     live = dg.AssetSelection.assets(*ADDING, *PILOTING, *RETRAINING, SYNCED)
@@ -32,21 +45,6 @@ def jobs(table: Sequence[Stage]) -> list[dg.UnresolvedAssetJobDefinition]:
             selection=dg.AssetSelection.assets(*evaluation),
             description="Baselines, evaluation of every trained retriever, and the comparison.",
         ),
-    ]
-
-
-def live_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
-    """`add_documents`, `pilot` and `retrain`, which the sensor asks for."""
-    added = "What waits in the ledger becomes searchable; how far the collection has moved is measured."
-    retrained = "Everything that is live, trained anew in a workspace of its own, before the gate."
-    tried = "A training on a sample of what is live: whether a retrain would help what is new."
-    return [
-        dg.define_asset_job(name, dg.AssetSelection.assets(*assets), partitions_def=partitions, description=text)
-        for name, assets, partitions, text in (
-            ("add_documents", ADDING, BATCHES, added),
-            ("retrain", RETRAINING, RETRAINS, retrained),
-            ("pilot", PILOTING, PILOTS, tried),
-        )
     ]
 
 

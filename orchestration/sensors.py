@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -13,7 +12,9 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets.live import BATCHES, MEASURED, PILOTS, RETRAINS, SEARCHABLE, SYNCED, canary_facts
+from assets.registry import follow_alias
 from orchestration import parameters
+from orchestration.jobs import LIVE_JOBS
 from orchestration.project import Project, is_free
 
 if TYPE_CHECKING:
@@ -22,39 +23,30 @@ if TYPE_CHECKING:
 
 OURS = re.compile(r"^model_code\.errors\.\w+: ")  # before the line that an error of ours is
 PARTITION = "dagster/partition"  # Dagster's own tag of a run
-SECONDS = 30
+LOOKS = {"minimum_interval_seconds": 30, "default_status": dg.DefaultSensorStatus.RUNNING}  # of every sensor
 SOON = 120.0  # seconds within which a document is searchable as long as all is well
 EVERY = {SEARCHABLE: 300.0, MEASURED: 1800.0}  # seconds between two reports: well within what the policy asks for
 PARTITIONS = {"add": BATCHES, "pilot": PILOTS, "retrain": RETRAINS}  # by kind of work: its own module is slow to import
 JOBS = {"add": "add_documents", "pilot": "pilot", "retrain": "retrain"}
 
 
-def sensors(
-    project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition], alias_job: dg.JobDefinition
-) -> list[dg.SensorDefinition]:
-    """`freshness`, which starts `jobs`, `champion_alias`, which starts `alias_job`, `notices`, `failures` and
-    `cancellations`."""
-    status = dg.DagsterRunStatus
+def sensors(project: Project) -> list[dg.SensorDefinition]:
+    """`freshness`, `champion_alias`, `notices`, `failures` and `cancellations`."""
+    failed = "Notes what failed, so that it is tried again."
+    canceled = "Notes a pilot or retrain that a person ended: drift may ask again."
     return [
-        _freshness(project, jobs),
-        _champion_alias(project, alias_job),
+        _freshness(project),
+        _champion_alias(project),
         _notices(project),
-        _ends(project, "failures", status.FAILURE, "Notes what failed, so that it is tried again."),
-        _ends(
-            project,
-            "cancellations",
-            status.CANCELED,
-            "Notes a pilot or retrain that a person ended: drift may ask again.",
-        ),
+        _ends(project, "failures", dg.DagsterRunStatus.FAILURE, failed),
+        _ends(project, "cancellations", dg.DagsterRunStatus.CANCELED, canceled),
     ]
 
 
-def _freshness(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]) -> dg.SensorDefinition:
+def _freshness(project: Project) -> dg.SensorDefinition:
     @dg.sensor(
-        name="freshness",
-        jobs=list(jobs),
-        minimum_interval_seconds=SECONDS,
-        default_status=dg.DefaultSensorStatus.RUNNING,
+        jobs=LIVE_JOBS,
+        **LOOKS,
         description="Receives what lies in the inbox; asks for additions, and for a pilot or a retrain when drift "
         "says so.",
     )
@@ -118,13 +110,8 @@ def tick(project: Project) -> list[Work]:
     return due_work(project)
 
 
-def _champion_alias(project: Project, job: dg.JobDefinition) -> dg.SensorDefinition:
-    @dg.sensor(
-        job=job,
-        minimum_interval_seconds=SECONDS,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Looks whether a person moved the champion in MLflow.",
-    )
+def _champion_alias(project: Project) -> dg.SensorDefinition:
+    @dg.sensor(job=follow_alias, description="Looks whether a person moved the champion in MLflow.", **LOOKS)
     def champion_alias(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         from orchestration.pipeline.runs import store_folder
         from orchestration.registry import history, release
@@ -144,8 +131,7 @@ def _champion_alias(project: Project, job: dg.JobDefinition) -> dg.SensorDefinit
 
 def _notices(project: Project) -> dg.SensorDefinition:
     @dg.sensor(
-        minimum_interval_seconds=SECONDS,
-        default_status=dg.DefaultSensorStatus.RUNNING,
+        **LOOKS,
         description="Tells `live.webhook` what goes wrong, each thing once: failed runs and work, documents that wait, "
         "drift, a gate that refused. Without an address it stands here alone.",
     )
@@ -185,13 +171,7 @@ def _stale(instance: dg.DagsterInstance) -> dict[str, str]:
 
 
 def _ends(project: Project, name: str, status: dg.DagsterRunStatus, description: str) -> dg.SensorDefinition:
-    @dg.run_status_sensor(
-        run_status=status,
-        name=name,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        minimum_interval_seconds=SECONDS,
-        description=description,
-    )
+    @dg.run_status_sensor(run_status=status, name=name, description=description, **LOOKS)
     def ends(context: dg.RunStatusSensorContext) -> None:
         from orchestration.freshness.due import note_end
 

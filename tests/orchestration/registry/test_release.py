@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from fastapi.testclient import TestClient
 
-from assets.registry import alias_job
+from assets.registry import follow_alias
 from model_code.corpus.passages import TextRules
 from model_code.documents import Document
 from model_code.errors import FreshetError
@@ -24,7 +24,6 @@ from model_code.evaluation.promotion import Verdict
 from model_code.files import canonical_json, write_json, write_text
 from model_code.live.collection import Collection
 from model_code.live.generation import Generation
-from orchestration.jobs import live_jobs
 from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import open_ledger
 from orchestration.pipeline import runs
@@ -367,13 +366,12 @@ def test_following_that_was_cut_off_is_one_line_once_it_is_done(builds, project,
 
 def test_the_sensor_sees_the_move_once_and_its_run_settles_it(builds, project, monkeypatch):
     moved_with_a_batch_waiting(builds, project, monkeypatch, "follow")
-    job = alias_job(project)
-    (sensor,) = [one for one in sensors(project, live_jobs(), job) if one.name == "champion_alias"]
+    (sensor,) = [one for one in sensors(project) if one.name == "champion_alias"]
     with dg.DagsterInstance.ephemeral() as instance:
         first, second_look = (sensor(dg.build_sensor_context(instance)) for _ in range(2))
         assert first.run_key == second_look.run_key
         assert first.tags["freshet/why"] == "moved by hand from version 2 (r) to version 1 (r)"
-        assert job.execute_in_process(instance=instance).success
+        assert follow_alias.execute_in_process(instance=instance, resources={"project": project}).success
         shown = instance.get_latest_materialization_event(dg.AssetKey("champion")).asset_materialization
         assert "against the gate" in shown.metadata["what happened"].value
         assert "promoted last" in sensor(dg.build_sensor_context(instance)).skip_message
