@@ -10,17 +10,6 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from model_code.retriever import Hit
 
-__all__ = [
-    "ChangeResult",
-    "DocumentPage",
-    "FieldValues",
-    "Hit",
-    "RejectedRow",
-    "SearchResult",
-    "StoredDocument",
-    "SyncResult",
-]
-
 T = TypeVar("T")
 
 

@@ -100,24 +100,19 @@ def fail_abandoned_runs(project: Project) -> list[str]:
     Their slots are free at once, as a build waits for them without an end; a retrain among them is tried again. In a
     database that several machines share nothing is done: a process of another machine cannot be looked for.
     """
-    if DATABASE in os.environ:
-        return []
-    with open_instance(project) as instance:
-        return _fail_abandoned(instance)
-
-
-def _fail_abandoned(instance: dg.DagsterInstance) -> list[str]:
     import dagster as dg
 
-    gone = []
-    for run in instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])):
-        starts = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.RUN_START)
-        if not any(_is_running(start.get_dagster_event().pid, start.timestamp) for start in starts):
-            gone.append(run)
-    for run in gone:
-        instance.report_run_failed(run, GONE)
-        instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
-    return [run.run_id for run in gone]
+    gone: list[str] = []
+    if DATABASE in os.environ:
+        return gone
+    with open_instance(project) as instance:
+        for run in instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])):
+            starts = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.RUN_START)
+            if not any(_is_running(start.get_dagster_event().pid, start.timestamp) for start in starts):
+                instance.report_run_failed(run, GONE)
+                instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+                gone.append(run.run_id)
+    return gone
 
 
 def _is_running(pid: int, moment: float) -> bool:

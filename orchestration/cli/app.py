@@ -17,7 +17,7 @@ GONE = {  # by the command's name: what to do in its place, told for one release
     "sweep": "`dvc exp show` is the table of experiments: docs/operations.md",
     "write-queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
 }
-MOVED = {name: name for name in ("compact", "gc", "drift")}
+MOVED = ("compact", "gc", "drift")
 
 app = typer.Typer(
     name="freshet",
@@ -29,15 +29,13 @@ app = typer.Typer(
 )
 tools = typer.Typer(help="Rarer work: measure, list, clean up.", no_args_is_help=True)
 
-for command in (build.init, build.demo, build.ingest, build.run, build.plan, build.results, build.settings):
-    app.command()(command)
-for command in (live.search, live.add, live.update, live.delete, live.sync):
-    app.command()(command)
-for command in (release.register, release.promote, release.rollback, release.retrain, release.status):
-    app.command()(command)
-for command in (release.rewind, live.verify, live.repair, live.export, live.backup, live.restore):
-    app.command()(command)
-for command in (serve.serve, serve.ui):
+for command in (
+    build.init, build.demo, build.ingest, build.run, build.plan, build.results, build.settings,
+    live.search, live.add, live.update, live.delete, live.sync,
+    release.register, release.promote, release.rollback, release.retrain, release.status,
+    release.rewind, live.verify, live.repair, live.export, live.backup, live.restore,
+    serve.serve, serve.ui,
+):  # fmt: skip
     app.command()(command)
 for command in (release.drift, live.compact, live.gc):
     tools.command()(command)
@@ -55,7 +53,7 @@ def _refuse(name: str, reason: str, group: typer.Typer = app) -> None:
 
 for _name, _remedy in GONE.items():
     _refuse(_name, f"is gone: {_remedy}")
-for _name, _known in (("tune", "tune-additions"), *((name, name) for name in ("sweep", "documents", "compare"))):
-    _refuse(_name, f"is gone: {GONE[_known]}", tools)
-for _name, _successor in MOVED.items():
-    _refuse(_name, f"is `freshet tools {_successor}` now")
+for _name in ("tune", "sweep", "documents", "compare"):
+    _refuse(_name, f"is gone: {GONE['tune-additions' if _name == 'tune' else _name]}", tools)
+for _name in MOVED:
+    _refuse(_name, f"is `freshet tools {_name}` now")

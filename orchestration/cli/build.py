@@ -160,9 +160,7 @@ def load_comparison(project: Project) -> dict[str, Any]:
     return read_json(path)
 
 
-def show_results(
-    project: Project, comparison: dict[str, Any], costs: int = 0, whole: bool = False, show: Callable[[str], None] = say
-) -> None:
+def show_results(project: Project, comparison: dict[str, Any], costs: int = 0, whole: bool = False) -> None:
     """Print sentences and tables, and write the page. whole: every table, not the first alone."""
     from model_code.evaluation.plots import systems_plot
     from model_code.evaluation.report import headline_metrics, lead, page, tables
@@ -170,8 +168,7 @@ def show_results(
     from orchestration.pipeline.costs import cost_table
 
     sentences = [lead(comparison), standing(project)]
-    for sentence in sentences:
-        show(sentence)
+    say("\n".join(sentences))
     if not comparison["systems"]:
         return
     shown = tables(comparison)
@@ -181,11 +178,11 @@ def show_results(
         measured = {f"Costs: {costs} queries, one at a time": cost_table(project, comparison["split"], costs)}
         shown, printed = shown | measured, printed | measured
     for title, table in printed.items():
-        show(f"\n{title}\n{table_text(list(table.columns), table.to_numpy().tolist())}")
+        say(f"\n{title}\n{table_text(list(table.columns), table.to_numpy().tolist())}")
     picture = systems_plot(comparison["systems"], headline_metrics(comparison)[:4])
     path = project.state / "report.html"
     write_text(path, page("Comparison", sentences, picture, shown))
-    show(f"\nAll tables, with a picture: {path}")
+    say(f"\nAll tables, with a picture: {path}")
 
 
 def table_text(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -226,15 +223,15 @@ def standing(project: Project) -> str:
 
 def demo() -> None:
     """Run the main job in Dagster, then show results, three searches, and where to look."""
-    started, project, show = time.monotonic(), Project.find(), print
+    started, project = time.monotonic(), Project.find()
     with ended_by_signals():
         run_job(project)
-        show("")
-        show_results(project, load_comparison(project), show=show)
-        _show_refused(project, show)
-        _show_searches(project, show)
-    show(NEXT_STEPS)
-    show(f"Done in {time.monotonic() - started:.0f} s.")
+        say("")
+        show_results(project, load_comparison(project))
+        _show_refused(project)
+        _show_searches(project)
+    say(NEXT_STEPS)
+    say(f"Done in {time.monotonic() - started:.0f} s.")
 
 
 def run_job(project: Project, job: str = "full_build") -> None:
@@ -247,15 +244,9 @@ def run_job(project: Project, job: str = "full_build") -> None:
     initialise(project)
     fail_abandoned_runs(project)  # else this build waits for the slot of a training that was killed
     with open_instance(project) as instance, known_by_the_page(instance, job):
-        result = (
-            definitions(project)
-            .resolve_job_def(job)
-            .execute_in_process(
-                instance=instance,
-                raise_on_error=False,
-                run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
-            )
-        )
+        resolved = definitions(project).resolve_job_def(job)
+        quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+        result = resolved.execute_in_process(run_config=quiet, instance=instance, raise_on_error=False)
     if not result.success:
         raise FreshetError(f"the Dagster job {job!r} failed (run {result.run_id}): {_first_failure(result)}")
 
@@ -322,7 +313,7 @@ def _first_failure(result: ExecuteInProcessResult) -> str:
     return "see the run's log"
 
 
-def _show_refused(project: Project, show: Callable[[str], None]) -> None:
+def _show_refused(project: Project) -> None:
     """Name the documents that could not be read, the first ones if they are many."""
     import pandas as pd
 
@@ -330,20 +321,20 @@ def _show_refused(project: Project, show: Callable[[str], None]) -> None:
     refused = rows[rows["table"] == "documents"]
     if len(refused):
         documents = f"{len(refused):,} document{'s' * (len(refused) > 1)}"
-        show(f"\n{documents} could not be read (artifacts/corpus/quarantine.parquet)")
+        say(f"\n{documents} could not be read (artifacts/corpus/quarantine.parquet)")
     for row in refused.head(SHOWN_REFUSED).itertuples():
-        show(f"  {row.location}  {row.reason}: {row.detail}")
+        say(f"  {row.location}  {row.reason}: {row.detail}")
 
 
-def _show_searches(project: Project, show: Callable[[str], None]) -> None:
+def _show_searches(project: Project) -> None:
     from model_code.live.searcher import Searcher
     from orchestration.cli.live import hits_text
 
     searcher = Searcher.open(project.live)
     for text in example_queries(project):
-        show(f'\nfreshet search "{text}" -k 3')
-        show(hits_text(searcher.search(text, 3)))
-    show("")
+        say(f'\nfreshet search "{text}" -k 3')
+        say(hits_text(searcher.search(text, 3)))
+    say("")
 
 
 def example_queries(project: Project) -> tuple[str, ...]:

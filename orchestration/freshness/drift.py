@@ -32,19 +32,7 @@ from model_code.live.generation import (
 )
 from model_code.live.searcher import Searcher
 from orchestration import parameters
-from orchestration.freshness.queries import (
-    answers,
-    asked_scores,
-    document_vectors,
-    first_ranks,
-    has_queries,
-    judged_queries,
-    made_questions,
-    old_scores,
-    passage_vectors,
-    questions_for,
-    some,
-)
+from orchestration.freshness import queries
 from orchestration.live.ledger import existing_ledger, standing_of
 from orchestration.parameters import Parameters
 from orchestration.project import Project, file_lock
@@ -55,6 +43,7 @@ if TYPE_CHECKING:
 
 SCORED = 600  # old documents whose queries every report searches, as the measure of what new ones should reach
 PROTECTED = 300  # queries, searched again for every report
+LOCK = "drift.lock"  # in the project's state: two that measure at once would report the same events twice
 DEPTH = 100  # of both searches: what a growing collection costs depends on ranks beyond those that count, too
 
 
@@ -77,8 +66,8 @@ def calibration_of(
     reference = DriftReference.load(kept)
     made, asked = reference.questions.made, reference.questions.asked
     scores = OldScores(
-        old_scores(searcher, made if _enough(settings, [batch.quality for batch in arrivals]) else (), arrived),
-        old_scores(searcher, asked if _enough(settings, [batch.asked for batch in arrivals]) else (), arrived),
+        queries.old_scores(searcher, made if _enough(settings, [batch.quality for batch in arrivals]) else (), arrived),
+        queries.old_scores(searcher, asked if _enough(settings, [batch.asked for batch in arrivals]) else (), arrived),
     )
     return Calibration(reference, settings.drift, folder / "nulls", scores)
 
@@ -92,7 +81,7 @@ def build_reference(project: Project, searcher: Searcher, settings: Parameters) 
         if document in documents:
             first.setdefault(document, row)
     return DriftReference.build(
-        passage_vectors(base),
+        queries.passage_vectors(base),
         searcher.generation.fingerprint,
         chosen,
         np.array(list(first.values()), np.int64),
@@ -118,7 +107,7 @@ def _folder(project: Project, searcher: Searcher, settings: Parameters) -> Path:
     """
     generation = searcher.generation
     facts = {"base": generation.base, "fingerprint": generation.fingerprint, "settings": repr(settings.drift)}
-    facts |= {"format": FORMAT, "judged": has_queries(project.artifacts)}
+    facts |= {"format": FORMAT, "judged": queries.has_queries(project.artifacts)}
     return project.state / "drift" / f"{generation.retriever}-{hash_text(canonical_json(facts))[:16]}"
 
 
@@ -153,17 +142,17 @@ def _made(searcher: Searcher, settings: Parameters, documents: set[str]) -> list
     ids, texts = read_columns(searcher.base.documents, "document_id", "text")
     alive = set(searcher.views[0].document_ids()) & documents
     known = {document_id: text for document_id, text in zip(ids, texts, strict=True) if document_id in alive}
-    sample = {document_id: known[document_id] for document_id in some(known, SCORED, settings.drift.seed)}
-    return made_questions(sample, settings.drift.seed)
+    sample = {document_id: known[document_id] for document_id in queries.some(known, SCORED, settings.drift.seed)}
+    return queries.made_questions(sample, settings.drift.seed)
 
 
 def _asked(project: Project, searcher: Searcher, settings: Parameters) -> list[Question]:
     """The corpus's own queries for some of the old documents, where it has any; those of the splits dev and test, as
     training moves queries, and for documents that the retriever was trained with and that are live as they were."""
     alive = set(searcher.views[0].document_ids()) & trained_documents(searcher.generation)
-    splits = [judged_queries(project.artifacts, split) for split in ("dev", "test")]
-    questions = [question for judgements in splits if judgements for question in questions_for(judgements, alive)]
-    chosen = set(some({question.document_id for question in questions}, SCORED, settings.drift.seed))
+    splits = filter(None, (queries.judged_queries(project.artifacts, split) for split in ("dev", "test")))
+    questions = [question for judgements in splits for question in queries.questions_for(judgements, alive)]
+    chosen = set(queries.some({question.document_id for question in questions}, SCORED, settings.drift.seed))
     return [question for question in questions if question.document_id in chosen]
 
 
@@ -174,13 +163,13 @@ def protected_queries(project: Project, searcher: Searcher, seed: int) -> list[Q
     Not the gate's, which judges a retrain: what called for it must not have looked at them.
     None where the project has no corpus.
     """
-    trained, judgements = trained_documents(searcher.generation), judged_queries(project.artifacts, "dev")
+    trained, judgements = trained_documents(searcher.generation), queries.judged_queries(project.artifacts, "dev")
     if judgements is None:
         return []
-    answers = {query: trained & relevant.keys() for query, relevant in judgements.qrels.items()}
-    answered = [query for query, documents in answers.items() if documents]
-    questions = [_question(judgements.queries[query], answers[query]) for query in some(answered, PROTECTED, seed)]
-    ranked = zip(questions, first_ranks(searcher.base.retriever.search, questions, DEPTH).tolist(), strict=True)
+    found = {query: trained & relevant.keys() for query, relevant in judgements.qrels.items()}
+    chosen = queries.some((query for query, documents in found.items() if documents), PROTECTED, seed)
+    questions = [_question(judgements.queries[query], found[query]) for query in chosen]
+    ranked = zip(questions, queries.first_ranks(searcher.base.retriever.search, questions, DEPTH).tolist(), strict=True)
     return [replace(question, rank=rank) for question, rank in ranked]
 
 
@@ -194,7 +183,7 @@ def protected_scores(searcher: Searcher, reference: DriftReference, arrived: Map
     kept = [query for query in reference.questions.protected if all(answer in old for answer in query.answers)]
     questions = [_question(query.text, {*query.answers, *arrived.get(query.text, ())}) for query in kept]
     ranks = np.array([query.rank for query in kept], np.int64)
-    now = first_ranks(searcher.retriever.search, questions, DEPTH)
+    now = queries.first_ranks(searcher.retriever.search, questions, DEPTH)
     return Paired(
         reciprocal_ranks(ranks),
         reciprocal_ranks(now),
@@ -202,11 +191,8 @@ def protected_scores(searcher: Searcher, reference: DriftReference, arrived: Map
     )
 
 
-def _question(text: str, answers: set[str]) -> Question:
-    return Question(min(answers), text, frozenset(answers))
-
-
-LOCK = "drift.lock"  # in the project's state: two that measure at once would report the same events twice
+def _question(text: str, documents: set[str]) -> Question:
+    return Question(min(documents), text, frozenset(documents))
 
 
 def batches(ledger: Ledger, window: int, watermark: int, trained: int = 0) -> list[EventRange]:
@@ -253,11 +239,11 @@ class Gatherer:
 
     def _scores(self, texts: dict[str, str]) -> np.ndarray | None:
         measured = {document_id: texts[document_id] for document_id in self._measured(texts)}
-        return self._found(made_questions(measured, self.settings.drift.seed) if measured else [])
+        return self._found(queries.made_questions(measured, self.settings.drift.seed))
 
     def _found(self, questions: Sequence[Question]) -> np.ndarray | None:
         """How well the documents that questions are about are found; None without any."""
-        return asked_scores(self.searcher, questions) if questions else None
+        return queries.asked_scores(self.searcher, questions) if questions else None
 
     def _asked_scores(self, events: Sequence[Event]) -> np.ndarray | None:
         """By the queries that documents arrived with, each answered by all that came with it, as judged queries are;
@@ -265,7 +251,7 @@ class Gatherer:
         placed = {id_ for id_, status in self._statuses.items() if refined([status])}
         others = (event for event in events if event.document_id not in placed)
         given = {event.document_id: (event.payload or {}).get("queries", ()) for event in others}
-        measured = self._measured(document_id for document_id, queries in given.items() if queries)
+        measured = self._measured(document_id for document_id, texts in given.items() if texts)
         questions = [
             Question(document_id, query, self.answers[query])
             for document_id in measured
@@ -276,20 +262,20 @@ class Gatherer:
     @cached_property
     def answers(self) -> dict[str, frozenset[str]]:
         """The live documents, by a query that they came with."""
-        return answers(self.seen.snapshot())
+        return queries.answers(self.seen.snapshot())
 
     def _measured(self, document_ids: Iterable[str]) -> list[str]:
         """As many of the documents as a report looks at: to search for the others would be for nothing."""
-        return some(document_ids, self.settings.drift.largest_batch, self.settings.drift.seed)
+        return queries.some(document_ids, self.settings.drift.largest_batch, self.settings.drift.seed)
 
     def _vectors_and_texts(self, document_ids: Sequence[str]) -> tuple[np.ndarray, dict[str, str]]:
-        width = document_vectors(self.searcher.base, self.searcher.base.rows.document_ids[:1]).shape[1]
+        width = queries.document_vectors(self.searcher.base, self.searcher.base.rows.document_ids[:1]).shape[1]
         vectors: list[np.ndarray] = [np.zeros((0, width), np.float32)]
         texts: dict[str, Any] = {}
         for view in self.searcher.views:
             inside = [document_id for document_id in document_ids if document_id in view]
             if inside:
-                vectors.append(document_vectors(view.part, inside))
+                vectors.append(queries.document_vectors(view.part, inside))
                 rows = DocumentFile(view.part.documents).read(inside)
                 texts |= {document_id: row["text"] for document_id, row in rows.items()}
         return np.concatenate(vectors), dict(sorted(texts.items()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from model_code.errors import FreshetError
@@ -17,17 +18,8 @@ from model_code.files import read_json, write_json
 from model_code.ledger.work import WorkKind, WorkState
 from model_code.live.collection import Collection
 from orchestration.freshness.workspace import export, make_workspace, queries_for
+from orchestration.live import retrain_plan
 from orchestration.live.ledger import open_ledger
-from orchestration.live.retrain_plan import (
-    Plan,
-    folder_of,
-    generation_of,
-    is_of_another_collection,
-    keep_plan,
-    make_plan,
-    read_plan,
-    workspace_of,
-)
 from orchestration.project import Project
 from orchestration.registry import release, versions
 from orchestration.registry.gate import Rules
@@ -46,7 +38,7 @@ class Ready:
 
     project: Project
     workspace: Project
-    plan: Plan
+    plan: retrain_plan.Plan
     challenger: versions.Version
 
 
@@ -54,7 +46,7 @@ class Ready:
 class Retrained:
     """What came of a retrain: the challenger, whether it is champion now, the gate's words, the generation opened."""
 
-    plan: Plan
+    plan: retrain_plan.Plan
     challenger: versions.Version
     promoted: bool
     summary: str
@@ -77,24 +69,25 @@ def prepare(project: Project, key: str, show: Show = print, dagster_run: str | N
 
     plan = _plan(project, key, show)
     show(f"retrain {key}: {plan.documents:,} documents, {len(plan.new):,} of them new since the last training")
-    workspace = workspace_of(project, key)
-    make_workspace(workspace, lambda folder: export(project, generation_of(project, plan), folder))  # read once
+    workspace = retrain_plan.workspace_of(project, key)
+    live = partial(retrain_plan.generation_of, project, plan)
+    make_workspace(workspace, lambda folder: export(project, live(), folder))  # read once
     ingest(workspace)
     for address in repro(workspace, dagster_run=dagster_run, name=f"retrain {key}"):
         show(f"stage {address} ran")
     challenger = release.register(workspace, snapshot=plan.snapshot)
-    write_json(folder_of(project, key) / CHALLENGER, {"version": challenger.version})
+    write_json(retrain_plan.folder_of(project, key) / CHALLENGER, {"version": challenger.version})
     return Ready(project, workspace, plan, challenger)
 
 
 def prepared(project: Project, key: str) -> Ready:
     """The retrain as `prepare` left it; nothing is built. FreshetError if it did not end, or its challenger is gone."""
-    plan, challenger = read_plan(project, key), folder_of(project, key) / CHALLENGER
+    plan, challenger = retrain_plan.read_plan(project, key), retrain_plan.folder_of(project, key) / CHALLENGER
     number = read_json(challenger)["version"] if challenger.is_file() else None
     found = [one for one in versions.versions(project) if one.version == number]
     if plan is None or not found:
         raise FreshetError(f"retrain {key} has no challenger: train it first, by `freshet retrain --key {key}`")
-    return Ready(project, workspace_of(project, key), plan, found[0])
+    return Ready(project, retrain_plan.workspace_of(project, key), plan, found[0])
 
 
 def judge(ready: Ready) -> Verdict:
@@ -136,12 +129,12 @@ def _is_noted(ledger: Ledger, retriever: str, challenger: versions.Version) -> b
     return any(work.details.get("version") == challenger.version for work in promoted[:1])
 
 
-def _plan(project: Project, key: str, show: Show) -> Plan:
+def _plan(project: Project, key: str, show: Show) -> retrain_plan.Plan:
     """That of this key, unless it was of another collection; else a new one."""
-    plan = read_plan(project, key)
+    plan = retrain_plan.read_plan(project, key)
     if plan is None:
         return _begin(project, key)
-    if is_of_another_collection(project, plan):
+    if retrain_plan.is_of_another_collection(project, plan):
         anew = _begin(project, key)
         show(f"retrain {key} was begun with another ledger or live collection: it begins anew")
         return anew
@@ -149,7 +142,7 @@ def _plan(project: Project, key: str, show: Show) -> Plan:
     return plan
 
 
-def _begin(project: Project, key: str) -> Plan:
+def _begin(project: Project, key: str) -> retrain_plan.Plan:
     """Apply what waits, so that it is trained on, and fix what is live then.
 
     Work of another collection is deleted only then: a ledger that is not the collection's own is an error before.
@@ -157,10 +150,10 @@ def _begin(project: Project, key: str) -> Plan:
     from orchestration.live.collection import LiveCollection
 
     LiveCollection(project).apply()
-    plan, folder = make_plan(project, key), folder_of(project, key)
+    plan, folder = retrain_plan.make_plan(project, key), retrain_plan.folder_of(project, key)
     if folder.is_dir():
         shutil.rmtree(folder)
-    keep_plan(project, plan)
+    retrain_plan.keep_plan(project, plan)
     return plan
 
 

@@ -18,17 +18,7 @@ from typing import Any
 from model_code.errors import FreshetError
 from model_code.files import hash_path
 from orchestration import parameters
-from orchestration.pipeline import dvc_lock, runs, stages
-from orchestration.pipeline.dvc_process import (
-    BUILD_NAME,
-    RECORDER,
-    dvc_command,
-    end_line,
-    environment,
-    initialise,
-    run_dvc,
-)
-from orchestration.pipeline.stages import TABLE
+from orchestration.pipeline import dvc_lock, dvc_process, runs, stages
 from orchestration.project import Project
 
 
@@ -43,11 +33,11 @@ class PlannedStage:
 
 def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
     """Every stage in order of running, with its action and reasons; of `targets` and what they need, if given."""
-    initialise(project)
+    dvc_process.initialise(project)
     settings = parameters.load(project.params_file)
     table = stages.expand(settings.retrievers, settings.fusions)
     ran = dvc_lock.stages_that_ran(project.root)
-    told = json.loads(run_dvc(project, "--wait-for-lock", "status", "--json").stdout or "{}")
+    told = json.loads(dvc_process.run_dvc(project, "--wait-for-lock", "status", "--json").stdout or "{}")
     planned: dict[str, PlannedStage] = {}
     for stage in _needed(table, targets):
         before = [planned[other.address] for other in stages.upstream(stage, table) if other.address in planned]
@@ -130,9 +120,11 @@ class PlannedBuild:
     ) -> None:
         name = name or f"build {datetime.now():%Y-%m-%d %H:%M:%S}"
         self.project, self.force = project, force
-        self.extra = {RECORDER: "1", BUILD_NAME: name} | ({"FRESHET_DAGSTER_RUN": dagster_run} if dagster_run else {})
+        self.extra = {dvc_process.RECORDER: "1", dvc_process.BUILD_NAME: name}
+        if dagster_run:
+            self.extra["FRESHET_DAGSTER_RUN"] = dagster_run
         self.copy = (project.root / ".dvc" / "tmp" if project.home else project.state) / dvc_lock.LOCK
-        initialise(project)
+        dvc_process.initialise(project)
         with project.lock():
             self._mend()
             planned = plan(project, targets)
@@ -164,19 +156,18 @@ class PlannedBuild:
         if dvc_lock.remove_stale_notes(self.project.root):
             say_to_stderr("notes of a DVC that was killed are removed: they kept outputs busy")
         for folder in remove_unnamed_outputs(self.project):
-            say_to_stderr(
-                f"{folder} removed: params.yaml no longer names this retriever (DVC's cache keeps what it held)"
-            )
+            why = "params.yaml no longer names this retriever"
+            say_to_stderr(f"{folder} removed: {why} (DVC's cache keeps what it held)")
 
     def _repro(self, address: str, say: Say) -> bool:
         """Run DVC for one stage, which it may skip or restore; whether the stage itself ran."""
         force = ["--force"] if self.force else []
-        command = dvc_command("--wait-for-lock", "repro", "--single-item", *force, address)
+        command = dvc_process.dvc_command("--wait-for-lock", "repro", "--single-item", *force, address)
         ran, refusal = False, None
         with subprocess.Popen(
             command,
             cwd=self.project.root,
-            env=environment(self.project, **self.extra),
+            env=dvc_process.environment(self.project, **self.extra),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -184,7 +175,7 @@ class PlannedBuild:
         ) as process:
             try:
                 for line in map(str.rstrip, process.stdout or ()):
-                    ran = ran or line.startswith(end_line(address))
+                    ran = ran or line.startswith(dvc_process.end_line(address))
                     if line.startswith(REFUSAL):
                         refusal = line.removeprefix(REFUSAL)
                     elif line and not line.startswith(CHATTER):
@@ -224,16 +215,11 @@ def remove_unnamed_outputs(project: Project) -> list[Path]:
     retriever that comes back is restored from DVC's cache. To be called under the project's lock.
     """
     settings = parameters.load(project.params_file)
-    named = {"artifacts/evaluate": settings.built}
-    folders = list(dict.fromkeys(Path(stage.output).parent for stage in TABLE if stage.each))
-    removed = [
-        path
-        for folder in folders
-        for path in sorted((project.root / folder).glob("*"))
-        if path.name not in named.get(folder.as_posix(), settings.retrievers)
-        and path.is_dir()
-        and not path.is_symlink()
-    ]
-    for path in removed:
-        shutil.rmtree(path)
-    return [path.relative_to(project.root) for path in removed]
+    removed = []
+    for folder in dict.fromkeys(Path(stage.output).parent for stage in stages.TABLE if stage.each):
+        named = settings.built if folder.name == "evaluate" else settings.retrievers
+        for path in sorted((project.root / folder).glob("*")):
+            if path.name not in named and path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+                removed.append(path.relative_to(project.root))
+    return removed

@@ -335,7 +335,7 @@ def keep(project: Project, record: StageRecord) -> None:
     for path in record.artifacts:
         shutil.copyfile(path, aside / ARTIFACTS / path.name)
     write_json(aside / RECORD, asdict(replace(record, artifacts=[path.name for path in record.artifacts])))
-    replace_folder(aside, _folder(project) / f"{round(record.started * 1e6):020d}.{record.stage}")
+    replace_folder(aside, project.state / "spool" / f"{round(record.started * 1e6):020d}.{record.stage}")
 
 
 def record_all(project: Project) -> None:
@@ -344,13 +344,19 @@ def record_all(project: Project) -> None:
     A record leaves the spool once its run is whole, and the same record twice is one run: a crash loses and doubles
     nothing.
     """
-    if not tracking_is_on() or not any(_entries(project)):
+    if not tracking_is_on() or not any(_spooled(project)):
         return
     with file_lock(project.state / "spool.lock"):
-        for entry in sorted(_entries(project)):
-            run_store(project).record_stage(_load(entry))
+        for entry in sorted(_spooled(project)):
+            record = StageRecord(**read_json(entry / RECORD))
+            kept = [entry / ARTIFACTS / name for name in record.artifacts]
+            run_store(project).record_stage(replace(record, artifacts=kept))
             (entry / RECORD).unlink()  # first, as a folder without it is no entry
             shutil.rmtree(entry)
+
+
+def _spooled(project: Project) -> Iterator[Path]:
+    return (path.parent for path in project.state.glob(f"spool/*/{RECORD}"))
 
 
 def record_or_say(project: Project) -> bool:
@@ -365,16 +371,3 @@ def record_or_say(project: Project) -> bool:
         print(f"not recorded in MLflow yet ({type(error).__name__}: {first}); the next build does it", file=sys.stderr)
         return False
     return True
-
-
-def _folder(project: Project) -> Path:
-    return project.state / "spool"
-
-
-def _entries(project: Project) -> Iterator[Path]:
-    return (path.parent for path in _folder(project).glob(f"*/{RECORD}"))
-
-
-def _load(entry: Path) -> StageRecord:
-    record = StageRecord(**read_json(entry / RECORD))
-    return replace(record, artifacts=[entry / ARTIFACTS / name for name in record.artifacts])

@@ -34,7 +34,6 @@ BY_TEST = (
     "judged by the test queries, as the gate has none of its own (corpus.splits.gate_share, or a split `gate` of the "
     "qrels): a champion's test score is a winner's from then on"
 )
-INPUTS = ("corpus",)
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def score(project: Project, system: str, segments: Sequence[Segment], output: Pa
     with TemporaryDirectory() as aside:
         context = StageContext(
             root=project.root,
-            inputs={name: project.artifacts / name for name in INPUTS},
+            inputs={"corpus": project.artifacts / "corpus"},
             output=output,
             settings={"encoder": settings.encoder, "evaluation": settings.evaluation},
             checkpoints=Path(aside),

@@ -6,7 +6,7 @@ import json
 import os
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, BinaryIO
+from typing import Any
 
 from orchestration.project import Project
 
@@ -30,19 +30,12 @@ def append(
     path = project.promotions
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as stream:
-        if _is_cut_off(stream):
+        stream.seek(0)
+        if not (stream.read() or b"\n").endswith(b"\n"):  # a crash left a last line without its end
             stream.write(b"\n")
         stream.write((json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n").encode())
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def _is_cut_off(stream: BinaryIO) -> bool:
-    """Whether a crash left a last line without its end."""
-    if not stream.seek(0, os.SEEK_END):
-        return False
-    stream.seek(-1, os.SEEK_END)
-    return stream.read() != b"\n"
 
 
 def read(project: Project) -> list[dict[str, Any]]:
