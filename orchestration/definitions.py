@@ -13,7 +13,7 @@ from orchestration import parameters
 from orchestration.jobs import LIVE_JOBS, jobs, sync_schedule
 from orchestration.pipeline import stages
 from orchestration.project import Project
-from orchestration.sensors import sensors
+from orchestration.sensors import SENSORS
 
 
 def definitions(project: Project) -> dg.Definitions:
@@ -33,7 +33,7 @@ def definitions(project: Project) -> dg.Definitions:
         ),
         jobs=[*jobs(table), *LIVE_JOBS, follow_alias],
         schedules=sync_schedule(project, settings.live.sync),
-        sensors=sensors(project),
+        sensors=SENSORS,
         resources={"project": project},
         executor=dg.in_process_executor,
     )

@@ -13,6 +13,7 @@ import dagster as dg
 
 from assets.live import BATCHES, MEASURED, PILOTS, RETRAINS, SEARCHABLE, SYNCED, canary_facts
 from assets.registry import follow_alias
+from assets.stage_assets import Served
 from orchestration import parameters
 from orchestration.jobs import LIVE_JOBS
 from orchestration.project import Project, is_free
@@ -30,52 +31,36 @@ PARTITIONS = {"add": BATCHES, "pilot": PILOTS, "retrain": RETRAINS}  # by kind o
 JOBS = {"add": "add_documents", "pilot": "pilot", "retrain": "retrain"}
 
 
-def sensors(project: Project) -> list[dg.SensorDefinition]:
-    """`freshness`, `champion_alias`, `notices`, `failures` and `cancellations`."""
-    failed = "Notes what failed, so that it is tried again."
-    canceled = "Notes a pilot or retrain that a person ended: drift may ask again."
-    return [
-        _freshness(project),
-        _champion_alias(project),
-        _notices(project),
-        _ends(project, "failures", dg.DagsterRunStatus.FAILURE, failed),
-        _ends(project, "cancellations", dg.DagsterRunStatus.CANCELED, canceled),
-    ]
+@dg.sensor(
+    jobs=LIVE_JOBS,
+    description="Receives what lies in the inbox; asks for additions, and for a pilot or a retrain when drift says so.",
+    **LOOKS,
+)
+def freshness(context: dg.SensorEvaluationContext, project: Served) -> dg.SensorResult:
+    """Look what is due, and report what is as its policy wants it."""
+    from orchestration.freshness.due import account
+    from orchestration.live.status import canary
 
-
-def _freshness(project: Project) -> dg.SensorDefinition:
-    @dg.sensor(
-        jobs=LIVE_JOBS,
-        **LOOKS,
-        description="Receives what lies in the inbox; asks for additions, and for a pilot or a retrain when drift "
-        "says so.",
+    due, stands, told = tick(project), account(project), json.loads(context.cursor or "{}")
+    asked = [
+        dg.RunRequest(work.run_key, job_name=JOBS[work.kind], partition_key=work.run_key,
+                      tags={"freshet/why": work.reason[:200]})
+        for work in due
+    ]  # fmt: skip
+    added = [PARTITIONS[work.kind].build_add_request([work.run_key]) for work in due]
+    if not due and stands and stands.unmeasured >= _minimum(project):
+        asked.append(_look_at_drift(stands, _minimum(project)))
+        added.append(BATCHES.build_add_request([asked[0].partition_key]))
+    now = time.time()
+    well = [key for key in _well(project, stands) if now - told.get(key.to_user_string(), 0.0) >= EVERY[key]]
+    facts = asdict(stands) | canary_facts(canary(project)) if stands else {}
+    return dg.SensorResult(
+        run_requests=asked,
+        skip_reason=None if asked else "nothing arrived, and neither a pilot nor a retrain is due",
+        dynamic_partitions_requests=added,
+        asset_events=[dg.AssetMaterialization(key, metadata=facts) for key in well],
+        cursor=json.dumps(told | {key.to_user_string(): now for key in well}),
     )
-    def freshness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        from orchestration.freshness.due import account
-        from orchestration.live.status import canary
-
-        due, stands, told = tick(project), account(project), json.loads(context.cursor or "{}")
-        asked = [
-            dg.RunRequest(work.run_key, job_name=JOBS[work.kind], partition_key=work.run_key,
-                          tags={"freshet/why": work.reason[:200]})
-            for work in due
-        ]  # fmt: skip
-        added = [PARTITIONS[work.kind].build_add_request([work.run_key]) for work in due]
-        if not due and stands and stands.unmeasured >= _minimum(project):
-            asked.append(_look_at_drift(stands, _minimum(project)))
-            added.append(BATCHES.build_add_request([asked[0].partition_key]))
-        now = time.time()
-        well = [key for key in _well(project, stands) if now - told.get(key.to_user_string(), 0.0) >= EVERY[key]]
-        facts = asdict(stands) | canary_facts(canary(project)) if stands else {}
-        return dg.SensorResult(
-            run_requests=asked,
-            skip_reason=None if asked else "nothing arrived, and neither a pilot nor a retrain is due",
-            dynamic_partitions_requests=added,
-            asset_events=[dg.AssetMaterialization(key, metadata=facts) for key in well],
-            cursor=json.dumps(told | {key.to_user_string(): now for key in well}),
-        )
-
-    return freshness
 
 
 def _minimum(project: Project) -> int:
@@ -110,45 +95,41 @@ def tick(project: Project) -> list[Work]:
     return due_work(project)
 
 
-def _champion_alias(project: Project) -> dg.SensorDefinition:
-    @dg.sensor(job=follow_alias, description="Looks whether a person moved the champion in MLflow.", **LOOKS)
-    def champion_alias(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        from orchestration.pipeline.runs import store_folder
-        from orchestration.registry import history, release
-        from orchestration.registry.versions import LOCK
+@dg.sensor(job=follow_alias, description="Looks whether a person moved the champion in MLflow.", **LOOKS)
+def champion_alias(context: dg.SensorEvaluationContext, project: Served) -> dg.RunRequest | dg.SkipReason:
+    """Ask for `follow_alias` where live has not followed the alias yet."""
+    from orchestration.pipeline.runs import store_folder
+    from orchestration.registry import history, release
+    from orchestration.registry.versions import LOCK
 
-        folder = store_folder(project)
-        if not folder.exists() or not is_free(folder / LOCK):
-            return dg.SkipReason("nothing is registered yet, or a promotion runs")
-        moved = release.moved_by_hand(project)
-        if moved is None:
-            return dg.SkipReason("the champion in MLflow is the one that was promoted last")
-        run_key = f"{len(history.read(project))}: {moved}"  # each settled move is a line of the history
-        return dg.RunRequest(run_key=run_key, tags={"freshet/why": str(moved)})
-
-    return champion_alias
+    folder = store_folder(project)
+    if not folder.exists() or not is_free(folder / LOCK):
+        return dg.SkipReason("nothing is registered yet, or a promotion runs")
+    moved = release.moved_by_hand(project)
+    if moved is None:
+        return dg.SkipReason("the champion in MLflow is the one that was promoted last")
+    run_key = f"{len(history.read(project))}: {moved}"  # each settled move is a line of the history
+    return dg.RunRequest(run_key=run_key, tags={"freshet/why": str(moved)})
 
 
-def _notices(project: Project) -> dg.SensorDefinition:
-    @dg.sensor(
-        **LOOKS,
-        description="Tells `live.webhook` what goes wrong, each thing once: failed runs and work, documents that wait, "
-        "drift, a gate that refused. Without an address it stands here alone.",
-    )
-    def notices(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        from orchestration.freshness.due import problems, tell
+@dg.sensor(
+    **LOOKS,
+    description="Tells `live.webhook` what goes wrong, each thing once: failed runs and work, documents that wait, "
+    "drift, a gate that refused. Without an address it stands here alone.",
+)
+def notices(context: dg.SensorEvaluationContext, project: Served) -> dg.SkipReason:
+    """Tell what was not told yet."""
+    from orchestration.freshness.due import problems, tell
 
-        since = datetime.now(UTC) - timedelta(days=1)
-        failed = context.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=since))
-        found = problems(project) | {run.run_id: _failure(context.instance, run) for run in failed}
-        found |= _stale(context.instance)
-        new = [text for key, text in found.items() if key not in json.loads(context.cursor or "[]")]
-        if new:
-            tell(project, new)
-        context.update_cursor(json.dumps(list(found)))  # behind the telling: one that failed is tried again
-        return dg.SkipReason("; ".join(found.values()) or "nothing is wrong")
-
-    return notices
+    since = datetime.now(UTC) - timedelta(days=1)
+    failed = context.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=since))
+    found = problems(project) | {run.run_id: _failure(context.instance, run) for run in failed}
+    found |= _stale(context.instance)
+    new = [text for key, text in found.items() if key not in json.loads(context.cursor or "[]")]
+    if new:
+        tell(project, new)
+    context.update_cursor(json.dumps(list(found)))  # behind the telling: one that failed is tried again
+    return dg.SkipReason("; ".join(found.values()) or "nothing is wrong")
 
 
 def _failure(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
@@ -170,9 +151,9 @@ def _stale(instance: dg.DagsterInstance) -> dict[str, str]:
     }
 
 
-def _ends(project: Project, name: str, status: dg.DagsterRunStatus, description: str) -> dg.SensorDefinition:
+def _ends(name: str, status: dg.DagsterRunStatus, description: str) -> dg.SensorDefinition:
     @dg.run_status_sensor(run_status=status, name=name, description=description, **LOOKS)
-    def ends(context: dg.RunStatusSensorContext) -> None:
+    def ends(context: dg.RunStatusSensorContext, project: Served) -> None:
         from orchestration.freshness.due import note_end
 
         run, canceled = context.dagster_run, status == dg.DagsterRunStatus.CANCELED
@@ -180,3 +161,13 @@ def _ends(project: Project, name: str, status: dg.DagsterRunStatus, description:
         note_end(project, run.tags.get(PARTITION, ""), run.run_id, outcome, canceled)
 
     return ends
+
+
+SENSORS = [
+    freshness,
+    champion_alias,
+    notices,
+    _ends("failures", dg.DagsterRunStatus.FAILURE, "Notes what failed, so that it is tried again."),
+    _ends("cancellations", dg.DagsterRunStatus.CANCELED,
+          "Notes a pilot or retrain that a person ended: drift may ask again."),
+]  # fmt: skip

@@ -27,7 +27,8 @@ from orchestration.project import Project
 project = Project(Path.cwd())
 repository = definitions(project).get_repository_def()
 with open_instance(project) as instance:
-    context = dg.build_sensor_context(instance_ref=instance.get_ref(), repository_def=repository)
+    given = {"project": project}
+    context = dg.build_sensor_context(instance_ref=instance.get_ref(), repository_def=repository, resources=given)
     found = repository.get_sensor_def("freshness").evaluate_tick(context)
     for request in found.dynamic_partitions_requests or []:
         instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))

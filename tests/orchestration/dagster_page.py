@@ -24,10 +24,11 @@ class Page:
     def __init__(self, project, instance, *settings):
         parameters.assign(project.params_file, settings)
         self.repository, self.instance, self.cursor = definitions(project).get_repository_def(), instance, None
+        self.given = {"project": project}
 
     def look(self):
         """A tick of `freshness`; what it asks for."""
-        context = dg.build_sensor_context(self.instance, cursor=self.cursor)
+        context = dg.build_sensor_context(self.instance, cursor=self.cursor, resources=self.given)
         found = self.repository.get_sensor_def("freshness")(context)
         self.cursor = found.cursor
         for event in found.asset_events:
@@ -46,7 +47,8 @@ class Page:
         for key in (SEARCHABLE, MEASURED, SYNCED):
             if self.repository.asset_graph.get(key).freshness_policy:
                 self.state(key)
-        return self.repository.get_sensor_def("notices")(dg.build_sensor_context(self.instance)).skip_message
+        context = dg.build_sensor_context(self.instance, resources=self.given)
+        return self.repository.get_sensor_def("notices")(context).skip_message
 
     def state(self, key):
         """What the daemon finds the policy of an asset to be, kept as it keeps it."""

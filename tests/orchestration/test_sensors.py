@@ -13,7 +13,7 @@ import pytest
 from assets.live import MEASURED, SEARCHABLE, SYNCED
 from model_code.errors import FreshetError
 from orchestration.live import sync as syncing
-from orchestration.sensors import _notices
+from orchestration.sensors import notices
 from tests.orchestration.dagster_page import Page, at
 from tests.orchestration.live_example import collection_of, make_project
 
@@ -46,7 +46,7 @@ def test_the_sensor_vouches_while_nothing_waits_and_the_policy_fails_when_it_no_
             assert page.state(SEARCHABLE) == "PASS"
         with at(start + timedelta(minutes=80)):  # nobody looked: the sensor is dead
             assert page.state(MEASURED) == "FAIL"
-            shown = _notices(project)(dg.build_sensor_context(instance)).skip_message
+            shown = notices(dg.build_sensor_context(instance), project=project).skip_message
             assert "measured_drift: not fresh since" in shown
             assert "searchable" not in shown, "its last state was good"
 
@@ -59,13 +59,13 @@ def test_a_lost_ledger_and_a_damaged_generation_are_told_and_not_vouched_for(pro
         page = Page(project, instance)
         with pytest.raises(FreshetError, match="holds the documents up to event 1 of its log, but there is none here"):
             page.look()
-        told = _notices(project)(dg.build_sensor_context(instance)).skip_message
+        told = notices(dg.build_sensor_context(instance), project=project).skip_message
         assert "but there is none here" in told
         (project.root / "away.sqlite").rename(project.live / "ledger.sqlite")
         assert len(page.look().asset_events) == 2
         manifest = next((project.live / "hce" / "generations").glob("000001/manifest.json"))
         manifest.write_text("torn")
-        assert "hce: " in _notices(project)(dg.build_sensor_context(instance)).skip_message
+        assert "hce: " in notices(dg.build_sensor_context(instance), project=project).skip_message
 
 
 def test_what_a_service_made_searchable_is_looked_at_for_drift_and_asked_for_once(project):

@@ -18,7 +18,7 @@ from model_code.ledger.work import ATTEMPTS, EventRange, WorkKind
 from orchestration import parameters
 from orchestration.freshness import due
 from orchestration.registry import history
-from orchestration.sensors import _notices
+from orchestration.sensors import notices
 from tests.orchestration.live_example import collection_of, make_project
 
 
@@ -91,8 +91,8 @@ def go_wrong(project, monkeypatch):
 
 def test_each_thing_is_told_once_and_again_only_if_it_happens_again(project, heard, monkeypatch):
     with dg.DagsterInstance.ephemeral() as instance:
-        context = dg.build_sensor_context(instance)
-        assert "nothing is wrong" in _notices(project)(context).skip_message
+        context = dg.build_sensor_context(instance, resources={"project": project})
+        assert "nothing is wrong" in notices(context).skip_message
         assert heard == []
         go_wrong(project, monkeypatch)
 
@@ -102,30 +102,31 @@ def test_each_thing_is_told_once_and_again_only_if_it_happens_again(project, hea
 
         failed = broken.execute_in_process(instance=instance, raise_on_error=False)
         for _ in range(2):
-            shown = _notices(project)(context).skip_message
+            shown = notices(context).skip_message
             (text,) = heard
             for words in ("1 changes wait", "pilot failed, out of memory", "drift of topics", "refuse version 2: worse",
                           f"run {failed.run_id[:8]} of broken failed: ZeroDivisionError: "):  # fmt: skip
                 assert words in text
                 assert words in shown
         history.append(project, "refuse", "1", "3", {"passed": False, "reasons": ["worse: R@100"]})
-        _notices(project)(context)
+        notices(context)
     assert heard[1:] == ["gate: refuse version 3: worse: R@100"]
 
 
 def test_what_could_not_be_told_is_told_at_the_next_look(project, heard, monkeypatch):
     go_wrong(project, monkeypatch)
     with dg.DagsterInstance.ephemeral() as instance:
-        context = dg.build_sensor_context(instance)
+        context = dg.build_sensor_context(instance, resources={"project": project})
         with monkeypatch.context() as patch:
             patch.setattr(due, "TIMEOUT", 0.0)
             with pytest.raises((OSError, URLError)):
-                _notices(project)(context)
-        _notices(project)(context)
+                notices(context)
+        notices(context)
     assert "drift of topics" in heard[-1]
 
 
 def test_without_an_address_the_page_alone_says_it(project, monkeypatch):
     go_wrong(project, monkeypatch)
     with dg.DagsterInstance.ephemeral() as instance:
-        assert "drift of topics" in _notices(project)(dg.build_sensor_context(instance)).skip_message
+        context = dg.build_sensor_context(instance, resources={"project": project})
+        assert "drift of topics" in notices(context).skip_message

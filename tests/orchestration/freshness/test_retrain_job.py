@@ -50,7 +50,9 @@ class Loop:
     def tick(self):
         """What the sensor asks for; the partitions that it wants are made."""
         repository = self.definitions.get_repository_def()
-        context = dg.build_sensor_context(instance_ref=self.instance.get_ref(), repository_def=repository)
+        context = dg.build_sensor_context(
+            instance_ref=self.instance.get_ref(), repository_def=repository, resources={"project": self.project}
+        )
         found = repository.get_sensor_def("freshness").evaluate_tick(context)
         for one in found.dynamic_partitions_requests:
             self.instance.add_dynamic_partitions(one.partitions_def_name, list(one.partition_keys))

@@ -31,7 +31,7 @@ from orchestration.pipeline.runs import tracking_uri
 from orchestration.project import Project
 from orchestration.registry import history, release, versions
 from orchestration.registry.build import Build
-from orchestration.sensors import sensors
+from orchestration.sensors import champion_alias
 from orchestration.service.app import create_app
 from tests.model_code.live import laws
 from tests.model_code.live.laws import NEW, OLD, make_encoder, open_build
@@ -366,15 +366,14 @@ def test_following_that_was_cut_off_is_one_line_once_it_is_done(builds, project,
 
 def test_the_sensor_sees_the_move_once_and_its_run_settles_it(builds, project, monkeypatch):
     moved_with_a_batch_waiting(builds, project, monkeypatch, "follow")
-    (sensor,) = [one for one in sensors(project) if one.name == "champion_alias"]
     with dg.DagsterInstance.ephemeral() as instance:
-        first, second_look = (sensor(dg.build_sensor_context(instance)) for _ in range(2))
+        first, second_look = (champion_alias(dg.build_sensor_context(instance), project=project) for _ in range(2))
         assert first.run_key == second_look.run_key
         assert first.tags["freshet/why"] == "moved by hand from version 2 (r) to version 1 (r)"
         assert follow_alias.execute_in_process(instance=instance, resources={"project": project}).success
         shown = instance.get_latest_materialization_event(dg.AssetKey("champion")).asset_materialization
         assert "against the gate" in shown.metadata["what happened"].value
-        assert "promoted last" in sensor(dg.build_sensor_context(instance)).skip_message
+        assert "promoted last" in champion_alias(dg.build_sensor_context(instance), project=project).skip_message
     assert build_version(project) == "1"
 
 
