@@ -6,10 +6,9 @@ from pathlib import Path
 import dagster as dg
 
 from assets.pages import Preview, first_rows, learning_curve, report_of, table
-from assets.stage_assets import LOCK_KEY, Page, stage_assets
+from assets.stage_assets import LOCK_KEY, Page, Served, stage_assets
 from model_code.files import read_json
 from orchestration.pipeline.stages import Stage
-from orchestration.project import Project
 
 HELD_OUT = ("log_likelihood",)  # of held-out queries, what a generator's best step is chosen by
 
@@ -49,16 +48,16 @@ PAGES = {
 }
 
 
-def corpus_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
+@dg.asset(key=LOCK_KEY, group_name="corpus", kinds={"json"})
+def corpus_lock(project: Served) -> dg.MaterializeResult:
+    """What the corpus's source holds now: versions and content hash, through which every stage sees it."""
+    from orchestration.pipeline.ingest import ingest
+
+    lock = ingest(project)
+    facts = {name: value for name, value in lock.items() if isinstance(value, (str, int, float))}
+    return dg.MaterializeResult(data_version=dg.DataVersion(lock["content_hash"]), metadata=facts)
+
+
+def corpus_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
     """`corpus_lock`, `corpus`, `query_generator`, `pseudo_queries` and `acceptance_verdict`."""
-
-    @dg.asset(key=LOCK_KEY, group_name="corpus", kinds={"json"})
-    def corpus_lock(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        """What the corpus's source holds now: versions and content hash, through which every stage sees it."""
-        from orchestration.pipeline.ingest import ingest
-
-        lock = ingest(project)
-        facts = {name: value for name, value in lock.items() if isinstance(value, (str, int, float))}
-        return dg.MaterializeResult(data_version=dg.DataVersion(lock["content_hash"]), metadata=facts)
-
-    return [corpus_lock, *stage_assets(project, table, PAGES)]
+    return [corpus_lock, *stage_assets(table, PAGES)]

@@ -9,7 +9,6 @@ from assets.pages import Preview, picture, table
 from assets.stage_assets import Page, stage_assets
 from model_code.files import read_json
 from orchestration.pipeline.stages import Stage
-from orchestration.project import Project
 
 
 def preview_metrics(folder: Path) -> Preview:
@@ -48,6 +47,6 @@ PAGES = {
 }
 
 
-def evaluation_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
+def evaluation_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
     """`baselines`, `NAME/evaluation` of each retriever and each fusion, and `comparison`."""
-    return stage_assets(project, table, PAGES)
+    return stage_assets(table, PAGES)

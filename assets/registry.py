@@ -1,18 +1,21 @@
 """After a build: the best retriever registered as challenger, and the champion that the gate leaves."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from assets.evaluation import FIRST
 from assets.stage_assets import Served, asset_key, tell
 from orchestration.pipeline.stages import Stage
-from orchestration.project import Project
+
+if TYPE_CHECKING:
+    from orchestration.registry.release import Move
 
 NEEDED = ("index", "evaluate", "fuse", "comparison")
 
 
-def registry_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
+def registry_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
     """`first_champion`, `registered_retriever` and `champion`."""
 
     @dg.asset(
@@ -21,7 +24,7 @@ def registry_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsD
         deps=[asset_key(stage) for stage in table if stage.name == "baselines"],
         op_tags={"dagster/priority": str(FIRST)},
     )
-    def first_champion(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+    def first_champion(context: dg.AssetExecutionContext, project: Served) -> dg.MaterializeResult:
         """Where nothing is live yet: the best of BM25, base encoder and both fused, before any training."""
         from orchestration.registry import release
 
@@ -35,7 +38,7 @@ def registry_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsD
         kinds={"mlflow"},
         deps=["first_champion", *(asset_key(stage) for stage in table if stage.name in NEEDED)],
     )
-    def registered_retriever(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+    def registered_retriever(project: Served) -> dg.MaterializeResult:
         """The retriever that is best on dev, registered in MLflow as challenger."""
         from orchestration.registry import release
 
@@ -45,23 +48,24 @@ def registry_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsD
             metadata={"version": version.version, "retriever": version.retriever},
         )
 
-    @dg.asset(group_name="registry", kinds={"mlflow"}, deps=["registered_retriever"])
-    def champion(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        """The retriever that serves: the challenger if it passed the gate, else the one that served before."""
-        from orchestration.registry import release
-
-        move = release.promote(project)
-        tell(context, move.summary)
-        return dg.MaterializeResult(
-            data_version=dg.DataVersion(move.champion.key if move.champion else "none"),
-            metadata={
-                "champion": str(move.champion) if move.champion else "none",
-                "passed": move.passed,
-                "what happened": move.summary,
-            },
-        )
-
     return [first_champion, registered_retriever, champion]
+
+
+@dg.asset(group_name="registry", kinds={"mlflow"}, deps=["registered_retriever"])
+def champion(context: dg.AssetExecutionContext, project: Served) -> dg.MaterializeResult:
+    """The retriever that serves: the challenger if it passed the gate, else the one that served before."""
+    from orchestration.registry import release
+
+    move = release.promote(project)
+    tell(context, move.summary)
+    return dg.MaterializeResult(
+        data_version=dg.DataVersion(move.champion.key if move.champion else "none"),
+        metadata=_facts(move),
+    )
+
+
+def _facts(move: "Move") -> dict[str, Any]:
+    return {"champion": str(move.champion or "none"), "passed": move.passed, "what happened": move.summary}
 
 
 @dg.op(retry_policy=dg.RetryPolicy(max_retries=1, delay=5))
@@ -72,8 +76,7 @@ def settle_alias(context: dg.OpExecutionContext, project: Served) -> None:
     move = release.settle(project)
     context.log.info(move.summary if move else "the alias is where the last promotion put it")
     if move:
-        facts = {"champion": str(move.champion), "passed": move.passed, "what happened": move.summary}
-        context.log_event(dg.AssetMaterialization("champion", metadata=facts))
+        context.log_event(dg.AssetMaterialization("champion", metadata=_facts(move)))
 
 
 @dg.job(description="The alias was moved in MLflow: the gate judges it, and live follows or the alias goes back.")

@@ -10,7 +10,6 @@ from assets.stage_assets import Page, stage_assets
 from model_code.files import read_json
 from model_code.hierarchy.tree import TOPICS
 from orchestration.pipeline.stages import Stage
-from orchestration.project import Project
 
 
 def preview_hierarchy(folder: Path) -> Preview:
@@ -32,6 +31,6 @@ PAGES = {
 }
 
 
-def retriever_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
+def retriever_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
     """`base_index`, `document_hierarchy`, and `NAME/encoder` and `NAME/index` of each retriever."""
-    return stage_assets(project, table, PAGES)
+    return stage_assets(table, PAGES)

@@ -67,21 +67,33 @@ def _build(project: Project, run_id: str) -> "PlannedBuild":
     return build
 
 
-def stage_assets(project: Project, table: Sequence[Stage], pages: Mapping[str, Page]) -> list[dg.AssetsDefinition]:
+def stage_assets(table: Sequence[Stage], pages: Mapping[str, Page]) -> list[dg.AssetsDefinition]:
     """The assets of those stages that `pages` names, each a step of its own."""
-    return [_stage_asset(project, table, stage, pages[stage.name]) for stage in table if stage.name in pages]
+    return [_stage_asset(table, stage, pages[stage.name]) for stage in table if stage.name in pages]
 
 
-def _stage_asset(project: Project, table: Sequence[Stage], stage: Stage, page: Page) -> dg.AssetsDefinition:
+def _stage_asset(table: Sequence[Stage], stage: Stage, page: Page) -> dg.AssetsDefinition:
+    """A stage as a step; each retriever has a group of its own, such as `retriever_hce`."""
+    suffix = f"_{stage.retriever.replace('-', '_')}" if stage.retriever else ""  # Dagster takes no hyphens
+    spec = dg.AssetSpec(
+        asset_key(stage),
+        deps=[asset_key(other) for other in upstream(stage, table)] or [LOCK_KEY],
+        description=stage.description,
+        group_name=page.group + suffix,
+        kinds=set(page.kinds),
+        code_version=code_hash(stage)[:12],
+        metadata={"stage": stage.address},
+    )
+
     @dg.multi_asset(
         name=asset_key(stage).to_python_identifier(),
-        specs=[stage_spec(project, table, stage, page)],
+        specs=[spec],
         check_specs=[dg.AssetCheckSpec(CONTRACT, asset=asset_key(stage), description=PROMISE, blocking=True)],
         pool=stage.pool,
         op_tags={"dagster/priority": str(page.priority)},
         retry_policy=RETRY,
     )
-    def step(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+    def step(context: dg.AssetExecutionContext, project: Served) -> dg.MaterializeResult:
         from orchestration.pipeline.repro import StageRefused
 
         try:
@@ -98,20 +110,6 @@ def tell(context: dg.AssetExecutionContext, text: str) -> None:
     """Say it in the run's events, and to the terminal that the run was started from."""
     context.log.info(text)
     print(text, file=sys.stderr, flush=True)
-
-
-def stage_spec(project: Project, table: Sequence[Stage], stage: Stage, page: Page) -> dg.AssetSpec:
-    """The asset of one stage; each retriever has a group of its own, such as `retriever_hce`."""
-    suffix = f"_{stage.retriever.replace('-', '_')}" if stage.retriever else ""  # Dagster takes no hyphens
-    return dg.AssetSpec(
-        asset_key(stage),
-        deps=[asset_key(other) for other in upstream(stage, table)] or [LOCK_KEY],
-        description=stage.description,
-        group_name=page.group + suffix,
-        kinds=set(page.kinds),
-        code_version=code_hash(stage)[:12],
-        metadata={"stage": stage.address},
-    )
 
 
 def materialized(

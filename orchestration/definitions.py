@@ -24,10 +24,10 @@ def definitions(project: Project) -> dg.Definitions:
         assets=dg.map_asset_specs(
             lambda spec: spec.replace_attributes(owners=["team:freshet"]),
             [
-                *corpus_assets(project, table),
-                *retriever_assets(project, table),
-                *evaluation_assets(project, table),
-                *registry_assets(project, table),
+                *corpus_assets(table),
+                *retriever_assets(table),
+                *evaluation_assets(table),
+                *registry_assets(table),
                 *live_assets(settings.live.sync),
             ],
         ),

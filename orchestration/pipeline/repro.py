@@ -182,6 +182,7 @@ class PlannedBuild:
                         say(line)
             except BaseException:
                 process.terminate()
+                process.wait()  # leaving `with` by an interrupt waits for a quarter of a second only
                 raise
         if refusal is not None:
             raise StageRefused(f"{address}: {refusal}")

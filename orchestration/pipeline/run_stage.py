@@ -73,7 +73,11 @@ def _execute(
             f"stage {stage.address} made what breaks its contract, so nothing is put in place: {error}"
         ) from error
     finally:  # last of all, as DVC would record any later edit; and where one broke the contract, it is the reason
-        _refuse_changes(stage, reads, stage_key.read(stage, project.root))
+        if changed := reads.changes(stage_key.read(stage, project.root)):
+            raise FreshetError(
+                f"stage {stage.address} read {', '.join(changed[:3])}, which changed while it ran. DVC would record "
+                "the new version as what made the old output, so the output is thrown away: run it again"
+            )
     replace_folder(staging, project.root / stage.output)
     return report
 
@@ -106,15 +110,6 @@ def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
         else:
             chosen[group] = functools.reduce(getattr, group.split("."), settings)
     return chosen
-
-
-def _refuse_changes(stage: Stage, before: stage_key.StageReads, after: stage_key.StageReads) -> None:
-    changed = before.changes(after)
-    if changed:
-        raise FreshetError(
-            f"stage {stage.address} read {', '.join(changed[:3])}, which changed while it ran. DVC would record the "
-            "new version as what made the old output, so the output is thrown away: run it again"
-        )
 
 
 def stage_record(

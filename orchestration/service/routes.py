@@ -61,6 +61,7 @@ async def _served(request: Request) -> Service:
 Served = Annotated[Service, Depends(_served)]
 ALL_REFUSED = "Every row was refused; if the request makes no sense, `error` only"
 REFUSED: dict[int | str, dict[str, Any]] = {422: {"model": models.RefusedResponse, "description": ALL_REFUSED}}
+SOON: dict[int | str, dict[str, Any]] = {202: {"model": ChangeResult, "description": "Received; searches show it soon"}}
 PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
 
 
@@ -219,11 +220,7 @@ def _stored(document: Document) -> StoredDocument:
     return StoredDocument(document.document_id, document.title, document.text, document.fields, document.date)
 
 
-@router.post(
-    "/documents",
-    tags=["documents"],
-    responses=REFUSED | {202: {"model": ChangeResult, "description": "Received, searchable soon"}},
-)
+@router.post("/documents", tags=["documents"], responses=REFUSED | SOON)
 async def add_documents(
     wanted: models.AddRequest, service: Served, response: Response, wait: Wait = True
 ) -> ChangeResult:
@@ -234,9 +231,7 @@ async def add_documents(
     return await _change(service, job, response, wait)
 
 
-@router.post(
-    "/documents/apply", tags=["documents"], responses={202: {"model": ChangeResult, "description": "Searchable soon"}}
-)
+@router.post("/documents/apply", tags=["documents"], responses=SOON)
 async def apply_changes(service: Served, response: Response, wait: Wait = True) -> ChangeResult:
     """Make searchable what the ledger has already, such as what `freshet add` recorded."""
     return await _change(service, _application(), response, wait)
@@ -247,11 +242,7 @@ def _application() -> Job:
     return Job(0, lambda live: Receipt(0, 0, (), ()))
 
 
-@router.post(
-    "/documents/delete",
-    tags=["documents"],
-    responses=REFUSED | {202: {"model": ChangeResult, "description": "Received, gone soon"}},
-)
+@router.post("/documents/delete", tags=["documents"], responses=REFUSED | SOON)
 async def delete_documents(
     wanted: models.DeleteRequest, service: Served, response: Response, wait: Wait = True
 ) -> ChangeResult:

@@ -60,10 +60,10 @@ def test_each_stage_is_a_step_and_what_cannot_pass_by_itself_is_not_tried_again(
     monkeypatch.setattr(PlannedBuild, "bring", fail)
     monkeypatch.setattr("assets.stage_assets.RETRY", dg.RetryPolicy(max_retries=1, delay=0))
     table = [TRAIN.of("hce"), INDEX.of("hce")]
-    assets = stage_assets(project, table, PAGES)
+    assets = stage_assets(table, PAGES)
     assert [one.node_def.name for one in assets] == ["hce__encoder", "hce__index"]
     with dg.DagsterInstance.ephemeral() as instance:
-        result = dg.materialize(assets, instance=instance, raise_on_error=False)
+        result = dg.materialize(assets, instance=instance, resources={"project": project}, raise_on_error=False)
     assert tried == ["train@hce"] * attempts
     assert {event.step_key for event in result.get_step_skipped_events()} <= {"hce__index"}
     assert str(error) in _first_failure(result)
@@ -79,10 +79,10 @@ def test_what_has_not_changed_keeps_its_page_and_is_not_drawn_again(project, mon
     monkeypatch.setitem(CONTRACTS, "index", lambda context: None)
     monkeypatch.setattr("assets.stage_assets.report_of", lambda folder: {"passages": 3})
     page = replace(PAGES["index"], preview=lambda folder: drawn.append(dict(now)) or {"picture": f"drawn {len(drawn)}"})
-    asset = stage_assets(project, [INDEX.of("hce")], {"index": page})
+    asset = stage_assets([INDEX.of("hce")], {"index": page})
 
     def shown():
-        done = dg.materialize(asset, instance=instance, selection=[asset_key(INDEX.of("hce"))])
+        done = dg.materialize(asset, instance=instance, resources={"project": project})
         (event,) = done.get_asset_materialization_events()
         return {name: value.value for name, value in event.materialization.metadata.items()}
 

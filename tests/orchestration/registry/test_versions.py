@@ -152,7 +152,7 @@ def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(track
     monkeypatch.setattr(release, "best_on_dev", lambda project, settings: build.retriever)
     monkeypatch.setattr(release.parameters, "load", lambda path: SimpleNamespace(promotion=RULES, seed=0, built=()))
     before = history.read(tracked_project)
-    assets = [*registry_assets(tracked_project, ()), live_generation]
+    assets = [*registry_assets(()), live_generation]
     chosen = ["registered_retriever", "champion", "live_generation"]
     result = dg.materialize(assets, resources={"project": tracked_project}, selection=chosen)
     (shown,) = result.asset_materializations_for_node("champion")
