@@ -22,24 +22,10 @@ if TYPE_CHECKING:
     from freshet.project import LocalProject as Project
 
 __all__ = [
-    "AsyncClient",
-    "ChangeResult",
-    "Client",
-    "DocumentPage",
-    "FieldValues",
-    "FreshetError",
-    "Hit",
-    "InvalidRequest",
-    "NotAuthorised",
-    "NotFoundError",
-    "Project",
-    "RejectedRow",
-    "SearchResult",
-    "ServiceError",
-    "StoredDocument",
-    "SyncResult",
-    "Unavailable",
-]
+    "AsyncClient", "ChangeResult", "Client", "DocumentPage", "FieldValues", "FreshetError", "Hit", "InvalidRequest",
+    "NotAuthorised", "NotFoundError", "Project", "RejectedRow", "SearchResult", "ServiceError", "StoredDocument",
+    "SyncResult", "Unavailable",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

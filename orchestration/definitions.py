@@ -10,10 +10,9 @@ from assets.live import live_assets
 from assets.registry import follow_alias, registry_assets
 from assets.retrievers import retriever_assets
 from orchestration import parameters
-from orchestration.jobs import LIVE_JOBS, jobs, sync_schedule
 from orchestration.pipeline import stages
 from orchestration.project import Project
-from orchestration.sensors import SENSORS
+from orchestration.sensors import JOBS, SENSORS, build_jobs, sync_schedule
 
 
 def definitions(project: Project) -> dg.Definitions:
@@ -31,7 +30,7 @@ def definitions(project: Project) -> dg.Definitions:
                 *live_assets(settings.live.sync),
             ],
         ),
-        jobs=[*jobs(table), *LIVE_JOBS, follow_alias],
+        jobs=[*build_jobs(table), *JOBS.values(), follow_alias],
         schedules=sync_schedule(project, settings.live.sync),
         sensors=SENSORS,
         resources={"project": project},

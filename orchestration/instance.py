@@ -7,17 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import dagster as dg
 import psutil
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
 from model_code.errors import FreshetError
 from model_code.files import write_text
 from model_code.settings import require
 from orchestration.project import Project
-
-if TYPE_CHECKING:
-    import dagster as dg
 
 CONFIG = """\
 telemetry: {enabled: false}
@@ -50,23 +48,17 @@ def dagster_home(project: Project) -> Path:
         with project.lock():
             home.mkdir(parents=True, exist_ok=True)
             _initialise_databases(home)
-    _refuse_another_database(home / "dagster.yaml")
+    made_for, wanted = STORAGE in (home / "dagster.yaml").read_text(encoding="utf-8"), DATABASE in os.environ
+    if made_for != wanted:
+        raise FreshetError(
+            f"{home / 'dagster.yaml'} was made {'with' if made_for else 'without'} {DATABASE}, which is "
+            f"{'' if wanted else 'not '}set now: change the environment back, or delete that file for a new history"
+        )
     os.environ["DAGSTER_HOME"] = str(home)
     return home
 
 
-def _refuse_another_database(config: Path) -> None:
-    made_for, wanted = STORAGE in config.read_text(encoding="utf-8"), DATABASE in os.environ
-    if made_for != wanted:
-        raise FreshetError(
-            f"{config} was made {'with' if made_for else 'without'} {DATABASE}, which is "
-            f"{'' if wanted else 'not '}set now: change the environment back, or delete that file for a new history"
-        )
-
-
 def _initialise_databases(home: Path) -> None:
-    import dagster as dg
-
     write_text(home / "dagster.yaml", CONFIG + (STORAGE if DATABASE in os.environ else ""))
     with dg.DagsterInstance.from_config(str(home)) as instance:
         instance.get_runs(limit=1)
@@ -75,16 +67,12 @@ def _initialise_databases(home: Path) -> None:
 
 def open_instance(project: Project) -> dg.DagsterInstance:
     """The project's persistent instance, to run jobs in."""
-    import dagster as dg
-
     return dg.DagsterInstance.from_config(str(dagster_home(project)))
 
 
 @contextmanager
 def known_by_the_page(instance: dg.DagsterInstance, job: str) -> Iterator[None]:
     """Runs that are made inside belong to `job` as `freshet ui` has it loaded, else its first page leaves them out."""
-    from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
-
     origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(LOCATION), "__repository__").get_job_origin(job)
     make = instance.create_run_for_job
     instance.create_run_for_job = partial(make, remote_job_origin=origin)  # execute_in_process has no argument for it
@@ -100,8 +88,6 @@ def fail_abandoned_runs(project: Project) -> list[str]:
     Their slots are free at once, as a build waits for them without an end; a retrain among them is tried again. In a
     database that several machines share nothing is done: a process of another machine cannot be looked for.
     """
-    import dagster as dg
-
     gone: list[str] = []
     if DATABASE in os.environ:
         return gone

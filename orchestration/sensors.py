@@ -1,10 +1,14 @@
-"""The sensor that keeps the live collection fresh, and those that note what failed. The ledger is their state."""
+"""The jobs, and what starts them: the sensor that keeps the live collection fresh, others, and the schedule of a sync.
+
+The ledger is the sensors' state.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -13,9 +17,10 @@ import dagster as dg
 
 from assets.live import BATCHES, MEASURED, PILOTS, RETRAINS, SEARCHABLE, SYNCED, canary_facts
 from assets.registry import follow_alias
-from assets.stage_assets import Served
+from assets.stage_assets import Served, asset_key
+from model_code.live.collection import retrievers
 from orchestration import parameters
-from orchestration.jobs import LIVE_JOBS
+from orchestration.pipeline.stages import Stage
 from orchestration.project import Project, is_free
 
 if TYPE_CHECKING:
@@ -27,12 +32,50 @@ PARTITION = "dagster/partition"  # Dagster's own tag of a run
 LOOKS = {"minimum_interval_seconds": 30, "default_status": dg.DefaultSensorStatus.RUNNING}  # of every sensor
 SOON = 120.0  # seconds within which a document is searchable as long as all is well
 EVERY = {SEARCHABLE: 300.0, MEASURED: 1800.0}  # seconds between two reports: well within what the policy asks for
-PARTITIONS = {"add": BATCHES, "pilot": PILOTS, "retrain": RETRAINS}  # by kind of work: its own module is slow to import
-JOBS = {"add": "add_documents", "pilot": "pilot", "retrain": "retrain"}
+ADDING, RETRAINING = ("added_documents", "drift_report"), ("retrained_retriever", "retrained_champion")
+PILOTING = ("retrain_pilot",)
+EVALUATION_STAGES = ("baselines", "evaluate", "comparison")
+JOBS = {  # of what is live, by the kind of work, whose own module is slow to import
+    kind: dg.define_asset_job(name, dg.AssetSelection.assets(*assets), partitions_def=partitions, description=text)
+    for kind, name, assets, partitions, text in (
+        ("add", "add_documents", ADDING, BATCHES,
+         "What waits in the ledger becomes searchable; how far the collection has moved is measured."),
+        ("retrain", "retrain", RETRAINING, RETRAINS,
+         "Everything that is live, trained anew in a workspace of its own, before the gate."),
+        ("pilot", "pilot", PILOTING, PILOTS,
+         "A training on a sample of what is live: whether a retrain would help what is new."),
+    )
+}  # fmt: skip
+
+
+def build_jobs(table: Sequence[Stage]) -> list[dg.UnresolvedAssetJobDefinition]:
+    """`full_build` and `evaluate`. Selections are typed: they do not depend on the installed ANTLR version."""
+    built = dg.AssetSelection.all() - dg.AssetSelection.assets(*ADDING, *PILOTING, *RETRAINING, SYNCED)
+    evaluated = dg.AssetSelection.assets(*(asset_key(stage) for stage in table if stage.name in EVALUATION_STAGES))
+    whole = "From the corpus's source to a promoted retriever and its live collection."
+    part = "Baselines, evaluation of every trained retriever, and the comparison."
+    return [
+        dg.define_asset_job("full_build", built, description=whole),
+        dg.define_asset_job("evaluate", evaluated, description=part),
+    ]
+
+
+def sync_schedule(project: Project, cron: str | None) -> list[dg.ScheduleDefinition]:
+    """The schedule `sync`, if `live.sync` says when: the index follows its source, once something is live."""
+    if cron is None:
+        return []
+    return [
+        dg.ScheduleDefinition(
+            job=dg.define_asset_job("sync", selection=[SYNCED], description="The index follows the project's source."),
+            cron_schedule=cron,
+            should_execute=lambda _: bool(retrievers(project.live)),
+            default_status=dg.DefaultScheduleStatus.RUNNING,
+        )
+    ]
 
 
 @dg.sensor(
-    jobs=LIVE_JOBS,
+    jobs=list(JOBS.values()),
     description="Receives what lies in the inbox; asks for additions, and for a pilot or a retrain when drift says so.",
     **LOOKS,
 )
@@ -43,11 +86,11 @@ def freshness(context: dg.SensorEvaluationContext, project: Served) -> dg.Sensor
 
     due, stands, told = tick(project), account(project), json.loads(context.cursor or "{}")
     asked = [
-        dg.RunRequest(work.run_key, job_name=JOBS[work.kind], partition_key=work.run_key,
+        dg.RunRequest(work.run_key, job_name=JOBS[work.kind].name, partition_key=work.run_key,
                       tags={"freshet/why": work.reason[:200]})
         for work in due
     ]  # fmt: skip
-    added = [PARTITIONS[work.kind].build_add_request([work.run_key]) for work in due]
+    added = [JOBS[work.kind].partitions_def.build_add_request([work.run_key]) for work in due]
     if not due and stands and stands.unmeasured >= _minimum(project):
         asked.append(_look_at_drift(stands, _minimum(project)))
         added.append(BATCHES.build_add_request([asked[0].partition_key]))
@@ -85,7 +128,6 @@ def _well(project: Project, stands: Account | None) -> list[dg.AssetKey]:
 
 def tick(project: Project) -> list[Work]:
     """Receive the inbox and say what is to be done."""
-    from model_code.live.collection import retrievers
     from orchestration.freshness.due import due_work
     from orchestration.live.collection import LiveCollection
     from orchestration.live.inbox import take_all, waiting

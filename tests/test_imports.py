@@ -47,7 +47,7 @@ ORDER = (  # lowest first: a package imports from lower groups and from its own,
     within("assets", "corpus evaluation live pages registry retrievers stage_assets"),
     within("orchestration", "guard service"),
     within("freshet", "integrations project"),
-    within("orchestration", "definitions instance jobs sensors"),
+    within("orchestration", "definitions instance sensors"),
     within("orchestration", "cli"),
 )
 

@@ -6,13 +6,14 @@ from dataclasses import asdict
 from typing import Any
 
 from model_code.errors import Damaged, FreshetError
+from model_code.live.collection import Collection, default_retriever, retrievers
 from orchestration import parameters
 from orchestration.live.client import running
 from orchestration.live.status import live_status, live_status_lines
 from orchestration.pipeline import dvc_lock, stages
 from orchestration.pipeline.ingest import read_lock
 from orchestration.project import Project
-from orchestration.registry import history, versions
+from orchestration.registry import history, release, versions
 
 ALIASES = (versions.CHAMPION, versions.CHALLENGER, versions.PREVIOUS)
 
@@ -22,8 +23,6 @@ def project_status(project: Project) -> dict[str, Any]:
 
     Raises `FreshetError` if a lock is not whole.
     """
-    from orchestration.registry import release
-
     settings = parameters.load(project.params_file)
     known = [stage.address for stage in stages.expand(settings.retrievers, settings.fusions)]
     done = dvc_lock.stages_that_ran(project.root)
@@ -40,8 +39,6 @@ def project_status(project: Project) -> dict[str, Any]:
 
 def _live(project: Project) -> list[dict[str, Any]]:
     """The current generation of each live collection, the one that is searched by default first."""
-    from model_code.live.collection import default_retriever, retrievers
-
     names = retrievers(project.live)
     if not names:
         return []
@@ -58,8 +55,6 @@ def _live(project: Project) -> list[dict[str, Any]]:
 
 def _live_retriever(project: Project, name: str, default: bool, torn: str | None) -> dict[str, Any]:
     """What there is to say of a live retriever; `problem`: which file is torn or lost, None where all is there."""
-    from model_code.live.collection import Collection
-
     found = dict.fromkeys(("generation", "documents", "fingerprint", "freshness"))
     found |= {"retriever": name, "default": default, "problem": torn}
     try:

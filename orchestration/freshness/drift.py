@@ -11,16 +11,19 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from model_code.additions.store import statuses
 from model_code.drift.calibration import SMALLEST_SHARE, Calibration
 from model_code.drift.ladder import Decision, Past, decide
 from model_code.drift.measures import OldScores, Paired, crowding, reciprocal_ranks, refined
 from model_code.drift.reference import FORMAT, DriftReference, Question, Questions
 from model_code.drift.report import Arrivals, Report, make_report
 from model_code.files import MANIFEST, canonical_json, hash_text
+from model_code.ledger.ledger import Ledger
+from model_code.ledger.states import Event, LogView
 from model_code.ledger.work import EventRange, WorkKind, WorkState
 from model_code.live.generation import (
     DOCUMENTS,
@@ -36,10 +39,6 @@ from orchestration.freshness import queries
 from orchestration.live.ledger import existing_ledger, standing_of
 from orchestration.parameters import Parameters
 from orchestration.project import Project, file_lock
-
-if TYPE_CHECKING:
-    from model_code.ledger.ledger import Ledger
-    from model_code.ledger.states import Event, LogView
 
 SCORED = 600  # old documents whose queries every report searches, as the measure of what new ones should reach
 PROTECTED = 300  # queries, searched again for every report
@@ -233,8 +232,6 @@ class Gatherer:
     @cached_property
     def _statuses(self) -> dict[str, str]:
         """The name of the IncDSI `Status` of each document that was added by refinement."""
-        from model_code.additions.store import statuses
-
         return statuses(self.searcher.generation)
 
     def _scores(self, texts: dict[str, str]) -> np.ndarray | None:

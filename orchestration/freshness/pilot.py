@@ -27,6 +27,7 @@ from orchestration.freshness.queries import gate_judgements
 from orchestration.freshness.workspace import export, live_documents, make_workspace
 from orchestration.live.ledger import open_ledger, standing_of
 from orchestration.live.retrain_plan import WORKSPACE, Plan, generation_of, make_plan
+from orchestration.pipeline import ingest, repro
 from orchestration.project import DAY, Project, file_lock
 from orchestration.registry.gate import score
 
@@ -140,11 +141,8 @@ def _ranked(project: Project, plan: Plan) -> list[str]:
 
 
 def _build(workspace: Project, target: str, show: Show) -> None:
-    from orchestration.pipeline.ingest import ingest
-    from orchestration.pipeline.repro import repro
-
-    name = f"pilot {ingest(workspace)['content_hash'][:8]}"
-    for address in repro(workspace, [target], name=name):
+    name = f"pilot {ingest.ingest(workspace)['content_hash'][:8]}"
+    for address in repro.repro(workspace, [target], name=name):
         show(f"stage {address} ran")
 
 

@@ -10,22 +10,22 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from model_code.files import read_json, write_json
+from model_code.ledger.ledger import Ledger
 from model_code.ledger.work import WorkKind, WorkState
 from model_code.live.collection import Collection
 from orchestration.freshness.workspace import export, make_workspace, queries_for
 from orchestration.live import retrain_plan
+from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import open_ledger
+from orchestration.pipeline import ingest, repro
 from orchestration.project import Project
 from orchestration.registry import release, versions
 from orchestration.registry.gate import Rules
-
-if TYPE_CHECKING:
-    from model_code.ledger.ledger import Ledger
 
 Show = Callable[[str], Any]
 CHALLENGER = "challenger.json"  # beside the plan
@@ -64,16 +64,13 @@ def retrain(project: Project, key: str, show: Show = print) -> Retrained:
 
 def prepare(project: Project, key: str, show: Show = print, dagster_run: str | None = None) -> Ready:
     """Snapshot, workspace, every stage, registration; what was done before under this key is not done again."""
-    from orchestration.pipeline.ingest import ingest
-    from orchestration.pipeline.repro import repro
-
     plan = _plan(project, key, show)
     show(f"retrain {key}: {plan.documents:,} documents, {len(plan.new):,} of them new since the last training")
     workspace = retrain_plan.workspace_of(project, key)
     live = partial(retrain_plan.generation_of, project, plan)
     make_workspace(workspace, lambda folder: export(project, live(), folder))  # read once
-    ingest(workspace)
-    for address in repro(workspace, dagster_run=dagster_run, name=f"retrain {key}"):
+    ingest.ingest(workspace)
+    for address in repro.repro(workspace, dagster_run=dagster_run, name=f"retrain {key}"):
         show(f"stage {address} ran")
     challenger = release.register(workspace, snapshot=plan.snapshot)
     write_json(retrain_plan.folder_of(project, key) / CHALLENGER, {"version": challenger.version})
@@ -147,8 +144,6 @@ def _begin(project: Project, key: str) -> retrain_plan.Plan:
 
     Work of another collection is deleted only then: a ledger that is not the collection's own is an error before.
     """
-    from orchestration.live.collection import LiveCollection
-
     LiveCollection(project).apply()
     plan, folder = retrain_plan.make_plan(project, key), retrain_plan.folder_of(project, key)
     if folder.is_dir():

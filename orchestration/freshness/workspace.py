@@ -11,7 +11,9 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from model_code.corpus.sources.files import write_snapshot
 from model_code.errors import FreshetError
@@ -24,9 +26,6 @@ from orchestration.parameters import flatten
 from orchestration.pipeline import code_lock, dvc_file
 from orchestration.pipeline.dvc_process import run_dvc
 from orchestration.project import Project
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FIELDS = ("document_id", "title", "text", "fields", "date")
 Row = dict[str, Any]
@@ -103,8 +102,6 @@ def query_id(text: str) -> str:
 
 
 def _corpus_table(project: Project, name: str) -> pd.DataFrame:
-    import pandas as pd
-
     path = project.artifacts / "corpus" / f"{name}.parquet"
     if not path.is_file():
         raise FreshetError(f"{path} is missing: a retrain keeps the corpus's judged queries; run `freshet run corpus`")

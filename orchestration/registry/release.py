@@ -9,21 +9,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from model_code.corpus.passages import TextRules
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from model_code.ledger.events import Position
+from model_code.live.build import Parts
+from model_code.live.collection import CURRENT, Collection, default_retriever
+from model_code.live.generation import Generation
 from orchestration import parameters
+from orchestration.live.collection import MODEL_VERSION, open_build
 from orchestration.project import Project
 from orchestration.registry import gate, history, versions
 from orchestration.registry.build import NOWHERE, best_on_dev, best_untrained, find_build, require_current
 from orchestration.registry.gate import Rules
 from orchestration.registry.versions import CHALLENGER, CHAMPION, PREVIOUS, RECORDED, Registry, Version, open_registry
-
-if TYPE_CHECKING:
-    from model_code.corpus.passages import TextRules
-    from model_code.live.generation import Generation
 
 
 @dataclass(frozen=True)
@@ -242,8 +243,6 @@ def _already(champion: Version) -> str:
 
 def open_live(project: Project) -> Generation:
     """Open the champion's build as the live collection (see `open_version`)."""
-    from model_code.live.collection import Collection
-
     champion = versions.holder(project)
     if champion is None:
         raise FreshetError("there is no champion to open: register and promote a retriever first")
@@ -254,9 +253,6 @@ def open_live(project: Project) -> Generation:
 
 def open_version(project: Project, version: Version) -> Generation:
     """Make a version's build what is searched, with all that arrived since it was made; nothing happens if it is."""
-    from model_code.live.build import Parts
-    from orchestration.live.collection import MODEL_VERSION, open_build
-
     versions.require_own(project, version)
     files = versions.files(project, version)  # not inside: a promotion holds the registry and waits for the writer
     parts = Parts(files / "encoder", files / "index", files / "documents.parquet", files / "hierarchy")
@@ -267,8 +263,6 @@ def open_version(project: Project, version: Version) -> Generation:
 
 def _text_rules(project: Project, version: Version) -> TextRules:
     """Those that the version was built by; today's for a version of before they were kept."""
-    from model_code.corpus.passages import TextRules
-
     if version.text:
         return TextRules(**json.loads(version.text))
     settings = parameters.load(project.params_file)
@@ -280,16 +274,12 @@ def _is_live(project: Project, version: Version) -> bool:
 
     A False for a build that was registered twice does no harm: opening it changes nothing.
     """
-    from orchestration.live.collection import MODEL_VERSION
-
     build = _searched_build(project)
     return build is not None and build.get(MODEL_VERSION) == version.version
 
 
 def _searched_build(project: Project) -> Mapping[str, Any] | None:
     """What was said of the build that is searched by default; None where nothing is live."""
-    from model_code.live.collection import CURRENT, Collection, default_retriever
-
     if not (project.live / CURRENT).is_file():
         return None
     collection = Collection(project.live, default_retriever(project.live))

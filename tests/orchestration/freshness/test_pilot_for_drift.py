@@ -18,10 +18,9 @@ from orchestration.freshness import pilot as pilot_steps
 from orchestration.freshness.drift import past
 from orchestration.freshness.due import due_work, note_end
 from orchestration.freshness.pilot import SETTLED, NoPilot, PilotResult, pilot_by_hand, pilot_for_drift
-from orchestration.jobs import LIVE_JOBS
 from orchestration.live.ledger import open_ledger
 from orchestration.live.retrain_plan import make_plan
-from orchestration.sensors import JOBS, PARTITIONS
+from orchestration.sensors import JOBS
 from tests.orchestration.live_example import BASE, collection_of, make_project, open_build
 
 BATCH = EventRange(1, 5)
@@ -174,6 +173,5 @@ def test_dagster_shows_its_answer(project, monkeypatch):
 
 
 def test_the_sensor_has_a_job_for_it():
-    assert {kind: JOBS[kind] for kind in PARTITIONS} == JOBS
-    assert JOBS[WorkKind.PILOT] in {job.name for job in LIVE_JOBS}
-    assert PARTITIONS[WorkKind.PILOT] is PILOTS
+    assert JOBS.keys() == {*WorkKind}
+    assert (JOBS[WorkKind.PILOT].name, JOBS[WorkKind.PILOT].partitions_def) == ("pilot", PILOTS)
