@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
 from assets.pages import Preview, report_of
 from model_code.context import left_out
 from model_code.errors import FreshetError
+from orchestration import parameters
+from orchestration.pipeline import dvc_lock, runs, stage_key
 from orchestration.pipeline.code_lock import code_hash
+from orchestration.pipeline.repro import PlannedBuild, StageRefused
+from orchestration.pipeline.run_stage import stage_context
 from orchestration.pipeline.stages import Stage, upstream
 from orchestration.project import Project
-
-if TYPE_CHECKING:
-    from orchestration.pipeline.repro import PlannedBuild
 
 RETRY = dg.RetryPolicy(max_retries=1, delay=5)  # of what may pass by itself, such as a killed process
 VERSION_TAG = "dagster/data_version"  # Dagster's own tag of a materialization
@@ -56,10 +57,8 @@ def asset_key(stage: Stage) -> dg.AssetKey:
 
 
 @lru_cache(maxsize=1)
-def _build(project: Project, run_id: str) -> "PlannedBuild":
+def _build(project: Project, run_id: str) -> PlannedBuild:
     """What a run of Dagster builds, planned at its first stage: whatever is edited meanwhile, it is one build."""
-    from orchestration.pipeline.repro import PlannedBuild
-
     with ThreadPoolExecutor(1) as beside:
         imported = beside.submit(import_module, "mlflow")  # it takes as long as asking DVC, and every build needs it
         build = PlannedBuild(project, dagster_run=run_id)
@@ -94,8 +93,6 @@ def _stage_asset(table: Sequence[Stage], stage: Stage, page: Page) -> dg.AssetsD
         retry_policy=RETRY,
     )
     def step(context: dg.AssetExecutionContext, project: Served) -> dg.MaterializeResult:
-        from orchestration.pipeline.repro import StageRefused
-
         try:
             ran = list(_build(project, context.run_id).bring(stage.address, partial(tell, context)))
         except StageRefused as error:
@@ -118,8 +115,6 @@ def materialized(
     """A finished asset, with its page and the answer of its check. What has not changed keeps the page of `before`:
     to draw it again would open MLflow and matplotlib, the most of a build that has nothing to do.
     """
-    from orchestration.pipeline import dvc_lock, stage_key
-
     version, key = dvc_lock.output_version(project.root, stage), stage_key.read(stage, project.root).key
     drawn = None if ran or before is None else before.asset_materialization
     shown = drawn.metadata if drawn is not None and (drawn.tags or {}).get(VERSION_TAG) == version else {}
@@ -139,8 +134,6 @@ def check_result(project: Project, stage: Stage) -> dg.AssetCheckResult:
     To DVC a broken one is up to date: a stage runs only if its own code or inputs changed, and contracts are neither.
     """
     from model_code.contracts import registry
-    from orchestration import parameters
-    from orchestration.pipeline.run_stage import stage_context
 
     output, settings = project.root / stage.output, parameters.load(project.params_file)
     seen, passed = {}, True
@@ -155,18 +148,19 @@ def check_result(project: Project, stage: Stage) -> dg.AssetCheckResult:
 
 
 def _metadata(project: Project, stage: Stage, page: Page, key: str) -> dict[str, Any]:
-    from orchestration.parameters import flatten
-    from orchestration.pipeline.runs import find_run, run_page
-
     folder = project.root / stage.output
-    report = {name: value for name, value in flatten(report_of(folder)).items() if isinstance(value, (int, float, str))}
-    run = find_run(project, key)
+    report = {
+        name: value
+        for name, value in parameters.flatten(report_of(folder)).items()
+        if isinstance(value, (int, float, str))
+    }
+    run = runs.find_run(project, key)
     return {
         "what happened": "",  # first
         **({} if left_out(folder) else page.preview(folder)),
         "stage output": stage.output,
         "MLflow run": run or "none (restored from a cache that was filled elsewhere)",
-        **({"MLflow page": dg.MetadataValue.url(run_page(project, run))} if run else {}),
+        **({"MLflow page": dg.MetadataValue.url(runs.run_page(project, run))} if run else {}),
         "stage key": key,
         **report,
     }

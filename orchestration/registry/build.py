@@ -9,14 +9,18 @@ import shutil
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import model_code
 from model_code.context import left_out
+from model_code.corpus.passages import TextRules
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, read_json
 from model_code.ledger.events import Position
 from orchestration import parameters
+from orchestration.live.backup import link
 from orchestration.parameters import Parameters, evaluation_folder
 from orchestration.pipeline import stage_key, stages
 from orchestration.pipeline.repro import plan
@@ -57,9 +61,6 @@ def log_retriever(build: Build) -> str:
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
 
-    import model_code
-    from orchestration.live.backup import link
-
     query, k = ColSpec("string", "query"), ParamSpec("k", "integer", 10)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / ARTIFACT  # MLflow stores it under this name
@@ -83,8 +84,6 @@ def log_retriever(build: Build) -> str:
 
 def requirements() -> list[str]:
     """The packages that a served retriever needs, pinned to what is installed here."""
-    from importlib.metadata import PackageNotFoundError, version
-
     pins = []
     for package in PACKAGES:
         try:
@@ -99,8 +98,6 @@ def find_build(project: Project, retriever: str, snapshot: Position = NOWHERE) -
 
     snapshot: the position in the log of the documents that it was trained on.
     """
-    from model_code.corpus.passages import TextRules
-
     settings = parameters.load(project.params_file)
     evaluation, folder = _evaluation(settings, retriever), project.artifacts
     encoder, index = settings.build_folders(folder, retriever)
