@@ -13,20 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from model_code.context import StageContext, left_out
+from model_code.context import StageContext
 from model_code.contracts.models import check_sealed
-from model_code.contracts.rules import (
-    WHOLE,
-    passage_documents,
-    require,
-    require_files,
-    require_same,
-    validate,
-)
+from model_code.contracts.rules import WHOLE, passage_documents, require, require_files, require_same, validate
 from model_code.corpus.tables import Corpus, Judgements
 from model_code.evaluation.comparison import is_variant
 from model_code.evaluation.runs import escape, read_frame
-from model_code.evaluation.scores import DIGITS, RRF, SPLITS, VARIANTS, without_seed
+from model_code.evaluation.scores import DIGITS, RRF, SPLITS, VARIANTS, evaluated, without_seed
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import sampled
 from model_code.files import read_json
@@ -199,7 +192,8 @@ def check_comparison(context: StageContext) -> None:
         require(not comparison["systems"] and not headline, "nobody judged any query, so no system may be compared")
         return
     require_files(context.output, ["comparison.png"])
-    expected, main = _systems(context), context.settings["evaluation"].main_metric
+    expected = {without_seed(read_json(folder / "metrics.json")["system"]) for folder in evaluated(context)}
+    main = context.settings["evaluation"].main_metric
     parts = {"comparison.json": comparison}
     parts |= {f"comparison.json, queries {name!r}": part for name, part in comparison["groups"].items()}
     for where, part in parts.items():
@@ -213,13 +207,3 @@ def check_comparison(context: StageContext) -> None:
         means = {metric: cell["value"] for metric, cell in comparison["systems"][name].items()}
         stated = main in values and values.items() <= means.items()
         require(stated, "metrics.json must hold the means of comparison.json")
-
-
-def _systems(context: StageContext) -> set[str]:
-    """The baselines, retrievers and fusions that were evaluated, with their variants, over their seeds."""
-    built = (*context.settings["retrievers"], *context.settings["fusions"])
-    evaluated = [context.inputs["evaluations"] / name for name in built]
-    folders = [path.parent for path in context.inputs["baselines"].glob("*/metrics.json")]
-    folders += [folder for folder in evaluated if not left_out(folder)]
-    found = [path for folder in folders for path in (folder, *(folder / VARIANTS).glob("*/metrics.json"))]
-    return {without_seed(read_json(path if path.is_file() else path / "metrics.json")["system"]) for path in found}

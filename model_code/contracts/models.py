@@ -63,10 +63,8 @@ def check_sealed(folder: Path) -> Facts:
 def _dense(folder: Path, facts: Facts, documents: list[str]) -> None:
     """Rows of one passage next to each other, in the order of passages; unit vectors."""
     _check_order(folder, [document for document in documents for _ in range(facts["vectors_per_passage"])])
-    vectors, shape = (
-        _array(folder, "vectors.npy"),
-        (facts["passages"] * facts["vectors_per_passage"], facts["dimension"]),
-    )
+    vectors = _array(folder, "vectors.npy")
+    shape = facts["passages"] * facts["vectors_per_passage"], facts["dimension"]
     sound = vectors.shape == shape and vectors.dtype == np.float32
     require(sound, f"index/vectors.npy must be {shape} float32, not {vectors.shape} {vectors.dtype}")
     require_unit("index/vectors.npy", vectors)
@@ -193,10 +191,7 @@ def check_hierarchy(context: StageContext) -> None:
     require_files(folder, [TENSORS, SUMMARY, DOCUMENT_IDS, TOPICS, "statistics.json", "hierarchy.png"])
     tree, passages = Hierarchy.load(folder), len(documents)
     require(len(tree.leaves) == passages, f"{TENSORS} places {len(tree.leaves)} passages; the corpus has {passages}")
-    require(
-        read_json(folder / DOCUMENT_IDS) == documents,
-        f"{DOCUMENT_IDS} must name the document of each passage, in the order of the corpus's passages",
-    )
+    _check_order(folder, documents)
     for level, centroids in enumerate(tree.centroids, start=1):
         require_unit(f"{TENSORS}: centroids.{level}", centroids)
     nodes = [len(parents) for parents in tree.parents]

@@ -47,13 +47,7 @@ def check(stage: str, context: StageContext) -> None:
         return
     try:
         CONTRACTS[stage](context)
-    except FreshetError as error:
-        raise FreshetError(f"{_place(error)}{error}") from error
-    except UNREADABLE as error:
-        reason = " ".join(str(error).split())
-        raise FreshetError(f"{_place(error)}it cannot be read: {type(error).__name__}: {reason}") from error
-
-
-def _place(error: Exception) -> str:
-    """Where of several equal parts the rule is broken, if the contract said so."""
-    return "".join(f"{note}: " for note in getattr(error, "__notes__", []))
+    except (FreshetError, *UNREADABLE) as error:
+        place = "".join(f"{note}: " for note in getattr(error, "__notes__", []))  # which of several equal parts
+        unread = f"it cannot be read: {type(error).__name__}: {' '.join(str(error).split())}"
+        raise FreshetError(f"{place}{error if isinstance(error, FreshetError) else unread}") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,8 @@ import pandas as pd
 from model_code.corpus.settings import SPLITS
 from model_code.evaluation.scores import DIGITS, SystemScores, check_comparable
 from model_code.evaluation.settings import EvaluationSettings
-from model_code.evaluation.significance import (
-    bootstrap_over_seeds,
-    holm,
-    interval_of_means,
-    paired_randomisation_test,
-)
+from model_code.evaluation.significance import bootstrap_over_seeds, holm, interval_of_means, paired_randomisation_test
 
-UNJUDGED = "nobody has judged dev or test queries of this corpus, so that no system can be compared"
 SMALLEST_GROUP = 20  # queries; below, an interval says nothing
 
 
@@ -33,12 +27,13 @@ def compare_systems(systems: Sequence[SystemScores], settings: EvaluationSetting
     """
     systems = in_order(systems, settings.references)
     check_comparable(systems)
-    return {
-        "split": systems[0].split,
-        "queries": systems[0].queries,
-        "systems": _estimates(systems, settings, seed),
-        "differences": _differences(systems, settings, seed),
+    queries = systems[0].queries
+    estimates = {
+        one.system: {metric: cell | {"queries": queries} for metric, cell in _cells(one, None, settings, seed).items()}
+        for one in systems
     }
+    differences = _differences(systems, settings, seed)
+    return {"split": systems[0].split, "queries": queries, "systems": estimates, "differences": differences}
 
 
 def in_order(systems: Sequence[SystemScores], references: Sequence[str]) -> list[SystemScores]:
@@ -56,24 +51,6 @@ def is_variant(system: str) -> bool:
     return "." in system
 
 
-def caveats(comparison: Mapping[str, Any]) -> list[str]:
-    """What a reader has to know before the numbers, a line each: that nobody judged, and what was left out and why."""
-    unjudged = [] if comparison["queries"] else [UNJUDGED]
-    return [*unjudged, *dict.fromkeys(comparison.get("left_out", {}).values())]
-
-
-def _estimates(systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int) -> dict[str, Any]:
-    """Mean and interval of every metric of every system."""
-    metrics = list(systems[0].values.columns)
-    return {
-        system.system: {
-            metric: cell | {"queries": system.queries}
-            for metric, cell in zip(metrics, _cells("value", system, None, metrics, settings, seed), strict=True)
-        }
-        for system in systems
-    }
-
-
 def _differences(systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int) -> list[dict[str, Any]]:
     """Paired differences, metric by metric."""
     plain, metrics = [one for one in systems if not is_variant(one.system)], list(systems[0].values.columns)
@@ -85,12 +62,12 @@ def _differences(systems: Sequence[SystemScores], settings: EvaluationSettings, 
     ]
     if not pairs:
         return []
-    cells = [_cells("difference", *pair, metrics, settings, seed) for pair in pairs]
+    cells = [_cells(*pair, settings, seed) for pair in pairs]
     differences = np.hstack([(system.values - reference.values)[metrics].to_numpy() for system, reference in pairs])
     p = paired_randomisation_test(differences, settings.permutations, seed).reshape(len(pairs), len(metrics))
     tests = np.stack([p, np.apply_along_axis(holm, 0, p)], axis=-1).round(DIGITS).tolist()
     return [
-        {"system": system.system, "reference": reference.system, "metric": metric, **cells[i][j]}
+        {"system": system.system, "reference": reference.system, "metric": metric, **cells[i][metric]}
         | dict(zip(("p", "p_holm"), tests[i][j], strict=True))
         for j, metric in enumerate(metrics)
         for i, (system, reference) in enumerate(pairs)
@@ -98,27 +75,25 @@ def _differences(systems: Sequence[SystemScores], settings: EvaluationSettings, 
 
 
 def _cells(
-    name: str,
-    system: SystemScores,
-    reference: SystemScores | None,
-    metrics: list[str],
-    settings: EvaluationSettings,
-    seed: int,
-) -> list[dict[str, float]]:
-    """Of each metric the mean of a system, or of it less another, called `name`, and its interval, rounded.
+    system: SystemScores, reference: SystemScores | None, settings: EvaluationSettings, seed: int
+) -> dict[str, dict[str, float]]:
+    """Of each metric a system's mean `value`, or its `difference` from a reference, and the interval, rounded.
 
     Intervals are over queries, and over seeds where there are several.
     """
+    name, lowest = ("value", 0.0) if reference is None else ("difference", -1.0)
+    metrics = list(system.values.columns)
     table = (system.values if reference is None else system.values - reference.values)[metrics]
     values, samples = np.ascontiguousarray(table.to_numpy()), settings.bootstrap_samples
     if system.seeds or (reference and reference.seeds):
         others = reference.runs(metrics) if reference else None
         low, high = bootstrap_over_seeds(system.runs(metrics), others, samples, settings.confidence, seed)
     else:
-        lowest = 0.0 if reference is None else -1.0
         low, high = interval_of_means(values, samples, settings.confidence, seed, lowest)
     rows = (np.column_stack([values.mean(axis=0), low, high]).round(DIGITS) + 0.0).tolist()  # no -0.0
-    return [dict(zip((name, "low", "high"), row, strict=True)) for row in rows]
+    return {
+        metric: dict(zip((name, "low", "high"), row, strict=True)) for metric, row in zip(metrics, rows, strict=True)
+    }
 
 
 def query_groups(qrels: pd.DataFrame, split: str, query_ids: Sequence[str]) -> dict[str, list[str]]:

@@ -9,20 +9,22 @@ from typing import Any
 
 import pandas as pd
 
-from model_code.evaluation.comparison import caveats, is_variant
+from model_code.evaluation.comparison import is_variant
 
 HEADLINE = ("nDCG@10", "hit@1", "hit@10", "MRR@10", "R@100")  # after the main metric, where they are measured
 GROUPS = {
     "unseen": "Queries none of whose relevant documents answers a query of another split",
     "seen": "Queries with a relevant document that also answers a query of another split",
 }
+UNJUDGED = "nobody has judged dev or test queries of this corpus, so that no system can be compared"
 MARK = "✓"  # before a relevant document
 
 
 def lead(comparison: Mapping[str, Any]) -> str:
     """Which system is best, by how much, and on what: the report's first sentence; before it only what limits it."""
     main, systems = comparison["main_metric"], comparison["systems"]
-    before = "".join(f"{line[0].upper()}{line[1:]}. " for line in caveats(comparison))
+    limits = [*([] if comparison["queries"] else [UNJUDGED]), *dict.fromkeys(comparison.get("left_out", {}).values())]
+    before = "".join(f"{limit[0].upper()}{limit[1:]}. " for limit in limits)
     if not systems:
         return before.strip()
     best, *others = sorted(systems, key=lambda name: -systems[name][main]["value"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from model_code.context import StageContext, left_out
 from model_code.corpus.settings import GATE
 from model_code.errors import FreshetError
 from model_code.files import read_json
@@ -61,10 +62,15 @@ def load_gate_scores(folder: Path) -> SystemScores:
     return own if own.queries else load_scores(folder, "test")
 
 
-def load_all_scores(folder: Path, split: str) -> list[SystemScores]:
-    """`load_scores` of a system and of its variants, by name, where it has any."""
-    variants = sorted(path.parent for path in folder.glob(f"{VARIANTS}/*/metrics.json"))
-    return [load_scores(path, split) for path in (folder, *variants)]
+def evaluated(context: StageContext) -> list[Path]:
+    """The evaluation folders of the baselines and of the settings' retrievers and fusions, each followed by those of
+    its variants; none of what was left out."""
+    folders = [path.parent for path in sorted(context.inputs["baselines"].glob("*/metrics.json"))]
+    built = [
+        context.inputs["evaluations"] / name for name in (*context.settings["retrievers"], *context.settings["fusions"])
+    ]
+    folders += [folder for folder in built if not left_out(folder)]
+    return [path for folder in folders for path in (folder, *sorted(folder.glob(f"{VARIANTS}/*")))]
 
 
 def check_comparable(systems: Sequence[SystemScores]) -> None:
@@ -98,18 +104,18 @@ def without_seed(system: str) -> str:
 
 
 def averaged_over_seeds(scores: Iterable[SystemScores]) -> list[SystemScores]:
-    """Each system once, whose keys under `retrievers:` differ in `_seedN` at their end (and in `seed_offset`)."""
+    """Each system once, whose keys under `retrievers:` differ in `_seedN` at their end (and in `seed_offset`).
+
+    A query's score is the mean over the seeds. Intervals on the result are over queries and seeds; tests are over
+    queries, for the mean of these seeds.
+    """
     groups: dict[str, list[SystemScores]] = {}
     for run in scores:
         groups.setdefault(without_seed(run.system), []).append(run)
-    return [mean_over_seeds(runs, system) for system, runs in groups.items()]
-
-
-def mean_over_seeds(runs: Sequence[SystemScores], system: str) -> SystemScores:
-    """One system from several training seeds of it: each query's mean score over the seeds.
-
-    Intervals on the result are over queries and seeds; tests are over queries, for the mean of these seeds.
-    """
-    check_comparable(runs)
-    total = sum((run.values for run in runs[1:]), start=runs[0].values)
-    return SystemScores(system, runs[0].split, total / len(runs), tuple(run.values for run in runs[1:] and runs))
+    averaged = []
+    for system, runs in groups.items():
+        check_comparable(runs)
+        total = sum((run.values for run in runs[1:]), start=runs[0].values)
+        seeds = tuple(run.values for run in runs[1:] and runs)
+        averaged.append(SystemScores(system, runs[0].split, total / len(runs), seeds))
+    return averaged

@@ -30,18 +30,14 @@ def bootstrap_interval(values: np.ndarray, samples: int, confidence: float, seed
 def interval_of_means(
     values: np.ndarray, samples: int, confidence: float, seed: int, lowest: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`bootstrap_interval`, or `wide_interval` of few queries: a bootstrap of two equal values would be one point."""
-    if len(values) < FEW:
-        return wide_interval(values, confidence, lowest)
-    return bootstrap_interval(values, samples, confidence, seed)
+    """`bootstrap_interval`, or of few queries, where a bootstrap of two equal values would be one point, Hoeffding's
+    interval (1963) of values between `lowest` and 1: true of however few.
 
-
-def wide_interval(values: np.ndarray, confidence: float, lowest: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """Hoeffding's interval (1963) of each column's mean, of values between `lowest` and 1: true of however few queries.
-
-    >>> [bound.round(2).tolist() for bound in wide_interval(np.ones((4, 1)), 0.95)]
+    >>> [bound.round(2).tolist() for bound in interval_of_means(np.ones((4, 1)), 2000, 0.95, seed=0)]
     [[0.32], [1.0]]
     """
+    if len(values) >= FEW:
+        return bootstrap_interval(values, samples, confidence, seed)
     mean, reach = values.mean(axis=0), (1 - lowest) * math.sqrt(math.log(2 / (1 - confidence)) / (2 * len(values)))
     return np.maximum(mean - reach, lowest), np.minimum(mean + reach, 1.0)
 
@@ -89,20 +85,15 @@ def paired_randomisation_test(differences: np.ndarray, permutations: int, seed: 
     exact = n < 63 and 2**n <= permutations
     observed = np.abs(differences.sum(axis=0))
     enough = observed - 1e-12 * np.abs(differences).sum(axis=0)  # equal sums may differ in their last bit
-    patterns = _all_signs(n) if exact else _random_signs(n, permutations, seed)
-    reached = sum((np.abs(signs @ differences) >= enough).sum(axis=0) for signs in patterns)
+    patterns = [np.arange(2**n)[:, None] >> np.arange(n) & 1] if exact else _coins(n, permutations, seed)
+    reached = sum((np.abs((1.0 - 2.0 * bits) @ differences) >= enough).sum(axis=0) for bits in patterns)
     return reached / 2**n if exact else (reached + 1) / (permutations + 1)
 
 
-def _all_signs(n: int) -> Iterator[np.ndarray]:
-    patterns = np.arange(2**n)[:, None] >> np.arange(n) & 1
-    yield 1.0 - 2.0 * patterns
-
-
-def _random_signs(n: int, permutations: int, seed: int) -> Iterator[np.ndarray]:
+def _coins(n: int, permutations: int, seed: int) -> Iterator[np.ndarray]:
     generator = np.random.default_rng([seed, n])
     for rows in _blocks(permutations, n):
-        yield 1.0 - 2.0 * generator.integers(2, size=(rows, n), dtype=np.int8)
+        yield generator.integers(2, size=(rows, n), dtype=np.int8)
 
 
 def _blocks(rows: int, n: int) -> Iterator[int]:

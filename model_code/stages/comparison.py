@@ -10,16 +10,11 @@ from typing import Any
 
 from model_code.context import StageContext, left_out
 from model_code.corpus.tables import Corpus, load_corpus
-from model_code.evaluation.comparison import (
-    compare_systems,
-    is_variant,
-    query_groups,
-    telling_queries,
-)
+from model_code.evaluation.comparison import compare_systems, is_variant, query_groups, telling_queries
 from model_code.evaluation.plots import systems_plot
 from model_code.evaluation.report import headline_metrics
 from model_code.evaluation.runs import read_run
-from model_code.evaluation.scores import SystemScores, averaged_over_seeds, load_all_scores
+from model_code.evaluation.scores import SystemScores, averaged_over_seeds, evaluated, load_scores
 from model_code.files import write_json
 
 SHOWN = 3  # documents of a ranking in the report
@@ -50,7 +45,8 @@ def compare(context: StageContext) -> dict[str, Any]:
     """The content of `comparison.json`."""
     settings, seed = context.settings["evaluation"], context.settings["seed"]
     systems, corpus = _load_systems(context), load_corpus(context.inputs["corpus"])
-    folders = {name: context.inputs["evaluations"] / name for name in _named(context)}
+    named = (*context.settings["retrievers"], *context.settings["fusions"])
+    folders = {name: context.inputs["evaluations"] / name for name in named}
     facts = {
         "left_out": {name: reason for name, folder in folders.items() if (reason := left_out(folder))},
         "main_metric": settings.main_metric,
@@ -102,18 +98,10 @@ def _folder(context: StageContext, system: str) -> Path:
     return own if own.is_dir() else context.inputs["baselines"] / system
 
 
-def _named(context: StageContext) -> tuple[str, ...]:
-    """The retrievers and fusions of the settings, left out or not."""
-    return *context.settings["retrievers"], *context.settings["fusions"]
-
-
 def _load_systems(context: StageContext) -> list[SystemScores]:
     """Each system, over its seeds, on the split to report: test if it has queries, else dev; [] without any."""
-    evaluations = [path.parent for path in sorted(context.inputs["baselines"].glob("*/metrics.json"))]
-    built = [context.inputs["evaluations"] / name for name in _named(context)]
-    evaluations += [folder for folder in built if not left_out(folder)]
     for split in ("test", "dev"):
-        systems = [scores for folder in evaluations for scores in load_all_scores(folder, split)]
+        systems = [load_scores(folder, split) for folder in evaluated(context)]
         if systems[0].queries:
             return averaged_over_seeds(systems)
     return []

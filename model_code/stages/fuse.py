@@ -11,7 +11,7 @@ tells the share of each part and of late interaction: the fusion without it, wit
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -167,7 +167,9 @@ def learn_weights(search: FusedSearch, dev: Judgements, metric: str) -> Fusion:
     interaction begins at 0, moves where that gains more than its standard error, and is left out if it stays there. By
     titles it keeps its weight: on tldr they chose a twelfth of what serves people's queries.
     """
-    scored, weights = list(_scored(search, dev)), dict(search.fusion.weights)
+    queries = search.encode_queries(list(dev.queries.values()))
+    scores = search.part_scores(queries, queries.candidates)
+    scored, weights = list(zip(dev.queries, queries.candidates, scores, strict=True)), dict(search.fusion.weights)
     late = [name for name in weights if name.endswith(LATE)]
     parts = [name for name in list(weights)[1:] if dev.source != TITLES or name not in late]
     weights |= {name: 0.0 for name in late if name in parts}
@@ -184,12 +186,6 @@ def learn_weights(search: FusedSearch, dev: Judgements, metric: str) -> Fusion:
 
 Scored = tuple[str, list[str], dict[str, np.ndarray]]
 """A query's id, its candidates, and each part's scores of them, of one scale."""
-
-
-def _scored(search: FusedSearch, dev: Judgements) -> Iterator[Scored]:
-    queries = search.encode_queries(list(dev.queries.values()))
-    scores = search.part_scores(queries, queries.candidates)
-    yield from zip(dev.queries, queries.candidates, scores, strict=True)
 
 
 def _values(scored: list[Scored], weights: Mapping[str, float], dev: Judgements, metric: str) -> np.ndarray:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from model_code.errors import FreshetError
-from model_code.evaluation.scores import SystemScores, check_comparable, mean_over_seeds
+from model_code.evaluation.scores import SystemScores, averaged_over_seeds, check_comparable
 
 
 def scores(system, values=(1.0, 0.0, 0.5), ids=("q1", "q2", "q3"), split="test", metric="hit@1"):
@@ -30,15 +30,17 @@ def test_what_cannot_be_paired_is_refused_by_name(other, message):
 
 
 def test_seeds_are_averaged_per_query():
-    mean = mean_over_seeds([scores("hce-1"), scores("hce-2", (0.0, 0.0, 1.0)), scores("hce-3", (0.5, 0.0, 0.0))], "hce")
+    runs = [scores("hce"), scores("hce_seed1", (0.0, 0.0, 1.0)), scores("hce_seed2", (0.5, 0.0, 0.0)), scores("mlr")]
+    mean, other = averaged_over_seeds(runs)
     assert mean.system == "hce"
     assert mean.values["hit@1"].tolist() == [0.5, 0.0, 0.5]
-    assert mean_over_seeds([scores("hce-1")], "hce").values.equals(scores("hce").values)
+    assert other.system == "mlr"
+    assert other.values.equals(scores("mlr").values)
 
 
 def test_seeds_of_different_queries_are_refused():
     with pytest.raises(FreshetError, match="different queries"):
-        mean_over_seeds([scores("a"), scores("b", ids=("q1", "q2", "q9"))], "hce")
+        averaged_over_seeds([scores("a"), scores("a_seed1", ids=("q1", "q2", "q9"))])
 
 
 def test_a_part_of_the_queries():

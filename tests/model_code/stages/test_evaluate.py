@@ -14,7 +14,7 @@ from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.evaluation.runs import read_run, write_run
-from model_code.evaluation.scores import check_comparable, load_all_scores
+from model_code.evaluation.scores import check_comparable, load_scores
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import reciprocal_rank_fusion
 from model_code.files import hash_path, read_json
@@ -104,7 +104,7 @@ def test_variants_have_evaluation_folders_of_the_same_form(inputs, tmp_path):
         assert {path.name for path in folder.iterdir()} == {
             path.name for path in (tmp_path / "hce").iterdir() if path.is_file()
         }
-    check_comparable(load_all_scores(tmp_path / "hce", "test"))
+    check_comparable([load_scores(path.parent, "test") for path in (tmp_path / "hce").rglob("metrics.json")])
 
 
 def test_the_hybrid_is_made_of_bm25s_run_and_the_retrievers(inputs, tmp_path):
