@@ -40,7 +40,7 @@ STEPS = {  # of one document: the file and the function whose time each is
     "encode": ("encoder.py", "encode_passages_with_tokens"),
     "write": ("writer.py", "add"),  # encoding included, which is taken out
     "force to disk": ("collection.py", "keep"),
-    "guard": ("guard.py", "everything_is_found"),
+    "guard": ("writer.py", "everything_is_found"),
     "switch": ("collection.py", "switch"),
     "open": ("searcher.py", "renewed"),
 }

@@ -25,9 +25,8 @@ from model_code.files import MANIFEST, canonical_json, hash_text, read_json, rea
 from model_code.incdsi.adder import NewDocument
 from model_code.incdsi.state import IncDsiState, deviation
 from model_code.live.generation import DOCUMENTS, Generation, read_columns, removed_by_part
-from model_code.live.part import Base, Part, Refined
+from model_code.live.part import Base, Part, Refined, new_passages
 from model_code.live.searcher import Searcher
-from model_code.live.writer import new_passages
 from model_code.retrievers.dsi import DsiRetriever
 from model_code.scale.encoding import encode_resumably
 from model_code.settings import require

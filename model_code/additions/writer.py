@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection as Ids
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -15,8 +16,9 @@ from model_code.documents import Change
 from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, Status
 from model_code.incdsi.state import IncDsiState
 from model_code.ledger.events import Standing
-from model_code.live.part import Part, PartView, Refined
-from model_code.live.writer import Applied, Guard, LiveWriter, NetChanges, steps, write_segment
+from model_code.live.generation import Intact
+from model_code.live.part import Part, Refined, write_segment
+from model_code.live.writer import Applied, Guard, LiveWriter, steps
 
 
 class RefiningWriter(LiveWriter):
@@ -46,20 +48,23 @@ class RefiningWriter(LiveWriter):
         self._grown: IncDsiAdder | None = None  # belongs to the generation in the making
 
     def apply(
-        self, changes: Sequence[Change], standing: Standing, provenance: Mapping[str, Any], guard: Guard | None = None
+        self,
+        changes: Sequence[Change],
+        standing: Standing,
+        provenance: Mapping[str, Any],
+        guard: Guard | None = None,
+        anew: Ids[str] = (),
     ) -> Applied:
         """See `LiveWriter.apply`; SettingsError too, and nothing is changed, if the collection cannot be refined."""
         require_one_vector(self.searcher.base)
         self._grown = None
-        applied = super().apply(changes, standing, provenance, guard)
+        with Intact(self.searcher.generation):
+            self._steps = steps(changes, self.searcher.views)
+        changed = {step.document_id for step in self._steps}  # one that is put back as it was, too: others may not be
+        applied = super().apply(changes, standing, provenance, guard, {*anew, *changed})
         if self._grown is not None:
             self._warm = (applied.generation.number, self._grown)
         return applied
-
-    def _net(self, changes: Sequence[Change], views: Sequence[PartView]) -> NetChanges:
-        """A document that is put back as it was counts too: what it is put back among may have changed."""
-        self._steps = steps(changes, views)
-        return NetChanges.of(changes, views, anew={step.document_id for step in self._steps})
 
     def _refined(self, ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]) -> np.ndarray:
         """The hook of `LiveWriter`: the vectors (n, H) of the rows of documents `ids`. Those of a document of several

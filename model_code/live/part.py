@@ -1,7 +1,10 @@
-"""One folder of documents, loaded: the base that was built, or a segment that was added. Shared by many generations."""
+"""One folder of documents: the base that was built, or a segment that was added. Written, loaded and merged; shared by
+many generations.
+"""
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,12 +15,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from model_code.corpus.passages import TextRules
+from model_code.documents import Document
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.files import MANIFEST, read_json, replacing, write_json
+from model_code.files import MANIFEST, read_json, replacing, verify_file, write_json, write_text
 from model_code.hierarchy.tree import TOPICS, Hierarchy
 from model_code.index.id_map import IdMap
 from model_code.live.collection import Reading
 from model_code.live.generation import (
+    COLUMNS,
     DOCUMENTS,
     ENCODER,
     HIERARCHY,
@@ -25,9 +31,11 @@ from model_code.live.generation import (
     PASSAGES,
     DocumentFile,
     Generation,
+    document_row,
     read_columns,
+    write_rows,
 )
-from model_code.retrievers.base import IndexedRetriever, Segment
+from model_code.retrievers.base import IndexedRetriever, NewPassages, Refine, Segment
 from model_code.retrievers.kinds import Kind, open_retriever
 
 if TYPE_CHECKING:
@@ -265,3 +273,49 @@ class PartView:
     def document_ids(self) -> list[str]:
         """The documents that can be found, ascending."""
         return sorted(set(self.part.rows.document_ids) - self.removed)
+
+
+def write_segment(folder: Path, base: Base, puts: Sequence[Document], text: TextRules, refine: Refine | None) -> Part:
+    """Encode, index and place the documents of `puts`, which differ, in `folder`; encoder and tree are the base's.
+
+    Returns the segment, loaded.
+    """
+    new = new_passages(puts, text, refine)
+    base.retriever.write_segment(folder / INDEX, new)
+    write_rows(map(document_row, puts), folder / DOCUMENTS)
+    _write_passages(folder, new.document_ids)
+    part = open_segment(base, folder)
+    Placements.find(base.tree, part.retriever.passage_vectors(new.document_ids)).save(folder)
+    return part
+
+
+def new_passages(puts: Sequence[Document], text: TextRules, refine: Refine | None = None) -> NewPassages:
+    """The passages of documents, which differ, in their order."""
+    passages = [(put.document_id, passage) for put in puts for passage in text.passages(put.title, put.text)]
+    ids, texts = [document for document, _ in passages], [passage for _, passage in passages]
+    return NewPassages(texts, ids, {put.document_id: put.queries for put in puts if put.queries}, refine)
+
+
+def merge_segments(folder: Path, views: Sequence[PartView]) -> None:
+    """One segment in `folder` of what is left of several, as it is: nothing is encoded or placed anew."""
+    views = [view for view in views if view.documents]
+    for view in views:
+        if (view.part.folder / MANIFEST).is_file():  # all but the one that is being made
+            verify_file(view.part.folder, read_json(view.part.folder / MANIFEST), DOCUMENTS)
+    parts = [(view.part.retriever, view.document_ids()) for view in views]
+    views[0].part.retriever.merge(parts, folder / INDEX)
+    documents, ids, placements = [], [], []
+    for view in views:
+        columns = read_columns(view.part.documents, *COLUMNS)
+        documents += [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True) if row[0] in view]
+        rows = view.part.rows.rows_of(view.document_ids())
+        ids += [view.part.rows.document_ids[row] for row in rows.tolist()]
+        placements.append(view.part.placements.take(rows))
+    write_rows(documents, folder / DOCUMENTS)
+    _write_passages(folder, ids)
+    Placements.join(placements).save(folder)
+    Refined.joined(views).save(folder)
+
+
+def _write_passages(folder: Path, document_ids: Sequence[str]) -> None:
+    write_text(folder / PASSAGES, json.dumps(list(document_ids), ensure_ascii=False, separators=(",", ":")))

@@ -1,37 +1,35 @@
-"""The one that changes a live collection: every change is a new generation, and the pointer's switch its commit."""
+"""The one that changes a live collection: every change is a new generation, and the pointer's switch its commit.
+
+What must hold of a generation before anyone searches it: what was added is found, what was deleted is not.
+"""
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Collection as Ids
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from model_code.corpus.passages import TextRules
 from model_code.documents import Change, Document
-from model_code.files import MANIFEST, read_json, verify_file, write_text
+from model_code.errors import FreshetError
 from model_code.ledger.events import Standing
 from model_code.live.collection import OF_BUILD, Collection
 from model_code.live.generation import (
-    COLUMNS,
-    DOCUMENTS,
-    INDEX,
-    PASSAGES,
     Generation,
     Intact,
     Removed,
-    document_row,
-    read_columns,
     write_removed,
-    write_rows,
 )
-from model_code.live.part import Base, Part, PartView, Placements, Refined, open_segment
+from model_code.live.part import Base, Part, PartView, merge_segments, open_segment, write_segment
 from model_code.live.searcher import Searcher
-from model_code.retrievers.base import NewPassages, Refine
+from model_code.retriever import Ranking
+from model_code.retrievers.base import Refine
 
 
 @dataclass(frozen=True)
@@ -49,14 +47,6 @@ class Applied:
     unchanged: tuple[str, ...]
     statuses: Mapping[str, str]
     before: int = 0
-
-    @classmethod
-    def of(cls, generation: Generation, statuses: Mapping[str, str], before: int) -> Applied:
-        """What the net changes came to, of which `generation` was made; statuses: by ascending id."""
-        kinds: dict[str, list[str]] = {"added": [], "updated": [], "deleted": [], "unchanged": []}
-        for document_id, status in statuses.items():
-            kinds[status].append(document_id)
-        return cls(generation, *map(tuple, kinds.values()), statuses, before)
 
 
 Guard = Callable[[Searcher, Applied], None]
@@ -76,11 +66,12 @@ def net_effect(changes: Iterable[Change]) -> list[Change]:
 
 @dataclass
 class NetChanges:
-    """The documents to add, by ascending id, the status of every document that was named, and what each part loses."""
+    """The documents to add, by ascending id, the status of every document that was named, and what is no more of the
+    parts when the changes are made."""
 
-    puts: list[Document] = field(default_factory=list)
-    statuses: dict[str, str] = field(default_factory=dict)
-    lost: dict[int, set[str]] = field(default_factory=dict)
+    puts: list[Document]
+    statuses: dict[str, str]
+    removed: Removed
 
     @classmethod
     def of(cls, changes: Iterable[Change], views: Sequence[PartView], anew: Ids[str] = ()) -> NetChanges:
@@ -89,7 +80,7 @@ class NetChanges:
         A put of equal content, and the removal of a document that is not there, leave their document "unchanged".
         anew: documents that are put also with equal content, as they were changed in between.
         """
-        net = cls()
+        net = cls([], {}, {view.part.number: view.removed for view in views})
         for change in net_effect(changes):
             key, put = change.document_id, isinstance(change, Document)
             owner = _owner(views, key)
@@ -101,12 +92,8 @@ class NetChanges:
             if put:
                 net.puts.append(change)
             if owner is not None:
-                net.lost.setdefault(owner.part.number, set()).add(key)
+                net.removed[owner.part.number] |= {key}
         return net
-
-    def removed(self, views: Sequence[PartView]) -> Removed:
-        """All that the parts have lost when the changes are made."""
-        return {view.part.number: view.removed | self.lost.get(view.part.number, set()) for view in views}
 
 
 def steps(changes: Iterable[Change], views: Sequence[PartView]) -> list[Change]:
@@ -153,52 +140,11 @@ def crowded(sizes: Sequence[int], most: int) -> int:
     return taken
 
 
-def write_segment(folder: Path, base: Base, puts: Sequence[Document], text: TextRules, refine: Refine | None) -> Part:
-    """Encode, index and place the documents of `puts`, which differ, in `folder`; encoder and tree are the base's.
-
-    Returns the segment, loaded.
-    """
-    new = new_passages(puts, text, refine)
-    base.retriever.write_segment(folder / INDEX, new)
-    write_rows(map(document_row, puts), folder / DOCUMENTS)
-    _write_passages(folder, new.document_ids)
-    part = open_segment(base, folder)
-    Placements.find(base.tree, part.retriever.passage_vectors(new.document_ids)).save(folder)
-    return part
-
-
-def new_passages(puts: Sequence[Document], text: TextRules, refine: Refine | None = None) -> NewPassages:
-    """The passages of documents, which differ, in their order."""
-    passages = [(put.document_id, passage) for put in puts for passage in text.passages(put.title, put.text)]
-    ids, texts = [document for document, _ in passages], [passage for _, passage in passages]
-    return NewPassages(texts, ids, {put.document_id: put.queries for put in puts if put.queries}, refine)
-
-
-def merge_segments(folder: Path, views: Sequence[PartView]) -> None:
-    """One segment in `folder` of what is left of several, as it is: nothing is encoded or placed anew."""
-    views = [view for view in views if view.documents]
-    for view in views:
-        if (view.part.folder / MANIFEST).is_file():  # all but the one that is being made
-            verify_file(view.part.folder, read_json(view.part.folder / MANIFEST), DOCUMENTS)
-    parts = [(view.part.retriever, view.document_ids()) for view in views]
-    views[0].part.retriever.merge(parts, folder / INDEX)
-    documents, ids, placements = [], [], []
-    for view in views:
-        columns = read_columns(view.part.documents, *COLUMNS)
-        documents += [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True) if row[0] in view]
-        rows = view.part.rows.rows_of(view.document_ids())
-        ids += [view.part.rows.document_ids[row] for row in rows.tolist()]
-        placements.append(view.part.placements.take(rows))
-    write_rows(documents, folder / DOCUMENTS)
-    _write_passages(folder, ids)
-    Placements.join(placements).save(folder)
-    Refined.joined(views).save(folder)
-
-
-def _write_passages(folder: Path, document_ids: Sequence[str]) -> None:
-    write_text(folder / PASSAGES, json.dumps(list(document_ids), ensure_ascii=False, separators=(",", ":")))
-
-
+SAMPLE = 20  # older documents
+REFUSED = "the new generation is refused"
+CLEARLY = 1e-3  # a score that is smaller by this share is so, and not by rounding
+ROUNDING = 1e-6  # a norm or a score that is larger by this share is so, and not by rounding
+STATUSES = ("added", "updated", "deleted", "unchanged")
 FRESH = "fresh"  # the folder of a segment that is merged at once
 WriteSegment = Callable[[Path, Base, Sequence[Document], TextRules], Part]
 
@@ -285,22 +231,25 @@ class LiveWriter:
         standing: Standing,
         provenance: Mapping[str, Any],
         guard: Guard | None = None,
+        anew: Ids[str] = (),
     ) -> Applied:
         """Make the net effect of `changes`, in their order, the current generation; only the last of a document counts.
 
         standing: where the new generation stands in the log. Where nothing changes, one is made only to stand there.
         guard: looks at the new generation before anyone else; if it raises, the generation is deleted. FreshetError if
         the collection is not live, or its build does not say how documents become passages; then nothing is changed.
+        anew: see `NetChanges.of`.
         """
         searcher = self.searcher
         current = searcher.generation
-        before = current.manifest["documents"]
         with Intact(current):
-            net = self._net(changes, searcher.views)
-            if not (net.puts or net.lost) and standing == current.standing:
-                return Applied.of(current, net.statuses, before)
-            opened = self._make(searcher, net.removed(searcher.views), net.puts, standing, provenance)
-            applied = Applied.of(opened.generation, net.statuses, before)
+            net = NetChanges.of(changes, searcher.views, anew)
+            ids = {kind: tuple(id_ for id_, each in net.statuses.items() if each == kind) for kind in STATUSES}
+            applied = Applied(current, **ids, statuses=net.statuses, before=current.manifest["documents"])
+            if ids["unchanged"] == tuple(net.statuses) and standing == current.standing:
+                return applied
+            opened = self._make(searcher, net.removed, net.puts, standing, provenance)
+            applied = replace(applied, generation=opened.generation)
             try:
                 if guard is not None:
                     guard(opened, applied)
@@ -337,10 +286,6 @@ class LiveWriter:
             self._searcher = self.searcher  # the one before may have open what shall go
         return self.collection.collect_garbage(keep, registered)
 
-    def _net(self, changes: Sequence[Change], views: Sequence[PartView]) -> NetChanges:
-        """What `changes` come to in the current generation."""
-        return NetChanges.of(changes, views)
-
     def _make(
         self,
         searcher: Searcher,
@@ -365,3 +310,111 @@ class LiveWriter:
             return searcher.at(generation)
         draft.own.part.follow(generation.folder)
         return searcher.at(generation, draft.own.part)
+
+
+def everything_is_found(searcher: Searcher, applied: Applied, sample: int = SAMPLE, seed: int = 0) -> None:
+    """Refuse a generation in which a changed document, or one of a sample of the others, is not found as it should.
+
+    A fault in vectors, in the list of their documents, or in what is removed, shows as a document that its own vector
+    does not find. So every document that changed is asked for by its own vector, and some of those that did not.
+
+    Only the part that is new is searched, so that a change costs the same however large the base is. That proves the
+    same: parts rank on their own and are merged by score, so one that is shared ranks its documents as it did before,
+    and what it loses puts nothing above another. By Cauchy and Schwarz it puts a document above one of another part,
+    asked for by its own vector, only by a vector that is at least as long, which is no fault. Counting shows that it
+    loses nothing else.
+
+    sample: so many others, drawn by the seed and the generation's number. A document counts as found if nothing ranks
+    above it for the first of its own vectors but equal ones and longer ones, whose inner product may be larger. Kinds
+    that search by words are asked for the document alone. FreshetError names the first that fails.
+    """
+    changed = [*applied.added, *applied.updated]
+    owners = {one: [view for view in searcher.views if one in view] for one in (*applied.deleted, *changed)}
+    _refuse([one for one in applied.deleted if owners[one]], "deleted, but still there")
+    _refuse([one for one in changed if not owners[one]], "added, but in no part")
+    _refuse([one for one in changed if len(owners[one]) > 1], "in two parts")
+    found, more = sum(view.documents for view in searcher.views), len(applied.added) - len(applied.deleted)
+    if found != applied.before + more:
+        raise FreshetError(f"{REFUSED}: it holds {found:,} documents in place of {applied.before:,} and {more:+,}")
+    if searcher.base.retriever.dense is None:
+        _by_words(searcher, changed)
+        return
+    older = _sample(searcher.views, {*changed}, sample, [seed, applied.generation.number])
+    missed = _missed(searcher, {one: owners[one][0] for one in changed} | older)
+    _refuse([one for one in missed if one not in older], "not found by its own vector")
+    _refuse(missed, "older, and no longer found by its own vector")
+
+
+def _missed(searcher: Searcher, owners: Mapping[str, PartView]) -> list[str]:
+    """Those documents that their own vector does not find before what is new; FreshetError for vectors that are no
+    numbers. owners: the part that has each document.
+    """
+    new = [view for view in searcher.views if view.part.number == searcher.generation.number]
+    if not owners or not new:
+        return []
+    vectors = own_vectors(owners)
+    _refuse([one for one, vector in vectors.items() if not np.isfinite(vector).all()], "not finite")
+    _refuse([one for one, vector in vectors.items() if owners[one] in new and not vector.any()], "of an empty vector")
+    rankings = new[0].part.dense.search_encoded(np.stack(list(vectors.values())), 1)
+    return [
+        one for (one, vector), ranking in zip(vectors.items(), rankings, strict=True)
+        if not _is_found(searcher, one, vector, ranking, owners[one], alone=owners[one] not in new)
+    ]  # fmt: skip
+
+
+def own_vectors(owners: Mapping[str, PartView]) -> dict[str, np.ndarray]:
+    """The first vector (H,) of each document, in their order; owners: the dense part that has it."""
+    vectors: dict[str, np.ndarray] = {}
+    for view in dict.fromkeys(owners.values()):
+        index = view.part.dense.index
+        ids, rows = index.document_ids, index.ids.rows_of([one for one, owner in owners.items() if owner is view])
+        vectors |= {ids[row]: index.vectors[row] for row in reversed(rows.tolist())}  # so that its first one stays
+    return {one: vectors[one] for one in owners}
+
+
+def _is_found(searcher: Searcher, one: str, query: np.ndarray, ranking: Ranking, owner: PartView, alone: bool) -> bool:
+    """Whether the document leads the ranking of its own vector, or what does may well lead: by an equal score, or by a
+    longer vector, as |q| |d| bounds the inner product of a query with a document (Cauchy and Schwarz).
+
+    Scores of a document and its copy are equal but for rounding: processors round an encoding by what else is in its
+    batch, so that the copy may come out a little ahead.
+
+    alone: the document's own part was not searched, so that it only has its score. An approximate index may miss any.
+    """
+    if not ranking or ranking[0][0] == one:
+        return bool(ranking) or alone
+    winner, best = ranking[0]
+    square = float(query.astype(np.float64) @ query)  # its own score, but for rounding
+    if alone and best < square - CLEARLY * abs(square):
+        return True
+    own = float(owner.part.dense.scores_encoded(query[None], [[one]])[0][0])
+    if own > best:
+        return alone or owner.part.dense.index.approximate is not None
+    index = searcher.view_of(winner).part.dense.index
+    longest = max(float(np.linalg.norm(index.vectors[row])) for row in index.ids.rows_of([winner]))
+    return best - own <= ROUNDING * abs(best) or longest > float(np.linalg.norm(query)) * (1 + ROUNDING)
+
+
+def _by_words(searcher: Searcher, changed: Sequence[str]) -> None:
+    for one in changed:
+        query: Any = searcher.retriever.encode_queries([one])
+        score = searcher.retriever.scores_encoded(query, [[one]])[0][0]
+        _refuse([] if np.isfinite(score) else [one], "without a score")
+
+
+def _sample(views: Sequence[PartView], but: set[str], number: int, seed: list[int]) -> dict[str, PartView]:
+    """At most `number` documents that can be found, others than `but`, ascending, with the part that has each."""
+    rows = [view.part.rows.document_ids for view in views]
+    sizes, drawn = np.cumsum([len(ids) for ids in rows]), {}
+    for row in np.random.default_rng(seed).integers(0, sizes[-1], number).tolist():
+        part = int(np.searchsorted(sizes, row, side="right"))
+        one = rows[part][row - sizes[part]]
+        if one not in views[part].removed and one not in but:
+            drawn[one] = views[part]
+    return dict(sorted(drawn.items()))
+
+
+def _refuse(document_ids: Sequence[str], what: str) -> None:
+    if document_ids:
+        more = f" ({len(document_ids)} such in all)" if len(document_ids) > 1 else ""
+        raise FreshetError(f"{REFUSED}: document {document_ids[0]!r} is {what}{more}")

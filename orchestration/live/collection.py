@@ -140,7 +140,8 @@ class LiveCollection:
     def apply(self, limit: int | None = None) -> Applied | None:
         """Make the oldest pending events (at least `limit`) a new generation; None if there are none.
 
-        FreshetError if not every document would be found by its own vector (see `live.guard`); the events stay pending.
+        FreshetError if not every document would be found by its own vector, see `everything_is_found`; the events stay
+        pending.
         """
         with self._writing() as seen:
             pending = seen.pending(limit)
@@ -253,7 +254,7 @@ def apply_pending(writer: LiveWriter, standing: Standing, pending: Pending) -> A
 
     standing: where the generation stands that they are applied to.
     """
-    from model_code.live.guard import everything_is_found
+    from model_code.live.writer import everything_is_found
 
     events = pending.events
     sources = sorted({event.source for event in events})

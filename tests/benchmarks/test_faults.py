@@ -20,7 +20,7 @@ from model_code.ledger.events import Receipt, Standing
 from model_code.ledger.ledger import Ledger
 from model_code.ledger.states import LogView
 from model_code.live import collection as live
-from model_code.live import writer
+from model_code.live import part, writer
 from model_code.live.collection import Collection
 from model_code.live.writer import NetChanges
 from orchestration.live import collection as own
@@ -238,9 +238,9 @@ MUTATIONS = {
     "a document of a batch is dropped": (Ledger, "receive", halved),
     "the last event is passed over": (LogView, "pending", cut_pending),
     "a removal is lost": (Ledger, "remove", silent_removal),
-    "what is replaced stays": (NetChanges, "removed", lambda _: lambda self, views: {}),
+    "what is replaced stays": (NetChanges, "of", lambda of: lambda *given: replace(of(*given), removed={})),
     "a revert compensates nothing": (ledger, "_compensations", lambda _: lambda *_: []),
-    "a text is cut": (writer, "document_row", garbled),
+    "a text is cut": (part, "document_row", garbled),
     "a build is opened as if it held all that arrived": (
         own, "_standing", lambda _: lambda log, snapshot: Standing(log.position()),
     ),

@@ -11,10 +11,9 @@ import pytest
 
 from model_code.documents import Document, Remove
 from model_code.errors import FreshetError
-from model_code.live.guard import everything_is_found, own_vectors
 from model_code.live.part import PartView
 from model_code.live.searcher import Searcher
-from model_code.live.writer import LiveWriter
+from model_code.live.writer import LiveWriter, everything_is_found, own_vectors
 from model_code.retrievers.dense import DenseRetriever
 from tests.model_code.live.laws import KINDS, NEW, OLD, make_encoder, open_build, put, rankings, up_to
 
