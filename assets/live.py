@@ -47,8 +47,8 @@ def added_documents(context: dg.AssetExecutionContext, project: Served) -> Itera
     """A batch of changes of the ledger, applied to the live collection as one new generation."""
     from model_code.live.generation import held
     from orchestration.live.collection import LiveCollection
+    from orchestration.live.commands import Upkeep
     from orchestration.live.status import look_for_newest
-    from orchestration.live.upkeep import Upkeep
 
     collection = LiveCollection(project)
     applied = collection.apply()

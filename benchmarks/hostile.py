@@ -32,8 +32,9 @@ from benchmarks.measurement import row_stated
 from freshet import Client
 from model_code.corpus.passages import TextRules
 from model_code.live.build import Parts
+from orchestration.live.builds import open_build
 from orchestration.live.client import running
-from orchestration.live.collection import LiveCollection, open_build
+from orchestration.live.collection import LiveCollection
 from orchestration.project import Project
 
 MB = 1 << 20

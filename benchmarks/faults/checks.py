@@ -8,8 +8,8 @@ from typing import Any
 from model_code.errors import FreshetError
 from model_code.ledger.work import WorkKind, WorkState
 from model_code.live.generation import Generation
-from orchestration.live.collection import MODEL_VERSION, LiveCollection
-from orchestration.live.ledger import held
+from orchestration.live.builds import MODEL_VERSION
+from orchestration.live.collection import LiveCollection, held
 from orchestration.project import Project
 from orchestration.registry import history, versions
 

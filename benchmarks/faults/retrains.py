@@ -24,8 +24,7 @@ from benchmarks.faults import checks, worker
 from benchmarks.faults.project import CLONE, make_retrain_project
 from benchmarks.measurement import row_stated
 from model_code.errors import FreshetError
-from orchestration.live.collection import LiveCollection
-from orchestration.live.ledger import URL
+from orchestration.live.collection import URL, LiveCollection
 from orchestration.project import Project
 from orchestration.registry import release
 

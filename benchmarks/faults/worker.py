@@ -20,7 +20,8 @@ from model_code.evaluation.promotion import Verdict, judge_retrain
 from model_code.live.build import Parts
 from orchestration.freshness import retrain
 from orchestration.freshness.workspace import live_documents
-from orchestration.live.collection import LiveCollection, open_build
+from orchestration.live.builds import open_build
+from orchestration.live.collection import LiveCollection
 from orchestration.project import Project
 from orchestration.registry import gate, release
 

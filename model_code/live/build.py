@@ -63,7 +63,7 @@ def add_build(
         number = collection.next_number()
         facts |= {"base": number, "build": number, "segments": [], "removed": None, "provenance": dict(provenance)}
         manifest = collection.seal(folder, facts, standing)
-        return choose(collection.copies_of(manifest)) or collection.keep(folder, number, manifest)
+        return choose(collection.copies_of(manifest)) or collection.keep(folder, number)
 
 
 def copy_build(

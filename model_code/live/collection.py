@@ -100,8 +100,8 @@ class Collection:
         said = {name: value for name, value in generation.manifest["provenance"].items() if name not in OF_BUILD}
         with self.aside() as folder:
             facts = {"build": generation.build, **stated, "provenance": {**said, **provenance}}
-            manifest = self.seal(folder, facts, standing, parent=generation.number)
-            again = self.keep(folder, self.next_number(), manifest)
+            self.seal(folder, facts, standing, parent=generation.number)
+            again = self.keep(folder, self.next_number())
         return self.switch(again)
 
     @contextmanager
@@ -154,13 +154,13 @@ class Collection:
         copies = [generation for generation in existing if generation.build in same and generation.whole]
         return [generation for generation in copies if generation.needs <= undamaged(copies)] if copies else []
 
-    def keep(self, made: Path, number: int, manifest: dict[str, Any]) -> Generation:
-        """Give the folder `made`, which is sealed by this manifest, its number, the `next_number`."""
+    def keep(self, made: Path, number: int) -> Generation:
+        """Give the folder `made`, which is sealed, its number, the `next_number`."""
         fsync_tree(made)
         target = made.with_name(f"{number:06d}")
         made.rename(target)
         fsync(target.parent)
-        return Generation.of(target, manifest)
+        return Generation.read(target)
 
     def unneeded(self, keep: int, registered: Ids[int] = ()) -> list[Generation]:
         """All generations but the `keep` newest, the current one, the `registered` ones and those that these read."""

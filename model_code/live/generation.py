@@ -60,11 +60,7 @@ class Generation:
     @classmethod
     def read(cls, folder: Path) -> Generation:
         """Read the manifest; FreshetError if `folder` is no finished generation of a format that is known."""
-        return cls.of(folder, read_manifest(folder, *FORMATS, remedy=REPAIR))
-
-    @classmethod
-    def of(cls, folder: Path, manifest: dict[str, Any]) -> Generation:
-        """The generation in `folder`, which has this manifest."""
+        manifest = read_manifest(folder, *FORMATS, remedy=REPAIR)
         base, place, standing = manifest["base"], manifest.get("position"), None
         if place is not None:
             standing = Standing(Position(**place), manifest["trained"], manifest["replay"])

@@ -304,8 +304,8 @@ class LiveWriter:
                 draft.add(puts, partial(self._write_segment, refine=self.refine), self.max_segments)
             number = self.collection.next_number()
             facts = {**draft.facts(number), "provenance": dict(provenance)}
-            manifest = self.collection.seal(folder, facts, standing, parent=made_of)
-            generation = self.collection.keep(folder, number, manifest)
+            self.collection.seal(folder, facts, standing, parent=made_of)
+            generation = self.collection.keep(folder, number)
         if draft.own is None:
             return searcher.at(generation)
         draft.own.part.follow(generation.folder)

@@ -13,8 +13,8 @@ from model_code.additions.store import kept_for
 from model_code.live.collection import Collection, retrievers
 from orchestration import parameters
 from orchestration.freshness import pilot
-from orchestration.live.collection import MODEL_VERSION, additions_folder, opened_builds
-from orchestration.live.ledger import WRITER_LOCK
+from orchestration.live.builds import MODEL_VERSION, opened_builds
+from orchestration.live.collection import WRITER_LOCK, additions_folder
 from orchestration.live.retrain_plan import FOLDER, PLAN, planned
 from orchestration.pipeline.dvc_process import run_dvc, uses_git
 from orchestration.pipeline.runs import KIND

@@ -179,7 +179,7 @@ def export(
     """Print every document that is live as JSON lines, as freshet add takes them: freshet export > all.jsonl"""
     from model_code.live.collection import default_retriever
     from orchestration.live.backup import export as rows_of
-    from orchestration.live.ledger import all_feedback
+    from orchestration.live.collection import all_feedback
 
     project = Project.find()
     said = (vars(each) for each in all_feedback(project)) if feedback else None

@@ -52,7 +52,7 @@ def rollback(
     With --generation no champion changes: what arrived since is taken back, in every retriever.
     """
     from orchestration.live.collection import LiveCollection
-    from orchestration.live.upkeep import Upkeep
+    from orchestration.live.commands import Upkeep
     from orchestration.registry import release
 
     if retriever is not None:

@@ -36,7 +36,7 @@ from model_code.live.generation import (
 from model_code.live.searcher import Searcher
 from orchestration import parameters
 from orchestration.freshness import queries
-from orchestration.live.ledger import existing_ledger, standing_of
+from orchestration.live.collection import existing_ledger, standing_of
 from orchestration.parameters import Parameters
 from orchestration.project import Project, file_lock
 

@@ -20,8 +20,7 @@ from model_code.errors import FreshetError
 from model_code.ledger.work import EventRange, Work, WorkKind, WorkState
 from model_code.live.collection import Collection, default_retriever, retrievers
 from orchestration import parameters
-from orchestration.live.collection import subscribers
-from orchestration.live.ledger import WRITER_LOCK, backlog_of, existing_ledger, own_ledger, standing_of
+from orchestration.live.collection import WRITER_LOCK, backlog_of, existing_ledger, own_ledger, standing_of, subscribers
 from orchestration.live.status import live_status
 from orchestration.project import Project, holder, is_free
 from orchestration.registry import history

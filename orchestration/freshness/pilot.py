@@ -25,7 +25,7 @@ from model_code.live.searcher import Searcher
 from orchestration import parameters
 from orchestration.freshness.queries import gate_judgements
 from orchestration.freshness.workspace import export, live_documents, make_workspace
-from orchestration.live.ledger import open_ledger, standing_of
+from orchestration.live.collection import open_ledger, standing_of
 from orchestration.live.retrain_plan import WORKSPACE, Plan, generation_of, make_plan
 from orchestration.pipeline import ingest, repro
 from orchestration.project import DAY, Project, file_lock

@@ -20,8 +20,7 @@ from model_code.ledger.work import WorkKind, WorkState
 from model_code.live.collection import Collection
 from orchestration.freshness.workspace import export, make_workspace, queries_for
 from orchestration.live import retrain_plan
-from orchestration.live.collection import LiveCollection
-from orchestration.live.ledger import open_ledger
+from orchestration.live.collection import LiveCollection, open_ledger
 from orchestration.pipeline import ingest, repro
 from orchestration.project import Project
 from orchestration.registry import release, versions

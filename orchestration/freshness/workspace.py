@@ -21,7 +21,7 @@ from model_code.files import hash_text, replace_folder
 from model_code.live.generation import Generation, live_rows
 from orchestration import parameters
 from orchestration.freshness.queries import answers, gate_judgements, relevance
-from orchestration.live.ledger import all_feedback, existing_ledger, standing_of
+from orchestration.live.collection import all_feedback, existing_ledger, standing_of
 from orchestration.parameters import flatten
 from orchestration.pipeline import code_lock, dvc_file
 from orchestration.pipeline.dvc_process import run_dvc

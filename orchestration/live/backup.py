@@ -22,7 +22,7 @@ from model_code.errors import FreshetError
 from model_code.files import fsync, fsync_tree
 from model_code.live.collection import CURRENT, GENERATIONS, Collection, retrievers
 from model_code.live.generation import COLUMNS, document_of, live_rows
-from orchestration.live.ledger import WRITER_LOCK, ledger_file
+from orchestration.live.collection import WRITER_LOCK, ledger_file
 from orchestration.live.repair import problems
 from orchestration.live.rows import as_row
 from orchestration.project import Project, file_lock

@@ -2,19 +2,19 @@
 
 The switch of the live collection's pointer is the one commit point. A generation's manifest says where it stands in the
 log, and that is all that says so: whatever was interrupted, what is pending follows from the two, and each event is
-applied exactly once. Another build, too, is made ready beside the current generation, with every document that arrived
-since it was made already in it, before the pointer makes it what users search.
+applied exactly once.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection as Ids
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from model_code.additions.settings import AdditionSettings
 from model_code.corpus.cleaning import is_possible_id
@@ -22,31 +22,21 @@ from model_code.corpus.rows import printable
 from model_code.corpus.settings import CorpusSettings
 from model_code.documents import Change, Document, Remove
 from model_code.errors import FreshetError
-from model_code.ledger.events import EventKind, Position, Receipt, Rejection, Standing
-from model_code.live.collection import Collection, default_retriever, retrievers, set_default_retriever
-from model_code.live.generation import Generation
-from orchestration.live.ledger import (
-    WRITER_LOCK,
-    contents,
-    existing_ledger,
-    held,
-    in_a_log,
-    open_ledger,
-    require_no_log,
-    require_sound,
-    standing_of,
-)
+from model_code.ledger.events import ANOTHER, EventKind, Feedback, Receipt, Rejection, Standing
+from model_code.live.collection import CURRENT, Collection, default_retriever, retrievers
+from model_code.live.generation import Generation, document_of, held
 from orchestration.live.rows import CleanRows, RawRow, clean
-from orchestration.project import Project, file_lock
+from orchestration.project import Project, file_lock, sqlite_url
 
 if TYPE_CHECKING:
-    from model_code.corpus.passages import TextRules
-    from model_code.ledger.ledger import Ledger
-    from model_code.ledger.states import LogView, Pending
-    from model_code.live.build import Parts
+    from model_code.ledger.database import Database
+    from model_code.ledger.ledger import Contents, Ledger
+    from model_code.ledger.states import Backlog, LogView, Pending
     from model_code.live.writer import Applied, LiveWriter
 
-MODEL_VERSION = "model_version"  # in the provenance of a build: which version of the registry it was opened as
+URL = "FRESHET_LEDGER"
+DAMAGED = "damaged"  # the folder of a live retriever, and the suffix of a ledger, that was set aside
+WRITER_LOCK = "writer.lock"  # in the folder of the live collections; held by whoever changes one
 UNKNOWN = "unknown id: no such document is searchable or waiting"
 
 
@@ -62,7 +52,7 @@ class LiveCollection:
 
     @property
     def existing_ledger(self) -> Ledger | None:
-        """See `ledger_of`."""
+        """The project's log; None if no document ever arrived, FreshetError if the one of the generation is gone."""
         if self._ledger is None or self._ledger.is_replaced():
             self._ledger = existing_ledger(self.project, self.retriever)
             if self._ledger is None:
@@ -197,12 +187,6 @@ class LiveCollection:
         """The log as the generation sees it that is searched now."""
         return self.ledger.seen_from(standing_of(self.ledger, self.generation))
 
-    def status(self) -> dict[str, Any]:
-        """What `freshet status` says of the live collection's freshness; reads only."""
-        from orchestration.live.status import live_status
-
-        return live_status(self.project, self.retriever)
-
     def begin(self) -> None:
         """Do what every writer does first: remove what one that was killed left, finish its revert, check the log."""
         with self._writing():
@@ -230,6 +214,128 @@ class LiveCollection:
             if mine and last.id > standing.position.event:
                 standing = standing_of(ledger, self._publish_reverted(last.generation, last.id))
             yield ledger.seen_from(standing)
+
+
+def ledger_url(project: Project) -> str:
+    """The environment's `FRESHET_LEDGER` (any SQLAlchemy URL), else SQLite beside the live collections.
+
+    A relative file of SQLite is meant from the project's root, wherever a command is called and in a workspace, too.
+    """
+    url = os.environ.get(URL) or sqlite_url(project.live / "ledger.sqlite")
+    kind, separator, file = url.partition(":///")
+    if kind.startswith("sqlite") and separator and file and not file.startswith(("/", ":", "file:")):
+        return f"{kind}{sqlite_url(project.home or project.root).removeprefix('sqlite')}/{file}"
+    return url
+
+
+def ledger_file(project: Project) -> Path | None:
+    """The ledger's file; None where it is on a server."""
+    from model_code.ledger.database import sqlite_file
+
+    return sqlite_file(ledger_url(project))
+
+
+def open_ledger(project: Project, retriever: str = "") -> Ledger:
+    """The project's log, made if there is none; that of an earlier version is migrated. `with` closes it.
+
+    retriever: whose drift reports are meant.
+    """
+    from model_code.ledger.ledger import Ledger
+
+    return Ledger.open(ledger_url(project), retriever, partial(_migrate, project))
+
+
+def existing_ledger(project: Project, retriever: str = "") -> Ledger | None:
+    """The project's log, or None if no document ever arrived: looking makes none."""
+    from model_code.ledger.database import existing_database
+    from model_code.ledger.ledger import Ledger
+
+    database = existing_database(ledger_url(project), partial(_migrate, project))
+    return None if database is None else Ledger(database, retriever)
+
+
+def standing_of(ledger: Ledger, generation: Generation) -> Standing:
+    """Where a generation stands; one of an earlier version does not say so, and any log's events are new to it."""
+    if generation.standing is not None:
+        return generation.standing
+    base = Generation.read(generation.sibling(generation.base))
+    return Standing(ledger.position(0), trained=base.watermark, replay=True)
+
+
+def all_feedback(project: Project) -> list[Feedback]:
+    """What people said of hits, oldest first; looking makes no ledger."""
+    ledger = existing_ledger(project)
+    return [] if ledger is None else ledger.feedback()
+
+
+def backlog_of(ledger: Ledger, generation: Generation) -> Backlog | None:
+    """What waits for a generation; None where nothing does, or the log is not the one that it stands in."""
+    standing = standing_of(ledger, generation)
+    if ledger.unsound(standing.position) is not None:
+        return None
+    backlog = ledger.seen_from(standing).backlog()
+    return backlog if backlog.number else None
+
+
+def require_sound(ledger: Ledger, generation: Generation) -> Standing:
+    """Where a generation stands; FreshetError if that is not in this log: whoever goes on would lose documents."""
+    standing = standing_of(ledger, generation)
+    if (reason := ledger.unsound(standing.position)) is not None:
+        raise FreshetError(_lost(generation, f"this is {reason}"))
+    return standing
+
+
+def require_no_log(generation: Generation) -> None:
+    """FreshetError if a generation stands in a log, so that it says what it holds: there is none here."""
+    if in_a_log(generation):
+        raise FreshetError(_lost(generation, "there is none here"))
+
+
+def own_ledger(project: Project, generation: Generation) -> Ledger | None:
+    """The log that a generation stands in; None if no document ever arrived. FreshetError if it is lost, or another."""
+    ledger = existing_ledger(project, generation.retriever)
+    if ledger is None:
+        require_no_log(generation)
+        return None
+    try:
+        require_sound(ledger, generation)
+    except FreshetError:
+        ledger.close()
+        raise
+    return ledger
+
+
+def in_a_log(generation: Generation) -> bool:
+    """Whether a generation stands in a log, so that it says what it holds."""
+    standing = generation.standing
+    return generation.watermark > 0 if standing is None else standing.position.log is not None
+
+
+def _lost(generation: Generation, reason: str) -> str:
+    """What to tell who would go on with a log that is not a generation's own, and why it is not."""
+    consent = " --adopt" if ANOTHER in reason else ""
+    return (
+        f"generation {generation.number} of {generation.retriever!r} holds the documents up to event "
+        f"{generation.watermark} of its log, but {reason}: name its log in {URL}, bring it back from a backup, or "
+        f"go on without it by freshet repair{consent}, which keeps all documents"
+    )
+
+
+def contents(generation: Generation, document_ids: Ids[str]) -> Contents:
+    """Those of some documents that a generation holds, as the log takes them: content hash and document."""
+    return {id_: (row["content_hash"], document_of(row)) for id_, row in held(generation, document_ids).items()}
+
+
+def _migrate(project: Project, database: Database) -> None:
+    """Bring a log of an earlier version to that of today, once, while nobody changes a live collection."""
+    from model_code.ledger.migration import migrate
+
+    with file_lock(project.live / WRITER_LOCK):
+        if (project.live / CURRENT).is_file():
+            current = Collection(project.live, default_retriever(project.live)).current()
+            migrate(database, current.retriever, current.number, partial(contents, current))
+        else:
+            migrate(database, None, 0, lambda ids: {})
 
 
 def additions_folder(project: Project) -> Path:
@@ -284,72 +390,3 @@ def forecast(generation: Generation, changes: Iterable[Change]) -> dict[str, lis
         status = "unchanged" if before == after else "deleted" if after is None else "updated" if before else "added"
         statuses[status].append(id_)
     return statuses
-
-
-def open_build(
-    project: Project,
-    retriever: str,
-    parts: Parts,
-    provenance: Mapping[str, Any],
-    text: TextRules | None,
-    snapshot: Position,
-) -> Generation:
-    """Search a build, and `retriever` by default, once it has all that arrived.
-
-    snapshot: the position of the documents that it was trained on; see `add_build` for the others. One that was opened
-    before goes on from its newest generation. An error or a crash leaves the old generation current.
-    """
-    from model_code.live.build import add_build
-
-    collection = Collection(project.live, retriever)
-    with file_lock(project.live / WRITER_LOCK):
-        ledger = existing_ledger(project, retriever)
-        if collection.current_number() is not None and (ledger is not None or in_a_log(collection.current())):
-            LiveCollection(project, retriever).begin()
-        standing = _standing(ledger, snapshot)
-        opened = add_build(
-            collection, parts, provenance, text, standing, lambda copies: _newest(ledger, collection, copies)
-        )
-        generation = _complete(project, collection, opened, ledger)
-        set_default_retriever(project.live, retriever)
-        return generation
-
-
-def opened_builds(collection: Collection) -> list[Generation]:
-    """The generations that a registered version was opened as, whether the registry still has it or not."""
-    return [each for each in collection.generations() if MODEL_VERSION in each.manifest["provenance"]]
-
-
-def _standing(ledger: Ledger | None, snapshot: Position) -> Standing:
-    """Where a build stands. Of a snapshot of another log nothing is known: all that this one has is applied to it."""
-    if ledger is None:
-        return Standing()
-    if ledger.unsound(snapshot) is not None:
-        return Standing(ledger.position(0), replay=True)
-    return Standing(ledger.position(snapshot.event), trained=snapshot.event)
-
-
-def _newest(ledger: Ledger | None, collection: Collection, copies: Sequence[Generation]) -> Generation | None:
-    """The generation of a build to go on from: the one that stands furthest in this log."""
-    if ledger is None:
-        current = [generation for generation in copies if generation.number == collection.current_number()]
-        return (current or copies or [None])[-1]
-    standings = ((standing_of(ledger, generation).position, generation) for generation in copies)
-    sound = [(position.event, each.number, each) for position, each in standings if ledger.unsound(position) is None]
-    return max(sound, key=lambda each: each[:2])[2] if sound else None
-
-
-def _complete(project: Project, collection: Collection, opened: Generation, ledger: Ledger | None) -> Generation:
-    """The build, or what it was continued by, with what it lacks, current."""
-    standing = opened.standing or Standing() if ledger is None else standing_of(ledger, opened)
-    if ledger is not None:
-        pending = ledger.seen_from(standing).pending()
-        if pending.events:
-            writer = writer_of(project, collection.retriever)
-            writer.opened = opened
-            return apply_pending(writer, standing, pending).generation
-    current = collection.current_number()
-    if current is not None and opened.number < current:
-        return collection.publish_again(opened, standing, {})
-    opened.verify_all()
-    return collection.switch(opened)

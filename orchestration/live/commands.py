@@ -5,6 +5,7 @@ If the service runs it does the latter, its encoder being warm; if not, this pro
 
 from __future__ import annotations
 
+import logging
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,15 +18,17 @@ from model_code.corpus.rows import printable
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
 from model_code.documents import Remove
 from model_code.errors import FreshetError
-from model_code.ledger.events import Receipt, Rejection
-from model_code.live.collection import default_retriever, retrievers
+from model_code.ledger.events import Receipt
+from model_code.live.collection import Collection, default_retriever, retrievers
 from model_code.live.generation import DOCUMENTS, read_columns
 from orchestration.live.client import client_of
-from orchestration.live.collection import LiveCollection, forecast
-from orchestration.live.ledger import DAMAGED, ledger_file
+from orchestration.live.collection import DAMAGED, LiveCollection, forecast, ledger_file, subscribers
 from orchestration.live.rows import COLUMNS, CleanRows, read_file, require_known_columns
-from orchestration.live.upkeep import Upkeep
+from orchestration.project import Project
 
+log = logging.getLogger(__name__)
+PIECE = 100  # changes that a retriever takes in at a time
+COLLECTED = 10  # as soon as so many old generations can go, they do
 STANDARD_INPUT = Path("-")
 CHANGES = ("added", "updated", "deleted")
 
@@ -82,7 +85,7 @@ def add_files(
     named = [named for file in files for named in _named(live, file)]
     batches = [_read(live, name, file, suffix, only_known) for name, file in named]
     documents = [document for _, rows in batches for document in rows.documents]
-    rejected = [refused for name, rows in batches for refused in _plain(name, rows.rejected)]
+    rejected = [{"file": name} | vars(row) for name, rows in batches for row in rows.rejected]
     ids = forecast(live.generation, documents)
     outcome = Outcome(ids["added"], ids["updated"], rejected=rejected)
     outcome.unchanged = len(documents) - len(outcome.changed)
@@ -95,7 +98,7 @@ def delete_documents(live: LiveCollection, document_ids: Sequence[str], source: 
     """Remove documents."""
     before = forecast(live.generation, map(Remove, filter(is_possible_id, document_ids)))
     receipt = live.remove(document_ids, source)
-    rejected = _plain(source, receipt.rejected)
+    rejected = [{"file": source} | vars(row) for row in receipt.rejected]
     outcome = Outcome(deleted=before["deleted"], rejected=rejected)
     outcome.unchanged = receipt.received - len(rejected) - len(outcome.deleted)
     apply(live, outcome, [receipt])
@@ -166,10 +169,6 @@ def _read(live: LiveCollection, name: str, file: Path, suffix: str, only_known: 
     return name, rows
 
 
-def _plain(name: str, refused: Iterable[Rejection]) -> list[dict[str, Any]]:
-    return [{"file": name} | vars(row) for row in refused]
-
-
 def _refused_text(row: Mapping[str, Any]) -> str:
     place = f"{row['file']}:{row['row']}  " if row["row"] is not None else ""
     return f"  rejected  {place}{row['document_id'] or '(no id)'}  {row['reason']}"
@@ -220,3 +219,84 @@ def _holders(live: LiveCollection, document_ids: Sequence[str]) -> set[int]:
         for each in live.collection.generations()
         if (file := each.folder / DOCUMENTS).is_file() and not asked.isdisjoint(read_columns(file, "document_id")[0])
     }
+
+
+class Upkeep:
+    """What is due after an addition and no search waits for: the other live retrievers, and generations nobody needs.
+
+    Documents arrive for every retriever at once, in one ledger, and each live collection takes them in by itself. The
+    one that is searched by default comes first; this is the rest, in pieces that a waiting addition is not kept long
+    by. `failures`: why a retriever could not take in what arrived, by its name."""
+
+    def __init__(self, project: Project, loaded: Callable[[str], LiveCollection | None] = lambda name: None) -> None:
+        """loaded: a retriever's collection if it is open already, with encoder and index in memory."""
+        self.project, self._loaded = project, loaded
+        self.failures: dict[str, str] = {}
+        self._own: dict[str, LiveCollection] = {}
+        self._failed_now: set[str] = set()
+
+    def step(self, limit: int | None = PIECE, but: str | None = None) -> bool:
+        """Do one piece, of at most `limit` changes; False if none is left but that of retrievers that failed.
+
+        but: a retriever that has just taken in what there was.
+        """
+        names = subscribers(self.project)
+        for gone in self.failures.keys() - set(names):
+            del self.failures[gone]
+        waiting = (name for name in names if name != but and name not in self._failed_now)
+        if any(self._try(name, self._take_in, limit) for name in waiting):
+            return True
+        for name in names:
+            self._try(name, self._collect)
+        self._failed_now.clear()  # the next addition is another attempt
+        return False
+
+    def finish(self, but: str | None = None) -> dict[str, str]:
+        """Do all of it; the `failures`. but: see `step`."""
+        while self.step(limit=None, but=but):
+            pass
+        return self.failures
+
+    def _try(self, name: str, action: Callable[..., bool], *arguments: int | None) -> bool:
+        """Whether there was something to do, and it was done."""
+        try:
+            return action(name, *arguments)
+        except Exception as error:  # the other retrievers do not suffer from it
+            self.failures[name] = str(error) or type(error).__name__
+            self._failed_now.add(name)
+            log.error("%s: %s", name, self.failures[name], exc_info=not isinstance(error, FreshetError))
+            return False
+
+    def _take_in(self, name: str, limit: int | None) -> bool:
+        applied = self._collection(name).apply(limit)
+        self.failures.pop(name, None)
+        return applied is not None
+
+    def _collect(self, name: str) -> bool:
+        """Delete old generations, if enough can go.
+
+        The builds that were opened stay, as a rollback of the champion returns to them, and so does what a retrain that
+        has just begun reads. `freshet tools gc` asks the registry, too, which builds may go.
+        """
+        collection = Collection(self.project.live, name)
+        if collection.next_number() < COLLECTED:
+            return False
+        from orchestration import parameters
+        from orchestration.live.builds import opened_builds
+        from orchestration.live.retrain_plan import planned
+
+        if (keep := parameters.load(self.project.params_file).live.keep_generations) is None:
+            return False
+
+        kept = {build.number for build in opened_builds(collection)} | planned(self.project, name)
+        if len(collection.unneeded(keep, kept)) < COLLECTED:
+            return False
+        return bool(self._collection(name).collect_garbage(keep, kept))
+
+    def _collection(self, name: str) -> LiveCollection:
+        if (loaded := self._loaded(name)) is not None:
+            self._own.pop(name, None)
+            return loaded
+        if name not in self._own:
+            self._own[name] = LiveCollection(self.project, name)
+        return self._own[name]

@@ -32,11 +32,11 @@ from model_code.live.generation import (
     read_columns,
     removed_by_part,
 )
-from orchestration.live.collection import LiveCollection
-from orchestration.live.ledger import (
+from orchestration.live.collection import (
     DAMAGED,
     URL,
     WRITER_LOCK,
+    LiveCollection,
     contents,
     existing_ledger,
     ledger_file,

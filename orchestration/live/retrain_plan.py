@@ -10,7 +10,7 @@ from model_code.files import MANIFEST, hash_path, read_json, write_json
 from model_code.ledger.events import Position
 from model_code.live.collection import Collection, default_retriever
 from model_code.live.generation import Generation, added_since_training
-from orchestration.live.ledger import existing_ledger, standing_of
+from orchestration.live.collection import existing_ledger, standing_of
 from orchestration.project import Project
 
 FOLDER, PLAN, WORKSPACE = "retraining", "plan.json", "project"

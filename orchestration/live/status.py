@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from model_code.files import MANIFEST, read_json, write_json
 from model_code.ledger.events import EventState
-from orchestration.live.ledger import own_ledger, standing_of
+from orchestration.live.collection import own_ledger, standing_of
 from orchestration.project import Project
 
 if TYPE_CHECKING:

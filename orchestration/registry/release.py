@@ -19,7 +19,7 @@ from model_code.live.build import Parts
 from model_code.live.collection import CURRENT, Collection, default_retriever
 from model_code.live.generation import Generation
 from orchestration import parameters
-from orchestration.live.collection import MODEL_VERSION, open_build
+from orchestration.live.builds import MODEL_VERSION, open_build
 from orchestration.project import Project
 from orchestration.registry import gate, history, versions
 from orchestration.registry.build import NOWHERE, best_on_dev, best_untrained, find_build, require_current

@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
-from orchestration.live.collection import LiveCollection
-from orchestration.live.ledger import existing_ledger
-from orchestration.live.status import canary, look_for_newest
-from orchestration.live.upkeep import Upkeep
+from orchestration.live.collection import LiveCollection, existing_ledger
+from orchestration.live.commands import Upkeep
+from orchestration.live.status import canary, live_status, look_for_newest
 from orchestration.project import Project
 from orchestration.service import searchers
 from orchestration.service.errors import NotReady
@@ -104,7 +103,7 @@ class Service:
         does not answer: `failure` says why.
         """
         try:
-            return self._told(lambda: self.collection().status(), None)
+            return self._told(lambda: live_status(self.project, self.collection().retriever), None)
         except NotReady:
             return None
 

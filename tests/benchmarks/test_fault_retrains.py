@@ -16,7 +16,7 @@ from benchmarks.faults import checks, retrains, worker
 from benchmarks.faults.worker import Journal
 from model_code.evaluation.promotion import Verdict
 from model_code.ledger.work import WorkState
-from orchestration.live.ledger import open_ledger
+from orchestration.live.collection import open_ledger
 from orchestration.pipeline.stages import TABLE
 from orchestration.project import Project
 from orchestration.registry import history, versions

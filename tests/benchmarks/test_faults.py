@@ -23,7 +23,7 @@ from model_code.live import collection as live
 from model_code.live import part, writer
 from model_code.live.collection import Collection
 from model_code.live.writer import NetChanges
-from orchestration.live import collection as own
+from orchestration.live import builds
 from orchestration.live.collection import LiveCollection
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -200,9 +200,9 @@ def jumping(method):
 
 
 def pointer_first(keep):
-    def swapped(self, made, number, manifest):
+    def swapped(self, made, number):
         write_text(self.folder / "current", f"{number}\n")
-        return keep(self, made, number, manifest)
+        return keep(self, made, number)
 
     return swapped
 
@@ -242,7 +242,7 @@ MUTATIONS = {
     "a revert compensates nothing": (ledger, "_compensations", lambda _: lambda *_: []),
     "a text is cut": (part, "document_row", garbled),
     "a build is opened as if it held all that arrived": (
-        own, "_standing", lambda _: lambda log, snapshot: Standing(log.position()),
+        builds, "_standing", lambda _: lambda log, snapshot: Standing(log.position()),
     ),
     "what left the base is forgotten": (writer, "write_removed", forgetful),
 }  # fmt: skip

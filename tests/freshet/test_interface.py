@@ -16,7 +16,7 @@ import pytest
 
 import freshet
 from freshet import AsyncClient, Client, InvalidRequest, NotFoundError, Unavailable
-from orchestration.live.ledger import all_feedback
+from orchestration.live.collection import all_feedback
 from orchestration.service import routes
 from orchestration.service.server import _bound
 from tests.model_code.live.conftest import DOCUMENTS, NAMES

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from freshet import Client
-from orchestration.live.ledger import all_feedback
+from orchestration.live.collection import all_feedback
 from tests.freshet.conftest import serving
 
 NEW = {

@@ -22,8 +22,7 @@ from model_code.live.generation import (
     write_rows,
 )
 from model_code.live.writer import Applied, net_effect
-from orchestration.live.collection import LiveCollection, held
-from orchestration.live.ledger import open_ledger
+from orchestration.live.collection import LiveCollection, held, open_ledger
 from orchestration.project import Project
 
 NOWHERE = Standing()
@@ -140,5 +139,5 @@ def make_generation(
             "base": before.base if before else number, "build": before.build if before else number,
             "segments": [*parts[1:], *([number] if rows else [])] if before else [], "removed": number,
         }  # fmt: skip
-        manifest = collection.seal(folder, facts, standing, before and before.number)
-        return collection.keep(folder, number, manifest)
+        collection.seal(folder, facts, standing, before and before.number)
+        return collection.keep(folder, number)

@@ -16,7 +16,7 @@ from model_code.live.collection import Collection
 from orchestration import parameters
 from orchestration.freshness import pilot as pilots
 from orchestration.freshness.pilot import FOLDER, NoPilot, pilot, sample
-from orchestration.live.ledger import open_ledger
+from orchestration.live.collection import open_ledger
 from orchestration.live.retrain_plan import make_plan
 from tests.orchestration.live_example import collection_of, make_project
 

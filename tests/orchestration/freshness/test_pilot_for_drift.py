@@ -18,7 +18,7 @@ from orchestration.freshness import pilot as pilot_steps
 from orchestration.freshness.drift import past
 from orchestration.freshness.due import due_work, note_end
 from orchestration.freshness.pilot import SETTLED, NoPilot, PilotResult, pilot_by_hand, pilot_for_drift
-from orchestration.live.ledger import open_ledger
+from orchestration.live.collection import open_ledger
 from orchestration.live.retrain_plan import make_plan
 from orchestration.sensors import JOBS
 from tests.orchestration.live_example import BASE, collection_of, make_project, open_build

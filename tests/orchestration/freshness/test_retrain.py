@@ -19,8 +19,7 @@ from model_code.ledger.work import WorkKind, WorkTable
 from orchestration.freshness import retrain
 from orchestration.freshness.drift import past
 from orchestration.freshness.retrain import finish, prepare, prepared
-from orchestration.live.collection import LiveCollection
-from orchestration.live.ledger import open_ledger
+from orchestration.live.collection import LiveCollection, open_ledger
 from orchestration.live.retrain_plan import PLAN, folder_of
 from orchestration.pipeline import ingest, repro
 from orchestration.project import Project

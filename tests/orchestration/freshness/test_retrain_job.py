@@ -24,7 +24,7 @@ from orchestration.freshness.drift import watch
 from orchestration.freshness.due import note_end
 from orchestration.freshness.pilot import SETTLED
 from orchestration.instance import open_instance
-from orchestration.live.ledger import open_ledger
+from orchestration.live.collection import open_ledger
 from orchestration.live.status import live_status
 from orchestration.pipeline import code_lock, ingest, repro
 from orchestration.project import Project

@@ -19,12 +19,11 @@ from model_code.documents import Document, Remove
 from model_code.errors import FreshetError
 from model_code.ledger.work import EventRange, WorkKind
 from model_code.live.collection import Collection
-from orchestration.live.collection import LiveCollection, forecast
+from orchestration.live.collection import backlog_of, forecast, ledger_url, open_ledger
 from orchestration.live.commands import delete_documents
-from orchestration.live.ledger import backlog_of, ledger_url, open_ledger
 from orchestration.live.repair import repair
 from orchestration.live.rows import read_file
-from orchestration.live.status import live_status_lines, look_for_newest
+from orchestration.live.status import live_status, live_status_lines, look_for_newest
 from orchestration.project import Project
 from tests.orchestration.live_example import BASE, collection_of, make_project, open_build, texts
 
@@ -304,8 +303,14 @@ def test_a_forecast_is_what_then_happens(project, collection):
 
 
 def test_status_reads_only_and_tells_states_lag_and_drift(project, collection):
-    assert collection.status() == {"retriever": "hce", "generation": 0, "watermark": 0, "ledger": None, "newest": None}
-    assert list(live_status_lines(collection.status())) == []
+    assert live_status(project, "hce") == {
+        "retriever": "hce",
+        "generation": 0,
+        "watermark": 0,
+        "ledger": None,
+        "newest": None,
+    }
+    assert list(live_status_lines(live_status(project, "hce"))) == []
     assert not (project.live / "ledger.sqlite").exists()
     collection.receive([row("a"), row("b", "", title="")], "api")
     collection.apply()
@@ -314,7 +319,7 @@ def test_status_reads_only_and_tells_states_lag_and_drift(project, collection):
     report["decision"] = {"action": "add", "reasons": ["auc below its threshold"]}
     collection.ledger.record_drift(report, (1, 1))
     collection.ledger.work.ask(WorkKind.PILOT, "hce", EventRange(1, 1), "who knows", asked_by="drift")
-    status = json.loads(json.dumps(collection.status()))
+    status = json.loads(json.dumps(live_status(project, "hce")))
     assert status["ledger"]["documents"] | {"pending": 1, "live": 1, "rejected": 1} == status["ledger"]["documents"]
     assert [re.sub(r"for \d+ s$", "for 0 s", line) for line in live_status_lines(status)] == [
         "documents   1 pending, 1 live, 1 rejected (after event 1)",
@@ -352,11 +357,11 @@ def test_a_document_of_the_newest_batch_is_looked_for_by_its_title(project, coll
     found = look_for_newest(project, Finder(), collection.seen)
     assert asked == [("a", 10)]
     assert (found["document"], found["rank"], 0 <= found["lag"] < 60) == ("a", rank, True)
-    assert collection.status()["newest"] == found
-    (line,) = (line for line in live_status_lines(collection.status()) if line.startswith("newest"))
+    assert live_status(project, "hce")["newest"] == found
+    (line,) = (line for line in live_status_lines(live_status(project, "hce")) if line.startswith("newest"))
     assert line == f"newest      a: searchable after {found['lag']:.1f} s, found {told} its title"
     open_build(project, BASE, retriever="other")
-    assert LiveCollection(project, "other").status()["newest"] is None
+    assert live_status(project, "other")["newest"] is None
 
 
 def test_another_database_can_be_named(project, monkeypatch, tmp_path):
@@ -454,7 +459,7 @@ def test_forty_looks_leave_no_file_open(project, collection):
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(40):
         due_work(project)
-        collection_of(project).status()
+        live_status(project, "hce")
         with open_ledger(project) as ledger:
             assert backlog_of(ledger, current(project))
         assert collection_of(project).known(["a"]) == {"a"}

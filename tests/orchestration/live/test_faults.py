@@ -18,8 +18,7 @@ from filelock import FileLock
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from orchestration.freshness import due
-from orchestration.live.collection import LiveCollection
-from orchestration.live.ledger import WRITER_LOCK
+from orchestration.live.collection import WRITER_LOCK, LiveCollection
 from orchestration.registry import history
 from tests.model_code.live.laws import WORDS, make_encoder
 from tests.orchestration.dagster_page import Page, at

@@ -28,8 +28,8 @@ from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.live.collection import default_retriever
 from model_code.live.generation import document_row
+from orchestration.live.builds import open_build as release_build
 from orchestration.live.collection import LiveCollection
-from orchestration.live.collection import open_build as release_build
 from orchestration.live.commands import erase_documents
 from orchestration.live.inbox import INBOX, take_all, waiting
 from orchestration.live.repair import problems
@@ -353,7 +353,9 @@ def telling(history: History, patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(LiveCollection, "receive", received)
     patch.setattr(LiveCollection, "remove", removed)
-    patch.setattr("orchestration.live.collection.writer_of", lambda own, name: StandInWriter(own.live, name))
+    for module in ("builds", "collection"):
+        writer = f"orchestration.live.{module}.writer_of"
+        patch.setattr(writer, lambda own, name: StandInWriter(own.live, name))
     patch.setattr("model_code.live.build.add_build", add_build)
 
 

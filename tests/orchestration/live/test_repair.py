@@ -18,8 +18,7 @@ from model_code.live.collection import Collection, retrievers
 from model_code.live.generation import document_hashes
 from model_code.live.searcher import Searcher
 from orchestration import cli
-from orchestration.live.collection import LiveCollection
-from orchestration.live.ledger import all_feedback, open_ledger
+from orchestration.live.collection import LiveCollection, all_feedback, open_ledger
 from orchestration.live.repair import problems, repair
 from tests.orchestration.live.test_collection import row
 from tests.orchestration.live_example import BASE, collection_of, make_project, open_build, texts

@@ -12,9 +12,9 @@ from orchestration.cli.status import status_text
 from orchestration.freshness.due import due_work
 from orchestration.live import collection as freshening
 from orchestration.live.collection import LiveCollection, subscribers
-from orchestration.live.commands import add_files
+from orchestration.live.commands import Upkeep, add_files
 from orchestration.live.retrain_plan import Plan, keep_plan, workspace_of
-from orchestration.live.upkeep import Upkeep
+from orchestration.live.status import live_status
 from tests.orchestration.cli.test_status import ALIASES, NOTHING
 from tests.orchestration.live_example import (
     BASE,
@@ -114,7 +114,7 @@ def test_the_status_tells_how_far_each_is_behind(project):
             "freshness": freshness,
         }
         for name in subscribers(project)
-        for freshness in [LiveCollection(project, name).status()]
+        for freshness in [live_status(project, name)]
     ]
     lines = status_text(NOTHING | dict.fromkeys(ALIASES) | {"live": live}).splitlines()
     assert [line.partition(",")[0] for line in lines if line.startswith("lag")] == [
@@ -124,7 +124,7 @@ def test_the_status_tells_how_far_each_is_behind(project):
 
 def test_old_generations_go_when_so_many_can_whatever_process_made_them(project, monkeypatch):
     settings(project, keep_generations=2)
-    monkeypatch.setattr("orchestration.live.upkeep.COLLECTED", 4)
+    monkeypatch.setattr("orchestration.live.commands.COLLECTED", 4)
     real, freed = StandInWriter.collect_garbage, []
 
     def collect_garbage(self, keep, registered=()):
@@ -145,7 +145,7 @@ def test_old_generations_go_when_so_many_can_whatever_process_made_them(project,
 
 def test_without_a_number_nothing_is_deleted(project, monkeypatch):
     settings(project, keep_generations="null")
-    monkeypatch.setattr("orchestration.live.upkeep.COLLECTED", 1)
+    monkeypatch.setattr("orchestration.live.commands.COLLECTED", 1)
     for number in range(4):
         receive(project, f"d{number}")
         Upkeep(project).finish()
@@ -154,7 +154,7 @@ def test_without_a_number_nothing_is_deleted(project, monkeypatch):
 
 def test_opened_builds_and_what_a_retrain_is_about_to_read_stay(project, monkeypatch):
     settings(project, keep_generations=2)
-    monkeypatch.setattr("orchestration.live.upkeep.COLLECTED", 1)
+    monkeypatch.setattr("orchestration.live.commands.COLLECTED", 1)
     upkeep = Upkeep(project)
     keep_plan(project, Plan("k", "hce", 1, 1, 2, ()))
     for number in range(3):

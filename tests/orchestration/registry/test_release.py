@@ -24,8 +24,7 @@ from model_code.evaluation.promotion import Verdict
 from model_code.files import canonical_json, write_json, write_text
 from model_code.live.collection import Collection
 from model_code.live.generation import Generation
-from orchestration.live.collection import LiveCollection
-from orchestration.live.ledger import open_ledger
+from orchestration.live.collection import LiveCollection, open_ledger
 from orchestration.pipeline import runs
 from orchestration.pipeline.runs import tracking_uri
 from orchestration.project import Project

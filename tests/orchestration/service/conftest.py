@@ -150,10 +150,11 @@ class FakeCollection:
         del self.live.pending[: len(pending)]
         return SimpleNamespace(statuses={})
 
-    def status(self):
-        if self.live.silent:
-            raise OSError(self.live.silent)
-        return {"pending": len(self.live.pending)}
+
+def status_of(live: FakeLive) -> dict[str, int]:
+    if live.silent:
+        raise OSError(live.silent)
+    return {"pending": len(live.pending)}
 
 
 @pytest.fixture
@@ -207,6 +208,7 @@ def serve(project: Project, live: FakeLive, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(
             service, "LiveCollection", lambda project, name: FakeCollection(lives.get(name, live), name)
         )
+        monkeypatch.setattr(service, "live_status", lambda project, name: status_of(lives.get(name, live)))
         monkeypatch.setattr(Searcher, "open", lambda folder, name: FakeSearcher(lives.get(name, live), name))
         served = app.create_app(project, "127.0.0.1", token, origins)
         client = TestClient(served, raise_server_exceptions=False)

@@ -20,8 +20,7 @@ from freshet import ChangeResult, Client, InvalidRequest
 from model_code.live.searcher import Searcher
 from orchestration.cli.live import plain
 from orchestration.live.client import client_of, running
-from orchestration.live.collection import LiveCollection
-from orchestration.live.ledger import WRITER_LOCK
+from orchestration.live.collection import WRITER_LOCK, LiveCollection
 from orchestration.project import Project, file_lock
 from tests.model_code.live.conftest import RULES, make_build
 
