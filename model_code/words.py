@@ -95,10 +95,7 @@ def _pattern_of(text: str) -> re.Pattern[str]:
 @cache
 def _pattern() -> re.Pattern[str]:
     """That of words with marks, made when first a text needs it."""
-    marks = re.escape("".join(filter(_is_mark, map(chr, (*range(0x300, 0x1F000), *range(0xE0100, 0xE01F0))))))
+    every = map(chr, (*range(0x300, 0x1F000), *range(0xE0100, 0xE01F0)))
+    marks = re.escape("".join(letter for letter in every if unicodedata.category(letter).startswith("M")))
     marks += "\u200c\u200d"  # joiners, which stand within words of Persian and of Indic scripts
     return re.compile(rf"[{UNSPACED}][{marks}]*|(?:[^\W{UNSPACED}]+[{marks}]*)+")
-
-
-def _is_mark(character: str) -> bool:
-    return unicodedata.category(character).startswith("M")

@@ -25,7 +25,7 @@ from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import ALWAYS_EXACT, IndexSettings
-from model_code.losses.contrastive import softmax_losses, without_diagonal
+from model_code.losses.contrastive import softmax_losses
 from model_code.training.batches import TrainingBatch
 from model_code.training.fit import make_trainer, start_encoder, start_vectors
 from model_code.training.tables import TrainingTables
@@ -73,7 +73,7 @@ class LateObjective(Objective):
         return self._losses(queries, documents, batch)
 
     def _contrastive(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> Tensor:
-        outside = torch.cat([without_diagonal(batch.relevant), ~batch.allowed], dim=1)
+        outside = torch.cat([batch.relevant.clone().fill_diagonal_(False), ~batch.allowed], dim=1)
         late = softmax_losses(self._scores, torch.arange(len(queries)), outside)
         return super()._contrastive(queries, documents, batch) + late
 

@@ -1,7 +1,4 @@
-"""Contracts of evaluation folders, run files among them, and of the comparison: values in intervals, every table there.
-
-A TREC run is read as a data frame: hundreds of thousands of lines in a fraction of a second.
-"""
+"""Contracts of evaluation folders, run files among them, and of the comparison: what must be there, and its values."""
 
 from __future__ import annotations
 

@@ -97,29 +97,27 @@ def _tables(
     passages: PassageSettings,
 ) -> dict[str, pd.DataFrame]:
     rows: dict[str, list[dict[str, Any]]] = {
-        "documents": list(map(_document_row, documents)),
+        "documents": [
+            {name: getattr(document, name) for name in COLUMNS["documents"]}
+            | {"fields": canonical_fields(document.fields)}
+            for document in documents
+        ],
         "passages": passage_rows(documents, passages),
-        "queries": [_query_row(query, qrels.splits.get(name)) for name, query in queries.items()],
+        "queries": [
+            {
+                "query_id": query.query_id,
+                "text": query.text,
+                "split": qrels.splits.get(query.query_id),
+                "answers": json.dumps(query.answers, ensure_ascii=False) if query.answers else None,
+            }
+            for query in queries.values()
+        ],
         "qrels": [
             {"query_id": query, "document_id": document, "relevance": relevance, "split": qrels.splits[query]}
             for (query, document), relevance in qrels.pairs.items()
         ],
     }
     return {name: frame(name, table) for name, table in rows.items()}
-
-
-def _document_row(document: Document) -> dict[str, Any]:
-    row = {name: getattr(document, name) for name in COLUMNS["documents"]}
-    return row | {"fields": canonical_fields(document.fields)}
-
-
-def _query_row(query: SourceQuery, split: str | None) -> dict[str, Any]:
-    return {
-        "query_id": query.query_id,
-        "text": query.text,
-        "split": split,
-        "answers": json.dumps(query.answers, ensure_ascii=False) if query.answers else None,
-    }
 
 
 def _report(tables: dict[str, pd.DataFrame], quarantine: Quarantine, qrels: Qrels, merged: int) -> dict[str, Any]:
@@ -137,15 +135,11 @@ def _report(tables: dict[str, pd.DataFrame], quarantine: Quarantine, qrels: Qrel
         "qrels_repeated": qrels.repeated,
         "qrels_not_relevant": qrels.not_relevant,
         "qrels_outside_limit": qrels.outside_limit,
-        "queries_by_split": _counted(queries["split"]),
+        "queries_by_split": queries["split"].value_counts().sort_index().to_dict(),
         "quarantine_reasons": quarantine.reasons(),
         "empty_titles": int((documents["title"] == "").sum()),
         "document_words": {"median": float(words.median()), "mean": round(words.mean(), 2), "max": int(words.max())},
     }
-
-
-def _counted(column: pd.Series) -> dict[str, int]:
-    return {str(value): int(count) for value, count in column.value_counts().sort_index().items()}
 
 
 # Qrels and splits: one split for each query. Splits depend on an id and a seed only, so that documents that come or go

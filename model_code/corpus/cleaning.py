@@ -62,7 +62,8 @@ def document_of(row: Row, max_characters: int) -> Document:
     instant = parse_date(written)
     if instant is None and written is not None:
         fields["date"] = written
-    whole = require_whole(_as_json(fields), "fields")
+    known = json.loads(json.dumps(fields, ensure_ascii=False, default=str), parse_constant=lambda _: None)
+    whole = require_whole(json.dumps(known, sort_keys=True, ensure_ascii=False), "fields")  # null for NaN and infinity
     if len(whole) > MOST_FIELD_CHARACTERS or len(fields) > MOST_FIELDS:
         limits = f"at most {MOST_FIELDS:,} of {MOST_FIELD_CHARACTERS:,} are possible"
         raise Unfit("huge text", f"{len(fields):,} fields of {len(whole):,} characters together, {limits}")
@@ -96,12 +97,6 @@ def is_possible_id(text: str) -> bool:
     (True, False, False)
     """
     return is_whole(text) and len(text.encode()) <= MOST_ID_BYTES
-
-
-def _as_json(fields: Mapping[str, Any]) -> str:
-    """The fields as JSON; NaN and infinities, which JSON does not have and databases refuse, are null."""
-    known = json.loads(json.dumps(fields, ensure_ascii=False, default=str), parse_constant=lambda _: None)
-    return json.dumps(known, sort_keys=True, ensure_ascii=False)
 
 
 def text_in(values: Mapping[str, Any], name: str, default: str | None = None) -> str:

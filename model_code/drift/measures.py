@@ -291,23 +291,14 @@ def refined(statuses: Sequence[str]) -> list[str]:
     return [status.upper() for status in statuses if status.upper() != NOT_REFINED]
 
 
-def conflict_share(statuses: Sequence[str]) -> float:
-    """Share of those that break a constraint among refined additions, of which there is at least one.
-
-    >>> conflict_share(["FITS", "FITS", "COMPROMISE", "NOT_REFINED"]).__round__(3)
-    0.333
-    """
-    chosen = refined(statuses)
-    return sum(status != FITS for status in chosen) / len(chosen)
-
-
 def conflicts(statuses: Sequence[str], settings: DriftSettings, scope: Scope = "batch") -> Observation:
-    """The share beside what chance makes of `drift.conflict_limit`: as many additions that each conflict with that
-    probability."""
-    count, limit = len(refined(statuses)), settings.conflict_limit
+    """Share of refined additions, of which there is at least one, that break a constraint, beside what chance makes of
+    `drift.conflict_limit`: as many additions that each conflict with that probability."""
+    chosen, limit = refined(statuses), settings.conflict_limit
+    count, broken = len(chosen), sum(status != FITS for status in chosen)
     null = np.random.default_rng([settings.seed, count]).binomial(count, limit, settings.draws) / count
     detail = {"limit": limit, "refined": count}
-    return Observation("conflicts", conflict_share(statuses), null, "high", scope, detail)
+    return Observation("conflicts", broken / count, null, "high", scope, detail)
 
 
 def growth(added: int, trained: int, limit: float) -> Measured:

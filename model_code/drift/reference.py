@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
@@ -53,11 +54,10 @@ class Questions:
     @classmethod
     def load(cls, path: Path) -> Questions:
         """Read what `save` wrote."""
-        kinds = read_json(path)
-        own = {
-            kind: (Question(**row | {"answers": frozenset(row["answers"])}) for row in kinds[kind]) for kind in kinds
-        }
-        return cls(**{kind: tuple(questions) for kind, questions in own.items()})
+        return cls(**{
+            kind: tuple(Question(**row | {"answers": frozenset(row["answers"])}) for row in rows)
+            for kind, rows in read_json(path).items()
+        })  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,31 +76,18 @@ class DriftReference:
 
     @classmethod
     def build(
-        cls,
-        vectors: np.ndarray,
-        fingerprint: str,
-        settings: DriftSettings,
-        rows: np.ndarray | None = None,
-        trained: int | None = None,
-        questions: Questions | None = None,
-        note: str = "",
+        cls, vectors: np.ndarray, fingerprint: str, settings: DriftSettings, rows: np.ndarray | None = None, **rest: Any
     ) -> DriftReference:
         """Keep `settings.reference_documents` of passages, `vectors` (N, H).
 
-        rows: those that may be kept, one per document; None: all. trained: number of documents; None: N. questions,
-        note: see the class.
+        rows: those that may be kept, one per document; None: all. rest: other fields; without `trained` it is N.
         However few are kept: what they are too few for is not measured, and reports say so.
         """
         eligible = np.arange(len(vectors)) if rows is None else np.asarray(rows)
         chance = np.random.default_rng([settings.seed, len(eligible)])
         kept = eligible[np.sort(chance.permutation(len(eligible))[: settings.reference_documents])]
-        return cls(
-            np.ascontiguousarray(vectors[kept], np.float32),
-            len(vectors) if trained is None else trained,
-            fingerprint,
-            questions or Questions(),
-            note,
-        )
+        facts = {"trained": len(vectors), "fingerprint": fingerprint} | rest
+        return cls(np.ascontiguousarray(vectors[kept], np.float32), **facts)
 
     def save(self, folder: Path) -> None:
         """Write and seal the folder; equal references give equal bytes."""

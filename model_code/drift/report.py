@@ -78,18 +78,15 @@ class Report:
     @property
     def text(self) -> str:
         """Every value beside its threshold and its null distribution, what was not measured, and why."""
-        lines = [self._head(), *_table(self.measures)]
+        window = f", {self.window_documents} in the last {self.batches} batches" if self.batches > 1 else ""
+        chance = f"false alarms of the whole report: at most {self.alpha:.0%}"
+        lines = [f"drift of {self.documents} documents{window}; {chance}", *_table(self.measures)]
         lines += [f"compared with: {self.reference}"] * bool(self.reference)
         names: dict[tuple[Scope, str], list[str]] = {}
         for absent in self.unmeasured:
             names.setdefault((absent.scope, absent.why), []).append(absent.name)
         lines += [f"not measured ({scope}): {', '.join(named)}: {why}" for (scope, why), named in names.items()]
         return "\n".join(lines) + "\n"
-
-    def _head(self) -> str:
-        window = f", {self.window_documents} in the last {self.batches} batches" if self.batches > 1 else ""
-        chance = f"false alarms of the whole report: at most {self.alpha:.0%}"
-        return f"drift of {self.documents} documents{window}; {chance}"
 
 
 def make_report(

@@ -1,7 +1,5 @@
 """Train a lexical encoder on a corpus's pairs by the semi-parametric loss of SVDR, and the hierarchy's over tokens.
 
-Writes `encoder/` (see `layout.py`) and `history.json`, the rows of the training curve.
-
 Zhou et al., Semi-Parametric Retrieval via Binary Token Index, section 4: with E(x) the learned weights of a text and
 T(x) the 0/1 vector of its own tokens,
 
@@ -293,7 +291,7 @@ class LexicalTrainer(Trainer):
         """The mean metric of the main search with the encoder as it is now."""
         main, depth = self.lexical.search, self.lexical.rerank_depth
         rankings = LexicalSearch(self.encoder, self._ranked_tokens, ranked, main, depth).search(dev.queries, dev.depth)
-        return dev.mean([[(_number(name), score) for name, score in hits] for hits in rankings])
+        return dev.mean([[(str(int(name)), score) for name, score in hits] for hits in rankings])
 
 
 def make_optimizer(encoder: LexicalEncoder, settings: TrainingSettings) -> torch.optim.AdamW:
@@ -306,12 +304,3 @@ def make_optimizer(encoder: LexicalEncoder, settings: TrainingSettings) -> torch
         {"params": list(bias.values()), "weight_decay": 0.0, "lr": BIAS_LEARNING_RATE},
     ]
     return adamw(learning.values(), settings.learning_rate, settings.weight_decay, others)
-
-
-def _number(name: str) -> str:
-    """A document's number as the judgements have it.
-
-    >>> _number("000000000120"), _number("000000000000")
-    ('120', '0')
-    """
-    return name.lstrip("0") or "0"

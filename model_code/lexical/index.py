@@ -20,7 +20,6 @@ same for any batch and order of insertion.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.files import read_json, read_manifest, replacing, seal, verify, write_json, write_text
+from model_code.files import read_json, read_manifest, seal, verify, write_json
 from model_code.index.id_map import IdMap
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.settings import EMBEDDED, LexicalSettings, MainSearch
@@ -45,7 +44,7 @@ BY_TOKENS: tuple[MainSearch, ...] = ("beta", "beta_own")
 QUERIES_KEPT = 16  # whose hits are explained one by one
 FORMAT, KIND = 1, "lexical"
 KIND_OF_EMBEDDINGS, KIND_OF_TEXTS = "lexical_embeddings", "lexical_passages"
-ARRAYS, DOCUMENT_IDS, TEXTS = ("starts", "passages", "weights"), "document_ids.json", "passages.json"
+ARRAYS, TEXTS = ("starts", "passages", "weights"), "passages.json"
 PRECISION = "float16"  # of stored weights: three digits
 CACHE = 4096  # passages' embeddings that are kept where they are made when a query needs them
 TOKENS, EMBEDDINGS, PASSAGES = "tokens", "embeddings", "passages"
@@ -111,24 +110,15 @@ class EmbeddingIndex(SparseIndex):
             yield entries[places], self.weights[places].astype(np.float32)
 
     def save(self, folder: Path) -> None:
-        """Write the arrays, the document ids and the manifest: equal indexes, equal bytes."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ARRAYS:
-            with replacing(folder / f"{name}.npy") as aside, aside.open("wb") as stream:
-                np.save(stream, getattr(self, name))
-        ids = json.dumps(self.ids.document_ids, ensure_ascii=False, separators=(",", ":"))
-        write_text(folder / DOCUMENT_IDS, ids)
+        """Write the folder that `load` reads."""
         facts = {"kind": KIND_OF_EMBEDDINGS, "entries": self.size, "weights": len(self.weights)}
-        seal(folder, FORMAT, facts | {"passages": len(self.ids), "documents": self.ids.documents})
+        self._write(folder, {name: getattr(self, name) for name in ARRAYS}, facts)
 
     @classmethod
     def load(cls, folder: Path, check: bool = True) -> EmbeddingIndex:
-        """Read what `save` wrote, arrays memory-mapped; FreshetError if a file is not what the manifest says."""
-        manifest = read_manifest(folder, FORMAT)
-        if check:
-            verify(folder, manifest)
-        arrays = [np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ARRAYS]
-        return cls(*arrays, IdMap(read_json(folder / DOCUMENT_IDS)))
+        """See `SparseIndex._read`."""
+        _, arrays, ids = cls._read(folder, ARRAYS, check)
+        return cls(**arrays, ids=ids)
 
     def _weight(self, entry: int, passage: int) -> float:
         start, end = self.starts[entry], self.starts[entry + 1]

@@ -41,15 +41,6 @@ def contrastive_losses(
     return _both_ways(queries, scores, scores, temperature, relevant, extra, allowed)
 
 
-def without_diagonal(mask: Tensor) -> Tensor:
-    """A (B, B) mask with its diagonal cleared.
-
-    >>> without_diagonal(torch.ones(2, 2, dtype=torch.bool)).tolist()
-    [[False, True], [True, False]]
-    """
-    return mask & ~torch.eye(len(mask), dtype=torch.bool, device=mask.device)
-
-
 def softmax_losses(scores: Tensor, positives: Tensor, outside: Tensor) -> Tensor:
     """- log[ e^s(i, positive_i) / sum_k e^s(i, k) ], k over the columns of row i that are not `outside`: (B,).
 
@@ -63,13 +54,7 @@ def softmax_losses(scores: Tensor, positives: Tensor, outside: Tensor) -> Tensor
 
 
 def multi_vector_losses(
-    queries: Tensor,
-    documents: Tensor,
-    temperature: float,
-    last: int,
-    relevant: Tensor | None = None,
-    negatives: Tensor | None = None,
-    allowed: Tensor | None = None,
+    queries: Tensor, documents: Tensor, temperature: float, last: int, **masks: Tensor | None
 ) -> Tensor:
     """MLR's equation 3, for search in all m vectors, and the way back by the last layer, added: (B,).
 
@@ -79,25 +64,18 @@ def multi_vector_losses(
 
     queries: (B, H); documents: (B, m, H), unit norm per layer; row i of both is pair i.
     last: where in the m vectors the last layer's is.
-    relevant, allowed: masks as in `contrastive_losses`; negatives: (E, m, H), the extra documents.
+    masks: relevant and allowed as in `contrastive_losses`; negatives: (E, m, H), the extra documents.
 
     >>> queries, documents = torch.eye(2), torch.stack([torch.eye(2), torch.eye(2).flip(0)], dim=1)
     >>> multi_vector_losses(queries, documents, temperature=1.0, last=0)  # log 2, as f is 1 for both; log(1 + 1/e)
     tensor([1.0064, 1.0064])
     """
     scores = layer_scores(queries, documents, temperature)  # (B, B, m)
-    return _both_ways(queries, scores.amax(dim=2), scores[..., last], temperature, relevant, negatives, allowed)
+    return _both_ways(queries, scores.amax(dim=2), scores[..., last], temperature, **masks)
 
 
 def self_contrastive_losses(
-    queries: Tensor,
-    documents: Tensor,
-    temperature: float,
-    last: int,
-    regulariser: float,
-    relevant: Tensor | None = None,
-    negatives: Tensor | None = None,
-    allowed: Tensor | None = None,
+    queries: Tensor, documents: Tensor, temperature: float, last: int, regulariser: float, **masks: Tensor | None
 ) -> Tensor:
     """MLR's equation 7, for search by the last layer alone, and the way back by the last layer, added: (B,).
 
@@ -119,7 +97,7 @@ def self_contrastive_losses(
     by_last = scores[..., last]
     diagonal = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
     to_documents = torch.where(diagonal, by_last, scores.amax(dim=2))
-    losses = _both_ways(queries, to_documents, by_last, temperature, relevant, negatives, allowed)
+    losses = _both_ways(queries, to_documents, by_last, temperature, **masks)
     own_layers = scores.diagonal(dim1=0, dim2=1).T  # (B, m)
     return losses + regulariser * (own_layers.logsumexp(dim=1) - own_layers[:, last])
 
@@ -135,9 +113,9 @@ def _both_ways(
     to_documents: Tensor,
     to_queries: Tensor,
     temperature: float,
-    relevant: Tensor | None,
-    negatives: Tensor | None,
-    allowed: Tensor | None,
+    relevant: Tensor | None = None,
+    negatives: Tensor | None = None,
+    allowed: Tensor | None = None,
 ) -> Tensor:
     """Rows of `to_documents` and columns of `to_queries`, both (B, B), as softmaxes with the diagonal as target.
 
@@ -145,7 +123,7 @@ def _both_ways(
     """
     positive = to_documents.diagonal() + to_queries.diagonal()
     if relevant is not None:
-        masked = without_diagonal(relevant)
+        masked = relevant.clone().fill_diagonal_(False)
         to_documents, to_queries = (scores.masked_fill(masked, -torch.inf) for scores in (to_documents, to_queries))
     if negatives is not None and len(negatives):
         extra = layer_scores(queries, negatives, temperature).amax(dim=2)  # (B, E)

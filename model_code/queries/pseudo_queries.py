@@ -83,11 +83,8 @@ def generated_queries(pseudo_queries: pd.DataFrame) -> dict[str, list[str]]:
 
     Spans cut out of a document are left out: they would only count some of its words twice.
     """
-    chosen = pseudo_queries["kind"] == "sequence_to_sequence"
-    queries: dict[str, list[str]] = {}
-    for document, text in pseudo_queries.loc[chosen, ["document_id", "text"]].itertuples(index=False):
-        queries.setdefault(document, []).append(text)
-    return queries
+    chosen = pseudo_queries[pseudo_queries["kind"] == "sequence_to_sequence"]
+    return chosen.groupby("document_id", sort=False)["text"].agg(list).to_dict()
 
 
 def expanded_texts(

@@ -53,11 +53,6 @@ def save_sequence_model(model: Any, tokenizer: Any, folder: Path, section_tokens
     save_tokenizer(tokenizer, folder, section_tokens)
 
 
-def vocabulary_size(model: Any) -> int:
-    """Number of tokens that the model chooses between."""
-    return int(model.get_output_embeddings().weight.shape[0])
-
-
 def require_positions(model: Any, section_tokens: int, max_query_tokens: int) -> None:
     """SettingsError if the model has fewer positions than texts have tokens; relative ones, as T5's, have no limit."""
     limits = {"section_tokens": (model.get_encoder(), section_tokens)}
@@ -176,7 +171,8 @@ class SequenceToSequence:
         return self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
 
     def _noise(self, batch: Sequence[UnwrittenQuery], seed: int) -> torch.Tensor:
-        shape = (self.settings.max_query_tokens, min(self.settings.top_k, vocabulary_size(self.model)))
+        vocabulary = len(self.model.get_output_embeddings().weight)
+        shape = (self.settings.max_query_tokens, min(self.settings.top_k, vocabulary))
         seeds = (seed_of(seed, KIND, draft.document_id, draft.ordinal) for draft in batch)
         draws = [torch.rand(shape, generator=torch.Generator().manual_seed(s), dtype=torch.float64) for s in seeds]
         return -torch.log(-torch.log(torch.stack(draws).clamp_min(1e-300)))  # (queries, steps, top_k), Gumbel(0, 1)

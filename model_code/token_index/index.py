@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -68,6 +69,27 @@ class SparseIndex(ABC):
     def best_passage(self, query: Sparse, document_id: str) -> int:
         """Which of the document's passages (0, 1, ...) scores best; the first of equals."""
         return int(np.argmax(self.scores_at(query, self.ids.rows_of([document_id])).astype(np.float32)))
+
+    def _write(self, folder: Path, arrays: Mapping[str, np.ndarray], facts: dict[str, Any]) -> None:
+        """Write the arrays, the document ids and the manifest: equal indexes, equal bytes."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, array in arrays.items():
+            with replacing(folder / f"{name}.npy") as aside, aside.open("wb") as stream:
+                np.save(stream, array)
+        write_text(folder / DOCUMENT_IDS, json.dumps(self.ids.document_ids, ensure_ascii=False, separators=(",", ":")))
+        seal(folder, FORMAT, facts | {"documents": self.ids.documents, "passages": len(self.ids)})
+
+    @staticmethod
+    def _read(folder: Path, names: Sequence[str], check: bool) -> tuple[dict[str, Any], dict[str, np.ndarray], IdMap]:
+        """What `_write` wrote, arrays memory-mapped; FreshetError if a file is not what the manifest says.
+
+        check: compare checksums, which reads every file once.
+        """
+        manifest = read_manifest(folder, FORMAT)
+        if check:
+            verify(folder, manifest)
+        arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in names}
+        return manifest, arrays, IdMap(read_json(folder / DOCUMENT_IDS))
 
 
 class TokenIndex(SparseIndex):
@@ -135,27 +157,17 @@ class TokenIndex(SparseIndex):
         return np.sort(tokens[passages == passage - self._starts[number]])
 
     def save(self, folder: Path) -> None:
-        """Write postings, document ids and manifest: equal passages in equal order, equal bytes."""
-        folder.mkdir(parents=True, exist_ok=True)
+        """Write the folder that `load` reads."""
         empty = Packed(0, *(np.empty(0, np.uint16) for _ in "123"), *(np.empty(0, np.uint8) for _ in "123"))
         packed = [block.packed for block in self.blocks] or [empty]
-        for part in PARTS:
-            with replacing(folder / f"{part}.npy") as aside, aside.open("wb") as stream:
-                np.save(stream, np.concatenate([getattr(block, part) for block in packed]))
-        write_text(folder / DOCUMENT_IDS, json.dumps(self.document_ids, ensure_ascii=False, separators=(",", ":")))
-        facts = {"kind": KIND, "documents": self.ids.documents, "postings": self.postings, "passages": len(self.ids)}
-        seal(folder, FORMAT, facts | {"tokens_per_block": [len(block.packed.tokens) for block in self.blocks]})
+        arrays = {part: np.concatenate([getattr(block, part) for block in packed]) for part in PARTS}
+        sizes = [len(block.packed.tokens) for block in self.blocks]
+        self._write(folder, arrays, {"kind": KIND, "postings": self.postings, "tokens_per_block": sizes})
 
     @classmethod
     def load(cls, folder: Path, check: bool = True) -> TokenIndex:
-        """Read what `save` wrote, memory-mapped; FreshetError if a file is not what the manifest says.
-
-        check: compare checksums, which reads every file once.
-        """
-        manifest = read_manifest(folder, FORMAT)
-        if check:
-            verify(folder, manifest)
-        arrays = {part: np.asarray(np.load(folder / f"{part}.npy", mmap_mode="r")) for part in PARTS}
+        """See `SparseIndex._read`."""
+        manifest, arrays, ids = cls._read(folder, PARTS, check)
         blocks, places = [], dict.fromkeys(PARTS, 0)
         for number, tokens in enumerate(manifest["tokens_per_block"]):
             size = min(BLOCK, manifest["passages"] - number * BLOCK)
@@ -163,4 +175,4 @@ class TokenIndex(SparseIndex):
             ends = {part: places[part] + length for part, length in lengths(counts, size).items()}
             blocks.append(Postings(Packed(size, *(arrays[part][places[part] : ends[part]] for part in PARTS))))
             places = ends
-        return cls(blocks, IdMap(read_json(folder / DOCUMENT_IDS)))
+        return cls(blocks, ids)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -155,10 +155,6 @@ class BatchSchedule:
             raise IndexError(number)
         supervised, unsupervised = (stream.batch(number) for stream in self._streams)
         return np.concatenate([supervised, unsupervised + self._offset])
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        """All batches in order."""
-        return (self[number] for number in range(len(self)))
 
 
 def _sizes(data: TrainingData, settings: TrainingSettings) -> tuple[int, int]:

@@ -1,7 +1,4 @@
-"""Fine-tune the base encoder on a corpus's pairs, and keep the best checkpoint.
-
-Writes `encoder/` in the sentence-transformers layout, and `history.json`, the rows of the training curve.
-"""
+"""Fine-tune the base encoder on a corpus's pairs, and keep the best checkpoint."""
 
 from __future__ import annotations
 

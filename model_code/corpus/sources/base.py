@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from model_code.corpus.rows import Malformed, Row, Table, printable
 from model_code.corpus.settings import ColumnSettings, CorpusSettings
 from model_code.errors import FreshetError
-from model_code.files import canonical_json, hash_path, hash_text
+from model_code.files import canonical_json, hash_text
 from model_code.progress import Progress, silent
 
 
@@ -93,12 +93,8 @@ def renamed(row: Row | Malformed, columns: ColumnSettings) -> Row | Malformed:
     return Row(row.table, row.location, values)
 
 
-def hash_files(files: Mapping[str, Path]) -> dict[str, Any]:
-    """A description of files by name: the SHA-256 of each, and of all of them together."""
-    for path in files.values():
-        if not path.exists():
-            raise FreshetError(f"{path} does not exist; the settings under `corpus` in params.yaml name it")
-    hashes = {name: hash_path(path) for name, path in sorted(files.items())}
+def described(hashes: Mapping[str, str]) -> dict[str, Any]:
+    """A description of files by the hash of each, with one of all of them together."""
     return {"versions": {}, "watermark": None, "files": hashes, "content_hash": hash_text(canonical_json(hashes))}
 
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from model_code.corpus.rows import Malformed, Row, Table
 from model_code.corpus.settings import SPLITS, CorpusSettings
-from model_code.corpus.sources.base import hash_files, renamed, require_columns
+from model_code.corpus.sources.base import described, renamed, require_columns
 from model_code.corpus.sources.readers import read_rows
 from model_code.errors import FreshetError
-from model_code.files import replacing
+from model_code.files import hash_path, replacing
 from model_code.progress import Progress, silent
 
 
@@ -65,7 +65,10 @@ class FilesSource:
             yield renamed(row, self.columns)
 
     def _hashes(self) -> dict[str, Any]:
-        return hash_files({file.key: file.path for files in self.files.values() for file in files})
+        files = {file.key: file.path for files in self.files.values() for file in files}
+        if missing := [path for path in files.values() if not path.exists()]:
+            raise FreshetError(f"{missing[0]} does not exist; the settings under `corpus` in params.yaml name it")
+        return described({name: hash_path(path) for name, path in sorted(files.items())})
 
     def _found(self, table: Table) -> Iterator[Row | Malformed]:
         """The rows as the files have them, judgements with the split of their file."""

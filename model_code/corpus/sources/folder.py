@@ -13,9 +13,10 @@ from pathspec import GitIgnoreSpec
 
 from model_code.corpus.rows import Malformed, Row, Table
 from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.sources.base import described
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES, read_document
 from model_code.errors import FreshetError
-from model_code.files import canonical_json, hash_path, hash_text
+from model_code.files import hash_path
 from model_code.progress import Progress, silent
 
 Ignored = tuple[Path, GitIgnoreSpec]  # a folder, and what its .gitignore says of what lies below
@@ -41,8 +42,7 @@ class FolderSource:
         if not self.files:
             kinds = ", ".join(DOCUMENT_SUFFIXES)
             raise FreshetError(f"{self.folder} holds no document; put files of these types there: {kinds}")
-        hashes = {name: fingerprint(path) for name, path in self.files.items()}
-        return {"versions": {}, "watermark": None, "files": hashes, "content_hash": hash_text(canonical_json(hashes))}
+        return described({name: fingerprint(path) for name, path in self.files.items()})
 
     def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
         """Yield a row for each document."""

@@ -15,7 +15,6 @@ from model_code.drift.measures import (
     NOT_REFINED,
     OldScores,
     Paired,
-    conflict_share,
     conflicts,
     crowding,
     domain_auc,
@@ -124,8 +123,9 @@ def test_conflicts_trip_beyond_what_chance_makes_of_the_limit() -> None:
         statuses = ["COMPROMISE"] * conflicting + ["FITS"] * (100 - conflicting) + ["NOT_REFINED"] * 50
         return judge([conflicts(statuses, settings())], 0.05)[0].tripped
 
-    assert conflict_share(["COMPROMISE", "FITS", "NOT_REFINED"]) == 0.5
-    assert conflict_share(["INFEASIBLE", "FITS_WITHOUT_SOME_QUERIES", "FITS"]) == 2 / 3, "of earlier versions"
+    assert conflicts(["COMPROMISE", "FITS", "NOT_REFINED"], settings()).value == 0.5
+    earlier = ["INFEASIBLE", "FITS_WITHOUT_SOME_QUERIES", "FITS"]
+    assert conflicts(earlier, settings()).value == 2 / 3, "of earlier versions"
     assert [tripped(count) for count in (0, 30, 34, 45)] == [False, False, False, True]
 
 

@@ -332,10 +332,10 @@ def test_the_encoders_moments_stay_and_the_centroids_start_anew(tmp_path: Path):
 def expected_contrastive(pooling: str, encoder, batch) -> torch.Tensor:
     queries = encode(encoder, batch.queries)
     documents = encode(lambda part: encoder.layers_forward(part, (1, 2)), batch.documents)  # (B + E, 2, H)
-    masks = (batch.relevant, documents[6:], batch.allowed)
+    masks = {"relevant": batch.relevant, "negatives": documents[6:], "allowed": batch.allowed}
     if pooling == "multi_vector":
-        return multi_vector_losses(queries, documents[:6], 0.05, 1, *masks)
-    return self_contrastive_losses(queries, documents[:6], 0.05, 1, 0.4, *masks)
+        return multi_vector_losses(queries, documents[:6], 0.05, 1, **masks)
+    return self_contrastive_losses(queries, documents[:6], 0.05, 1, 0.4, **masks)
 
 
 @EVERY
