@@ -237,7 +237,8 @@ def _message(error: ValidationError, cls: type[Settings], where: str) -> str:
         return f"{path}{first['msg']}" if path else first["msg"].removeprefix(": ")
     if kind == "missing":
         return f"{path} is required and missing"
-    return f"{path} {_rule(first, _field_at(cls, first['loc']))}"
+    names = [key for key in first["loc"] if isinstance(key, str)]  # an item's place is that of its field
+    return f"{path} {_rule(first, _model_at(cls, tuple(names[:-1])).model_fields[names[-1]])}"
 
 
 def _rule(detail: ErrorDetails, field: FieldInfo) -> str:
@@ -283,12 +284,6 @@ def _joined(where: str, *keys: Any) -> str:
     for key in keys:
         where = f"{where}[{key}]" if isinstance(key, int) else f"{where}.{key}" if where else str(key)
     return where
-
-
-def _field_at(cls: type[Settings], path: tuple[int | str, ...]) -> FieldInfo:
-    """The field that `path` leads to, or whose item it leads to."""
-    keys = [key for key in path if isinstance(key, str)]
-    return _model_at(cls, tuple(keys[:-1])).model_fields[keys[-1]]
 
 
 def _model_at(cls: type[Settings], path: tuple[int | str, ...]) -> type[Settings]:

@@ -7,6 +7,7 @@ the passage with the lower number ranks first.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from functools import cache, cached_property
 from itertools import islice
@@ -22,9 +23,9 @@ from model_code.training.settings import TrainingSettings
 SPARE = 256  # candidates that are drawn in addition where each may hold an answer, so that hardly ever too few are left
 
 
-class Negatives:
-    """Draws extra passages for the pairs of a batch from `candidates`, each as likely as another, but for the batch's
-    own passages and those that hold an answer of the query. A query of which too few are left gets fewer.
+class Negatives(ABC):
+    """Draws extra passages for the pairs of a batch, each as likely as another, but for the batch's own passages and
+    those that hold an answer of the query. A query of which too few are left gets fewer.
     """
 
     def __init__(self, data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None = None) -> None:
@@ -46,12 +47,9 @@ class Negatives:
             for pair, passages in zip(pairs, known, strict=True)
         ]
 
-    def candidates(self, pair: int) -> np.ndarray:
-        """The passages that may be drawn for a pair, those apart that `draw` leaves out: (n,) int64."""
-        raise NotImplementedError
-
+    @abstractmethod
     def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
-        return sample(self.candidates(pair), self.settings.negatives_per_query, banned, rng, self._holds(pair))
+        """The extra passages of one pair, none of them `banned`."""
 
     def recluster(self, hierarchy: Hierarchy | None) -> None:
         """Read leaves and siblings from this tree from now on."""
@@ -112,9 +110,12 @@ class Bm25Negatives(Negatives):
     Passages that share no term with the query are no candidates.
     """
 
+    def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
+        return sample(self.candidates(pair), self.settings.negatives_per_query, banned, rng, self._holds(pair))
+
     @cached_property
     def candidates(self) -> Callable[[int], np.ndarray]:
-        """See `Negatives.candidates`; each pair's are kept."""
+        """The passages that may be drawn for a pair, (n,) int64; each pair's are kept."""
         return cache(self._rank)
 
     def _rank(self, pair: int) -> np.ndarray:
