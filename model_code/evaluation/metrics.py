@@ -57,10 +57,7 @@ def judge(run: Run, qrels: Qrels) -> Gains:
 
 def _padded(rows: list[list[int]]) -> np.ndarray:
     width = max(map(len, rows), default=0)
-    table = np.zeros((len(rows), width))
-    for i, row in enumerate(rows):
-        table[i, : len(row)] = row
-    return table
+    return np.array([row + [0] * (width - len(row)) for row in rows], dtype=float).reshape(len(rows), width)
 
 
 def ndcg(gains: Gains, cutoff: int) -> np.ndarray:

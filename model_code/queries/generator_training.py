@@ -22,18 +22,8 @@ from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.progress import Progress, silent
 from model_code.queries.pseudo_queries import seed_of
-from model_code.queries.sequence_to_sequence import (
-    Loaded,
-    load_sequence_model,
-    require_positions,
-    save_sequence_model,
-)
-from model_code.queries.settings import (
-    TRAINED_FOLDER,
-    TRAINING_GROUP,
-    WRITING_GROUP,
-    GeneratorTrainingSettings,
-)
+from model_code.queries.sequence_to_sequence import Loaded, load_sequence_model, require_positions, save_sequence_model
+from model_code.queries.settings import TRAINED_FOLDER, TRAINING_GROUP, WRITING_GROUP, GeneratorTrainingSettings
 from model_code.training.batches import PairStream
 from model_code.training.loop import TrainingLoop, TrainingState, latest_checkpoint, load_training_state
 from model_code.training.optimisation import adamw, make_accelerator, set_learning_rate

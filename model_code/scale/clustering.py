@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 import torch
 
 from model_code.hierarchy.lloyd import Lloyd
 from model_code.scale import engine
-from model_code.scale.engine import ScaleSettings
 
 STATE = ("labels", "score", "rival")  # what comparing changes, per point
 
@@ -32,11 +30,12 @@ class DistributedLloyd(Lloyd):
 
     def __init__(self, vectors: torch.Tensor, clusters: int) -> None:
         super().__init__(vectors, clusters)
-        self._settings, ray = engine.current(), engine.ray()
-        edges = np.linspace(0, len(vectors), min(self._settings.workers, len(vectors)) + 1).astype(int).tolist()
+        settings, ray = engine.current(), engine.ray()
+        edges = np.linspace(0, len(vectors), min(settings.workers, len(vectors)) + 1).astype(int).tolist()
         self._slices = [slice(*pair) for pair in zip(edges[:-1], edges[1:], strict=True)]
         self._held = [ray.put(vectors[part].cpu().numpy()) for part in self._slices]
-        self._task = _task(self._settings)
+        options = {"num_cpus": settings.cpus_per_worker, "num_gpus": settings.gpus_per_worker, "max_retries": -1}
+        self._device, self._task = settings.device, ray.remote(**options)(compare_slice)
 
     def _compare(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
         ray = engine.ray()
@@ -44,16 +43,11 @@ class DistributedLloyd(Lloyd):
         calls = []
         for part, held in zip(self._slices, self._held, strict=True):
             state = {name: getattr(self, name)[part].cpu().numpy() for name in STATE}
-            calls.append(self._task.remote(held, shared, rows[part].cpu().numpy(), state, self._settings.device))
+            calls.append(self._task.remote(held, shared, rows[part].cpu().numpy(), state, self._device))
         for part, compared in zip(self._slices, ray.get(calls), strict=True):
             for name in STATE:
                 held = getattr(self, name)
                 held[part] = torch.from_numpy(compared[name].copy()).to(held.device)
-
-
-def _task(settings: ScaleSettings) -> Any:
-    options = {"num_cpus": settings.cpus_per_worker, "num_gpus": settings.gpus_per_worker, "max_retries": -1}
-    return engine.ray().remote(**options)(compare_slice)
 
 
 def compare_slice(

@@ -16,12 +16,7 @@ from model_code.evaluation.metrics import Run
 from model_code.evaluation.runs import read_run
 from model_code.evaluation.scores import RRF, SPLITS, VARIANTS
 from model_code.evaluation.settings import EvaluationSettings
-from model_code.evaluation.system_evaluation import (
-    evaluate_system,
-    reciprocal_rank_fusion,
-    sampled,
-    search_splits,
-)
+from model_code.evaluation.system_evaluation import evaluate_system, reciprocal_rank_fusion, sampled, search_splits
 from model_code.files import hash_text, replace_folder
 from model_code.index.id_map import IdMap
 from model_code.queries.pseudo_queries import expanded_texts

@@ -199,9 +199,9 @@ class Collator:
         self.data, self.settings, self.tokenize, self.seed = data, settings, tokenize, seed
         self.batch_tokens, self.prompts = batch_tokens, prompts
         self.negatives = negatives or make_negatives(data, settings, hierarchy)
-        self.ancestors: Ancestors | None = None
-        if hierarchy is not None and settings.hierarchy_weight > 0:
-            self.ancestors = Ancestors(hierarchy, settings.hierarchy_levels)
+        self.tree = hierarchy if settings.hierarchy_weight > 0 else None
+        if self.tree is not None:
+            self.paths = self.tree.paths()[:, : settings.hierarchy_levels].astype(np.int64)  # (N, M)
 
     def __call__(self, number: int, pairs: np.ndarray) -> TrainingBatch:
         """Batch `number` of the run, made of `pairs` (B,)."""
@@ -228,9 +228,10 @@ class Collator:
 
     def above(self, positives: np.ndarray, known: Sequence[np.ndarray]) -> dict[str, Any]:
         """`paths` and `excluded` of a batch: its pairs' passages (B,), and for each those that answer its query."""
-        if self.ancestors is None:
+        if self.tree is None:
             return {"paths": None, "excluded": None}
-        return {"paths": self.ancestors.of(positives), "excluded": self.ancestors.excluded(known)}
+        nodes = [len(parents) for parents in self.tree.parents[: self.paths.shape[1]]]
+        return {"paths": torch.from_numpy(self.paths[positives]), "excluded": nodes_above(self.paths, nodes, known)}
 
     def query_features(self, queries: Sequence[str]) -> Buckets:
         """Queries as the encoder is given them."""
@@ -244,43 +245,22 @@ def membership(sets: Sequence[Sequence[int] | frozenset[int]], items: np.ndarray
     >>> membership([[3], [1, 2]], np.array([1, 3])).tolist()
     [[False, True], [True, False]]
     """
-    columns: dict[int, list[int]] = {}
-    for column, item in enumerate(items.tolist()):
-        columns.setdefault(item, []).append(column)
-    held = np.zeros((len(sets), len(items)), dtype=bool)
-    for row, members in enumerate(sets):
-        for member in members:
-            held[row, columns.get(member, [])] = True
-    return held
+    return np.array([np.isin(items, list(members)) for members in sets], dtype=bool).reshape(len(sets), len(items))
 
 
-class Ancestors:
-    """The nodes at levels 1 to M above the passages of a hierarchy.
+def nodes_above(paths: np.ndarray, nodes: Sequence[int], known: Sequence[np.ndarray]) -> list[Tensor | None]:
+    """The nodes above any passage that answers a query: per level (B, K_t) bool, or None if no query has several.
 
-    paths: (N, M) int64, of every passage. nodes: how many each level has.
+    paths: (N, M), of every passage. nodes: how many each level has. known: the passages that answer each of B queries;
+    the pair's own node stays the positive all the same.
     """
-
-    def __init__(self, hierarchy: Hierarchy, levels: int | None) -> None:
-        """levels: M; None: all."""
-        self.paths = hierarchy.paths()[:, :levels].astype(np.int64)
-        self.nodes = [len(parents) for parents in hierarchy.parents[:levels]]
-
-    def of(self, passages: np.ndarray) -> Tensor:
-        """The nodes above passages (B,): (B, M) int64."""
-        return torch.from_numpy(self.paths[passages])
-
-    def excluded(self, known: Sequence[np.ndarray]) -> list[Tensor | None]:
-        """The nodes above any passage that answers a query: per level (B, K_t) bool, or None if no query has several.
-
-        known: the passages that answer each of B queries. The pair's own node stays the positive all the same.
-        """
-        rows = np.repeat(np.arange(len(known)), [len(passages) for passages in known])
-        masks: list[Tensor | None] = [None] * len(self.nodes)
-        if len(rows) == len(known):
-            return masks
-        above = self.paths[np.concatenate(known)]
-        for level, nodes in enumerate(self.nodes):
-            mask = np.zeros((len(known), nodes), dtype=bool)
-            mask[rows, above[:, level]] = True
-            masks[level] = torch.from_numpy(mask)
+    rows = np.repeat(np.arange(len(known)), [len(passages) for passages in known])
+    masks: list[Tensor | None] = [None] * len(nodes)
+    if len(rows) == len(known):
         return masks
+    above = paths[np.concatenate(known)]
+    for level, count in enumerate(nodes):
+        mask = np.zeros((len(known), count), dtype=bool)
+        mask[rows, above[:, level]] = True
+        masks[level] = torch.from_numpy(mask)
+    return masks
