@@ -15,7 +15,7 @@ from assets.pages import Preview, report_of
 from model_code.context import left_out
 from model_code.errors import FreshetError
 from orchestration import parameters
-from orchestration.pipeline import dvc_lock, runs, stage_key
+from orchestration.pipeline import dvc, runs, stage_key
 from orchestration.pipeline.code_lock import code_hash
 from orchestration.pipeline.repro import PlannedBuild, StageRefused
 from orchestration.pipeline.run_stage import stage_context
@@ -115,7 +115,7 @@ def materialized(
     """A finished asset, with its page and the answer of its check. What has not changed keeps the page of `before`:
     to draw it again would open MLflow and matplotlib, the most of a build that has nothing to do.
     """
-    version, key = dvc_lock.output_version(project.root, stage), stage_key.read(stage, project.root).key
+    version, key = dvc.output_version(project.root, stage), stage_key.read(stage, project.root).key
     drawn = None if ran or before is None else before.asset_materialization
     shown = drawn.metadata if drawn is not None and (drawn.tags or {}).get(VERSION_TAG) == version else {}
     same = "stage key" in shown and shown["stage key"].value == key
@@ -149,11 +149,8 @@ def check_result(project: Project, stage: Stage) -> dg.AssetCheckResult:
 
 def _metadata(project: Project, stage: Stage, page: Page, key: str) -> dict[str, Any]:
     folder = project.root / stage.output
-    report = {
-        name: value
-        for name, value in parameters.flatten(report_of(folder)).items()
-        if isinstance(value, (int, float, str))
-    }
+    reported = parameters.flatten(report_of(folder)).items()
+    report = {name: value for name, value in reported if isinstance(value, (int, float, str))}
     run = runs.find_run(project, key)
     return {
         "what happened": "",  # first

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.encoding import BASE, mixed_texts
 from benchmarks.live_service import make_project, served
 from benchmarks.measurement import seconds, skipped
-from orchestration.pipeline.dvc_process import dvc_command, environment
+from orchestration.pipeline.dvc import command_line, environment
 from orchestration.project import Project
 
 LOAD = "import time; t = time.perf_counter(); import orchestration.definitions; print(time.perf_counter() - t)"
@@ -42,9 +42,9 @@ def _row(what: str, spent: float, goal: float) -> dict[str, Any]:
 
 def _idle(project: Project, repeats: int) -> dict[str, Any]:
     what = "dvc repro, nothing to do (s)"
-    if _run(project, dvc_command("status", "-q"), check=False).returncode:
+    if _run(project, command_line("status", "-q"), check=False).returncode:
         return skipped(what, "this project has stages to run: `freshet run`, then again")
-    command = dvc_command("repro", "-q")
+    command = command_line("repro", "-q")
     return _row(what, median(seconds(lambda: _run(project, command)) for _ in range(repeats)), IDLE)
 
 

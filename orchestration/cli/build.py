@@ -83,7 +83,7 @@ def init(
 
 def ingest() -> None:
     """Look at the corpus's source and renew corpus.lock.json."""
-    from orchestration.pipeline.dvc_process import initialise
+    from orchestration.pipeline.dvc import initialise
     from orchestration.pipeline.ingest import ingest as renew
 
     project = Project.find()
@@ -239,7 +239,7 @@ def run_job(project: Project, job: str = "full_build") -> None:
     gc.set_threshold(300_000)  # what is imported stays: to look through it again and again is a sixth of an idle build
     from orchestration.definitions import definitions
     from orchestration.instance import fail_abandoned_runs, known_by_the_page, open_instance
-    from orchestration.pipeline.dvc_process import initialise
+    from orchestration.pipeline.dvc import initialise
 
     initialise(project)
     fail_abandoned_runs(project)  # else this build waits for the slot of a training that was killed

@@ -16,7 +16,7 @@ from orchestration.freshness import pilot
 from orchestration.live.builds import MODEL_VERSION, opened_builds
 from orchestration.live.collection import WRITER_LOCK, additions_folder
 from orchestration.live.retrain_plan import FOLDER, PLAN, planned
-from orchestration.pipeline.dvc_process import run_dvc, uses_git
+from orchestration.pipeline.dvc import run_dvc, uses_git
 from orchestration.pipeline.runs import KIND
 from orchestration.project import Project, file_lock, is_free
 from orchestration.registry import versions

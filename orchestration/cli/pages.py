@@ -20,7 +20,7 @@ from model_code.files import write_text
 from orchestration.cli.build import STOP_SIGNALS, stopped_by
 from orchestration.guard import TOKEN_FILE, token_to_demand
 from orchestration.instance import LOCATION, dagster_home, fail_abandoned_runs
-from orchestration.pipeline.dvc_process import environment
+from orchestration.pipeline.dvc import environment
 from orchestration.pipeline.runs import record_all, runs_page, tracking_uri
 from orchestration.project import Project
 

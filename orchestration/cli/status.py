@@ -10,7 +10,7 @@ from model_code.live.collection import Collection, default_retriever, retrievers
 from orchestration import parameters
 from orchestration.live.client import running
 from orchestration.live.status import live_status, live_status_lines
-from orchestration.pipeline import dvc_lock, stages
+from orchestration.pipeline import dvc, stages
 from orchestration.pipeline.ingest import read_lock
 from orchestration.project import Project
 from orchestration.registry import history, release, versions
@@ -25,7 +25,7 @@ def project_status(project: Project) -> dict[str, Any]:
     """
     settings = parameters.load(project.params_file)
     known = [stage.address for stage in stages.expand(settings.retrievers, settings.fusions)]
-    done = dvc_lock.stages_that_ran(project.root)
+    done = dvc.stages_that_ran(project.root)
     return {
         "corpus": read_lock(project),
         "stages": {address: "built" if address in done else "not built" for address in known},
@@ -39,12 +39,9 @@ def project_status(project: Project) -> dict[str, Any]:
 
 def _live(project: Project) -> list[dict[str, Any]]:
     """The current generation of each live collection, the one that is searched by default first."""
-    names = retrievers(project.live)
-    if not names:
-        return []
-    default = torn = None
+    names, default, torn = retrievers(project.live), None, None
     try:
-        default = default_retriever(project.live)
+        default = default_retriever(project.live) if names else None
     except Damaged as error:
         torn = str(error)
     return [

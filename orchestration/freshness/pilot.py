@@ -149,9 +149,8 @@ def _build(workspace: Project, target: str, show: Show) -> None:
 def _asked(workspace: Project, new: Set[str], show: Show) -> Mapping[str, str]:
     """By query of the gate the new document that it asks for, before anything is trained; NoPilot if too few."""
     _build(workspace, "corpus", show)
-    judged = sample_queries(
-        gate_judgements(workspace.artifacts), parameters.load(workspace.params_file).evaluation.max_queries
-    )
+    most = parameters.load(workspace.params_file).evaluation.max_queries
+    judged = sample_queries(gate_judgements(workspace.artifacts), most)
     asked = {query: min(new & relevant.keys()) for query, relevant in judged.qrels.items() if new & relevant.keys()}
     _require_new(workspace, len(set(asked.values())), len(new))
     return asked

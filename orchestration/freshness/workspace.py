@@ -24,7 +24,7 @@ from orchestration.freshness.queries import answers, gate_judgements, relevance
 from orchestration.live.collection import all_feedback, existing_ledger, standing_of
 from orchestration.parameters import flatten
 from orchestration.pipeline import code_lock, dvc_file
-from orchestration.pipeline.dvc_process import run_dvc
+from orchestration.pipeline.dvc import run_dvc
 from orchestration.project import Project
 
 FIELDS = ("document_id", "title", "text", "fields", "date")

@@ -13,7 +13,7 @@ from model_code.corpus.sources.folder import FolderSource
 from model_code.errors import FreshetError
 from model_code.files import write_text
 from orchestration.pipeline import code_lock, dvc_file
-from orchestration.pipeline.dvc_process import initialise
+from orchestration.pipeline.dvc import in_git, initialise
 from orchestration.project import Project
 
 DOCUMENTS = "documents"  # the source where none is named
@@ -61,7 +61,7 @@ def make_project(folder: Path, source: str | None = None, cwd: Path | None = Non
     for name, text in FILES.items():
         if not (root / name).exists():
             write_text(root / name, text)
-    if not any((each / ".git").exists() for each in (root, *root.parents)):
+    if not in_git(root):
         subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     code_lock.write(root, new=True)
     initialise(Project(root))

@@ -18,7 +18,7 @@ from typing import Any
 from model_code.errors import FreshetError
 from model_code.files import hash_path
 from orchestration import parameters
-from orchestration.pipeline import dvc_lock, dvc_process, runs, stages
+from orchestration.pipeline import dvc, runs, stages
 from orchestration.project import Project
 
 
@@ -33,11 +33,11 @@ class PlannedStage:
 
 def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
     """Every stage in order of running, with its action and reasons; of `targets` and what they need, if given."""
-    dvc_process.initialise(project)
+    dvc.initialise(project)
     settings = parameters.load(project.params_file)
     table = stages.expand(settings.retrievers, settings.fusions)
-    ran = dvc_lock.stages_that_ran(project.root)
-    told = json.loads(dvc_process.run_dvc(project, "--wait-for-lock", "status", "--json").stdout or "{}")
+    ran = dvc.stages_that_ran(project.root)
+    told = json.loads(dvc.run_dvc(project, "--wait-for-lock", "status", "--json").stdout or "{}")
     planned: dict[str, PlannedStage] = {}
     for stage in _needed(table, targets):
         before = [planned[other.address] for other in stages.upstream(stage, table) if other.address in planned]
@@ -120,11 +120,11 @@ class PlannedBuild:
     ) -> None:
         name = name or f"build {datetime.now():%Y-%m-%d %H:%M:%S}"
         self.project, self.force = project, force
-        self.extra = {dvc_process.RECORDER: "1", dvc_process.BUILD_NAME: name}
+        self.extra = {dvc.RECORDER: "1", dvc.BUILD_NAME: name}
         if dagster_run:
             self.extra["FRESHET_DAGSTER_RUN"] = dagster_run
-        self.copy = (project.root / ".dvc" / "tmp" if project.home else project.state) / dvc_lock.LOCK
-        dvc_process.initialise(project)
+        self.copy = (project.root / ".dvc" / "tmp" if project.home else project.state) / dvc.LOCK
+        dvc.initialise(project)
         with project.lock():
             self._mend()
             planned = plan(project, targets)
@@ -145,15 +145,15 @@ class PlannedBuild:
                     raise FreshetError("params.yaml changed since this build began: start another one")
                 ran = self._repro(name, say)
                 self.recording = self.recording and runs.record_or_say(self.project)
-                dvc_lock.keep_copy(self.project.root, self.copy)
+                dvc.keep_copy(self.project.root, self.copy)
             self.waiting.remove(name)
             if ran:
                 yield name
 
     def _mend(self) -> None:
-        if dvc_lock.mend(self.project.root, self.copy):
+        if dvc.mend(self.project.root, self.copy):
             say_to_stderr("dvc.lock was half-written by a DVC that was killed: gone back to the last whole one")
-        if dvc_lock.remove_stale_notes(self.project.root):
+        if dvc.remove_stale_notes(self.project.root):
             say_to_stderr("notes of a DVC that was killed are removed: they kept outputs busy")
         for folder in remove_unnamed_outputs(self.project):
             why = "params.yaml no longer names this retriever"
@@ -162,12 +162,12 @@ class PlannedBuild:
     def _repro(self, address: str, say: Say) -> bool:
         """Run DVC for one stage, which it may skip or restore; whether the stage itself ran."""
         force = ["--force"] if self.force else []
-        command = dvc_process.dvc_command("--wait-for-lock", "repro", "--single-item", *force, address)
+        command = dvc.command_line("--wait-for-lock", "repro", "--single-item", *force, address)
         ran, refusal = False, None
         with subprocess.Popen(
             command,
             cwd=self.project.root,
-            env=dvc_process.environment(self.project, **self.extra),
+            env=dvc.environment(self.project, **self.extra),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -175,7 +175,7 @@ class PlannedBuild:
         ) as process:
             try:
                 for line in map(str.rstrip, process.stdout or ()):
-                    ran = ran or line.startswith(dvc_process.end_line(address))
+                    ran = ran or line.startswith(dvc.end_line(address))
                     if line.startswith(REFUSAL):
                         refusal = line.removeprefix(REFUSAL)
                     elif line and not line.startswith(CHATTER):

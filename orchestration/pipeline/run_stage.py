@@ -29,7 +29,7 @@ from model_code.words import visible
 from orchestration import parameters
 from orchestration.parameters import Parameters, flatten
 from orchestration.pipeline import code_lock, runs, stage_key, stages
-from orchestration.pipeline.dvc_process import BUILD_NAME, RECORDER, end_line
+from orchestration.pipeline.dvc import BUILD_NAME, RECORDER, end_line
 from orchestration.pipeline.runs import StageRecord, git_state
 from orchestration.pipeline.stages import Stage
 from orchestration.project import LOCK_HELD, Project

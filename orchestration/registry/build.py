@@ -94,10 +94,7 @@ def requirements() -> list[str]:
 
 
 def find_build(project: Project, retriever: str, snapshot: Position = NOWHERE) -> Build:
-    """The build of `retriever` under `artifacts/`; raises `FreshetError` if a part is missing.
-
-    snapshot: the position in the log of the documents that it was trained on.
-    """
+    """The build of `retriever` under `artifacts/`, trained on `snapshot`; FreshetError if a part is missing."""
     settings = parameters.load(project.params_file)
     evaluation, folder = _evaluation(settings, retriever), project.artifacts
     encoder, index = settings.build_folders(folder, retriever)

@@ -52,10 +52,9 @@ class Move:
 
 
 def register(project: Project, retriever: str | None = None, snapshot: Position = NOWHERE) -> Version:
-    """Register `retriever`, or the best on dev, as challenger.
+    """Register `retriever`, or the best on dev, as challenger, trained on `snapshot`; a build that runs is waited for.
 
-    snapshot: the position in the log of the documents that it was trained on. A build that runs is waited
-    for. FreshetError if a part is missing or out of date.
+    FreshetError if a part is missing or out of date.
     """
     settings = parameters.load(project.params_file)
     with project.lock():

@@ -362,13 +362,15 @@ def _not_ready(service: Service) -> str | None:
 
 
 def _state(service: Service) -> models.StatusResponse:
-    not_ready, freshness = _not_ready(service), service.freshness()
+    not_ready, freshness, default = _not_ready(service), service.freshness(), None
+    with suppress(NotReady):
+        default = service.searchers.default()
     return models.StatusResponse(
         ready=not_ready is None,
         reason=not_ready or service.failure,
         pid=os.getpid(),
         started=service.started,
-        default_retriever=_default(service),
+        default_retriever=default,
         live=retrievers(service.project.live),
         open=[_live_state(name, each) for name, each in sorted(service.searchers.opened().items())],
         swaps=service.searchers.swaps,
@@ -377,13 +379,6 @@ def _state(service: Service) -> models.StatusResponse:
         behind=dict(service.upkeep.failures),
         freshness=freshness,
     )
-
-
-def _default(service: Service) -> str | None:
-    try:
-        return service.searchers.default()
-    except NotReady:
-        return None
 
 
 def _live_state(name: str, searcher: Searcher) -> models.LiveState:

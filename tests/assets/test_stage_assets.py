@@ -73,7 +73,7 @@ def test_what_has_not_changed_keeps_its_page_and_is_not_drawn_again(project, mon
     drawn, now = [], {"version": "v1", "key": "k1", "ran": ["index@hce"]}
     monkeypatch.setattr(PlannedBuild, "__init__", lambda self, *_, **__: None)
     monkeypatch.setattr(PlannedBuild, "bring", lambda self, address, say: iter(now["ran"]))
-    monkeypatch.setattr("orchestration.pipeline.dvc_lock.output_version", lambda root, stage: now["version"])
+    monkeypatch.setattr("orchestration.pipeline.dvc.output_version", lambda root, stage: now["version"])
     monkeypatch.setattr("orchestration.pipeline.stage_key.read", lambda stage, root: SimpleNamespace(key=now["key"]))
     monkeypatch.setattr("orchestration.pipeline.runs.find_run", lambda project, key: None)
     monkeypatch.setitem(CONTRACTS, "index", lambda context: None)

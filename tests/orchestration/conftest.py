@@ -12,7 +12,7 @@ import pytest
 
 from orchestration import TELEMETRY_OFF
 from orchestration.instance import DATABASE
-from orchestration.pipeline.dvc_process import RECORDER
+from orchestration.pipeline.dvc import RECORDER
 from orchestration.project import LOCK_HELD, Project
 
 RECORD = """

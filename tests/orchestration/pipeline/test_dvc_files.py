@@ -10,9 +10,9 @@ from ruamel.yaml import YAML
 
 from model_code.errors import FreshetError
 from model_code.evaluation.plots import systems_plot
-from orchestration.pipeline import dvc_lock
+from orchestration.pipeline import dvc
+from orchestration.pipeline.dvc import command_line, initialise
 from orchestration.pipeline.dvc_file import PLOTS
-from orchestration.pipeline.dvc_process import dvc_command, initialise
 from orchestration.pipeline.stages import CORPUS
 from orchestration.project import Project
 
@@ -23,7 +23,7 @@ def test_dvc_draws_the_comparison(tmp_path):
     place.write_bytes(systems_plot({"bm25": {"MAP": {"value": 0.5, "low": 0.4, "high": 0.6}}}, ["MAP"]))
     YAML().dump({"plots": PLOTS}, tmp_path / "dvc.yaml")
     initialise(Project(tmp_path))
-    command = dvc_command("plots", "show", "--json", "--split")
+    command = command_line("plots", "show", "--json", "--split")
     shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     plots = json.loads(shown.stdout)
     assert not plots.get("errors")
@@ -43,20 +43,20 @@ stages:
 
 def test_the_output_version_is_dvcs_hash(tmp_path):
     (tmp_path / "dvc.lock").write_text(WHOLE)
-    assert dvc_lock.output_version(tmp_path, CORPUS) == "abc.dir"
+    assert dvc.output_version(tmp_path, CORPUS) == "abc.dir"
     (tmp_path / "dvc.lock").unlink()
     with pytest.raises(FreshetError, match="run it first"):
-        dvc_lock.output_version(tmp_path, CORPUS)
+        dvc.output_version(tmp_path, CORPUS)
 
 
 @pytest.mark.parametrize("length", [0, 10, 25, 40, 80, len(WHOLE) - 20])
 def test_a_lock_cut_anywhere_is_mended(tmp_path, length):
     lock, copy = tmp_path / "dvc.lock", tmp_path / "copy"
     lock.write_text(WHOLE)
-    dvc_lock.keep_copy(tmp_path, copy)
-    assert not dvc_lock.mend(tmp_path, copy)
+    dvc.keep_copy(tmp_path, copy)
+    assert not dvc.mend(tmp_path, copy)
     lock.write_text(WHOLE[:length])
-    assert dvc_lock.mend(tmp_path, copy)
+    assert dvc.mend(tmp_path, copy)
     assert lock.read_text() == WHOLE
 
 
@@ -64,13 +64,13 @@ def test_a_lock_cut_anywhere_is_mended(tmp_path, length):
 def test_a_broken_lock_is_one_line_with_the_remedy(tmp_path, content):
     (tmp_path / "dvc.lock").write_bytes(content)
     with pytest.raises(FreshetError, match="^dvc.lock is not whole: run `freshet run`"):
-        dvc_lock.stages_that_ran(tmp_path)
-    assert dvc_lock.mend(tmp_path, tmp_path / "copy")
+        dvc.stages_that_ran(tmp_path)
+    assert dvc.mend(tmp_path, tmp_path / "copy")
 
 
 def test_without_a_copy_a_broken_lock_is_removed(tmp_path):
     (tmp_path / "dvc.lock").write_text("schema: '2.0'\nstages:\n")
-    assert dvc_lock.mend(tmp_path, tmp_path / "copy")
+    assert dvc.mend(tmp_path, tmp_path / "copy")
     assert not (tmp_path / "dvc.lock").exists()
 
 
@@ -78,4 +78,4 @@ def test_a_lock_that_changed_is_read_anew(tmp_path):
     lock = tmp_path / "dvc.lock"
     for version in ("abc.dir", "def.dir", "abc.dir"):
         lock.write_text(WHOLE.replace("abc.dir", version))
-        assert dvc_lock.output_version(tmp_path, CORPUS) == version
+        assert dvc.output_version(tmp_path, CORPUS) == version

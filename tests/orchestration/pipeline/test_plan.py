@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestration.pipeline import dvc_file, stages
-from orchestration.pipeline.dvc_process import _reason
+from orchestration.pipeline.dvc import _reason
 from orchestration.pipeline.repro import PlannedStage, _describe, _needed, _plan_one
 
 RUNS, SKIPS = PlannedStage("before", "run", ("it never ran",)), PlannedStage("before", "skip", ())

@@ -16,8 +16,8 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.files import hash_path, write_json
-from orchestration.pipeline import dvc_lock, runs
-from orchestration.pipeline.dvc_process import dvc_command, initialise
+from orchestration.pipeline import dvc, runs
+from orchestration.pipeline.dvc import command_line, initialise
 from orchestration.pipeline.repro import PlannedBuild, PlannedStage, StageRefused, remove_unnamed_outputs, repro
 from orchestration.project import Project
 
@@ -35,7 +35,7 @@ def unpacked(tmp_path) -> Project:
 
 
 def dvc_starts(project: Project) -> bool:
-    return subprocess.run(dvc_command("status", "-q"), cwd=project.root, capture_output=True).returncode == 0
+    return subprocess.run(command_line("status", "-q"), cwd=project.root, capture_output=True).returncode == 0
 
 
 def test_dvc_starts_without_git_and_uses_git_once_it_is_there(unpacked):
@@ -114,7 +114,7 @@ def one_stage(tmp_path, monkeypatch) -> Project:
 def test_what_a_killed_dvc_noted_under_a_number_that_is_in_use_again_stops_nothing(one_stage, capsys):
     other = subprocess.Popen(["sleep", "60"])
     notes = {"write": {str(one_stage.root / "out"): {"pid": other.pid, "cmd": "dvc repro"}}, "read": {}}
-    (one_stage.root / dvc_lock.NOTES).write_text(json.dumps(notes))
+    (one_stage.root / dvc.NOTES).write_text(json.dumps(notes))
     try:
         list(repro(one_stage))
     finally:
@@ -125,24 +125,24 @@ def test_what_a_killed_dvc_noted_under_a_number_that_is_in_use_again_stops_nothi
 
 
 def test_notes_that_were_cut_off_stop_nothing(one_stage):
-    (one_stage.root / dvc_lock.NOTES).write_text('{"write": {"')
+    (one_stage.root / dvc.NOTES).write_text('{"write": {"')
     list(repro(one_stage))
     assert (one_stage.root / "out").exists()
 
 
 def test_notes_of_a_dvc_that_runs_are_left_alone(one_stage):
-    path = one_stage.root / dvc_lock.NOTES
+    path = one_stage.root / dvc.NOTES
     waits = "print(flush=True); import time; time.sleep(60)"
     running = subprocess.Popen([sys.executable, "-c", waits, "dvc", "repro"], stdout=subprocess.PIPE)
     assert running.stdout.readline(), "it runs, and has its own command line"
     path.write_text(json.dumps({"write": {}, "read": {"in": [{"pid": running.pid, "cmd": "dvc repro"}]}}))
     try:
-        assert not dvc_lock.remove_stale_notes(one_stage.root)
+        assert not dvc.remove_stale_notes(one_stage.root)
         assert path.exists()
     finally:
         running.kill()
         running.communicate()
-    assert dvc_lock.remove_stale_notes(one_stage.root)
+    assert dvc.remove_stale_notes(one_stage.root)
 
 
 def test_a_store_that_is_away_does_not_end_a_build_and_is_asked_once(one_stage, monkeypatch, capsys):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from model_code.errors import FreshetError
-from orchestration.pipeline import dvc_process, run_stage, runs
+from orchestration.pipeline import dvc, run_stage, runs
 from orchestration.pipeline.runs import (
     RunStore,
     StageRecord,
@@ -300,7 +300,7 @@ def test_a_crash_while_spooling_or_while_clearing_leaves_no_entry(project, memor
 @pytest.mark.parametrize("followed", [False, True])
 def test_a_stage_records_itself_only_if_nobody_follows(project, memory, monkeypatch, followed):
     if followed:
-        monkeypatch.setenv(dvc_process.RECORDER, "1")
+        monkeypatch.setenv(dvc.RECORDER, "1")
     (project.root / "params.yaml").write_text("seed: 3\nretrievers: {hce: {}}\n")
     (project.root / "out").mkdir()
     (project.root / "out" / "report.json").write_text('{"rows": 3}')

@@ -1,11 +1,16 @@
-"""What DVC leaves in files: `dvc.lock`, whose hash of an output is the asset's data version, and its notes.
+"""DVC: its process, what it leaves in files, and the last line of a stage below it.
 
-A DVC that was killed may leave the one half-written and the others stale; both are mended before the next build.
+The hash of an output in `dvc.lock` is the asset's data version. A DVC that was killed may leave this file half-written
+and its notes stale; both are mended before the next build.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,10 +19,88 @@ import psutil
 
 from model_code.errors import FreshetError
 from model_code.files import write_text
+from orchestration.pipeline import code_lock
 from orchestration.pipeline.stages import Stage
+from orchestration.project import Project
 
+CONFIGS = ("config", "config.local")  # of DVC, in .dvc
+BUILD_NAME = "FRESHET_BUILD"  # in the environment of DVC: the run of MLflow that its stages are put below
+RECORDER = "FRESHET_RECORDER"  # in the environment of DVC: whoever started it records the stages that have ended
 LOCK = "dvc.lock"
 NOTES = Path(".dvc", "tmp", "rwlock")  # which process reads or writes which output
+
+
+def command_line(*arguments: str) -> list[str]:
+    """The command line of this environment's DVC."""
+    return [sys.executable, "-m", "dvc", *arguments]
+
+
+def run_dvc(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run DVC and take what it prints; FreshetError with the reason that it gives if it fails."""
+    command, variables = command_line(*arguments), environment(project)
+    done = subprocess.run(command, cwd=project.root, env=variables, capture_output=True, text=True)
+    if done.returncode:
+        name = next(word for word in arguments if not word.startswith("-"))
+        raise FreshetError(f"`dvc {name}` failed: {_reason(done.stderr)}")
+    return done
+
+
+def _reason(stderr: str) -> str:
+    """What DVC gives as the error, without what it warns of or advises before and after; all it said if it names none.
+
+    >>> _reason("WARNING: old cache\\nERROR: params.yaml is broken\\nHaving any troubles? Hit us up")
+    'params.yaml is broken'
+    """
+    errors = [line.removeprefix("ERROR:").strip() for line in stderr.splitlines() if line.startswith("ERROR:")]
+    return next(iter(errors), stderr.strip())
+
+
+def environment(project: Project, **extra: str) -> dict[str, str]:
+    """This process's environment, in which `python` is this interpreter and the project's code comes first."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, "PATH": path, "FRESHET_STATE": str(project.state), "PYTHONUNBUFFERED": "1", **extra}
+
+
+def initialise(project: Project) -> None:
+    """Make the folder a DVC project if it is none, in git where there is git, and bring its code lock up to date."""
+    code_lock.write(project.root)
+    if (project.root / ".dvc").is_dir():
+        _tell_whether_git(project.root.resolve())
+        return
+    mode = [] if (project.root / ".git").exists() else ["--no-scm"]
+    run_dvc(project, "init", "-q", *mode)
+
+
+def uses_git(root: Path) -> bool:
+    """Whether DVC follows git in `root`: a repository or a folder in one, and no setting of DVC says otherwise."""
+    return in_git(root.resolve()) and not any(_says_no_git(root / ".dvc" / name) for name in CONFIGS)
+
+
+def in_git(root: Path) -> bool:
+    """Whether a folder is a repository of git, or in one."""
+    return any((folder / ".git").exists() for folder in (root, *root.parents))
+
+
+def _tell_whether_git(root: Path) -> None:
+    """Without git DVC starts only if its settings say so; a copy of the project's files brings settings made in git."""
+    git = in_git(root)
+    shared, local = (_says_no_git(root / ".dvc" / name) for name in CONFIGS)
+    if git and local:
+        change = ["core.no_scm", "--unset"]
+    elif not git and not shared and not local:
+        change = ["core.no_scm", "true"]
+    else:
+        return
+    subprocess.run(command_line("config", "-q", "--local", *change), cwd=root, check=True)
+
+
+def _says_no_git(config: Path) -> bool:
+    return config.exists() and re.search(r"^\s*no_scm\s*=\s*true\b", config.read_text(), re.I | re.M) is not None
+
+
+def end_line(address: str) -> str:
+    """How the line begins that a stage ends with, by which whoever started DVC knows that it ran."""
+    return f"  {address}: done in "
 
 
 def output_version(root: Path, stage: Stage) -> str:
