@@ -138,13 +138,7 @@ def retrained_retriever(context: dg.AssetExecutionContext, project: Served) -> I
     )
 
 
-@dg.asset(
-    group_name="live",
-    kinds={"mlflow"},
-    partitions_def=RETRAINS,
-    deps=["retrained_retriever"],
-    pool=WRITER_POOL,
-)
+@dg.asset(group_name="live", kinds={"mlflow"}, partitions_def=RETRAINS, deps=["retrained_retriever"], pool=WRITER_POOL)
 def retrained_champion(context: dg.AssetExecutionContext, project: Served) -> dg.MaterializeResult:
     """The challenger that passed the gate: champion, live with all that arrived meanwhile, and in the ledger."""
     from orchestration.freshness.retrain import finish, prepared

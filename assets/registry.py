@@ -58,10 +58,8 @@ def champion(context: dg.AssetExecutionContext, project: Served) -> dg.Materiali
 
     move = release.promote(project)
     tell(context, move.summary)
-    return dg.MaterializeResult(
-        data_version=dg.DataVersion(move.champion.key if move.champion else "none"),
-        metadata=_facts(move),
-    )
+    version = dg.DataVersion(move.champion.key if move.champion else "none")
+    return dg.MaterializeResult(data_version=version, metadata=_facts(move))
 
 
 def _facts(move: "Move") -> dict[str, Any]:

@@ -15,15 +15,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode, urlsplit
 
 from freshet.errors import Unavailable, error_of
-from freshet.results import (
-    ChangeResult,
-    DocumentPage,
-    FieldValues,
-    SearchResult,
-    StoredDocument,
-    SyncResult,
-    answer_of,
-)
+from freshet.results import ChangeResult, DocumentPage, FieldValues, SearchResult, StoredDocument, SyncResult, answer_of
 
 SEARCH_SECONDS, CHANGE_SECONDS = 60.0, 3600.0
 PAGE = 100  # documents that `documents` asks for at once

@@ -47,7 +47,10 @@ def dagster_home(project: Project) -> Path:
     if not (home / "dagster.yaml").exists():
         with project.lock():
             home.mkdir(parents=True, exist_ok=True)
-            _initialise_databases(home)
+            write_text(home / "dagster.yaml", CONFIG + (STORAGE if DATABASE in os.environ else ""))
+            with dg.DagsterInstance.from_config(str(home)) as instance:
+                instance.get_runs(limit=1)
+                instance.fetch_materializations(dg.AssetKey("any"), limit=1)
     made_for, wanted = STORAGE in (home / "dagster.yaml").read_text(encoding="utf-8"), DATABASE in os.environ
     if made_for != wanted:
         raise FreshetError(
@@ -56,13 +59,6 @@ def dagster_home(project: Project) -> Path:
         )
     os.environ["DAGSTER_HOME"] = str(home)
     return home
-
-
-def _initialise_databases(home: Path) -> None:
-    write_text(home / "dagster.yaml", CONFIG + (STORAGE if DATABASE in os.environ else ""))
-    with dg.DagsterInstance.from_config(str(home)) as instance:
-        instance.get_runs(limit=1)
-        instance.fetch_materializations(dg.AssetKey("any"), limit=1)
 
 
 def open_instance(project: Project) -> dg.DagsterInstance:

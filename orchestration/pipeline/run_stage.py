@@ -34,6 +34,8 @@ from orchestration.pipeline.runs import StageRecord, git_state
 from orchestration.pipeline.stages import Stage
 from orchestration.project import LOCK_HELD, Project
 
+KEPT, LARGEST = {".json", ".md", ".html", ".png", ".csv"}, 2_000_000  # of a stage's files, in its run: kinds, bytes
+
 
 def run_stage(stage: Stage, project: Project) -> StageRecord:
     """Run `stage` in `project` and record it; FreshetError if it breaks its contract, or what it read changed."""
@@ -128,7 +130,7 @@ def stage_record(
         params=flatten(reads.settings),
         metrics={**numbers, "seconds": ended - started, "peak_memory_mb": memory},
         inputs=dict(reads.hashes),
-        artifacts=_small_files(output),
+        artifacts=sorted(path for path in output.glob("*") if path.suffix in KEPT and path.stat().st_size < LARGEST),
         curves=_history(output),
         git_commit=commit,
         git_dirty=dirty,
@@ -152,11 +154,6 @@ def _evaluated(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def _numbers(report: dict[str, Any]) -> dict[str, float]:
     numbers = ((key, value) for key, value in flatten(report).items() if isinstance(value, (int, float)))
     return {key: float(value) for key, value in numbers if not isinstance(value, bool)}
-
-
-def _small_files(output: Path, limit: int = 2_000_000) -> list[Path]:
-    kinds = {".json", ".md", ".html", ".png", ".csv"}
-    return sorted(p for p in output.glob("*") if p.suffix in kinds and p.stat().st_size < limit)
 
 
 def _history(output: Path) -> list[dict[str, Any]]:

@@ -28,7 +28,6 @@ from orchestration.project import Project
 
 PACKAGES = ("mlflow", "torch", "transformers", "safetensors", "numpy", "pandas", "pyarrow", "faiss-cpu", "faiss-gpu")
 ARTIFACT = "retriever"
-EXAMPLE = "split a string on whitespace"
 NOWHERE = Position()
 PARTS = {"encoder": "encoder", "index": "index", "hierarchy": "hierarchy", "documents": "documents.parquet"}
 """Which part of a build lies where in the model's artifact folder."""
@@ -77,7 +76,7 @@ def log_retriever(build: Build) -> str:
             code_paths=[str(Path(model_code.__file__).parent)],
             artifacts={ARTIFACT: str(folder)},
             signature=ModelSignature(inputs=Schema([query]), params=ParamSchema([k])),
-            input_example=(pd.DataFrame({"query": [EXAMPLE]}), {"k": 3}),
+            input_example=(pd.DataFrame({"query": ["split a string on whitespace"]}), {"k": 3}),
             pip_requirements=requirements(),
         ).model_uri
 

@@ -288,14 +288,17 @@ def _synced(service: Service, wanted: models.SyncRequest) -> SyncResult:
 
 
 async def _change(service: Service, job: Job, response: Response, wait: bool) -> ChangeResult:
-    """Queue the job and wait for its answers; a client that leaves stops nothing."""
+    """Queue the job and wait for its answers; a client that leaves stops nothing. Refused if every row was."""
     service.writer.put(job)
     seconds = CHANGE_SECONDS
     try:
         receipt = await asyncio.wait_for(asyncio.wrap_future(job.received), seconds)
     except TimeoutError:
         raise Busy(f"waiting to be received for {seconds:g} s, and still is; sent again, it changes nothing") from None
-    require_accepted(receipt)
+    if receipt.rejected and not (receipt.events or receipt.unchanged):
+        first = receipt.rejected[0]
+        message = f"no row was accepted ({receipt.received:,} came); row {first.row}: {first.reason}"
+        raise NothingAccepted(message, details=asdict(change_result(receipt, None)))
     generation = None
     if wait:
         with suppress(TimeoutError):  # it is safe in the ledger; the answer says that it cannot be found yet
@@ -310,14 +313,6 @@ def check_size(documents: int) -> None:
         most = f"{MAX_DOCUMENTS:,}"
         told = f"{documents:,} documents at once, but this service takes at most {most}; send them in parts"
         raise Refusal(told, 413)
-
-
-def require_accepted(receipt: Any) -> None:
-    """NothingAccepted if every row was refused."""
-    if receipt.rejected and not (receipt.events or receipt.unchanged):
-        first = receipt.rejected[0]
-        message = f"no row was accepted ({receipt.received:,} came); row {first.row}: {first.reason}"
-        raise NothingAccepted(message, details=asdict(change_result(receipt, None)))
 
 
 def change_result(receipt: Any, generation: int | None) -> ChangeResult:
