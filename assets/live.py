@@ -43,7 +43,7 @@ def live_generation(project: Served) -> dg.MaterializeResult:
     pool=WRITER_POOL,
     check_specs=[_check("every_document_is_found", "added_documents", "Each added document is in the index.")],
 )
-def added_documents(context: dg.AssetExecutionContext, project: Served) -> Iterator[Result]:
+def added_documents(project: Served) -> Iterator[Result]:
     """A batch of changes of the ledger, applied to the live collection as one new generation."""
     from model_code.live.generation import held
     from orchestration.live.collection import LiveCollection

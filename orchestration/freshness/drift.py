@@ -208,7 +208,6 @@ def batches(ledger: Ledger, window: int, watermark: int, trained: int = 0) -> li
 class Gatherer:
     """Reads batches of a live collection."""
 
-    project: Project
     searcher: Searcher
     settings: Parameters
     seen: LogView
@@ -325,7 +324,7 @@ def _measured(
     generation, chosen = searcher.generation, settings.drift
     seen = ledger.seen_from(standing_of(ledger, generation))
     *earlier, newest = batches(ledger, chosen.window, generation.watermark, seen.standing.trained)
-    gatherer = Gatherer(project, searcher, settings, seen)
+    gatherer = Gatherer(searcher, settings, seen)
     arrived = gatherer.arrivals(newest)
     if len(arrived.vectors) < (chosen.minimum_batch if record else 1):
         return None
