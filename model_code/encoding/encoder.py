@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from os.path import commonprefix
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -136,11 +137,17 @@ class TextModel(torch.nn.Module):
         backend.enable_truncation(max_tokens or self.max_tokens)
         return [encoding.ids for encoding in backend.encode_batch_fast(list(texts))]
 
-    def in_batches(self, texts: Sequence[str], read: Read, progress: Progress, batch_tokens: int, even: bool) -> None:
+    def in_batches(
+        self, texts: Sequence[str], read: Read, progress: Progress, batch_tokens: int | None, even: bool
+    ) -> None:
         """Have `read` encode the texts: rows, features and token ids of batches of like length, window after window.
 
-        batch_tokens: of a batch, padding included; even: nothing is padded. Nothing learns meanwhile.
+        batch_tokens: of a batch, padding included, None: as the device likes it; even: nothing is padded. Nothing
+        learns meanwhile.
         """
+        if batch_tokens is None:
+            few = FEW_TOKENS if len(texts) <= FEW else CPU_BATCH_TOKENS
+            batch_tokens = few if self.device.type == "cpu" else GPU_BATCH_TOKENS
         training, done = self.training, 0
         if training:  # asked first, as telling every module costs a single query a tenth of its time
             self.eval()
@@ -274,12 +281,6 @@ class Encoder(TextModel):
         states = (*output.hidden_states[: self.depth], output.last_hidden_state)  # T5's last: through a final norm
         return torch.stack([self._pool(states[number].float(), mask) for number in numbers], dim=1)
 
-    def documents_forward(self, features: Features) -> torch.Tensor:
-        """What documents are indexed by, (B * v, H) unit vectors, those of one text next to each other."""
-        if not self.layers:
-            return self(features)
-        return self.layers_forward(features, self.layers).flatten(0, 1)
-
     def _finish(self, vectors: torch.Tensor) -> torch.Tensor:
         for projection in self.projections:
             vectors = projection(vectors)
@@ -306,8 +307,10 @@ class Encoder(TextModel):
 
         Of several rows, which follow the numbers of their layers, the last is the last layer's.
         """
-        texts = self.prompts.to_documents(texts)
-        return self._encode(self.documents_forward, texts, self.vectors_per_passage, progress)
+        if not self.layers:
+            return self.encode_passages(texts, progress)
+        forward = partial(self.layers_forward, numbers=self.layers)
+        return self._encode(forward, self.prompts.to_documents(texts), len(self.layers), progress)
 
     def encode_passages(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
         """One vector (n, H) float32 of each document: that of the last layer."""
@@ -337,7 +340,7 @@ class Encoder(TextModel):
                 words, pieces = self._of_words(own[start:], numbers[start:])
                 tokens[row] = signs(np.repeat(words, pieces, axis=0) if of_queries else words)
 
-        self.in_batches([prompt + text for text in texts], read, progress, self._batch_tokens(len(texts)), of_queries)
+        self.in_batches([prompt + text for text in texts], read, progress, None, of_queries)
         return vectors, TokenSigns.of([tokens[row] for row in range(len(texts))])
 
     def _of_words(self, states: np.ndarray, numbers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -373,13 +376,8 @@ class Encoder(TextModel):
         def read(rows: list[int], features: Features, _: list[list[int]]) -> None:
             vectors[rows] = forward(features).cpu().numpy().reshape(len(rows), *vectors.shape[1:])
 
-        self.in_batches(texts, read, progress, batch_tokens or self._batch_tokens(len(texts)), even)
+        self.in_batches(texts, read, progress, batch_tokens, even)
         return vectors.reshape(-1, self.dimension)
-
-    def _batch_tokens(self, texts: int) -> int:
-        if self.device.type != "cpu":
-            return GPU_BATCH_TOKENS
-        return FEW_TOKENS if texts <= FEW else CPU_BATCH_TOKENS
 
     def save(self, folder: Path) -> None:
         """Write the sentence-transformers layout to `folder`; equal encoders give equal bytes, nothing is pickled."""

@@ -107,13 +107,29 @@ drift_reports = Table(
 class Database:
     """A SQLAlchemy engine whose writers take turns, so that a smaller event id is never committed after a larger."""
 
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine, self._file = engine, sqlite_file(engine.url)
+    def __init__(self, url: str) -> None:
+        """Whatever tables are there. FreshetError if it is no URL, or needs a driver."""
+        engine = self._engine = _engine(url)
+        self._file = sqlite_file(engine.url)
         self._opened = self._file.stat() if self._file is not None and self._file.exists() else None
         self.close = weakref.finalize(self, engine.dispose)  # at the latest with this object
         views = {"isolation_level": "REPEATABLE READ"}  # SQLite's always are
         self._reading = engine.execution_options(**views if engine.dialect.name == "postgresql" else {})
         self._writing = engine.execution_options(ledger_writes=True)
+
+    def version(self) -> int | None:
+        """The version of the ledger's tables; None if there are none. FreshetError if the database does not answer."""
+        try:
+            with self.read() as connection:
+                ready = sa.inspect(connection).has_table(log.name)
+                return connection.scalar(sa.select(log.c.version)) if ready else None
+        except sa.exc.OperationalError as error:
+            reason = str(error.orig).splitlines()[0]
+            raise FreshetError(f"the ledger at {self} cannot be opened: {reason}") from None
+
+    def __str__(self) -> str:
+        """The URL, without a password."""
+        return self._engine.url.render_as_string(hide_password=True)
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -161,14 +177,7 @@ def connect(url: str) -> Database:
     file = sqlite_file(url)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-    return Database(_engine(url))
-
-
-def version_of(database: Database, url: str) -> int | None:
-    """The version of a ledger's tables; None if there are none. FreshetError if the database does not answer."""
-    with _answering(url), database.read() as connection:
-        ready = sa.inspect(connection).has_table(log.name)
-        return connection.scalar(sa.select(log.c.version)) if ready else None
+    return Database(url)
 
 
 def open_database(url: str, migrate: Callable[[Database], None] | None = None) -> Database:
@@ -187,45 +196,30 @@ def existing_database(url: str, migrate: Callable[[Database], None] | None = Non
     file = sqlite_file(url)
     if file is not None and not file.exists():
         return None
-    database = Database(_engine(url))
-    version = version_of(database, url)
+    database = Database(url)
+    version = database.version()
     if migrate is not None and version is not None and version < VERSION:
         migrate(database)
-        version = version_of(database, url)
+        version = database.version()
     if version == VERSION:
         return database
     database.close()
     if version is not None:
-        raise FreshetError(
-            f"{_shown(url)} is a ledger of version {version}, but this Freshet reads {VERSION}; update it"
-        )
+        raise FreshetError(f"{database} is a ledger of version {version}, but this Freshet reads {VERSION}; update it")
     return None
 
 
 def _create(url: str) -> None:
     """Make the tables, unless another process did so meanwhile."""
     database = connect(url)
-    with _answering(url), database._writing.begin() as connection:
+    database.version()  # FreshetError if it does not answer
+    with database._writing.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(FIRST)))
         metadata.create_all(connection)
         if connection.scalar(sa.select(log.c.version)) is None:
             connection.execute(sa.insert(log).values(version=VERSION, log=uuid4().hex))
     database.close()
-
-
-@contextmanager
-def _answering(url: str) -> Iterator[None]:
-    """FreshetError if the database does not."""
-    try:
-        yield
-    except sa.exc.OperationalError as error:
-        reason = str(error.orig).splitlines()[0]
-        raise FreshetError(f"the ledger at {_shown(url)} cannot be opened: {reason}") from None
-
-
-def _shown(url: str) -> str:
-    return sa.make_url(url).render_as_string(hide_password=True)
 
 
 def _engine(url: str) -> sa.Engine:

@@ -37,12 +37,12 @@ from model_code.ledger.events import (
     Standing,
 )
 from model_code.ledger.states import (
+    HEAD,
     IS_CHANGE,
     Event,
     LogView,
     Revert,
     contains,
-    head_of,
     history_of,
     in_intervals,
     last_events,
@@ -201,11 +201,10 @@ class Ledger:
         found yet: it waits on. One transaction, so all of it happens or nothing. FreshetError if the generation's
         files still hold a document that was erased.
         """
-        received = time.time()
+        received, standing = time.time(), target.standing
+        exact = not standing.replay and self.unsound(standing.position) is None  # for good: no event ever changes
+        to = standing.position.event if exact else 0
         with self._database.write() as connection:
-            standing = target.standing
-            exact = not standing.replay and unsound(connection, standing.position) is None
-            to = standing.position.event if exact else 0
             waiting = _waiting(connection, to, target.current_standing.position.event)
             source = f"revert to {target.retriever} generation {target.generation}"
             common = {"source": source, "received": received}
@@ -235,12 +234,16 @@ class Ledger:
     def position(self, event: int | None = None) -> Position:
         """The position of an event, or of the last one."""
         with self._database.read() as connection:
-            return position_at(connection, head_of(connection) if event is None else event)
+            return position_at(connection, connection.scalar(HEAD) if event is None else event)
 
     def unsound(self, position: Position) -> str | None:
         """Why the position is none of this log: that this is "another log", or "an older copy of it"; None if it is."""
-        with self._database.read() as connection:
-            return unsound(connection, position)
+        if position.log is None:
+            return None
+        here = self.position(position.event)
+        if here.log != position.log:
+            return ANOTHER
+        return None if here == position else "an older copy of it"
 
     def seen_from(self, standing: Standing) -> LogView:
         """The log as a generation sees it that stands there."""
@@ -293,16 +296,6 @@ class Ledger:
             return [dict(row._mapping) for row in connection.execute(query.limit(number))]
 
 
-def unsound(connection: sa.Connection, position: Position) -> str | None:
-    """As `Ledger.unsound`."""
-    if position.log is None:
-        return None
-    here = position_at(connection, position.event)
-    if here.log != position.log:
-        return ANOTHER
-    return None if here == position else "an older copy of it"
-
-
 def put_row(document: Document) -> Row:
     """A document that arrived, as a row to append."""
     facts = {"content_hash": document.content_hash, "payload": document.payload}
@@ -343,7 +336,7 @@ def _standing_contents(connection: sa.Connection, document_ids: Iterable[str]) -
 
     What waited while a revert came was put once, though the log has it twice.
     """
-    head = Standing(Position(event=head_of(connection)))
+    head = Standing(Position(event=connection.scalar(HEAD)))
     last: dict[tuple[str, str], EventState] = {}
     for ids in chunks(sorted(document_ids)):
         puts = events.c.document_id.in_(ids) & (events.c.kind == EventKind.PUT)
@@ -409,7 +402,7 @@ def _waiting(connection: sa.Connection, to: int, current: int) -> list[int]:
     history, repeats = history_of(connection), repeats_of(connection)
     searched = [*history.effective(current), *history.effective(to)]
     known = {each for same in repeats.values() if any(contains(searched, event) for event in same) for each in same}
-    counting = in_intervals(history.effective(head_of(connection))) & sa.not_(in_intervals(searched))
+    counting = in_intervals(history.effective(connection.scalar(HEAD))) & sa.not_(in_intervals(searched))
     query = sa.select(events.c.id).where(counting, IS_CHANGE).order_by(events.c.id)
     return [event for event in connection.scalars(query) if event not in known]
 

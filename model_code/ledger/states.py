@@ -22,7 +22,7 @@ from model_code.ledger.events import EventKind, EventState, Position, Standing
 REVERTS = sa.select(events.c.id, events.c.payload).where(IS_REVERT).order_by(events.c.id)
 IS_CHANGE = events.c.kind != EventKind.REVERT
 PLACE = (events.c.id, events.c.document_id)
-HEAD = sa.select(sa.func.max(events.c.id))
+HEAD = sa.select(sa.func.coalesce(sa.func.max(events.c.id), 0))  # the last event, 0 without one
 CHANGES = (
     sa.select(events)
     .where(events.c.id > sa.bindparam("start"), events.c.id <= sa.bindparam("end"), IS_CHANGE)
@@ -171,7 +171,7 @@ class LogView:
         A position may not lie inside what a revert appended, and a replay is not cut.
         """
         with self._database.read() as connection:
-            history, head = history_of(connection), head_of(connection)
+            history, head = history_of(connection), connection.scalar(HEAD)
             path = history.path(self.standing.position.event, head, self.standing.replay)
             end = max(head, self.standing.position.event)
             if limit is not None and not self.standing.replay:
@@ -188,7 +188,7 @@ class LogView:
         facts = sa.select(count, first, last, sa.func.min(events.c.received)).where(IS_CHANGE)
         standing = self.standing
         with self._database.read() as connection:
-            path = history_of(connection).path(standing.position.event, head_of(connection), standing.replay)
+            path = history_of(connection).path(standing.position.event, connection.scalar(HEAD), standing.replay)
             return Backlog(*connection.execute(facts.where(in_intervals(path))).one())
 
     def counts(self) -> dict[EventState, int]:
@@ -270,7 +270,7 @@ class _Here:
     @classmethod
     def read(cls, connection: sa.Connection, standing: Standing) -> _Here:
         history, event = history_of(connection), standing.position.event
-        path = history.path(event, head_of(connection), standing.replay)
+        path = history.path(event, connection.scalar(HEAD), standing.replay)
         return cls(standing, history.effective(event), path, history.blocks, repeats_of(connection))
 
     def is_pending(self, same: Iterable[int]) -> bool:
@@ -300,11 +300,6 @@ def history_of(connection: sa.Connection) -> History:
     rows = connection.execute(REVERTS)
     reverts = ((event, facts) for event, facts in rows if facts.get("retriever"))
     return History([Revert(event, **facts | {"first": facts["first"] or event}) for event, facts in reverts])
-
-
-def head_of(connection: sa.Connection) -> int:
-    """The last event, 0 without one."""
-    return connection.scalar(HEAD) or 0
 
 
 def repeats_of(connection: sa.Connection) -> dict[int, list[int]]:
