@@ -106,7 +106,7 @@ class Retriever(ABC, Generic[Queries]):
 
     @abstractmethod
     def best_passage_encoded(self, query: Queries, document_id: str) -> int:
-        """`best_passage` for one encoded query."""
+        """Which of the document's passages (0, 1, ...) answers one query best; 0 where documents have one vector."""
 
     def vectors_of(self, document_ids: Sequence[str]) -> Any:
         """What a dense index holds of different documents, see `CandidateVectors`.
@@ -135,10 +135,6 @@ class Retriever(ABC, Generic[Queries]):
     def rerank(self, texts: Sequence[str], candidates: Sequence[Collection[str]]) -> list[Ranking]:
         """For each query text its `candidates` (document ids), all of them, scored and sorted as `search` would."""
         return self.rerank_encoded(self.encode_queries(texts), candidates)
-
-    def best_passage(self, text: str, document_id: str) -> int:
-        """Which of the document's passages (0, 1, ...) answers the query best; 0 where documents have one vector."""
-        return self.best_passage_encoded(self.encode_queries([text]), document_id)
 
     def variants(self) -> Mapping[str, Search]:
         """Other ways to search the same build, by name, evaluated beside the main one: mostly none."""

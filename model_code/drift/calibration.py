@@ -8,7 +8,7 @@ batch twice, which a classifier would take for closeness.
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,7 @@ class Calibration:
         scores: OldScores | None = None,
     ) -> None:
         self.reference, self.settings, self.folder, self.scores = reference, settings, folder, scores or OldScores()
-        self._drawn: dict[tuple[str, int], np.ndarray] = {}
+        self.null = cache(self._null)
 
     def old(self, measure: Measure) -> np.ndarray:
         """What of the reference is compared: a row per document."""
@@ -54,13 +54,9 @@ class Calibration:
             old = contrasted(old, min(len(old) - len(new), chosen.classifier_contrast), chosen.seed)
         return Observation(measure.name, measure.statistic(old, new, chosen.seed), null, measure.tail, scope, detail)
 
-    def null(self, name: str, size: int) -> np.ndarray:
+    def _null(self, name: str, size: int) -> np.ndarray:
         """What the measure gives for batches of `size` like the reference: (B,)."""
-        if (name, size) not in self._drawn:
-            self._drawn[name, size] = self._kept(MEASURES[name], size)
-        return self._drawn[name, size]
-
-    def _kept(self, measure: Measure, size: int) -> np.ndarray:
+        measure = MEASURES[name]
         path = self.folder / f"{measure.name}-{size}.json" if self.folder and not measure.of_scores else None
         if path and path.is_file():
             kept = read_json(path)

@@ -30,7 +30,6 @@ from model_code.encoding.base_models import Prompts, fingerprint, load_transform
 from model_code.encoding.encoder import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, WINDOW, Features, TextModel, pad
 from model_code.encoding.settings import Precision
 from model_code.errors import FreshetError
-from model_code.files import read_json
 from model_code.progress import Progress, silent
 from model_code.token_index.postings import Sparse
 
@@ -78,12 +77,6 @@ class ClosedFormBody(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """The features of every token."""
         return self.head(self.backbone(input_ids=ids, attention_mask=mask).last_hidden_state)
-
-
-def has_masked_head(folder: Path) -> bool:
-    """Whether the checkpoint says that it is a masked language model."""
-    architectures = read_json(folder / "config.json").get("architectures") or []
-    return any(name.endswith("ForMaskedLM") for name in architectures)
 
 
 class MaskedModel(nn.Module):

@@ -207,7 +207,13 @@ class SemiParametricObjective(nn.Module):
     @torch.no_grad()
     def measure(self, batch: TrainingBatch) -> None:
         """Set the scales by a batch."""
-        self.scales.copy_(self._spread(batch))
+        queries, documents = self._views(batch.queries), self._views(batch.documents)
+        pairs = term_pairs(queries, documents).values()
+        scales = torch.stack([quarter_deviation(left @ right.T, batch.relevant) for left, right in pairs])
+        if self.hierarchy is not None:
+            levels = self.hierarchy.spread(queries.weights, batch.paths, batch.excluded)
+            scales = torch.cat([scales, levels])
+        self.scales.copy_(scales)
 
     def forward(self, batch: TrainingBatch) -> dict[str, Tensor]:
         """`loss`, to be minimised, and without gradient its terms and the hierarchy's levels: batch means."""
@@ -230,14 +236,6 @@ class SemiParametricObjective(nn.Module):
         found = (self.encoder.sparse(part, self.top_k, own=True) for part in texts.parts)
         rows = [weights.new_zeros(len(weights), size).scatter(1, entries, weights) for entries, weights in found]
         return Views(torch.cat(rows)[texts.rows], tokens)
-
-    def _spread(self, batch: TrainingBatch) -> Tensor:
-        queries, documents = self._views(batch.queries), self._views(batch.documents)
-        pairs = term_pairs(queries, documents).values()
-        terms = torch.stack([quarter_deviation(left @ right.T, batch.relevant) for left, right in pairs])
-        if self.hierarchy is None:
-            return terms
-        return torch.cat([terms, self.hierarchy.spread(queries.weights, batch.paths, batch.excluded)])
 
 
 def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[str, Any]:

@@ -38,7 +38,6 @@ from model_code.lexical.encoder import (
     LexicalConfig,
     LexicalEncoder,
     MaskedModel,
-    has_masked_head,
     inverse_document_frequencies,
     load_masked_model,
     ridge_transform,
@@ -57,7 +56,8 @@ def start_encoder(
 ) -> LexicalEncoder:
     """The lexical encoder that training starts from, on the base's own head or on a closed-form one for `texts`."""
     layout = read_layout(locate(encoder.base))
-    masked = has_masked_head(layout.transformer)
+    architectures = read_json(layout.transformer / "config.json").get("architectures") or []
+    masked = any(name.endswith("ForMaskedLM") for name in architectures)
     head = "mlm" if masked else "closed_form"
     config = LexicalConfig(head, SCALE, False, settings.index_top_k, settings.query_top_k)
     device, limit = pick_device(encoder.device), encoder.max_tokens

@@ -74,11 +74,6 @@ class HierarchyLoss(nn.Module):
         for level, above in enumerate(parents):
             self.register_buffer(f"parents_{level}", above.long(), persistent=False)
 
-    @property
-    def levels(self) -> int:
-        """Number M of levels that the loss covers."""
-        return len(self.centroids)
-
     def forward(self, queries: Tensor, paths: Tensor, excluded: Sequence[Tensor | None] | None = None) -> Tensor:
         """The loss of each of B queries at each level: (B, M).
 

@@ -67,15 +67,12 @@ class InverseCloze:
         ['c d e', 'f g h']
         """
         places, chance = spans(text), random.Random(seed_of(seed, self.kind, document_id))
-        longest = int(len(places) * self.settings.max_share)
-        if longest < SHORTEST:
-            return []
-        return [self._span(text, places, longest, chance) for _ in range(self.settings.per_document)]
-
-    def _span(self, text: str, places: list[tuple[int, int]], longest: int, chance: random.Random) -> str:
-        length = min(longest, chance.randint(self.settings.min_words, self.settings.max_words))
-        start = chance.randint(0, len(places) - length)
-        return slices(text, places, start, start + length)
+        longest, found = int(len(places) * self.settings.max_share), []
+        for _ in range(self.settings.per_document if longest >= SHORTEST else 0):
+            length = min(longest, chance.randint(self.settings.min_words, self.settings.max_words))
+            start = chance.randint(0, len(places) - length)
+            found.append(slices(text, places, start, start + length))
+        return found
 
 
 def generated_queries(pseudo_queries: pd.DataFrame) -> dict[str, list[str]]:

@@ -158,7 +158,8 @@ class TrainingLoop:
         """Train to the end, or on to it from `state`, and leave the model with the weights of the best step."""
         if self.state.step == 0:
             self._evaluate()
-        while self.state.step < self.steps and not self._stalled():
+        patience = self.settings.patience or math.inf  # evaluations in a row without a new best
+        while self.state.step < self.steps and self.state.evaluations_since_best < patience:
             self.take_step()
             self._after_step()
         self._log()
@@ -199,7 +200,3 @@ class TrainingLoop:
     def _log(self) -> None:
         rate = self.settings.learning_rate * self._rate_factor(self.state.step - 1)
         self.state.log(rate, partial(self.accelerator.reduce, reduction="mean"))
-
-    def _stalled(self) -> bool:
-        patience = self.settings.patience
-        return patience is not None and self.state.evaluations_since_best >= patience

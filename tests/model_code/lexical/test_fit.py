@@ -101,8 +101,10 @@ def test_scales_are_measured_before_training(tmp_path: Path) -> None:
     objective = trainer.model
     assert isinstance(objective, SemiParametricObjective)
     batch = trainer.collate(0, trainer.schedule[0])
-    spread = objective._spread(batch)
-    torch.testing.assert_close(objective.scales, spread)
+    before = objective.scales.clone()
+    assert not torch.equal(before, torch.ones_like(before))
+    objective.measure(batch)
+    torch.testing.assert_close(objective.scales, before)
 
 
 def test_what_only_dense_vectors_can_do_is_refused_when_it_is_read() -> None:

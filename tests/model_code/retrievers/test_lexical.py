@@ -151,7 +151,9 @@ def test_best_passage_is_the_one_that_scores(tmp_path: Path, folders: tuple[Path
     retriever = opened(folders)
     for text, row in zip(QUERIES, queries["E"] @ passages["E"].T, strict=True):
         own = [score for score, document in zip(row, documents, strict=True) if document == "d03"]
-        assert retriever.best_passage(text, "d03") == int(np.argmax(np.float32(own)))
+        assert retriever.best_passage_encoded(retriever.encode_queries([text]), "d03") == int(
+            np.argmax(np.float32(own))
+        )
 
 
 def test_beta_rerank_embeds_passages_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def test_trained_indexed_and_searched(tmp_path: Path, pooling: str) -> None:
     np.testing.assert_allclose([score for _, score in found], best.head(5), atol=3e-6)
     assert [document for document, _ in found] == best.head(5).index.tolist()
     two = passages[passages["document_id"] == "d03"].index
-    assert retriever.best_passage(query, "d03") == int(np.argmax(scores[two]))
+    assert retriever.best_passage_encoded(retriever.encode_queries([query]), "d03") == int(np.argmax(scores[two]))
     assert retriever.rerank([query], [["d03", "d05"]])[0][0][0] == max(("d03", "d05"), key=best.get)
 
 
