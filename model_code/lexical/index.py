@@ -70,7 +70,11 @@ class EmbeddingIndex(SparseIndex):
         entries = np.concatenate([*(ids for ids, _ in embeddings), np.empty(0, np.int64)])
         weights = np.concatenate([*(values for _, values in embeddings), np.empty(0, np.float32)]).astype(np.float32)
         passages = np.repeat(np.arange(len(embeddings), dtype=np.int32), [len(ids) for ids, _ in embeddings])
-        _require_sound(entries, weights, size)
+        largest = float(np.finfo(PRECISION).max)
+        if not np.isfinite(weights).all() or np.abs(weights).max(initial=0.0) > largest:
+            raise FreshetError(f"weights are not finite in {PRECISION}; the encoder diverged: train it again")
+        if entries.max(initial=-1) >= size:
+            raise FreshetError(f"entry {int(entries.max())} is outside the vocabulary of {size} entries")
         order = np.argsort(entries, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(entries, minlength=size))]).astype(np.int64)
         return cls(starts, passages[order], weights[order].astype(PRECISION), IdMap(document_ids))
@@ -124,14 +128,6 @@ class EmbeddingIndex(SparseIndex):
         start, end = self.starts[entry], self.starts[entry + 1]
         place = start + np.searchsorted(self.passages[start:end], passage)
         return float(self.weights[place]) if place < end and self.passages[place] == passage else 0.0
-
-
-def _require_sound(entries: np.ndarray, weights: np.ndarray, size: int) -> None:
-    largest = float(np.finfo(PRECISION).max)
-    if not np.isfinite(weights).all() or (len(weights) and float(np.abs(weights).max()) > largest):
-        raise FreshetError(f"weights are not finite in {PRECISION}; the encoder diverged: train it again")
-    if len(entries) and int(entries.max()) >= size:
-        raise FreshetError(f"entry {int(entries.max())} is outside the vocabulary of {size} entries")
 
 
 class PassagesOnTheFly:

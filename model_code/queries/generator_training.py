@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, judged, judged_corpus, load_corpus
@@ -81,9 +82,7 @@ class PairTokens:
             for sections, q in zip(sections_by_document, queries, strict=True)
         ]
         padded = self.tokenizer.pad({"input_ids": chosen}, return_tensors="pt")
-        labels = torch.full((len(queries), max(map(len, queries))), IGNORED)
-        for row, query in enumerate(queries):
-            labels[row, : len(query)] = torch.tensor(query)
+        labels = pad_sequence([torch.tensor(query) for query in queries], batch_first=True, padding_value=IGNORED)
         return {"input_ids": padded["input_ids"], "attention_mask": padded["attention_mask"], "labels": labels}
 
     def _query(self, text: str) -> list[int]:

@@ -93,16 +93,6 @@ class SiblingNegatives(Negatives):
         return drawn
 
 
-def best_unknown(scores: np.ndarray, passages: np.ndarray, known: np.ndarray, depth: int) -> np.ndarray:
-    """Positions in `passages` (n,) of the `depth` best ones, best first, once the known ones are left out.
-
-    >>> best_unknown(np.array([.9, .8, .7, .8]), np.array([4, 3, 2, 1]), known=np.array([4]), depth=2).tolist()
-    [3, 1]
-    """
-    unknown = np.flatnonzero(~np.isin(passages, known))
-    return unknown[np.lexsort((passages[unknown], -scores[unknown]))[:depth]]
-
-
 class Bm25Negatives(Negatives):
     """The first `negatives_depth` ranks by BM25, over the very texts that the encoder sees.
 
@@ -121,9 +111,8 @@ class Bm25Negatives(Negatives):
     def _rank(self, pair: int) -> np.ndarray:
         pairs, passages = self.data.pairs, self.data.passages
         scores = self._index.scores(pairs.queries[pair])
-        matching = np.flatnonzero(scores > 0)
-        known = passages.of_all(pairs.relevant[pair])
-        return matching[best_unknown(scores[matching], matching, known, self.settings.negatives_depth)]
+        unknown = np.setdiff1d(np.flatnonzero(scores > 0), passages.of_all(pairs.relevant[pair]))
+        return unknown[np.argsort(-scores[unknown], kind="stable")[: self.settings.negatives_depth]]
 
     @cached_property
     def _index(self) -> Bm25:
