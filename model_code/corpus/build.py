@@ -91,10 +91,7 @@ def _unique(check: Callable[[Row], T], identity: Callable[[T], str]) -> Callable
 
 
 def _tables(
-    documents: list[Document],
-    queries: dict[str, SourceQuery],
-    qrels: Qrels,
-    passages: PassageSettings,
+    documents: list[Document], queries: dict[str, SourceQuery], qrels: Qrels, passages: PassageSettings
 ) -> dict[str, pd.DataFrame]:
     rows: dict[str, list[dict[str, Any]]] = {
         "documents": [

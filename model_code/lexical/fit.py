@@ -63,11 +63,7 @@ def term_pairs(queries: Views, documents: Views) -> dict[str, tuple[Tensor, Tens
 
 
 def semi_parametric_losses(
-    queries: Views,
-    documents: Views,
-    scales: Tensor,
-    relevant: Tensor | None = None,
-    allowed: Tensor | None = None,
+    queries: Views, documents: Views, scales: Tensor, relevant: Tensor | None = None, allowed: Tensor | None = None
 ) -> dict[str, Tensor]:
     """Each term's loss of each of the B pairs, both directions added, without its share: {term: (B,)}.
 
@@ -191,11 +187,7 @@ class SemiParametricObjective(nn.Module):
     """
 
     def __init__(
-        self,
-        encoder: LexicalEncoder,
-        top_k: int,
-        training: TrainingSettings,
-        hierarchy: TokenHierarchy | None = None,
+        self, encoder: LexicalEncoder, top_k: int, training: TrainingSettings, hierarchy: TokenHierarchy | None = None
     ) -> None:
         """top_k: entries of a text that learn."""
         super().__init__()

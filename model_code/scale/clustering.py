@@ -51,11 +51,7 @@ class DistributedLloyd(Lloyd):
 
 
 def compare_slice(
-    held: np.ndarray,
-    shared: tuple[np.ndarray, np.ndarray],
-    rows: np.ndarray,
-    state: dict[str, np.ndarray],
-    device: str,
+    held: np.ndarray, shared: tuple[np.ndarray, np.ndarray], rows: np.ndarray, state: dict[str, np.ndarray], device: str
 ) -> dict[str, np.ndarray]:
     """`Lloyd._compare` for a slice of n points.
 

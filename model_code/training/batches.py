@@ -114,11 +114,7 @@ class BatchSchedule:
     """
 
     def __init__(
-        self,
-        data: TrainingData,
-        settings: TrainingSettings,
-        seed: int,
-        leaves: np.ndarray | None = None,
+        self, data: TrainingData, settings: TrainingSettings, seed: int, leaves: np.ndarray | None = None
     ) -> None:
         """leaves: (N,) each passage's leaf node, for `batches: siblings`."""
         self._offset = len(data.supervised)

@@ -69,11 +69,7 @@ def make_trainer(
 
 
 def finish(
-    context: StageContext,
-    tables: TrainingTables,
-    data: TrainingData,
-    settings: TrainingSettings,
-    trainer: Trainer,
+    context: StageContext, tables: TrainingTables, data: TrainingData, settings: TrainingSettings, trainer: Trainer
 ) -> dict[str, Any]:
     """Write the training curve; the report of what a retriever was trained on and chosen by, and what came of it."""
     state = trainer.state
