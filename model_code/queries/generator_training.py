@@ -23,7 +23,13 @@ from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.progress import Progress, silent
 from model_code.queries.pseudo_queries import seed_of
-from model_code.queries.sequence_to_sequence import Loaded, load_sequence_model, require_positions, save_sequence_model
+from model_code.queries.sequence_to_sequence import (
+    Loaded,
+    load_sequence_model,
+    require_positions,
+    save_sequence_model,
+    sections_of,
+)
 from model_code.queries.settings import TRAINED_FOLDER, TRAINING_GROUP, WRITING_GROUP, GeneratorTrainingSettings
 from model_code.training.batches import PairStream
 from model_code.training.loop import TrainingLoop, TrainingState, latest_checkpoint, load_training_state
@@ -76,11 +82,8 @@ class PairTokens:
     def batch(self, pairs: Sequence[GeneratorPair]) -> dict[str, Tensor]:
         """`input_ids`, `attention_mask` (B, T) and `labels` (B, L) int64, the labels padded with `IGNORED`."""
         queries = [self._query(pair.query) for pair in pairs]
-        sections_by_document = self._sections([pair.document for pair in pairs])
-        chosen = [
-            max(sections, key=lambda s: len(set(s) & set(q)))
-            for sections, q in zip(sections_by_document, queries, strict=True)
-        ]
+        sections = sections_of(self.tokenizer, [pair.document for pair in pairs], self.section_tokens)
+        chosen = [max(own, key=lambda s: len(set(s) & set(q))) for own, q in zip(sections, queries, strict=True)]
         padded = self.tokenizer.pad({"input_ids": chosen}, return_tensors="pt")
         labels = pad_sequence([torch.tensor(query) for query in queries], batch_first=True, padding_value=IGNORED)
         return {"input_ids": padded["input_ids"], "attention_mask": padded["attention_mask"], "labels": labels}
@@ -88,15 +91,6 @@ class PairTokens:
     def _query(self, text: str) -> list[int]:
         ids = self.tokenizer(text_target=text, truncation=True, max_length=self.query_tokens)["input_ids"]
         return ids[1:] if ids[0] == self.start_token else ids
-
-    def _sections(self, documents: list[str]) -> list[list[list[int]]]:
-        encoded = self.tokenizer(
-            documents, truncation=True, max_length=self.section_tokens, return_overflowing_tokens=True
-        )
-        sections: list[list[list[int]]] = [[] for _ in documents]
-        for document, ids in zip(encoded["overflow_to_sample_mapping"], encoded["input_ids"], strict=True):
-            sections[int(document)].append(ids)
-        return sections
 
 
 METRIC = "log_likelihood"  # of held-out queries, mean per token

@@ -77,6 +77,15 @@ KIND = "sequence_to_sequence"
 CHUNK = 64  # documents per checkpoint file
 
 
+def sections_of(tokenizer: Any, documents: list[str], most: int) -> list[list[list[int]]]:
+    """The sections of each document, of at most `most` tokens, as token ids."""
+    encoded = tokenizer(documents, truncation=True, max_length=most, return_overflowing_tokens=True)
+    sections: list[list[list[int]]] = [[] for _ in documents]
+    for document, ids in zip(encoded["overflow_to_sample_mapping"], encoded["input_ids"], strict=True):
+        sections[int(document)].append(ids)
+    return sections
+
+
 class UnwrittenQuery(NamedTuple):
     """A query still to be written: which of its document's how many-th, from which section (row of token ids)."""
 
@@ -138,18 +147,12 @@ class SequenceToSequence:
         return written
 
     def _sections(self, chunk: Mapping[str, str]) -> tuple[list[list[int]], list[UnwrittenQuery]]:
-        ids, count = list(chunk), self.settings.per_document
-        encoded = self.tokenizer(
-            list(chunk.values()),
-            truncation=True,
-            max_length=self.settings.section_tokens,
-            return_overflowing_tokens=True,
-        )
-        sections: dict[int, list[int]] = {}
-        for section, document in enumerate(encoded["overflow_to_sample_mapping"]):
-            sections.setdefault(int(document), []).append(section)
-        spread = [(n, j, rows[j * len(rows) // count]) for n, rows in sections.items() for j in range(count)]
-        return encoded["input_ids"], [UnwrittenQuery(ids[n], j, section) for n, j, section in spread]
+        count, sections, drafts = self.settings.per_document, list[list[int]](), list[UnwrittenQuery]()
+        each = sections_of(self.tokenizer, list(chunk.values()), self.settings.section_tokens)
+        for document, own in zip(chunk, each, strict=True):
+            drafts += [UnwrittenQuery(document, j, len(sections) + j * len(own) // count) for j in range(count)]
+            sections += own
+        return sections, drafts
 
     @torch.no_grad()
     def _sample(self, batch: Sequence[UnwrittenQuery], sections: list[list[int]], seed: int) -> list[str]:

@@ -218,14 +218,10 @@ class Postings:
         holders = np.concatenate([np.repeat(listed, self._counts[listed]), bitmap[row]])
         return self._table[holders], np.concatenate([self._lists(raw, split), passages])
 
-    def _find(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where each token is in the table (anywhere if it is not there), and whether it is there."""
-        slots = self._table.searchsorted(tokens)
-        return slots, self._table[slots] == tokens
-
     def _sums_of_lists(self, batch: QueryBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """`sums` over raw and split lists; for the others the weights (q, b) and slots (b,) of their bitmaps."""
-        slots, known = self._find(batch.tokens)
+        slots = self._table.searchsorted(batch.tokens)
+        known = self._table[slots] == batch.tokens
         bitmap = self._is_bitmap[slots] & known
         listed = (known & ~bitmap).nonzero()[0]
         lists = self._kept_lists(slots[listed].tolist())

@@ -207,11 +207,9 @@ class Collator:
         known = [passages.of_all(documents) for documents in relevant]
         drawn = self.negatives.draw(pairs, known, np.random.default_rng([self.seed, number]))
         extra = sorted({passage for row in drawn for passage in row})
-        queries = [every.queries[pair] for pair in pairs]
-        documents = [passages.texts[passage] for passage in positives.tolist()]
-        documents += [passages.texts[passage] for passage in extra]
+        documents = [passages.texts[passage] for passage in (*positives.tolist(), *extra)]
         return TrainingBatch(
-            queries=self.query_features(queries),
+            queries=self.query_features([every.queries[pair] for pair in pairs]),
             documents=bucketed(
                 self.tokenize(self.prompts.to_documents(documents), self.settings.document_max_tokens),
                 self.batch_tokens,

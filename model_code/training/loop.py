@@ -11,7 +11,6 @@ are drawn from.
 from __future__ import annotations
 
 import math
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -120,12 +119,8 @@ def save_checkpoint(folder: Path, accelerator: Any, state: TrainingState, hierar
 
 def latest_checkpoint(folder: Path | None) -> Path | None:
     """The newest whole checkpoint in `folder`, or None."""
-    if folder is None or not folder.is_dir():
-        return None
-    checkpoints = {
-        int(match[1]): path for path in folder.iterdir() if (match := re.fullmatch(r"step-(\d+)", path.name))
-    }
-    return checkpoints[max(checkpoints)] if checkpoints else None
+    whole = () if folder is None else folder.glob("step-[0-9]*")
+    return max(whole, key=lambda path: int(path.name.removeprefix("step-")), default=None)
 
 
 def load_training_state(checkpoint: Path) -> tuple[TrainingState, Hierarchy | None]:
