@@ -37,6 +37,8 @@ from model_code.stages.evaluate import Bench
 from model_code.stages.fuse import LEAST, _weighed
 from orchestration import parameters
 
+LATER = ", late"
+PLAIN, DEFAULT = "untrained, titles, no feedback", "untrained, titles" + LATER  # what stands beside each other
 START, END = "<!-- signs -->\n", "<!-- end of signs -->\n"
 
 
@@ -77,14 +79,16 @@ class Corpus:
         for name in self.encoders:
             opened = {name: self.encoded(name), "bm25": self.bm25}
             held = {part: self.bench.held_out(own) for part, own in opened.items()}
-            settings = FusionSettings(of=(name, "bm25"), feedback=UNTRAINED.feedback if name == "untrained" else 0.0)
-            ways = [True] * (len(self.bench.judgements["dev"].queries) >= LEAST) + [False] * (name == "untrained")
-            for dev in ways:
-                bench, held_out = self.judged(dev), self.aside / "held_out"
-                for names in ([name, "bm25"], [name, "bm25", name + LATE]):
-                    fusion, _ = _weighed(bench, opened, held, settings, self.context, held_out, names)
-                    system = f"{name}, {'dev' if dev else 'titles'}{', late' * (len(names) > 2)}"
-                    yield system, self.scores(FusedSearch(held, fusion)), dict(fusion.weights)
+            feedback = UNTRAINED.feedback if name == "untrained" else 0.0
+            ways = ["dev"] * (len(self.bench.judgements["dev"].queries) >= LEAST) + ["titles"] * (name == "untrained")
+            asked = [(f"{name}, {by}{late}", by, feedback, late) for by in ways for late in ("", LATER)]
+            if "titles" in ways:
+                asked.append((PLAIN, "titles", 0.0, ""))
+            for system, by, share, late in asked:
+                names, aside = [name, "bm25", *([name + LATE] if late else [])], self.aside / "held_out"
+                settings = FusionSettings(of=(name, "bm25"), feedback=share)
+                fusion, _ = _weighed(self.judged(by == "dev"), opened, held, settings, self.context, aside, names)
+                yield system, self.scores(FusedSearch(held, fusion)), dict(fusion.weights)
 
     def scores(self, search: FusedSearch) -> np.ndarray:
         """The main metric of each test query."""
@@ -106,7 +110,8 @@ def measured(root: Path) -> dict[str, Any]:
         corpus = Corpus(root, Path(aside))
         found = {name: (values, weights) for name, values, weights in corpus.systems()}
         sizes = {name: _bytes(Path(aside) / name / "index") / len(set(corpus.ids)) for name in corpus.encoders}
-    pairs = {name: (found[f"{name}, late"][0] - found[name][0]) for name in found if f"{name}, late" in found}
+    pairs = {name: (found[name + LATER][0] - found[name][0]) for name in found if name + LATER in found}
+    pairs[PLAIN] = found[DEFAULT][0] - found[PLAIN][0]
     columns = np.column_stack(list(pairs.values()))
     low, high = bootstrap_interval(columns, 2000, 0.95, 0)
     p = holm(paired_randomisation_test(columns, 10_000, 0))
@@ -130,7 +135,7 @@ def table(result: Mapping[str, Any]) -> str:
     lines.append("|---|---|---|---|---|---|---|")
     for corpus, own in sorted(result.items()):
         for name, (gain, low, high, p) in own["gain"].items():
-            means = " | ".join(f"{own[METRIC][one]:.4f}" for one in (name, f"{name}, late"))
+            means = " | ".join(f"{own[METRIC][one]:.4f}" for one in (name, DEFAULT if name == PLAIN else name + LATER))
             size = own["bytes a document"][name.partition(",")[0]]
             change = f"{gain:+.4f} [{low:+.4f}, {high:+.4f}] | {p:.4f}"
             lines.append(f"| {corpus}, {own['test']:,} | {name} | {means} | {change} | {size:,} |")
