@@ -2,7 +2,8 @@
 
 `python -m experiments.late_interaction.signs NAME=PROJECT ...` after the stage `corpus`, and `train@hce` where `hce` is
 to be among the encoders. Each is fused with BM25 as the stage `fuse` does, once by dev queries and once as if nobody
-had judged any, by held-out titles; test is looked at once.
+had judged any, by default weights. A passage's vectors and tokens are those of the project's stage `base_index`, or
+`index@hce`, where it has run with late interaction.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from model_code.evaluation.significance import bootstrap_interval, holm, paired_
 from model_code.files import read_json, write_json, write_text
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import ALWAYS_EXACT, IndexSettings
+from model_code.index.token_signs import BITS
 from model_code.retriever import LATE
 from model_code.retrievers import bm25
 from model_code.retrievers.base import IndexedRetriever
@@ -38,7 +40,7 @@ from model_code.stages.fuse import LEAST, _weighed
 from orchestration import parameters
 
 LATER = ", late"
-PLAIN, DEFAULT = "untrained, titles, no feedback", "untrained, titles" + LATER  # what stands beside each other
+PLAIN, DEFAULT = "untrained, default, no feedback", "untrained, default" + LATER  # what stands beside each other
 START, END = "<!-- signs -->\n", "<!-- end of signs -->\n"
 
 
@@ -51,22 +53,24 @@ class Corpus:
         self.context = StageContext(root, {"corpus": root / "artifacts/corpus"}, aside, own, aside)
         self.bench, passages = Bench.load(self.context), load_corpus(root / "artifacts/corpus").passages
         self.texts = passage_texts(passages, settings.encoder.include_title)
-        self.ids, self.aside = passages["document_id"].tolist(), aside
+        self.ids, self.aside, self.sizes = passages["document_id"].tolist(), aside, dict[str, int]()
         folders = aside / "bm25" / "encoder", aside / "bm25" / "index"
         bm25.build_folders(self.texts, self.ids, settings.bm25, *folders)
         self.bm25 = open_retriever(*folders)
         trained = root / "artifacts/train/hce/encoder"
         self.encoders = {"untrained": None} | ({"hce": trained} if trained.is_dir() else {})
+        self.built = {"untrained": root / "artifacts/base_index/index", "hce": root / "artifacts/index/hce"}
 
     def encoded(self, name: str) -> IndexedRetriever:
-        """The passages by an encoder, tokens kept."""
-        settings, folder = self.context.settings["encoder"], self.aside / name
+        """The passages by an encoder, tokens kept: as the project has them, or encoded now."""
+        settings, folder, built = self.context.settings["encoder"], self.aside / name, self.built[name]
         Encoder.from_settings(settings, self.encoders[name]).save(folder / "encoder")
+        if (built / BITS).is_file():
+            return open_retriever(folder / "encoder", built)
         encoder = Encoder.load(folder / "encoder", for_search=True)
         vectors, tokens = encoder.encode_passages_with_tokens(self.texts, partial(told, name))
         exact = IndexSettings(flat_below=ALWAYS_EXACT)
-        index = DenseIndex.build(vectors, self.ids, encoder.fingerprint(), exact, tokens=tokens)
-        index.save(folder / "index")
+        DenseIndex.build(vectors, self.ids, encoder.fingerprint(), exact, tokens=tokens).save(folder / "index")
         return open_retriever(folder / "encoder", folder / "index")
 
     def judged(self, dev: bool) -> Bench:
@@ -79,15 +83,17 @@ class Corpus:
         for name in self.encoders:
             opened = {name: self.encoded(name), "bm25": self.bm25}
             held = {part: self.bench.held_out(own) for part, own in opened.items()}
+            tokens = opened[name].dense.index.tokens
+            self.sizes[name] = tokens.bits.nbytes + tokens.starts.nbytes
             feedback = UNTRAINED.feedback if name == "untrained" else 0.0
-            ways = ["dev"] * (len(self.bench.judgements["dev"].queries) >= LEAST) + ["titles"] * (name == "untrained")
+            ways = ["dev"] * (len(self.bench.judgements["dev"].queries) >= LEAST)
+            ways += ["default"] * (name == "untrained")
             asked = [(f"{name}, {by}{late}", by, feedback, late) for by in ways for late in ("", LATER)]
-            if "titles" in ways:
-                asked.append((PLAIN, "titles", 0.0, ""))
+            asked += [(PLAIN, "default", 0.0, "")] * (name == "untrained")
             for system, by, share, late in asked:
-                names, aside = [name, "bm25", *([name + LATE] if late else [])], self.aside / "held_out"
+                names = [name, "bm25", *([name + LATE] if late else [])]
                 settings = FusionSettings(of=(name, "bm25"), feedback=share)
-                fusion, _ = _weighed(self.judged(by == "dev"), opened, held, settings, self.context, aside, names)
+                fusion, _ = _weighed(self.judged(by == "dev"), opened, held, settings, names)
                 yield system, self.scores(FusedSearch(held, fusion)), dict(fusion.weights)
 
     def scores(self, search: FusedSearch) -> np.ndarray:
@@ -109,7 +115,7 @@ def measured(root: Path) -> dict[str, Any]:
     with TemporaryDirectory() as aside:
         corpus = Corpus(root, Path(aside))
         found = {name: (values, weights) for name, values, weights in corpus.systems()}
-        sizes = {name: _bytes(Path(aside) / name / "index") / len(set(corpus.ids)) for name in corpus.encoders}
+        sizes = {name: size / len(set(corpus.ids)) for name, size in corpus.sizes.items()}
     pairs = {name: (found[name + LATER][0] - found[name][0]) for name in found if name + LATER in found}
     pairs[PLAIN] = found[DEFAULT][0] - found[PLAIN][0]
     columns = np.column_stack(list(pairs.values()))
@@ -123,10 +129,6 @@ def measured(root: Path) -> dict[str, Any]:
         "weights": {name: weights for name, (_, weights) in found.items()},
         "gain": {name: [round(float(one), 4) for one in row] for name, *row in gains},
     }
-
-
-def _bytes(index: Path) -> int:
-    return sum(path.stat().st_size for path in index.glob("token_*.npy"))
 
 
 def table(result: Mapping[str, Any]) -> str:

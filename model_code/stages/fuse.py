@@ -1,8 +1,7 @@
 """Stage `fuse`, once per fusion: several finished retrievers as one, with learned weights, and evaluated.
 
-Weights are learned on dev queries that people judged. Where there are too few, documents lose their title or first
-sentence and are asked for by it, which chose about the best weight on five of five judged sets. It chooses nothing
-else: of trainings it praised what made real queries worse.
+Weights are learned on dev queries that people judged. Where there are too few, they stay as they are by default: titles
+and first sentences of documents, asked as if they were queries, chose no better (`experiments/untrained_weights`).
 
 Output: an evaluation folder like that of `evaluate`, and below `build/` the retriever that was evaluated. `variants/`
 tells the share of each part and of late interaction: the fusion without it, with weights of its own, if that is one.
@@ -15,32 +14,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from model_code.context import StageContext, leave_out, left_out
-from model_code.corpus.tables import Corpus, Judgements, load_corpus, passage_texts
+from model_code.corpus.tables import Judgements
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import Run, evaluate_run
 from model_code.evaluation.scores import VARIANTS
 from model_code.evaluation.system_evaluation import sample_queries
-from model_code.files import add_facts, hash_text
+from model_code.files import add_facts
 from model_code.retriever import LATE, Retriever
-from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment
+from model_code.retrievers.base import IndexedRetriever
 from model_code.retrievers.fused import FusedSearch, Fusion, Scale, build_folders, leaving_out
 from model_code.retrievers.kinds import PRECISION, open_retriever
 from model_code.retrievers.settings import FusionSettings
-from model_code.stages.evaluate import Bench, HeldOut
-from model_code.words import first_sentence, words
+from model_code.stages.evaluate import Bench
 
 BUILD = "build"  # in an evaluation folder: the retriever, where no other stage leaves one
 GRID = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0)
-SHARED = {"dense": 1.0, "words": 3.0, "late": 1.0}  # what parts of a kind weigh together, until that is learned
+SHARED = {"dense": 1.0, "words": 5.0, "late": 1.0}  # what parts of a kind weigh together, until that is learned
 LEAST, MOST = 30, 1000  # queries that weights are learned from
-SHORTEST = 2  # words of a title that asks for its document
-TITLES = "titles"  # who judged, where nobody did
 Folders = tuple[Path, Path]  # of an encoder and an index
 
 
@@ -71,11 +66,10 @@ def fuse(
     names = [*settings.weights] or [*settings.of, *late]
     if missing := [own for own in names if own.endswith(LATE) and own not in late]:
         raise FreshetError(f"fusions.{name} weighs {missing[0]}, but that part's index keeps no tokens; leave it out")
-    with TemporaryDirectory() as aside:  # where documents without their titles are indexed, once for all
-        weigh = partial(_weighed, bench, opened, judged, settings, context, Path(aside))
-        fusion, learned_by = weigh(names)
-        left = leaving_out(list(fusion.weights)) if bench.settings.variants else {}
-        others = {f"without_{part}": weigh(rest)[0] for part, rest in left.items()}
+    weigh = partial(_weighed, bench, opened, judged, settings)
+    fusion, learned_by = weigh(names)
+    left = leaving_out(list(fusion.weights)) if bench.settings.variants else {}
+    others = {f"without_{part}": weigh(rest)[0] for part, rest in left.items()}
     encoder, index = output / BUILD / "encoder", output / BUILD / "index"
     build_folders(parts, fusion, encoder, index)
     add_facts(index, {PRECISION: context.settings["encoder"].precision})
@@ -93,67 +87,26 @@ def _weighed(
     opened: Mapping[str, IndexedRetriever],
     judged: Mapping[str, Retriever],
     settings: FusionSettings,
-    context: StageContext,
-    aside: Path,
     names: Sequence[str],
 ) -> tuple[Fusion, str | None]:
-    """The fusion of `names`, and who taught it its weights: the settings, dev queries, or else held-out titles."""
+    """The fusion of `names`, and who taught it its weights; None: they are the settings' or the default ones."""
     dense = {part: own.dense for part, own in opened.items() if part in names and own.dense is not None}
     scales = {part: Scale.of(own.index.vectors) for part, own in dense.items()}
     given = {name: settings.weights.get(name, 0.0) for name in names}
     weights = given if any(given.values()) else default_weights(names, scales)
     fusion = Fusion(weights, scales, settings.depth, settings.feedback)
-    dev, metric = bench.judgements["dev"], bench.settings.main_metric
-    if settings.weights:
+    dev = bench.judgements["dev"]
+    if settings.weights or dev.source != "qrels" or len(dev.queries) < LEAST:
         return fusion, None
-    if dev.source == "qrels" and len(dev.queries) >= LEAST:  # a weight from 30 is nearly as good as from all
-        return learn_weights(FusedSearch(judged, fusion), sample_queries(dev, MOST), metric), dev.source
-    corpus = load_corpus(context.inputs["corpus"])
-    titles, passages = held_out_titles(corpus, context.settings["encoder"].include_title)
-    if len(titles.queries) < LEAST:
-        return fusion, None
-    held_out = HeldOut(passages, frozenset(), aside)
-    parts = {name: held_out.over([Segment(opened[name], bench.documents)]) for name in fusion.parts}
-    return learn_weights(FusedSearch(parts, fusion), titles, metric), titles.source
-
-
-def held_out_titles(corpus: Corpus, include_title: bool) -> tuple[Judgements, NewPassages]:
-    """At most `MOST` documents as the answers to their titles, by hash of the id, and their passages without these.
-
-    Where a title is short or not the document's alone, it is the first sentence. A document that has nothing else is
-    left out.
-    """
-    rows = corpus.passages.sort_values(["document_id", "ordinal"])
-    by_document = dict(iter(rows.groupby("document_id", sort=False)))
-    times = Counter(own["title"].iloc[0].casefold() for own in by_document.values())
-    queries: dict[str, str] = {}
-    texts: list[str] = []
-    documents: list[str] = []
-    for document in sorted(by_document, key=lambda name: hash_text(f"title {name}")):
-        own = by_document[document].copy()
-        query = own["title"].iloc[0]
-        if times[query.casefold()] == 1 and len(words(query)) >= SHORTEST:
-            own["title"], start = "", own["text"].iloc[0]
-            if start.casefold().startswith(query.casefold()):
-                own["text"] = [start[len(query) :], *own["text"].iloc[1:]]
-        else:
-            query, rest = first_sentence(own["text"].iloc[0])
-            own["text"] = [rest, *own["text"].iloc[1:]]
-        if len(words(query)) >= SHORTEST and own["text"].str.strip().any():
-            queries[document] = query
-            texts += passage_texts(own, include_title)
-            documents += own["document_id"].tolist()
-        if len(queries) == MOST:
-            break
-    answers = {document: {document: 1} for document in queries}
-    return Judgements(queries, answers, TITLES), NewPassages(texts, documents)
+    queries = sample_queries(dev, MOST)  # a weight from 30 is nearly as good as from all
+    return learn_weights(FusedSearch(judged, fusion), queries, bench.settings.main_metric), dev.source
 
 
 def default_weights(names: Sequence[str], scales: Mapping[str, Scale]) -> dict[str, float]:
     """What dense parts, parts that match words, and late interaction weigh together, shared by those that there are.
 
     >>> default_weights(("hce", "bm25", "hce.late"), {"hce": None})
-    {'hce': 1.0, 'bm25': 3.0, 'hce.late': 1.0}
+    {'hce': 1.0, 'bm25': 5.0, 'hce.late': 1.0}
     """
     kinds = {name: "dense" if name in scales else "late" if name.endswith(LATE) else "words" for name in names}
     shared = Counter(kinds.values())
@@ -164,15 +117,13 @@ def learn_weights(search: FusedSearch, dev: Judgements, metric: str) -> Fusion:
     """The fusion whose weights, of a small grid, give the highest mean of `metric` on judged queries.
 
     The first part keeps its weight, and the others are tried one after the other, twice where there are several. Late
-    interaction begins at 0, moves where that gains more than its standard error, and is left out if it stays there. By
-    titles it keeps its weight: on tldr they chose a twelfth of what serves people's queries.
+    interaction begins at 0, moves where that gains more than its standard error, and is left out if it stays there.
     """
     queries = search.encode_queries(list(dev.queries.values()))
     scores = search.part_scores(queries, queries.candidates)
     scored, weights = list(zip(dev.queries, queries.candidates, scores, strict=True)), dict(search.fusion.weights)
-    late = [name for name in weights if name.endswith(LATE)]
-    parts = [name for name in list(weights)[1:] if dev.source != TITLES or name not in late]
-    weights |= {name: 0.0 for name in late if name in parts}
+    late, parts = [name for name in weights if name.endswith(LATE)], list(weights)[1:]
+    weights |= dict.fromkeys(late, 0.0)
     for part in parts * min(2, len(parts)):
         tried = {weight: _values(scored, weights | {part: weight}, dev, metric) for weight in {*GRID, weights[part]}}
         means = {weight: round(float(values.mean()), 4) for weight, values in tried.items()}

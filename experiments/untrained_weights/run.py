@@ -1,0 +1,136 @@
+"""Which weights an untrained fusion should have where nobody judged: `result.json` and the table of `README.md`.
+
+`python -m experiments.untrained_weights.run NAME=PROJECT ...` after the stage `base_index`. BM25's weight is varied
+beside an encoder as it comes, late interaction and feedback. Queries are the dev ones that people judged, or the train
+ones where those are few; and, as if nobody had judged any, documents' titles and first sentences.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from experiments.tables import measure_projects
+from model_code.context import StageContext
+from model_code.corpus.tables import Corpus, Judgements, judged, load_corpus, passage_texts
+from model_code.encoding.encoder import Encoder
+from model_code.evaluation.system_evaluation import sample_queries
+from model_code.files import hash_text
+from model_code.retriever import LATE, Retriever
+from model_code.retrievers import bm25
+from model_code.retrievers.base import NewPassages, Segment
+from model_code.retrievers.fused import FusedSearch, Fusion, Scale
+from model_code.retrievers.kinds import open_retriever
+from model_code.stages.baselines import UNTRAINED
+from model_code.stages.evaluate import Bench, HeldOut
+from model_code.stages.fuse import GRID, SHARED, _values
+from model_code.words import first_sentence, words
+from orchestration import parameters
+
+HERE, METRIC = Path(__file__).parent, "nDCG@10"
+JUDGED, MOST, FEW = 500, 1000, 200  # queries, documents that are asked for by titles, dev queries that are too few
+DENSE, WORDS = "zero_shot", "bm25"
+SHORTEST = 2  # words of a title that asks for its document
+SHOWN = 3.0  # a weight that a column shows, as it was the default before
+
+
+def measured(root: Path) -> dict[str, Any]:
+    """By each weight of BM25 the mean metric of people's queries and of titles."""
+    with TemporaryDirectory() as aside:
+        return _measured(root, Path(aside))
+
+
+def _measured(root: Path, aside: Path) -> dict[str, Any]:
+    settings, corpus = parameters.load(root / "params.yaml"), load_corpus(root / "artifacts" / "corpus")
+    own = {"encoder": settings.encoder, "evaluation": settings.evaluation}
+    bench = Bench.load(StageContext(root, {"corpus": root / "artifacts" / "corpus"}, aside, own, aside))
+    texts = passage_texts(corpus.passages, settings.encoder.include_title)
+    encoder, index, by_words = aside / "encoder", root / "artifacts" / "base_index" / "index", aside / "words"
+    Encoder.from_settings(settings.encoder).save(encoder)
+    ids = corpus.passages["document_id"].tolist()
+    bm25.build_folders(texts, ids, settings.bm25, by_words / "encoder", by_words / "index")
+    parts = {DENSE: open_retriever(encoder, index), WORDS: open_retriever(by_words / "encoder", by_words / "index")}
+    weights = {DENSE: SHARED["dense"], WORDS: SHARED["words"], DENSE + LATE: SHARED["late"]}
+    fusion = Fusion(weights, {DENSE: Scale.of(parts[DENSE].index.vectors)}, feedback=UNTRAINED.feedback)
+    few = len(bench.judgements["dev"].queries) < FEW
+    people = sample_queries(judged(corpus, "train") if few else bench.judgements["dev"], JUDGED)
+    titles, passages = held_out_titles(corpus, settings.encoder.include_title)
+    held = HeldOut(passages, frozenset(), aside / "titles")
+    without = {name: held.over([Segment(part, bench.documents)]) for name, part in parts.items()}
+    return {
+        "people": _by_weight({name: bench.held_out(part) for name, part in parts.items()}, fusion, people),
+        "titles": _by_weight(without, fusion, titles),
+    }
+
+
+def _by_weight(parts: Mapping[str, Retriever], fusion: Fusion, asked: Judgements) -> dict[str, Any]:
+    search = FusedSearch(parts, fusion)
+    queries = search.encode_queries(list(asked.queries.values()))
+    scores = search.part_scores(queries, queries.candidates)
+    scored = list(zip(asked.queries, queries.candidates, scores, strict=True))
+    means = {
+        weight: float(_values(scored, dict(fusion.weights) | {WORDS: weight}, asked, METRIC).mean()) for weight in GRID
+    }
+    return {"queries": len(asked.queries), METRIC: {str(weight): round(mean, 4) for weight, mean in means.items()}}
+
+
+def held_out_titles(corpus: Corpus, include_title: bool) -> tuple[Judgements, NewPassages]:
+    """At most `MOST` documents as the answers to their titles, by hash of the id, and their passages without these.
+
+    Where a title is short or not the document's alone, it is the first sentence. A document that has nothing else is
+    left out.
+    """
+    rows = corpus.passages.sort_values(["document_id", "ordinal"])
+    by_document = dict(iter(rows.groupby("document_id", sort=False)))
+    times = Counter(own["title"].iloc[0].casefold() for own in by_document.values())
+    queries: dict[str, str] = {}
+    texts: list[str] = []
+    documents: list[str] = []
+    for document in sorted(by_document, key=lambda name: hash_text(f"title {name}")):
+        own = by_document[document].copy()
+        query = own["title"].iloc[0]
+        if times[query.casefold()] == 1 and len(words(query)) >= SHORTEST:
+            own["title"], start = "", own["text"].iloc[0]
+            if start.casefold().startswith(query.casefold()):
+                own["text"] = [start[len(query) :], *own["text"].iloc[1:]]
+        else:
+            query, rest = first_sentence(own["text"].iloc[0])
+            own["text"] = [rest, *own["text"].iloc[1:]]
+        if len(words(query)) >= SHORTEST and own["text"].str.strip().any():
+            queries[document] = query
+            texts += passage_texts(own, include_title)
+            documents += own["document_id"].tolist()
+        if len(queries) == MOST:
+            break
+    answers = {document: {document: 1} for document in queries}
+    return Judgements(queries, answers, "titles"), NewPassages(texts, documents)
+
+
+def tables(result: Mapping[str, Any]) -> str:
+    """A row for each corpus: the best weight by people's queries, and what others come to by these."""
+    default = SHARED["words"]
+    lines = [
+        f"| corpus, queries | best weight | {METRIC} | by {SHOWN:g} | by the default {default:g} | by titles | gives |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    rows, losses = [], []
+    for corpus, own in sorted(result.items()):
+        people, titles = ({float(w): mean for w, mean in own[by][METRIC].items()} for by in ("people", "titles"))
+        best, chosen = (max(means, key=means.__getitem__) for means in (people, titles))
+        shown = [people[weight] for weight in (SHOWN, default, chosen)]
+        means = " | ".join(f"{mean:.4f}" for mean in (people[best], *shown[:2]))
+        rows.append(f"| {corpus}, {own['people']['queries']} | {best:g} | {means} | {chosen:g} | {shown[2]:.4f} |")
+        losses.append([one - people[best] for one in shown])
+    mean = np.mean(losses, axis=0)
+    rows.append(f"| mean loss | | | {mean[0]:+.4f} | {mean[1]:+.4f} | | {mean[2]:+.4f} |")
+    return "\n".join(lines + rows) + "\n"
+
+
+if __name__ == "__main__":
+    measure_projects(HERE, sys.argv[1:], measured, tables)
