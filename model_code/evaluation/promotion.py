@@ -127,11 +127,10 @@ def _paired_differences(
 ) -> dict[str, PairedDifference]:
     metrics = list(dict.fromkeys((settings.metric, *settings.protected)))
     missing = [metric for metric in metrics if metric not in challenger.values.columns]
-    if missing or not challenger.queries:
-        complaint = (
-            f"no scores for {', '.join(missing)}: add them to evaluation.metrics" if missing else "no judged queries"
-        )
-        raise FreshetError(f"the promotion gate has {complaint}")
+    if missing:
+        raise FreshetError(f"the promotion gate has no scores for {', '.join(missing)}: add them to evaluation.metrics")
+    if not challenger.queries:
+        raise FreshetError("the promotion gate has no judged queries")
     ours, theirs = challenger.values[metrics].to_numpy(), champion.values[metrics].to_numpy()
     low, high = bootstrap_interval(ours - theirs, settings.bootstrap_samples, 1 - 2 * settings.alpha, seed)
     p = paired_randomisation_test(ours - theirs, settings.permutations, seed)

@@ -27,10 +27,9 @@ def lead(comparison: Mapping[str, Any]) -> str:
     before = "".join(f"{limit[0].upper()}{limit[1:]}. " for limit in limits)
     if not systems:
         return before.strip()
-    best, *others = sorted(systems, key=lambda name: -systems[name][main]["value"])
-    ahead = (
-        f", {systems[best][main]['value'] - systems[others[0]][main]['value']:.3f} above {others[0]}" if others else ""
-    )
+    values = {name: metrics[main]["value"] for name, metrics in systems.items()}
+    best, *others = sorted(systems, key=lambda name: -values[name])
+    ahead = f", {values[best] - values[others[0]]:.3f} above {others[0]}" if others else ""
     return before + (
         f"{best} is the best of {len(systems)} systems: {main} {spoken(systems[best][main])}{ahead}, "
         f"on {comparison['documents']:,} documents and {comparison['queries']:,} judged {comparison['split']} queries."
