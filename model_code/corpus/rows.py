@@ -108,10 +108,8 @@ class Quarantine:
         """Quarantine a row that was read, for the reason in `unfit`."""
         record_id = row.values.get("id", row.values.get("query_id"))
         known = None if record_id is None else printable(record_id) or None
-        excerpt = printable(dict(row.values))
-        self.refused.append(
-            Malformed(row.table, row.location, unfit.reason, printable(unfit.detail, 300), excerpt, known)
-        )
+        detail, excerpt = printable(unfit.detail, 300), printable(dict(row.values))
+        self.refused.append(Malformed(row.table, row.location, unfit.reason, detail, excerpt, known))
 
     def count(self, table: Table) -> int:
         """How many rows of `table` are in quarantine."""

@@ -148,7 +148,5 @@ def judged(corpus: Corpus, split: str) -> Judgements:
 def _answers(queries: pd.DataFrame, query_ids: Collection[str]) -> dict[str, list[str]]:
     if "answers" not in queries:
         return {}
-    answered = queries[queries["query_id"].isin(list(query_ids))].dropna(subset="answers")
-    return {
-        query: json.loads(answers) for query, answers in zip(answered["query_id"], answered["answers"], strict=True)
-    }
+    rows = queries[queries["query_id"].isin(list(query_ids))].dropna(subset="answers")
+    return {query: json.loads(answers) for query, answers in zip(rows["query_id"], rows["answers"], strict=True)}

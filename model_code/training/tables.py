@@ -130,6 +130,5 @@ class TrainingTables:
             (text, {self.number[document]: relevance for document, relevance in self.dev.qrels[query].items()})
             for query, text in self.dev.queries.items()
         ]
-        return DevEvaluator(
-            self.passages, queries, settings.dev_metric, seed, settings.dev_queries, settings.dev_passages
-        )
+        most = settings.dev_queries, settings.dev_passages
+        return DevEvaluator(self.passages, queries, settings.dev_metric, seed, *most)
