@@ -45,8 +45,7 @@ ALLOWED = {
         orchestration/live/client.py:registered orchestration/live/client.py:running
         orchestration/project.py:file_lock""",
     "into memory, a pipe, or the stream of a file that `replacing` gave": """
-        model_code/evaluation/plots.py:draw model_code/lexical/index.py:_write
-        model_code/scale/encoding.py:encode_tokens_resumably.write
+        model_code/evaluation/plots.py:draw
         model_code/corpus/sources/definitions.py:""",
     "made again by whoever finds it missing or torn": """
         orchestration/guard.py:token_of

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.settings import EMBEDDED, LexicalSettings, MainSearch
 from model_code.progress import Progress, silent
 from model_code.retriever import Ranking, Retriever, Search, TokenMatch
-from model_code.scale.encoding import keep_shards
+from model_code.scale.encoding import Arrays, keep_shards
 from model_code.token_index.bags import TokenBags
 from model_code.token_index.index import SparseIndex, TokenIndex
 from model_code.token_index.postings import Sparse
@@ -337,15 +337,12 @@ def encode_resumably(
     encoder: LexicalEncoder, texts: Sequence[str], folder: Path, progress: Progress = silent
 ) -> list[Sparse]:
     """`encoder.encode(texts)`, shard by shard, each kept in `folder` once it is done: resumed or not, equal bytes."""
-    embeddings: list[Sparse] = []
-    for path in keep_shards(encoder, texts, folder, ".npz", _write, progress):
-        with np.load(path) as shard:
-            embeddings += list(zip(shard["ids"], shard["weights"], strict=True))
-    return embeddings
 
+    def arrays(found: Sequence[Sparse]) -> Arrays:
+        return {name: np.stack(part) for name, part in zip(("ids", "weights"), zip(*found, strict=True), strict=True)}
 
-def _write(stream: BinaryIO, found: Sequence[Sparse]) -> None:
-    np.savez(stream, ids=np.stack([ids for ids, _ in found]), weights=np.stack([weights for _, weights in found]))
+    shards = keep_shards(encoder, texts, folder, arrays, progress)
+    return [embedding for shard in shards for embedding in zip(shard["ids"], shard["weights"], strict=True)]
 
 
 @lru_cache(maxsize=1)

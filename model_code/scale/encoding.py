@@ -9,7 +9,7 @@ import copy
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from model_code.scale.engine import ScaleSettings
 SHARD = 2048  # texts per shard: what a kill can cost
 
 Shard = tuple[int, Sequence[str]]  # the number of its first text, and the texts
+Arrays = dict[str, np.ndarray]
 
 
 def encode_resumably(
@@ -35,54 +36,48 @@ def encode_resumably(
     (n, H), or by the method "encode_documents" (n * v, H) of an encoder that gives v vectors per text. The folder must
     belong to this encoder and these texts alone. Resumed or not, the result has the same bytes.
     """
-    files = keep_shards(encoder, texts, folder, ".npy", np.save, progress, method)
-    return np.concatenate([np.empty((0, encoder.dimension), dtype=np.float32), *map(np.load, files)])
+    shards = keep_shards(encoder, texts, folder, lambda vectors: {"vectors": vectors}, progress, method)
+    vectors = [shard["vectors"] for shard in shards]
+    return np.concatenate([np.empty((0, encoder.dimension), dtype=np.float32), *vectors])
 
 
 def encode_tokens_resumably(
     encoder: Encoder, texts: Sequence[str], folder: Path, progress: Progress = silent
 ) -> WithTokens:
     """`encoder.encode_passages_with_tokens(texts)`, otherwise as `encode_resumably`."""
-
-    def write(stream: BinaryIO, shard: WithTokens) -> None:
-        np.savez(stream, vectors=shard[0], bits=shard[1].bits, starts=shard[1].starts)
-
-    files = keep_shards(encoder, texts, folder, ".npz", write, progress, "encode_passages_with_tokens")
-    if not files:
+    method = "encode_passages_with_tokens"
+    shards = [*keep_shards(encoder, texts, folder, lambda one: {"vectors": one[0], **vars(one[1])}, progress, method)]
+    if not shards:
         return encoder.encode_passages_with_tokens([])
-    vectors, tokens = zip(*map(_read_shard, files), strict=True)
-    return np.concatenate(vectors), TokenSigns.joined(tokens)
-
-
-def _read_shard(file: Path) -> WithTokens:
-    with np.load(file) as shard:  # which keeps it open
-        return shard["vectors"], TokenSigns(shard["bits"], shard["starts"])
+    tokens = TokenSigns.joined([TokenSigns(shard["bits"], shard["starts"]) for shard in shards])
+    return np.concatenate([shard["vectors"] for shard in shards]), tokens
 
 
 def keep_shards(
     encoder: Any,
     texts: Sequence[str],
     folder: Path,
-    suffix: str,
-    write: Callable[[BinaryIO, Any], None],
+    arrays: Callable[[Any], Arrays],
     progress: Progress,
     method: str = "encode",
-) -> list[Path]:
-    """One file in `folder` per shard of `texts`, in their order; those that are missing are encoded and written.
+) -> Iterator[Arrays]:
+    """The arrays of each shard of `texts`, in their order, from a file in `folder`; missing ones are encoded first.
 
-    write: stores what the encoder's method gives for a shard.
+    arrays: of what the encoder's method gives for a shard, by name.
     """
     starts = range(0, len(texts), SHARD)
-    files = {start: folder / f"{start:012d}{suffix}" for start in starts}
+    files = {start: folder / f"{start:012d}.npz" for start in starts}
     missing = [start for start in starts if not files[start].exists()]
     done = sum(min(SHARD, len(texts) - start) for start in starts if start not in set(missing))
     shards = ((start, texts[start : start + SHARD]) for start in missing)
-    for start, vectors in encode_shards(encoder, shards, method):
+    for start, encoded in encode_shards(encoder, shards, method):
         with replacing(files[start]) as aside, aside.open("wb") as stream:
-            write(stream, vectors)
+            np.savez(stream, **arrays(encoded))
         done += min(SHARD, len(texts) - start)
         progress(done, len(texts), "passages")
-    return list(files.values())
+    for file in files.values():
+        with np.load(file) as kept:
+            yield dict(kept)
 
 
 def encode_shards(encoder: Any, shards: Iterable[Shard], method: str = "encode") -> Iterator[tuple[int, Any]]:
