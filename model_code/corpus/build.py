@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -160,7 +161,12 @@ def split_queries(given: Mapping[str, str | None], settings: QuerySplitSettings)
     >>> split_queries({"q1": "test", "q2": "dev", "q3": "train"}, QuerySplitSettings())
     {'q1': 'test', 'q2': 'dev', 'q3': 'train'}
     """
-    splits = {query: split or _split_by_share(query, settings) for query, split in given.items()}
+    names, shares = ("test", "dev", GATE, "train"), (settings.test_share, settings.dev_share, settings.gate_share)
+    ends = list(accumulate(shares))
+    splits = {
+        query: split or names[bisect_right(ends, position(query, settings.seed, "queries"))]
+        for query, split in given.items()
+    }
     trained = {query for query, split in given.items() if split == "train"}
     for name, share in (("dev", settings.dev_share), (GATE, settings.gate_share)):
         if name not in given.values():
@@ -168,15 +174,6 @@ def split_queries(given: Mapping[str, str | None], settings: QuerySplitSettings)
             splits |= dict.fromkeys(carved, name)
             trained -= carved
     return splits
-
-
-def _split_by_share(query: str, settings: QuerySplitSettings) -> str:
-    place = position(query, settings.seed, "queries")
-    if place < settings.test_share:
-        return "test"
-    if place < settings.test_share + settings.dev_share:
-        return "dev"
-    return GATE if place < settings.test_share + settings.dev_share + settings.gate_share else "train"
 
 
 MOST_RELEVANCE = 2**53  # what a file's floating-point numbers hold exactly, and a 64-bit integer, too

@@ -104,18 +104,15 @@ def _wanted(report: Report, settings: DriftSettings) -> tuple[Action, tuple[str,
     if harmed or broken:
         return "retrain", tuple(map(spoken, (*harmed, *broken, *(drifted if harmed else ()))))
     reasons = tuple(map(spoken, (*drifted, *_tripped(report, MADE))))
-    return "add", (*reasons, _harmless(harm)) if reasons else (_nothing(report, settings),)
+    if not reasons:
+        return "add", (_nothing(report, settings),)
+    last = {measure.name: measure for measure in harm}  # of the window, where there is one
+    found = f"no harm: {', '.join(map(spoken, last.values()))}"
+    return "add", (*reasons, found if last else f"harm is unknown: neither {MADE} nor {ASKED} was measured")
 
 
 def _tripped(report: Report, *names: str) -> list[Measured]:
     return [measure for measure in report.of(*names) if measure.tripped]
-
-
-def _harmless(harm: Sequence[Measured]) -> str:
-    last = {measure.name: measure for measure in harm}  # of the window, where there is one
-    if last:
-        return f"no harm: {', '.join(map(spoken, last.values()))}"
-    return f"harm is unknown: neither {MADE} nor {ASKED} was measured"
 
 
 def _nothing(report: Report, settings: DriftSettings) -> str:

@@ -116,16 +116,10 @@ def document_losses(
     """
     scores = (logit_scale * queries) @ vectors.T  # (B, n)
     if known is not None:
-        scores = scores.masked_fill(_others(known, documents, scores), -torch.inf)
+        others = torch.zeros_like(scores, dtype=torch.bool)  # by steps that no GPU has to be waited for
+        others.view(-1).index_fill_(0, known[0] * scores.shape[1] + known[1], True)
+        scores = scores.masked_fill(others.scatter_(1, documents[:, None], False), -torch.inf)
     return cross_entropy(scores, documents, reduction="none")
-
-
-def _others(known: Tensor, documents: Tensor, scores: Tensor) -> Tensor:
-    """Which documents other than its own answer each query: (B, n) bool, by steps that no GPU has to be waited for."""
-    rows, columns = known
-    others = torch.zeros_like(scores, dtype=torch.bool)
-    others.view(-1).index_fill_(0, rows * scores.shape[1] + columns, True)
-    return others.scatter_(1, documents[:, None], False)
 
 
 class DocumentObjective(Objective):

@@ -85,15 +85,11 @@ def paired_randomisation_test(differences: np.ndarray, permutations: int, seed: 
     exact = n < 63 and 2**n <= permutations
     observed = np.abs(differences.sum(axis=0))
     enough = observed - 1e-12 * np.abs(differences).sum(axis=0)  # equal sums may differ in their last bit
-    patterns = [np.arange(2**n)[:, None] >> np.arange(n) & 1] if exact else _coins(n, permutations, seed)
+    chance = np.random.default_rng([seed, n])
+    coins = (chance.integers(2, size=(rows, n), dtype=np.int8) for rows in _blocks(permutations, n))
+    patterns = [np.arange(2**n)[:, None] >> np.arange(n) & 1] if exact else coins
     reached = sum((np.abs((1.0 - 2.0 * bits) @ differences) >= enough).sum(axis=0) for bits in patterns)
     return reached / 2**n if exact else (reached + 1) / (permutations + 1)
-
-
-def _coins(n: int, permutations: int, seed: int) -> Iterator[np.ndarray]:
-    generator = np.random.default_rng([seed, n])
-    for rows in _blocks(permutations, n):
-        yield generator.integers(2, size=(rows, n), dtype=np.int8)
 
 
 def _blocks(rows: int, n: int) -> Iterator[int]:

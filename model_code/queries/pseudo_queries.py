@@ -95,14 +95,10 @@ def expanded_texts(
     return [" ".join([text, *queries.get(i, ())]) for text, i in zip(texts, document_ids, strict=True)]
 
 
-EMPTY = "empty"
-REPEATED = "repeated"
-AMBIGUOUS = "several_documents"
-REASONS = {
-    EMPTY: "no letter or digit",
-    REPEATED: "the same document has the same query already",
-    AMBIGUOUS: "another document contains it word for word, or has the same query",
-}
+EMPTY = "empty"  # no letter or digit
+REPEATED = "repeated"  # the same document has the same query already
+AMBIGUOUS = "several_documents"  # another document contains it word for word, or has the same query
+REASONS = (EMPTY, REPEATED, AMBIGUOUS)
 
 
 def normalised(text: str) -> str:

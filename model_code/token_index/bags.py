@@ -133,7 +133,8 @@ class WordCache:
             self._clear()
         numbers, ends, number = [], [], self._numbers.__getitem__
         for text in texts:
-            numbers += map(number, self._split(text))
+            whole = any(token in text for token in self._added)  # such as a literal "[MASK]", which is one token
+            numbers += map(number, [WHOLE + text] if whole else WORD.findall(text))
             ends.append(len(numbers))
         self._resolve()
         return self._pieces_of(np.array(numbers, dtype=np.int64), np.array(ends, dtype=np.int64))
@@ -141,11 +142,6 @@ class WordCache:
     def _clear(self) -> None:
         self._numbers = numbering()
         self._flat, self._starts = np.empty(0, np.int64), np.zeros(1, np.int64)  # word i: flat[starts[i]:starts[i + 1]]
-
-    def _split(self, text: str) -> list[str]:
-        if any(token in text for token in self._added):  # such as a literal "[MASK]", which is one token
-            return [WHOLE + text]
-        return WORD.findall(text)
 
     def _pieces_of(self, numbers: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         starts = self._starts[numbers]

@@ -68,14 +68,12 @@ class FolderSource:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from self._walk(path, ignored)
-            elif path.suffix.lower() not in DOCUMENT_SUFFIXES or not self._is_inside(entry):
-                self.passed_over[path.suffix.lower() or entry.name] += 1
-            else:
+                continue
+            inside = entry.is_file() and (not entry.is_symlink() or path.resolve().is_relative_to(self.folder))
+            if inside and path.suffix.lower() in DOCUMENT_SUFFIXES:
                 yield path
-
-    def _is_inside(self, entry: os.DirEntry[str]) -> bool:
-        """Whether it is a file of this folder, and no link that leads out of it."""
-        return entry.is_file() and (not entry.is_symlink() or Path(entry.path).resolve().is_relative_to(self.folder))
+            else:
+                self.passed_over[path.suffix.lower() or entry.name] += 1
 
 
 def fingerprint(path: Path) -> str:
