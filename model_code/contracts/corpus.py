@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+import pandera.pandas as pa
 
 from model_code.context import StageContext
 from model_code.contracts.rules import fail, passage_documents, require, require_files, validate
 from model_code.corpus.settings import SPLITS
 from model_code.corpus.tables import COLUMNS, NULLABLE, OPTIONAL, TABLES
 from model_code.files import read_json
-
-if TYPE_CHECKING:
-    import pandera.pandas as pa
-
 
 VOCABULARY = {
     ("queries", "split"): SPLITS,
@@ -46,8 +43,6 @@ REFERENCES = (  # every value of (table, column) is a value of (table, column)
 
 def schema(table: str) -> pa.DataFrameSchema:
     """The pandera schema of a table: exactly its columns, of their types, with the values that they may take."""
-    import pandera.pandas as pa
-
     columns = {}
     for name, kind in COLUMNS[table].items():
         nullable, required = (table, name) in NULLABLE, (table, name) not in OPTIONAL
@@ -75,8 +70,6 @@ def check_tables(tables: Mapping[str, pd.DataFrame]) -> None:
 
 
 def _checks(table: str, column: str) -> list[Any]:
-    import pandera.pandas as pa
-
     checks = []
     if (table, column) in VOCABULARY:
         checks.append(pa.Check.isin(VOCABULARY[table, column]))

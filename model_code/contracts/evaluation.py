@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pandera.pandas as pa
 
 from model_code.context import StageContext
 from model_code.contracts.models import check_sealed
@@ -22,24 +23,25 @@ from model_code.evaluation.system_evaluation import sampled
 from model_code.files import read_json
 from model_code.retrievers.fused import Fusion, leaving_out
 
-if TYPE_CHECKING:
-    import pandera.pandas as pa
-
-
 ROUNDING = 2 * 10**-DIGITS
+SCORES = pa.DataFrameSchema(
+    {
+        "query_id": pa.Column(str),
+        "split": pa.Column(str, pa.Check.isin(SPLITS)),
+        "metric": pa.Column(str),
+        "value": pa.Column("float64", pa.Check.in_range(0, WHOLE)),
+    },
+    strict=True,
+    unique=["query_id", "split", "metric"],
+    name="scores.parquet",
+)
 Known = Collection[str]
 
 
 def check_run(path: Path, system: str, queries: Known, documents: Known, depth: int) -> None:
     """Ranks from 1 without a gap, at most `depth`, scores that fall; each query and document known, none twice."""
     require(path.is_file(), f"{path.name} is missing")
-    validate(_schema(path.name, system, queries, documents, depth), read_frame(path))
-
-
-def _schema(name: str, system: str, queries: Known, documents: Known, depth: int) -> pa.DataFrameSchema:
-    import pandera.pandas as pa
-
-    return pa.DataFrameSchema(
+    schema = pa.DataFrameSchema(
         {
             "query_id": pa.Column(None, _known(queries, "a judged query")),
             "document_id": pa.Column(None, _known(documents, "a document of the corpus")),
@@ -52,13 +54,13 @@ def _schema(name: str, system: str, queries: Known, documents: Known, depth: int
             pa.Check(_scores_fall, error="scores of a query must fall from rank to rank"),
         ],
         unique=["query_id", "document_id"],
-        name=name,
+        name=path.name,
     )
+    validate(schema, read_frame(path))
 
 
 def _known(names: Known, description: str) -> pa.Check:
     """Asks each category once, not each line."""
-    import pandera.pandas as pa
 
     def known(series: pd.Series) -> pd.Series:
         return pd.Series(series.cat.categories.isin(list(names))[series.cat.codes], index=series.index)
@@ -149,7 +151,7 @@ class _Bench:
             for split, judged in self.judged.items():
                 check_run(folder / f"run.{split}.trec", system, judged.queries, self.documents, self.settings.depth)
             scores = pd.read_parquet(folder / "scores.parquet")
-            validate(_scores_schema(), scores)
+            validate(SCORES, scores)
             self._check_scores(system, read_json(folder / "metrics.json"), scores)
         except Exception as error:
             error.add_note(f"in the evaluation of {system}")
@@ -166,19 +168,6 @@ class _Bench:
             require_same(f"metrics.json, {split}: the metrics that were scored", stated[split], means)
             wrong = [name for name, mean in means.items() if abs(mean - stated[split][name]) > ROUNDING]
             require(not wrong, f"metrics.json, {split}: {', '.join(wrong)} must be the mean of the queries' scores")
-
-
-def _scores_schema() -> pa.DataFrameSchema:
-    import pandera.pandas as pa
-
-    columns = {
-        "query_id": pa.Column(str),
-        "split": pa.Column(str, pa.Check.isin(SPLITS)),
-        "metric": pa.Column(str),
-        "value": pa.Column("float64", pa.Check.in_range(0, WHOLE)),
-    }
-    key = ["query_id", "split", "metric"]
-    return pa.DataFrameSchema(columns, strict=True, unique=key, name="scores.parquet")
 
 
 def check_comparison(context: StageContext) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pandera.pandas as pa
 from safetensors import SafetensorError, safe_open
 
 from model_code.context import StageContext
@@ -166,8 +167,6 @@ def check_model(folder: Path, names: tuple[str, ...]) -> None:
 
 def check_history(path: Path) -> None:
     """Rows of rising steps, one of them with a loss, every value a finite number: what MLflow and the plots draw."""
-    import pandera.pandas as pa
-
     require_files(path.parent, [path.name])
     rows: list[Mapping[str, Any]] = read_json(path)
     table, names = pd.DataFrame(rows, columns=["step", "loss"] if not rows else None), {n for row in rows for n in row}

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import pandas as pd
+import pandera.pandas as pa
+from pandera.errors import SchemaError, SchemaErrors
 
 from model_code.errors import FreshetError
-
-if TYPE_CHECKING:
-    import pandera.pandas as pa
-
 
 ROUNDING = 1e-3  # of a unit vector's norm: half-precision encoders normalise in float32
 PIECE = 4_194_304  # numbers that are looked at in one go, so that an index larger than the memory can be checked
@@ -61,11 +59,9 @@ SHOWN_ROWS = 3
 
 def validate(schema: pa.DataFrameSchema, table: pd.DataFrame) -> None:
     """FreshetError that names the schema, the first broken rule and the first rows that break it."""
-    import pandera.errors
-
     try:
         schema.validate(table)
-    except (pandera.errors.SchemaError, pandera.errors.SchemaErrors) as error:
+    except (SchemaError, SchemaErrors) as error:
         first = getattr(error, "schema_errors", [error])[0]
     else:
         return

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 TABLES = ("documents", "passages", "queries", "qrels")
 COLUMNS: dict[str, dict[str, type]] = {
@@ -69,9 +71,6 @@ def frame(table: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 def write_table(folder: Path, table: str, rows: pd.DataFrame) -> None:
     """Write a table as Parquet with its declared types, so that an empty column has the same type as a full one."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     types = {str: pa.string(), int: pa.int64()}
     schema = pa.schema([(name, types[kind]) for name, kind in _columns(table, rows.columns).items()])
     pq.write_table(pa.Table.from_pandas(rows, schema, preserve_index=False), folder / f"{table}.parquet")

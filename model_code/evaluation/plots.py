@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from model_code.evaluation.metrics import metrics_among
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 STYLE = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so every machine draws the same letters
@@ -26,10 +27,6 @@ Estimates = Mapping[str, Mapping[str, Mapping[str, float]]]  # system -> metric 
 
 def draw(size: tuple[float, float], paint: Callable[[Figure], None]) -> bytes:
     """Let `paint` fill a figure of `size` inches, whatever the user's own settings of matplotlib are."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)

@@ -10,17 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyarrow import csv
 
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import Run
 from model_code.files import write_text
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 COLUMNS = ("query_id", "q0", "document_id", "rank", "score", "tag")
 
@@ -56,10 +55,6 @@ def read_frame(path: Path) -> pd.DataFrame:
 
     Hundreds of thousands of lines are read in a fraction of a second.
     """
-    import pandas as pd
-    import pyarrow as pa
-    from pyarrow import csv
-
     if not path.stat().st_size:  # nothing is found where nothing is asked
         return pd.DataFrame(columns=list(COLUMNS)).astype(
             dict.fromkeys(COLUMNS, "category") | {"rank": "int64", "score": "float32"}

@@ -9,6 +9,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 from scipy.sparse import csr_matrix
+from sklearn.feature_extraction.text import CountVectorizer
 
 from model_code.hierarchy.tree import Hierarchy
 from model_code.words import UNSPACED, words
@@ -52,8 +53,6 @@ def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
 
 def _presence(texts: Sequence[str]) -> tuple[csr_matrix, np.ndarray]:
     """Which passage has which word: 0 or 1 (N, V); and the words."""
-    from sklearn.feature_extraction.text import CountVectorizer
-
     vectorizer = CountVectorizer(analyzer=_words_of, binary=True, dtype=np.float64)
     try:
         return vectorizer.fit_transform(texts), vectorizer.get_feature_names_out()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutput
 
 from model_code.encoding.base_models import MACHINE_KEYS, quiet, save_tokenizer
@@ -29,8 +29,6 @@ Loaded = tuple[Any, Any]
 
 def load_sequence_model(source: str | Path, revision: str | None = None, dtype: torch.dtype = torch.float32) -> Loaded:
     """Load a folder or hub name with `AutoModelForSeq2SeqLM`, for evaluation; FreshetError if that is not possible."""
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
     try:
         with quiet():
             model = AutoModelForSeq2SeqLM.from_pretrained(source, revision=revision or "main", dtype=dtype)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
 
 from model_code.context import StageContext
 from model_code.errors import FreshetError
@@ -16,10 +20,6 @@ from model_code.hierarchy.build import build_hierarchy, unit_vectors
 from model_code.hierarchy.topics import topic_names
 from model_code.hierarchy.tree import DOCUMENT_IDS, TOPICS, Hierarchy
 from model_code.scale.clustering import make_lloyd
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.collections import PolyCollection
 
 
 def run(context: StageContext) -> dict[str, Any]:
@@ -80,9 +80,6 @@ def draw_hierarchy(tree: Hierarchy, vectors: np.ndarray, path: Path, topics: Seq
     An icicle plot: children under their parent, coloured by the mean cosine of a node's passages to its centroid.
     topics: the nodes' names, level by level, which large nodes show.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     cosines = [cosines_at(tree, level, vectors) for level in range(1, tree.depth + 1)]
     figure = Figure(figsize=(11, 5), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
@@ -96,8 +93,6 @@ def draw_hierarchy(tree: Hierarchy, vectors: np.ndarray, path: Path, topics: Seq
 def _draw_tree(
     axes: Axes, tree: Hierarchy, cosines: list[np.ndarray], topics: Sequence[Sequence[str]]
 ) -> PolyCollection:
-    from matplotlib.collections import PolyCollection
-
     total, corners, outlines, means = len(tree.leaves), [], [], []
     for level in range(1, tree.depth + 1):
         sizes = tree.sizes(level)

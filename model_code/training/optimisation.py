@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, PartialState
 from torch import nn
 
 from model_code.encoding.base_models import positions
@@ -14,9 +16,6 @@ from model_code.encoding.hardware import uses_bfloat16
 from model_code.errors import SettingsError
 from model_code.settings import require
 from model_code.training.settings import TrainingSettings
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 SHORT = 128  # tokens: from 256 on the fused one is as fast, and keeps no (T, T) probabilities
 CUT_BY = ("query_max_tokens", "document_max_tokens")
@@ -126,9 +125,6 @@ def make_accelerator(device: torch.device, precision: str, accumulation: int = 1
     accumulation: batches of a step, which the processes share evenly; SettingsError if they cannot. A step's gradient
     is the mean over its batches, so it does not depend on how many processes there are.
     """
-    from accelerate import Accelerator
-    from accelerate.state import AcceleratorState, PartialState
-
     on_cpu = device.type == "cpu"
     processes = PartialState(cpu=on_cpu).num_processes
     require(

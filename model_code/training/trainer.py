@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
 from model_code.encoding.encoder import Encoder, Features, encode
@@ -246,8 +247,6 @@ class Trainer(TrainingLoop):
 
 def to_device(batch: Any, device: Any) -> Any:
     """The same batch, a tensor or any nesting of tensors, with its tensors on `device`."""
-    from accelerate.utils import send_to_device
-
     return send_to_device(batch, device, non_blocking=True)
 
 
