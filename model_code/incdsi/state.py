@@ -43,11 +43,6 @@ class IncDsiState:
     def __contains__(self, key: str) -> bool:
         return key in self._rows
 
-    @property
-    def width(self) -> int:
-        """H, the number of dimensions."""
-        return self.vectors.view.shape[1]
-
     def row(self, key: str) -> int:
         """The row of the document `key`; raises FreshetError if there is none."""
         if key not in self._rows:
@@ -91,7 +86,7 @@ class IncDsiState:
         A cheap pass in float32 that spares most of them the test in float64.
         """
         rough = self.queries.view[rows] @ vector.astype(np.float32)
-        slack = 2 * float32_error(self.width) * length(vector)  # twice: also for the addition here
+        slack = 2 * float32_error(len(vector)) * length(vector)  # twice: also for the addition here
         return rows[rough + slack * self.query_lengths.view[rows] >= scores]
 
     def _all(self) -> list[GrowingRows]:

@@ -1,8 +1,6 @@
 """Fine-tune a sequence-to-sequence model to write the queries of a document: teacher-forced cross-entropy.
 
-It learns from (document, query) pairs as token ids. Batches and learning rates are functions of the step's number, and
-there is no dropout: a run that resumes from a checkpoint takes the same steps as one that was never stopped, bit for
-bit on the same machine.
+It learns from (document, query) pairs as token ids, without dropout, and resumes as every training does (`loop.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which pairs make which batch, and the tensors that the loss reads of it.
-
-Both are pure functions of the batch's number and the seed, so training can resume anywhere.
-"""
+"""Which pairs make which batch, and the tensors that its loss reads: functions of its number and the seed alone."""
 
 from __future__ import annotations
 

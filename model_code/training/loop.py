@@ -1,11 +1,11 @@
 """The loop of every training run (steps, evaluations, the best weights at the end), and checkpoints to resume from.
 
-Whoever is trained says what a step and an evaluation are. The learning rate is a function of the step's number.
+Whoever is trained says what a step and an evaluation are. Batches and the learning rate are functions of the step's
+number: a run that resumes takes the same steps as one that was never stopped, bit for bit on the same machine.
 
 Checkpoints are folders written aside and then renamed, so that each is whole or not there. Weights of the objective,
 state of the optimiser and random states are accelerate's (`save_state`, read back with `weights_only=True`); beside
-them lie the training state, the best weights so far, a hierarchy of co-training's, and the table that hard negatives
-are drawn from.
+them lie the training state, the best weights so far, and a hierarchy of co-training's.
 """
 
 from __future__ import annotations

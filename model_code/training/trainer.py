@@ -1,9 +1,7 @@
 """The dense objective, and the training loop; mixed precision, accumulation and several devices are accelerate's.
 
-Batches are pure functions of their number (`batches.py`), and so is the learning rate of the step's: a run that resumes
-from a checkpoint takes the same steps as one that was never stopped, bit for bit on the same machine. Of n processes
-each takes every n-th batch of a step, with in-batch negatives of its own: the step's gradient is the mean over its
-batches however many processes there are.
+Of n processes each takes every n-th batch of a step, with in-batch negatives of its own: the step's gradient is the
+mean over its batches however many processes there are.
 
 Where several layers represent a document (MLR), only the contrastive loss changes: the hierarchy loss is of queries,
 which are one vector as ever, and extra negatives are documents like the others.

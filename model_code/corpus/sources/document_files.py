@@ -40,7 +40,9 @@ def read_document(path: Path, document_id: str, name: str) -> Row | Malformed:
     """
     location = f"{name}:1"
     try:
-        values = _READERS[path.suffix.lower()](_bytes(path))
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise Unfit("huge file", f"{size:,} bytes, at most {MOST_BYTES:,} are read")
+        values = _READERS[path.suffix.lower()](path.read_bytes())
         if not values["text"].strip():
             raise Unfit("empty text", "the file holds none")
     except Unfit as unfit:
@@ -53,13 +55,6 @@ def read_document(path: Path, document_id: str, name: str) -> Row | Malformed:
         place.setdefault("folder", own.parent.as_posix())
     title = values.get("title") or own.stem
     return Row("documents", location, values | {"id": document_id, "title": title})
-
-
-def _bytes(path: Path) -> bytes:
-    size = path.stat().st_size
-    if size > MOST_BYTES:
-        raise Unfit("huge file", f"{size:,} bytes, at most {MOST_BYTES:,} are read")
-    return path.read_bytes()
 
 
 def _decoded(data: bytes, charset: str | None = None) -> str:
@@ -76,25 +71,19 @@ def _decoded(data: bytes, charset: str | None = None) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _text(data: bytes) -> dict[str, Any]:
-    return {"text": _decoded(data)}
-
-
 def _markdown(data: bytes) -> dict[str, Any]:
     from markdown_it import MarkdownIt
 
     source = _decoded(data)
-    front, matter = _FRONT_MATTER.match(source), None
-    if front:
-        matter = _yaml(front[1])
-    body = source if matter is None else source[front.end() :] if front else source
-    values = _html_text(MarkdownIt("commonmark").enable("table").render(body))
-    fields = dict(matter or {})
+    front = _FRONT_MATTER.match(source)
+    matter = _yaml(front[1]) if front else None
+    body = source[front.end() :] if front and matter is not None else source
+    values, fields = _html_text(MarkdownIt("commonmark").enable("table").render(body)), matter or {}
     title, date = fields.pop("title", None), fields.pop("date", None)
     return values | {"title": str(title or values["title"]), "date": date, "fields": fields}
 
 
-def _yaml(text: str) -> Mapping[str, Any] | None:
+def _yaml(text: str) -> dict[str, Any] | None:
     """The front matter; None if the lines between two rules are no mapping, but part of the text."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
@@ -219,7 +208,7 @@ _READERS: dict[str, Callable[[bytes], dict[str, Any]]] = {
     ".markdown": _markdown,
     ".html": _html,
     ".htm": _html,
-    ".txt": _text,
+    ".txt": lambda data: {"text": _decoded(data)},
     ".rst": _restructured,
     ".pdf": _pdf,
     ".docx": _docx,
