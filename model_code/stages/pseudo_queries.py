@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -11,15 +11,15 @@ from model_code.corpus.tables import judged_corpus, load_corpus, write_table
 from model_code.queries.pseudo_queries import REASONS, InverseCloze, PseudoQuery, reasons_to_drop
 from model_code.queries.settings import TRAINED_FOLDER, PseudoQuerySettings
 
-if TYPE_CHECKING:
-    from model_code.queries.sequence_to_sequence import SequenceToSequence
-
 
 def run(context: StageContext) -> dict[str, Any]:
     """Write `pseudo_queries.parquet`; the report counts queries, by kind, and what was dropped and why."""
     corpus = judged_corpus(load_corpus(context.inputs["corpus"]))
     documents = dict(zip(corpus.documents["document_id"], corpus.documents["text"], strict=True))
-    generated = _generate(documents, context)
+    generated: list[PseudoQuery] = []
+    for kind in context.settings["pseudo_queries"].generators:
+        generator, progress = _generator(kind, context), context.progress(kind)
+        generated += generator.generate(documents, context.settings["seed"], context.checkpoints, progress)
     table = pd.DataFrame(generated, columns=list(PseudoQuery._fields), dtype=str)
     ordinal = table.groupby(["document_id", "kind"]).cumcount().astype(str)
     table["query_id"] = table["document_id"] + "~" + table["kind"] + "~" + ordinal
@@ -36,19 +36,12 @@ def run(context: StageContext) -> dict[str, Any]:
     }
 
 
-def _generate(documents: dict[str, str], context: StageContext) -> list[PseudoQuery]:
-    """The queries of all documents by each of `generators`."""
-    queries: list[PseudoQuery] = []
-    for kind in context.settings["pseudo_queries"].generators:
-        cloze = InverseCloze(kind, context.settings["pseudo_queries"].inverse_cloze)
-        generator, progress = cloze if kind == "inverse_cloze" else _model(context), context.progress(kind)
-        queries += generator.generate(documents, context.settings["seed"], context.checkpoints, progress)
-    return queries
-
-
-def _model(context: StageContext) -> SequenceToSequence:
-    from model_code.queries.sequence_to_sequence import SequenceToSequence
-
+def _generator(kind: str, context: StageContext) -> Any:
+    """What makes the queries of a kind, with `generate` as `InverseCloze` has it."""
     settings: PseudoQuerySettings = context.settings["pseudo_queries"]
+    if kind == "inverse_cloze":
+        return InverseCloze(kind, settings.inverse_cloze)
+    from model_code.queries.sequence_to_sequence import SequenceToSequence  # with torch and transformers
+
     trained = context.inputs["query_generator"] / TRAINED_FOLDER
     return SequenceToSequence.load(settings.sequence_to_sequence, trained, context.settings["encoder"].device)
