@@ -171,7 +171,7 @@ class TrialBench:
             split.new_queries,
             [number[key] for key in split.new_targets],
         )
-        self.before = Quality.of(self.ranks.reciprocal_ranks(np.zeros((0, state.width), np.float32))[0])
+        self.before = Quality.of(self.ranks.reciprocal_ranks(np.zeros((0, state.vectors.view.shape[1]), np.float32))[0])
 
     def add(self, settings: Way, order: Sequence[int] | None = None) -> list[Placed]:
         """Add all documents, in their order or in that of their numbers `order`."""
