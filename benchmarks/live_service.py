@@ -88,7 +88,7 @@ def _fused(build: Path, vectors: np.ndarray, ids: list[str], texts: Sequence[str
 
     words, made = (build / "bm25_encoder", build / "bm25_index"), (build / "fused_encoder", build / "fused_index")
     bm25.build_folders(texts, ids, Bm25Settings(), *words)
-    fusion = Fusion({"dense": 1.0, "bm25": 3.0, "dense.late": 1.0}, {"dense": Scale.of(vectors)}, feedback=feedback)
+    fusion = Fusion({"dense": 1.0, "bm25": 5.0, "dense.late": 1.0}, {"dense": Scale.of(vectors)}, feedback=feedback)
     build_folders({"dense": (build / "encoder", build / "index"), "bm25": words}, fusion, *made)
     return dict(zip(("encoder", "index"), made, strict=True))
 

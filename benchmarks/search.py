@@ -77,7 +77,7 @@ def _fused(documents: int, queries: int, k: int, rounds: int, base: str | Path) 
     vectors, _ = clustered_vectors(documents, encoder.dimension, 1)
     dense = DenseRetriever(encoder, DenseIndex.build(vectors, _ids(vectors), encoder.fingerprint()))
     bm25 = Bm25Retriever(Bm25Segment.build(texts, _ids(vectors), "english"), Bm25Settings())
-    fusion = Fusion({"dense": 1.0, "bm25": 3.0}, {"dense": Scale.of(vectors)}, feedback=0.3)
+    fusion = Fusion({"dense": 1.0, "bm25": 5.0}, {"dense": Scale.of(vectors)}, feedback=0.3)
     fused = FusedSearch({"dense": dense, "bm25": bm25}, fusion)
     asked = np.array([[" ".join(text.split()[:8])] for text in texts[:queries]])
     searches = [lambda words, found=one: found.search(words.ravel().tolist(), k) for one in (fused, dense)]

@@ -70,7 +70,8 @@ def evaluated(context: StageContext) -> list[Path]:
         context.inputs["evaluations"] / name for name in (*context.settings["retrievers"], *context.settings["fusions"])
     ]
     folders += [folder for folder in built if not left_out(folder)]
-    return [path for folder in folders for path in (folder, *sorted(folder.glob(f"{VARIANTS}/*")))]
+    variants = f"{VARIANTS}/*/metrics.json"
+    return [path.parent for folder in folders for path in (folder / "metrics.json", *sorted(folder.glob(variants)))]
 
 
 def check_comparable(systems: Sequence[SystemScores]) -> None:

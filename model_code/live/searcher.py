@@ -9,7 +9,7 @@ from functools import cached_property
 from heapq import merge
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from model_code.corpus.passages import Place, section_at
 from model_code.documents import Document
@@ -62,6 +62,11 @@ class Searcher:
         if Collection(self.live, self.generation.retriever).current() == self.generation:
             return self
         return _open(self.live, self.generation.retriever, self._parts)
+
+    def ready(self) -> Self:
+        """Itself, once what every search needs is put together, so that the first search need not wait for it."""
+        _ = self.retriever
+        return self
 
     def at(self, generation: Generation, *loaded: Part) -> Searcher:
         """A searcher of another generation of the collection that shares every part with this one; loaded: others."""

@@ -18,7 +18,7 @@ from model_code.index.id_map import IdMap
 from model_code.index.top_k import SPARE, search_kept
 from model_code.retriever import Queries, Ranking, Retriever, Search, TokenMatch
 
-SMALL = 500  # documents of a segment that is put together with others like it when a generation is opened
+SMALL = 100  # documents of a segment that is put together with others like it, for each generation anew
 
 Refine = Callable[[Sequence[str], np.ndarray, Sequence[np.ndarray]], np.ndarray]
 """(document of each row, the encoder's vectors (n, H), each row's query vectors (m, H)) -> the vectors to index (n, H).

@@ -56,7 +56,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         return self.index.scores(queries, candidates, self.fingerprint)
 
     def best_passage_encoded(self, query: np.ndarray, document_id: str) -> int:
-        """`best_passage` for a query (1, H)."""
+        """Which of the document's passages is nearest to a query (1, H)."""
         return self.index.best_passage(query[0], document_id)
 
     def vectors_of(self, document_ids: Sequence[str]) -> CandidateVectors:

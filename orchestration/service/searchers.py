@@ -95,14 +95,14 @@ class Searchers:
             raise NotFound(f"retriever {name!r} is not live (live: {known})")
         with self._lock:
             if name not in self._open:
-                self._open[name] = Searcher.open(self.live, name)
+                self._open[name] = Searcher.open(self.live, name).ready()
             return self._open[name]
 
     def _renew(self, name: str) -> None:
         """Exchange if needed. While the new generation cannot be opened, the old one serves, and `failure` says so."""
         before = self._open[name]
         try:
-            renewed = before.renewed()
+            renewed = before.renewed().ready()
         except Exception as error:  # whatever is wrong with the new one, the old one can still answer
             reason = str(error) or type(error).__name__
             if self._failures.get(name) != reason:

@@ -69,11 +69,17 @@ class FolderSource:
             if entry.is_dir(follow_symlinks=False):
                 yield from self._walk(path, ignored)
                 continue
-            inside = entry.is_file() and (not entry.is_symlink() or path.resolve().is_relative_to(self.folder))
-            if inside and path.suffix.lower() in DOCUMENT_SUFFIXES:
+            if path.suffix.lower() in DOCUMENT_SUFFIXES and self._holds(entry):
                 yield path
             else:
                 self.passed_over[path.suffix.lower() or entry.name] += 1
+
+    def _holds(self, entry: os.DirEntry[str]) -> bool:
+        """Whether it is a file of the folder, and no link that leads out of it, to itself or to nothing."""
+        try:
+            return entry.is_file() and (not entry.is_symlink() or Path(entry).resolve().is_relative_to(self.folder))
+        except OSError:  # a link in a circle: it is passed over like others that cannot be read
+            return False
 
 
 def fingerprint(path: Path) -> str:

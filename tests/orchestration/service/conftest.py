@@ -60,6 +60,9 @@ class FakeSearcher:
             number=self.number, retriever=retriever, manifest=manifest, folder=Path("gone")
         )
 
+    def ready(self):
+        return self
+
     def renewed(self) -> FakeSearcher:
         if self.number == len(self.live.generations) - 1:
             return self

@@ -34,6 +34,8 @@ def notes(tmp_path):
     (tmp_path / "secret.txt").write_text("no")
     (tmp_path / "notes/link.txt").symlink_to(tmp_path / "secret.txt")
     (tmp_path / "notes/loop").symlink_to(tmp_path / "notes")
+    for name in ("itself", "itself.html"):
+        (tmp_path / "notes" / name).symlink_to(name)
     return tmp_path / "notes"
 
 
@@ -44,7 +46,7 @@ def opened(notes, **settings):
 def test_documents_are_files_by_path_but_hidden_ignored_and_outer_ones(notes):
     source = opened(notes)
     assert [row.values["id"] for row in source.rows("documents")] == ["a/c.txt", "a/d.TXT", "a/kept.md", "b.md"]
-    assert source.passed_over == {".png": 1, ".txt": 1, "loop": 1}
+    assert source.passed_over == {".png": 1, ".txt": 1, "loop": 1, "itself": 1, ".html": 1}
     assert list(source.rows("queries")) == []
 
 
