@@ -2,7 +2,8 @@
 
 `python -m experiments.untrained_weights.run NAME=PROJECT ...` after the stage `base_index`. BM25's weight is varied
 beside an encoder as it comes, late interaction and feedback. Queries are the dev ones that people judged, or the train
-ones where those are few; and, as if nobody had judged any, documents' titles and first sentences.
+ones where those are few; and, as if nobody had judged any, documents' titles and first sentences. On test the fusion as
+it is by default stands beside a plain one, of encoder and BM25 without feedback.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from experiments.tables import measure_projects
 from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, Judgements, judged, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
+from model_code.evaluation.metrics import evaluate_run
+from model_code.evaluation.significance import bootstrap_interval, paired_randomisation_test
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import hash_text
 from model_code.retriever import LATE, Retriever
@@ -63,13 +66,31 @@ def _measured(root: Path, aside: Path) -> dict[str, Any]:
     titles, passages = held_out_titles(corpus, settings.encoder.include_title)
     held = HeldOut(passages, frozenset(), aside / "titles")
     without = {name: held.over([Segment(part, bench.documents)]) for name, part in parts.items()}
+    whole = {name: bench.held_out(part) for name, part in parts.items()}
+    plain = Fusion({name: weights[name] for name in parts}, fusion.scales)
     return {
-        "people": _by_weight({name: bench.held_out(part) for name, part in parts.items()}, fusion, people),
+        "people": _by_weight(whole, fusion, people),
         "titles": _by_weight(without, fusion, titles),
+        "test": _beside(bench, FusedSearch(whole, plain), FusedSearch(whole, fusion)),
     }
 
 
+def _beside(bench: Bench, plain: FusedSearch, default: FusedSearch) -> dict[str, Any]:
+    """The means of both on test, and their difference with its interval over queries and p."""
+    test, found = bench.judgements["test"], []
+    for search in (plain, default):
+        runs = dict(zip(test.queries, search.search(list(test.queries.values()), 100), strict=True))
+        scores = evaluate_run(runs, test.qrels, [METRIC])[METRIC]
+        found.append(np.array([scores[query] for query in test.queries]))
+    gains = (found[1] - found[0])[:, None]
+    low, high = bootstrap_interval(gains, 2000, 0.95, 0)
+    numbers = [*map(np.mean, found), gains.mean(), low[0], high[0], paired_randomisation_test(gains, 10_000, 0)[0]]
+    return {"queries": len(gains), "plain, default, gain, low, high, p": [round(float(one), 4) for one in numbers]}
+
+
 def _by_weight(parts: Mapping[str, Retriever], fusion: Fusion, asked: Judgements) -> dict[str, Any]:
+    if not asked.queries:
+        return {"queries": 0, METRIC: {}}
     search = FusedSearch(parts, fusion)
     queries = search.encode_queries(list(asked.queries.values()))
     scores = search.part_scores(queries, queries.candidates)
@@ -120,7 +141,7 @@ def tables(result: Mapping[str, Any]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     rows, losses = [], []
-    for corpus, own in sorted(result.items()):
+    for corpus, own in sorted((corpus, own) for corpus, own in result.items() if own["people"]["queries"]):
         people, titles = ({float(w): mean for w, mean in own[by][METRIC].items()} for by in ("people", "titles"))
         best, chosen = (max(means, key=means.__getitem__) for means in (people, titles))
         shown = [people[weight] for weight in (SHOWN, default, chosen)]
@@ -129,7 +150,19 @@ def tables(result: Mapping[str, Any]) -> str:
         losses.append([one - people[best] for one in shown])
     mean = np.mean(losses, axis=0)
     rows.append(f"| mean loss | | | {mean[0]:+.4f} | {mean[1]:+.4f} | | {mean[2]:+.4f} |")
-    return "\n".join(lines + rows) + "\n"
+    return "\n".join(lines + rows) + "\n\n" + _gains(result)
+
+
+def _gains(result: Mapping[str, Any]) -> str:
+    """On test the fusion as it is by default beside a plain one."""
+    lines = [f"| corpus, test queries | plain, {METRIC} | default | gain | p |", "|---|---|---|---|---|"]
+    gains = []
+    for corpus, own in sorted(result.items()):
+        plain, default, gain, low, high, p = own["test"]["plain, default, gain, low, high, p"]
+        change = f"{gain:+.4f} [{low:+.4f}, {high:+.4f}]"
+        lines.append(f"| {corpus}, {own['test']['queries']:,} | {plain:.4f} | {default:.4f} | {change} | {p:.4f} |")
+        gains.append(gain)
+    return "\n".join([*lines, f"| mean | | | {np.mean(gains):+.4f} | |"]) + "\n"
 
 
 if __name__ == "__main__":
