@@ -157,7 +157,7 @@ def _gains(result: Mapping[str, Any]) -> str:
     """On test the fusion as it is by default beside a plain one."""
     lines = [f"| corpus, test queries | plain, {METRIC} | default | gain | p |", "|---|---|---|---|---|"]
     gains = []
-    for corpus, own in sorted(result.items()):
+    for corpus, own in sorted((corpus, own) for corpus, own in result.items() if "test" in own):
         plain, default, gain, low, high, p = own["test"]["plain, default, gain, low, high, p"]
         change = f"{gain:+.4f} [{low:+.4f}, {high:+.4f}]"
         lines.append(f"| {corpus}, {own['test']['queries']:,} | {plain:.4f} | {default:.4f} | {change} | {p:.4f} |")

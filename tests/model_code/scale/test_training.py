@@ -44,7 +44,7 @@ def weights_after(report: dict, context: StageContext) -> tuple[torch.Tensor, di
 
 
 def test_processes_that_cannot_share_a_steps_batches_are_refused(monkeypatch):
-    monkeypatch.setattr("accelerate.state.PartialState", lambda cpu: SimpleNamespace(num_processes=2))
+    monkeypatch.setattr("model_code.training.optimisation.PartialState", lambda cpu: SimpleNamespace(num_processes=2))
     with pytest.raises(SettingsError, match="accumulation is 3, but 2 processes share the batches of a step"):
         make_accelerator(torch.device("cpu"), "float32", accumulation=3)
 
