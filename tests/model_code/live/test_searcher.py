@@ -69,6 +69,12 @@ def test_a_batch_equals_single_searches(searcher: Searcher) -> None:
     assert searcher.search_batch([], 3) == []
 
 
+def test_a_searcher_that_is_ready_has_put_its_parts_together(searcher: Searcher) -> None:
+    anew = searcher.at(searcher.generation)
+    assert "retriever" not in vars(anew)
+    assert "retriever" in vars(anew.ready())
+
+
 def test_more_hits_than_documents(searcher: Searcher) -> None:
     assert len(searcher.search("list", 100)) == len(DOCUMENTS)
 
