@@ -33,10 +33,10 @@ BM25_GENERATED = "bm25_generated"  # a baseline where a model writes queries: BM
 
 PAGE_HEAD = """# Settings
 
-Every key of `params.yaml`, made from the code by `freshet settings --markdown`; the same as a table or as JSON by
-`freshet settings --describe` and by `--json`. Each retriever is a key under `retrievers`, and may set every key of
-`training` besides its own, for itself. Unknown keys, other types, infinities and values out of bounds are refused with
-one line that names the key. `freshet run --set training.temperature=0.02` edits the file and runs what that changes.
+Every key of `params.yaml`, written by `freshet settings --markdown`. `freshet settings --describe` prints the same,
+`--json` for machines. A retriever is a key under `retrievers`, and may set every key of `training` for itself.
+`freshet run --set training.temperature=0.02` edits the file and runs what that changes.
+Unknown keys, other types, infinities and values out of bounds are refused with one line that names the key.
 """
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # of a retriever: a folder, a DVC address, part of a Dagster key
 
@@ -148,9 +148,10 @@ def reference_page() -> str:
     """The page `docs/settings.md`: `reference` as a table for each group."""
     lines = [PAGE_HEAD]
     for group, rows in groupby(reference(), key=lambda row: row.key.partition(".")[0]):
-        lines += [f"## {group}", "", "| key | type | default | bounds | what it is |", "|---|---|---|---|---|"]
+        lines += [f"## {group}", "", "| key | values | default | what it is |", "|---|---|---|---|"]
         for row in rows:
-            cells = (f"`{row.key}`", row.type, f"`{row.default}`" * bool(row.default), row.bounds, row.description)
+            values = ", ".join(filter(None, (row.type, row.bounds)))
+            cells = (f"`{row.key}`", values, f"`{row.default}`" * bool(row.default), row.description)
             lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
         lines.append("")
     return "\n".join(lines)

@@ -25,8 +25,7 @@ class ColumnSettings(Settings):
     query_text: str = Field("text", description="column of queries")
     answers: str | None = Field(
         "answers",
-        description="column of queries: a list of the strings that answer one (in CSV and TSV: JSON of one), SQuAD's "
-        '{"text": list}, or a single one; null reads none; no passage that holds one is a negative of its query',
+        description="column of queries: the strings that answer one, of which no negative holds any; null reads none",
     )
     qrel_query: str = Field("query-id", description="column of qrels")
     qrel_document: str = Field("corpus-id", description="column of qrels")
