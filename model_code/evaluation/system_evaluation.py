@@ -20,7 +20,7 @@ from model_code.evaluation.runs import write_run
 from model_code.evaluation.scores import DIGITS, SPLITS
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import write_json
-from model_code.retriever import Ranking, Search
+from model_code.retriever import Ranking, Search, best_first
 
 
 def evaluate_system(
@@ -87,4 +87,4 @@ def reciprocal_rank_fusion(rankings: Iterable[Ranking], k: int, constant: int = 
     for ranking in rankings:
         for rank, (document, _) in enumerate(ranking, start=1):
             scores[document] += 1 / (constant + rank)
-    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:k]
+    return best_first(scores.items(), k)

@@ -233,10 +233,10 @@ class Bm25(Retriever[list[Bm25Query]]):
         """
         missing = set(document_ids)
         for segment, gone, first in zip(self.segments, self.removed, self._counted.first, strict=False):
-            own = list(segment.ids.among(missing) - gone)
-            missing.difference_update(own)
-            rows, starts = segment.ids.grouped(own)
-            yield own, rows + first, starts
+            if own := list(segment.ids.among(missing) - gone):
+                missing.difference_update(own)
+                rows, starts = segment.ids.grouped(own)
+                yield own, rows + first, starts
         if missing:
             raise FreshetError(f"the index holds no document {min(missing)!r}")
 
@@ -247,13 +247,16 @@ class Bm25(Retriever[list[Bm25Query]]):
 
     def _made(self, terms: Counter[str]) -> np.ndarray:
         """Float64 sums in the order of the query's terms, so that they round alike in whatever segments."""
-        scores = [np.zeros(len(segment.ids)) for segment in self.segments]
+        rows, shares = ([[np.empty(0, kind)] for _ in self.segments] for kind in (np.int32, np.float64))
         for term, times in terms.items():
             places = [segment.postings(term) for segment in self.segments]
             idf = self._idf(places)
             for number, place in enumerate(places):
                 if place.stop > place.start:  # most terms are in few of the small segments
-                    scores[number][self.segments[number].rows[place]] += times * idf * self._weights_of(number, place)
+                    rows[number].append(self.segments[number].rows[place])
+                    shares[number].append(times * idf * self._weights_of(number, place))
+        each = zip(rows, shares, self.segments, strict=True)
+        scores = [np.bincount(*map(np.concatenate, own), len(segment.ids)) for *own, segment in each]
         for own, alive in zip(scores, self._counted.alive, strict=True):
             if not isinstance(alive, slice):
                 own[~alive] = 0

@@ -49,7 +49,8 @@ class TokenSigns:
 
     def __getitem__(self, rows: np.ndarray | slice) -> Self:
         """Those of some texts (r,), in their order."""
-        first, sizes = self.starts[:-1][rows], np.diff(self.starts)[rows]
+        first = self.starts[:-1][rows]
+        sizes = self.starts[1:][rows] - first
         starts = np.concatenate([[0], np.cumsum(sizes)])
         return type(self)(self.bits[np.repeat(first - starts[:-1], sizes) + np.arange(starts[-1])], starts)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from model_code.errors import SettingsError
-from model_code.retriever import Ranking
+from model_code.retriever import Ranking, best_first
 
 SPARE = 16  # documents fetched beyond those wanted, where some are left out
 GROUPS = 4  # per row wanted: scores are looked through in so many groups before each is compared
@@ -53,7 +53,7 @@ def top_k(
             if score > best.get(document, -inf):
                 best[document] = score
         if len(best) >= k or whole:
-            return sorted(best.items(), key=lambda item: (-item[1], item[0]))[:k]
+            return best_first(best.items(), k)
         wanted *= 2  # several passages of one document: more rows hold k documents
 
 

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,9 +16,9 @@ from model_code.errors import FreshetError
 from model_code.index.dense_index import CandidateVectors
 from model_code.index.id_map import IdMap
 from model_code.index.top_k import SPARE, search_kept
-from model_code.retriever import Queries, Ranking, Retriever, Search, TokenMatch
+from model_code.retriever import Queries, Ranking, Retriever, Search, TokenMatch, best_first
 
-SMALL = 100  # documents of a segment that is put together with others like it, for each generation anew
+TOGETHER = 500  # passages of small segments that are put together, for each generation anew: a few milliseconds
 
 Refine = Callable[[Sequence[str], np.ndarray, Sequence[np.ndarray]], np.ndarray]
 """(document of each row, the encoder's vectors (n, H), each row's query vectors (m, H)) -> the vectors to index (n, H).
@@ -176,13 +176,15 @@ class SegmentedRetriever(Retriever[Any]):
 def with_small_together(
     segments: Sequence[Segment], together: Callable[[Sequence[tuple[Any, Sequence[str]]]], IndexedRetriever]
 ) -> list[Segment]:
-    """The same documents in fewer segments: what is left of the small ones behind the first is put together in memory.
+    """The same documents in fewer segments: what is left of the smallest behind the first is put together in memory.
 
     Each segment that is searched by itself costs what some thousand passages more would cost.
     together: the named documents of several retrievers as one, nothing encoded.
     """
     first, *others = segments
-    small = [segment for segment in others if segment.rows.documents <= SMALL]
+    by_size = sorted(others, key=lambda segment: len(segment.rows))
+    sizes = accumulate(len(segment.rows) for segment in by_size)
+    small = [segment for segment, total in zip(by_size, sizes, strict=True) if total <= TOGETHER]
     if len(small) < 2:
         return list(segments)
     kept = [(segment.retriever, [name for name in segment.rows.places if name in segment]) for segment in small]
@@ -223,8 +225,4 @@ def _merged(rankings: Sequence[Sequence[Ranking]], queries: int, k: int) -> list
     """The k best of all segments' rankings, for each of the queries."""
     if len(rankings) == 1:
         return [list(ranking[:k]) for ranking in rankings[0]]
-    merged = []
-    for i in range(queries):
-        hits = [hit for own in rankings for hit in own[i]]
-        merged.append(sorted(hits, key=lambda hit: (-hit[1], hit[0]))[:k])
-    return merged
+    return [best_first(chain.from_iterable(own[i] for own in rankings), k) for i in range(queries)]
