@@ -175,7 +175,7 @@ class Bm25(Retriever[list[Bm25Query]]):
         mean = max(1, sum(int(own.sum(dtype=np.int64)) for own in lengths)) / max(1, passages)
         k1, b = self.settings.k1, self.settings.b
         norms = [k1 * (1 - b + b * segment.lengths / mean) for segment in self.segments]
-        ids = [name for segment in self.segments for name in segment.ids.document_ids]
+        ids = list(chain.from_iterable(segment.ids.document_ids for segment in self.segments))
         first = np.cumsum([0, *(len(segment.ids) for segment in self.segments)]).tolist()
         return _Counted(alive, passages, norms, ids, first)
 

@@ -75,7 +75,9 @@ class TokenSigns:
             return np.zeros(len(texts))
         words, nearest = np.ascontiguousarray(texts.bits.T), np.zeros(len(texts), np.int64)
         for token, times in Counter(map(bytes, own)).items():
-            differing = np.bitwise_count(words ^ np.frombuffer(token, np.uint64)[:, None]).sum(axis=0, dtype=np.uint16)
+            differing = np.zeros(words.shape[1], np.uint16)
+            for column, word in zip(words, np.frombuffer(token, np.uint64), strict=True):
+                differing += np.bitwise_count(column ^ word)  # a sum over an axis would cast them all first
             nearest += times * np.minimum.reduceat(differing, texts.starts[:-1]).astype(np.int64)
         return 1 - 2 * nearest / (WORD * own.size)
 
