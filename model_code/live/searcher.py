@@ -61,7 +61,7 @@ class Searcher:
         """
         if Collection(self.live, self.generation.retriever).current() == self.generation:
             return self
-        return _open(self.live, self.generation.retriever, self._parts)
+        return _open(self.live, self.generation.retriever, self.parts)
 
     def ready(self) -> Self:
         """Itself, once what every search needs is put together, so that the first search need not wait for it."""
@@ -70,10 +70,11 @@ class Searcher:
 
     def at(self, generation: Generation, *loaded: Part) -> Searcher:
         """A searcher of another generation of the collection that shares every part with this one; loaded: others."""
-        return Searcher(self.live, generation, self._parts | {part.number: part for part in loaded})
+        return Searcher(self.live, generation, self.parts | {part.number: part for part in loaded})
 
     @property
-    def _parts(self) -> dict[int, Part]:
+    def parts(self) -> dict[int, Part]:
+        """What is loaded, by its generation's number; it never changes, so that searchers and threads share it."""
         return {view.part.number: view.part for view in self.views}
 
     def search(self, text: str, k: int = 10, filters: Filters = (), explain: bool = False) -> list[Hit]:

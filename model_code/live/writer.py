@@ -213,16 +213,16 @@ class LiveWriter:
         self.max_segments = max_segments
         self.collection, self.refine = Collection(live, retriever), refine
         self._searcher: Searcher | None = None
+        self.loaded: Callable[[], dict[int, Part]] = dict  # by number, the parts that others have loaded, to share them
         self.opened: Generation | None = None  # what is changed in place of the current one: nobody searches it yet
 
     @property
     def searcher(self) -> Searcher:
-        """The generation that changes are made to, loaded; parts that were loaded before are shared."""
+        """The generation that changes are made to, loaded; parts that were loaded before, or elsewhere, are shared."""
         generation = self.opened or self.collection.current()
-        if self._searcher is None:
-            self._searcher = Searcher(self.collection.live, generation, {})
-        elif self._searcher.generation != generation:
-            self._searcher = self._searcher.at(generation)
+        if self._searcher is None or self._searcher.generation != generation:
+            own = {} if self._searcher is None else self._searcher.parts
+            self._searcher = Searcher(self.collection.live, generation, own | self.loaded())
         return self._searcher
 
     def apply(

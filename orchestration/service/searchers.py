@@ -85,6 +85,11 @@ class Searchers:
         number = self.current(name).generation.number
         return name, None if failed else number
 
+    def newest_of(self, retriever: str) -> Searcher:
+        """The searcher of the generation that is current now, opened if it has to be."""
+        self.refresh()
+        return self.current(retriever)
+
     def opened(self) -> dict[str, Searcher]:
         """The searchers that are open, by retriever."""
         return dict(self._open)

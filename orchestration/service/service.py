@@ -112,7 +112,7 @@ class Service:
         name = self.searchers.default()
         with self._making:
             if self._collection is None or self._collection.retriever != name:
-                self._collection = LiveCollection(self.project, name)
+                self._collection = LiveCollection(self.project, name, lambda: self.searchers.newest_of(name).parts)
             return self._collection
 
     def _watch(self) -> None:

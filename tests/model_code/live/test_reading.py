@@ -18,7 +18,7 @@ from model_code.documents import Document
 from model_code.live.collection import Collection, Reading, unread
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from tests.model_code.live.laws import up_to
+from tests.model_code.live.laws import rankings, up_to
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +81,30 @@ def test_readers_and_a_writer_that_collects_at_every_change(live: Path) -> None:
     assert min(done) > 0
     writer.collect_garbage(keep=1)
     assert numbers(live) == sorted(Collection(live, "r").current().needs)
+
+
+def test_readers_and_a_writer_share_what_is_loaded(live: Path) -> None:
+    reader, writer, stop, found = Searcher.open(live, "r"), LiveWriter(live, "r"), threading.Event(), []
+    writer.loaded = lambda: reader.parts
+    expected = reader.search("word1 word2", k=50)
+
+    def read() -> None:
+        while not stop.is_set():
+            found.append(reader.search("word1 word2", k=50) == expected)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for number in range(1, 11):
+        add(writer, number)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert set(found) == {True}
+    assert writer.searcher.base is reader.base
+    alone = LiveWriter(live, "r")
+    assert alone.searcher.base is not reader.base
+    assert rankings(writer) == rankings(alone)
 
 
 def test_another_process_counts_and_lets_go_when_it_ends(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def serve(project: Project, live: FakeLive, monkeypatch: pytest.MonkeyPatch):
         for name, value in ({"poll_seconds": 0.02, "retry_seconds": 0.02} | bounds).items():
             monkeypatch.setattr(*BOUNDS[name], value)
         monkeypatch.setattr(
-            service, "LiveCollection", lambda project, name: FakeCollection(lives.get(name, live), name)
+            service, "LiveCollection", lambda project, name, loaded: FakeCollection(lives.get(name, live), name)
         )
         monkeypatch.setattr(service, "live_status", lambda project, name: status_of(lives.get(name, live)))
         monkeypatch.setattr(Searcher, "open", lambda folder, name: FakeSearcher(lives.get(name, live), name))

@@ -22,20 +22,24 @@ from orchestration.cli.live import plain
 from orchestration.live.client import client_of, running
 from orchestration.live.collection import WRITER_LOCK, LiveCollection
 from orchestration.project import Project, file_lock
+from orchestration.service.service import Service
 from tests.model_code.live.conftest import RULES, make_build
 
 ROOT = Path(__file__).parents[3]
 NEW = {"_id": "str.join", "title": "str.join", "text": "Join words of a list into a string.", "package": "str"}
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory) -> Project:
-    root = tmp_path_factory.mktemp("served")
+def make_project(root: Path) -> Project:
     settings = f"{{retrievers: {{hce: {{}}}}, passages: {{words: {RULES.words}, stride: {RULES.stride}}}}}"
     (root / "params.yaml").write_text(settings)
     (root / "dvc.yaml").touch()
     make_build(root / "build").open(root)
     return Project(root)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Project:
+    return make_project(tmp_path_factory.mktemp("served"))
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +149,22 @@ def test_the_command_line_uses_it_and_prints_the_same(project, client, freshet):
     assert refused.startswith("error: no document has a field 'colour'")
     assert refused.rstrip().endswith(f"(answered by the service at {client.url})")
     assert "this project is served already at " + client.url in freshet("serve", "--port", "0")
+
+
+def test_what_searches_and_what_changes_share_one_encoder_and_one_base(tmp_path):
+    service = Service(make_project(tmp_path))
+
+    def writing():
+        return service.collection().writer.searcher
+
+    assert writing().base is service.searchers.current().base
+    service.collection().receive([NEW], "test")
+    service.collection().apply()
+    make_build(tmp_path / "other", seed=1).open(tmp_path)
+    assert writing().base is service.searchers.current().base, "another build of the same retriever"
+    make_build(tmp_path / "third", seed=2).open(tmp_path, "plain")
+    assert writing().base is service.searchers.current().base, "another retriever"
+    assert writing().generation.retriever == "plain"
 
 
 def test_it_ends_gracefully(project, process, client):
