@@ -12,6 +12,7 @@ from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
 from model_code.corpus.sources.folder import FolderSource
 from model_code.errors import FreshetError
 from model_code.files import write_text
+from orchestration import parameters
 from orchestration.pipeline import code_lock, dvc_file
 from orchestration.pipeline.dvc import in_git, initialise
 from orchestration.project import Project
@@ -41,22 +42,23 @@ def make_project(folder: Path, source: str | None = None, cwd: Path | None = Non
     """Make a project in `folder` for the documents of `source`, and say what that is.
 
     source: a folder, a file, a BEIR folder or a hub data set, as seen from `cwd`; by default the project's own folder
-    `documents`. FreshetError if there is a project already, or no such source.
+    `documents`. A `params.yaml` that lies there alone stays, and names the source. FreshetError if there is a project
+    already, or no such source, or two.
     """
     root = ((cwd or Path.cwd()) / folder).resolve()
-    for name in ("params.yaml", "dvc.yaml"):
-        if (root / name).exists():
-            raise FreshetError(f"{root / name} is there already: this folder is a project, which is left as it is")
-    path = DOCUMENTS if source is None else _path(root, source, cwd or Path.cwd())
-    settings = CorpusSettings(path=path)
-    if source is not None:
-        settings = recognised(settings, root)
-    root.mkdir(parents=True, exist_ok=True)
+    params = root / "params.yaml"
+    if (root / "dvc.yaml").exists():
+        raise FreshetError(f"{root / 'dvc.yaml'} is there already: this folder is a project, which is left as it is")
+    if params.exists():
+        settings = _stated(params, source)
+    else:
+        settings = CorpusSettings(path=DOCUMENTS if source is None else _path(root, source, cwd or Path.cwd()))
+        if source is not None:
+            settings = recognised(settings, root)
+        (root if source else root / DOCUMENTS).mkdir(parents=True, exist_ok=True)
+        path = json.dumps(settings.path, ensure_ascii=False)
+        write_text(params, PARAMS.read_text(encoding="utf-8").replace("SOURCE", path, 1))
     (root / "inbox").mkdir(exist_ok=True)
-    if source is None:
-        (root / DOCUMENTS).mkdir(exist_ok=True)
-    settings_text = PARAMS.read_text(encoding="utf-8").replace("SOURCE", json.dumps(path, ensure_ascii=False), 1)
-    write_text(root / "params.yaml", settings_text)
     dvc_file.write(root / "dvc.yaml", own_code=False)
     for name, text in FILES.items():
         if not (root / name).exists():
@@ -66,6 +68,13 @@ def make_project(folder: Path, source: str | None = None, cwd: Path | None = Non
     code_lock.write(root, new=True)
     initialise(Project(root))
     return _told(settings, root)
+
+
+def _stated(params: Path, source: str | None) -> CorpusSettings:
+    """The source that a `params.yaml` names by itself; FreshetError if another one is named."""
+    if source is not None:
+        raise FreshetError(f"{params} names a source already: leave out --from, or take that file away first")
+    return recognised(parameters.load(params).corpus, params.parent)
 
 
 def _path(root: Path, source: str, cwd: Path) -> str:
@@ -82,7 +91,7 @@ def _told(settings: CorpusSettings, root: Path) -> str:
         return f"documents: put files ({', '.join(DOCUMENT_SUFFIXES)}) into {settings.path}/"
     source = open_source(settings, root)
     if not isinstance(source, FolderSource):
-        return f"source: {settings.source}, {settings.path}"
+        return f"source: {', '.join(filter(None, (settings.source, settings.path)))}"
     files = f"source: a folder, {len(source.files):,} documents"
     others = ", ".join(f"{number:,} {kind}" for kind, number in source.passed_over.most_common(8))
     return files + (f"; passed over: {others}" if others else "")

@@ -46,6 +46,17 @@ def test_an_absent_source_makes_nothing(notes):
     assert not (notes / "search").exists()
 
 
+def test_settings_that_lie_there_alone_stay_and_name_the_source(notes):
+    (notes / "params.yaml").write_text("{corpus: {path: notes}, retrievers: {hce: {}}}  # mine")
+    with pytest.raises(FreshetError, match="params.yaml names a source already: leave out --from"):
+        make_project(".", "notes", cwd=notes)
+    assert make_project(".", cwd=notes) == "source: a folder, 1 documents"
+    assert (notes / "params.yaml").read_text().endswith("# mine")
+    assert Project.find(notes).root == notes
+    with pytest.raises(FreshetError, match="dvc.yaml is there already: this folder is a project"):
+        make_project(".", cwd=notes)
+
+
 def test_the_environment_names_the_project(notes, monkeypatch):
     make_project("search", "notes", cwd=notes)
     monkeypatch.setenv("FRESHET_PROJECT", str(notes / "search"))
