@@ -94,6 +94,14 @@ def bounds() -> dict[str, Any]:
     }
 
 
+class Line(JSONResponse):
+    """An answer that ends as a line does, so that a terminal's prompt stands below it."""
+
+    def render(self, content: Any) -> bytes:
+        """JSON and a newline."""
+        return super().render(content) + b"\n"
+
+
 class Guard:
     """An ASGI application behind a check of each request and each WebSocket handshake; a refusal is one line of 403,
     or of 401 where the token is missing.
@@ -129,7 +137,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008, "reason": reason})
         else:
             ask = {"www-authenticate": CHALLENGE} if status == 401 else None
-            await JSONResponse({"error": reason}, status, ask)(scope, receive, send)
+            await Line({"error": reason}, status, ask)(scope, receive, send)
 
     def _knows_token(self, authorization: str) -> bool:
         """Whether the header states the token, compared in a time that does not tell how much of it is right."""

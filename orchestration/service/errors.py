@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from model_code.corpus.rows import printable
 from model_code.errors import FreshetError
+from orchestration.guard import Line
 
 MOST_CHARACTERS = 1000  # of an error
 
@@ -74,7 +75,7 @@ def error(
 ) -> JSONResponse:  # fmt: skip
     """The response `{"error": message}`, with `details` beside it; of a long message, the beginning."""
     headers = {"Retry-After": str(retry_after)} if retry_after is not None else None
-    return JSONResponse({"error": printable(message, MOST_CHARACTERS)} | dict(details or {}), status, headers)
+    return Line({"error": printable(message, MOST_CHARACTERS)} | dict(details or {}), status, headers)
 
 
 async def _refused(request: Request, refused: Exception) -> JSONResponse:

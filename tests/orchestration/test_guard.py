@@ -140,6 +140,7 @@ def test_who_asks_a_door_with_a_token_has_to_know_it(authorization, status):
     answered = door.get("/", headers={"authorization": authorization} if authorization is not None else {})
     assert answered.status_code == status
     assert ("www-authenticate" in answered.headers) == (status == 401)
+    assert answered.text.endswith("\n") == (status == 401), "a line, below which the prompt of a terminal stands"
 
 
 def test_the_token_opens_nothing_to_another_site_and_no_connection_goes_past_it():

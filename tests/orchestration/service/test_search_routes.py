@@ -50,6 +50,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(serve, body, status, message
     assert answer.status_code == status
     assert message in answer.json()["error"]
     assert "\n" not in answer.json()["error"]
+    assert answer.text.endswith("}\n"), "one line"
     assert client.post("/search", json={"text": "a"}).status_code == 200
 
 
