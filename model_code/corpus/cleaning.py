@@ -179,10 +179,10 @@ def _is_answer(value: Any) -> bool:
     return is_whole(value) if isinstance(value, str) else isinstance(value, int) and not isinstance(value, bool)
 
 
-def normalised(text: str) -> str:
+def text_key(text: str) -> str:
     """The key under which two texts count as the same: compatibility forms, case and white space do not matter.
 
-    >>> normalised("The  ﬁrst\\nDocument") == normalised("the first document")
+    >>> text_key("The  ﬁrst\\nDocument") == text_key("the first document")
     True
     """
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
@@ -197,7 +197,7 @@ def merge_duplicates(documents: Iterable[Document], by: str) -> tuple[list[Docum
     merged: dict[str, str] = {}
     first: dict[str, str] = {}  # by the key of what is compared: the id of the kept document
     for document in documents:
-        key = "" if by == "none" else normalised(getattr(document, by))
+        key = "" if by == "none" else text_key(getattr(document, by))
         known = first.setdefault(key, document.document_id) if key else document.document_id
         if known == document.document_id:
             kept.append(document)

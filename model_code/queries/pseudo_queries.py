@@ -101,10 +101,10 @@ AMBIGUOUS = "several_documents"  # another document contains it word for word, o
 REASONS = (EMPTY, REPEATED, AMBIGUOUS)
 
 
-def normalised(text: str) -> str:
+def joined_words(text: str) -> str:
     """Letters and digits in lower case, joined by single spaces: texts that differ in nothing else are the same query.
 
-    >>> normalised("  Sort an *Array*, in-place!")
+    >>> joined_words("  Sort an *Array*, in-place!")
     'sort an array in place'
     """
     return " ".join(words(text.casefold()))
@@ -119,9 +119,9 @@ def reasons_to_drop(queries: Sequence[PseudoQuery], documents: Mapping[str, str]
     >>> reasons_to_drop(queries, {"d1": "Learns. Returns self.", "d2": "Fits a tree and returns self."})
     ['several_documents', None]
     """
-    texts = {i: f" {normalised(text)} " for i, text in documents.items()}
+    texts = {i: f" {joined_words(text)} " for i, text in documents.items()}
     frequency = Counter(term for text in texts.values() for term in set(text.split()))
-    normal = [(query.document_id, normalised(query.text)) for query in queries]
+    normal = [(query.document_id, joined_words(query.text)) for query in queries]
     fitting = _found_word_for_word({text for _, text in normal}, texts, frequency)
     for document_id, text in normal:
         fitting[text].add(document_id)

@@ -126,10 +126,10 @@ class TrainingData:
         return Answers(self.passages.texts, self.pairs.answers)
 
 
-def normalised(text: str) -> str:
+def squad_form(text: str) -> str:
     """In lower case, without ASCII punctuation and English articles, words apart by single blanks.
 
-    >>> normalised("The U.S.,  in 1969;\\na man's step")
+    >>> squad_form("The U.S.,  in 1969;\\na man's step")
     'us in 1969 mans step'
     """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
@@ -156,13 +156,13 @@ class Answers:
         >>> holds(0), holds(1)
         (False, True)
         """
-        wanted = [f" {words} " for answer in self.answers.get(query, ()) if (words := normalised(answer))]
+        wanted = [f" {words} " for answer in self.answers.get(query, ()) if (words := squad_form(answer))]
         if not wanted:
             return None
         return lambda passage: any(answer in self._words(passage) for answer in wanted)
 
     def _words_of(self, passage: int) -> str:
-        return f" {normalised(self.texts[passage])} "
+        return f" {squad_form(self.texts[passage])} "
 
 
 def _words(text: str) -> set[str]:

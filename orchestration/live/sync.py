@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code import corpus as reader
-from model_code.corpus.cleaning import document_of, merge_duplicates, normalised
+from model_code.corpus.cleaning import document_of, merge_duplicates, text_key
 from model_code.corpus.rows import Malformed, Quarantine, Row
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import Source, open_source, recognised
@@ -201,7 +201,7 @@ def _refusal(row: Malformed) -> dict[str, Any]:
 
 
 def _key(text: str) -> str:
-    return hash_text(normalised(text))[:32] if text else ""
+    return hash_text(text_key(text))[:32] if text else ""
 
 
 def _documents(units: Units, settings: CorpusSettings, wanted: Held, puts: set[str]) -> list[Document]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from model_code.corpus.passages import cut
-from model_code.queries.pseudo_queries import InverseCloze, normalised
+from model_code.queries.pseudo_queries import InverseCloze, joined_words
 from model_code.queries.settings import ClozeSettings
 from model_code.words import spans
 
@@ -22,4 +22,4 @@ def test_a_text_without_blanks_has_windows_spans_and_words() -> None:
     found = cloze.spans("d", CHINESE, seed=1)
     assert len(found) == 3
     assert all(span in CHINESE for span in found)
-    assert f" {normalised(found[0])} " in f" {normalised(CHINESE)} "
+    assert f" {joined_words(found[0])} " in f" {joined_words(CHINESE)} "

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from model_code.queries.pseudo_queries import AMBIGUOUS, EMPTY, REPEATED, PseudoQuery, normalised, reasons_to_drop
+from model_code.queries.pseudo_queries import AMBIGUOUS, EMPTY, REPEATED, PseudoQuery, joined_words, reasons_to_drop
 
 TEXTS = {"d1": "The quick brown fox.", "d2": "A lazy dog: the QUICK brown bear", "d3": "the cat sat"}
 
@@ -48,7 +48,7 @@ def test_equals_a_double_loop_on_random_texts():
     for n, query in enumerate(queries):
         fitting = {query.document_id}
         for document, text in documents.items():
-            if f" {normalised(query.text)} " in f" {text} ":
+            if f" {joined_words(query.text)} " in f" {text} ":
                 fitting.add(document)
         again = any((query.document_id, query.text) == (other.document_id, other.text) for other in queries[:n])
         slow.append(AMBIGUOUS if len(fitting) > 1 else REPEATED if again else None)
@@ -57,4 +57,4 @@ def test_equals_a_double_loop_on_random_texts():
 
 
 def test_normalising_keeps_letters_of_any_script():
-    assert normalised("Größe_x = ΔT; 東京") == "grösse_x δt 東 京"
+    assert joined_words("Größe_x = ΔT; 東京") == "grösse_x δt 東 京"

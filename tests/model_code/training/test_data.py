@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from model_code.training import data as module
-from model_code.training.data import Answers, Pairs, Passages, TrainingData, make_pairs, normalised
+from model_code.training.data import Answers, Pairs, Passages, TrainingData, make_pairs, squad_form
 from tests.model_code.training.example import held
 
 PIECES = ["the", "The", "a", "an", "An", "moss", "Moss", "fern", "fern's", "69,197", "69197", "U.S.", "us", "(in)",
@@ -95,7 +95,7 @@ def test_passages_hold_what_a_search_word_by_word_finds(seed: int):
 def test_texts_are_normalised_as_squad_does():
     draw = random.Random(9)
     for text in (draw_text(draw, 20) for _ in range(200)):
-        assert normalised(text) == squad_normalised(text)
+        assert squad_form(text) == squad_normalised(text)
 
 
 def test_an_answer_without_a_word_is_in_no_passage():
@@ -105,7 +105,7 @@ def test_an_answer_without_a_word_is_in_no_passage():
 
 def test_only_the_passages_asked_about_are_read_and_each_once(monkeypatch: pytest.MonkeyPatch):
     read: list[str] = []
-    monkeypatch.setattr(module, "normalised", lambda text: read.append(text) or text)
+    monkeypatch.setattr(module, "squad_form", lambda text: read.append(text) or text)
     answers = Answers([f"text {i}" for i in range(1000)], {"one": ["text 3"], "two": ["text 5"]})
     assert held(answers, ["one", "two"], [5, 3, 7]) == [[False, True, False], [True, False, False]]
     assert sorted(read) == ["text 3", "text 3", "text 5", "text 5", "text 7"]  # two of them as answers
