@@ -37,7 +37,6 @@ REFERENCES = (  # every value of (table, column) is a value of (table, column)
     ("documents", "document_id", "passages", "document_id"),
     ("qrels", "document_id", "documents", "document_id"),
     ("qrels", "query_id", "queries", "query_id"),
-    ("pseudo_queries", "document_id", "documents", "document_id"),
 )
 
 
