@@ -12,13 +12,15 @@ import numpy as np
 
 from model_code.additions.settings import AdditionSettings
 from model_code.additions.store import load_state, new_documents, of_one_vector, require_one_vector
-from model_code.documents import Change
+from model_code.corpus.passages import TextRules
+from model_code.documents import Change, Document
 from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, Status
 from model_code.incdsi.state import IncDsiState
 from model_code.ledger.events import Standing
 from model_code.live.generation import Intact
-from model_code.live.part import Part, Refined, write_segment
+from model_code.live.part import Base, Part, Refined, write_segment
 from model_code.live.writer import Applied, Guard, LiveWriter, steps
+from model_code.retrievers.base import Refine
 
 
 class RefiningWriter(LiveWriter):
@@ -83,8 +85,10 @@ class RefiningWriter(LiveWriter):
                 found[row] = added[key].vector
         return found
 
-    def _write_segment(self, folder: Path, *given: Any, **options: Any) -> Part:  # type: ignore[override]
-        part = write_segment(folder, *given, **options)
+    def _write_segment(  # type: ignore[override]
+        self, folder: Path, base: Base, puts: Sequence[Document], text: TextRules, refine: Refine | None
+    ) -> Part:
+        part = write_segment(folder, base, puts, text, refine)
         self._remembered.save(folder)
         return part
 

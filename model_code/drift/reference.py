@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
@@ -76,18 +75,25 @@ class DriftReference:
 
     @classmethod
     def build(
-        cls, vectors: np.ndarray, fingerprint: str, settings: DriftSettings, rows: np.ndarray | None = None, **rest: Any
+        cls,
+        vectors: np.ndarray,
+        fingerprint: str,
+        settings: DriftSettings,
+        rows: np.ndarray | None = None,
+        trained: int | None = None,
+        questions: Questions = Questions(),
+        note: str = "",
     ) -> DriftReference:
         """Keep `settings.reference_documents` of passages, `vectors` (N, H).
 
-        rows: those that may be kept, one per document; None: all. rest: other fields; without `trained` it is N.
+        rows: those that may be kept, one per document; None: all. trained: None: N.
         However few are kept: what they are too few for is not measured, and reports say so.
         """
         eligible = np.arange(len(vectors)) if rows is None else np.asarray(rows)
         chance = np.random.default_rng([settings.seed, len(eligible)])
         kept = eligible[np.sort(chance.permutation(len(eligible))[: settings.reference_documents])]
-        facts = {"trained": len(vectors), "fingerprint": fingerprint} | rest
-        return cls(np.ascontiguousarray(vectors[kept], np.float32), **facts)
+        number = len(vectors) if trained is None else trained
+        return cls(np.ascontiguousarray(vectors[kept], np.float32), number, fingerprint, questions, note)
 
     def save(self, folder: Path) -> None:
         """Write and seal the folder; equal references give equal bytes."""

@@ -54,7 +54,14 @@ def softmax_losses(scores: Tensor, positives: Tensor, outside: Tensor) -> Tensor
 
 
 def multi_vector_losses(
-    queries: Tensor, documents: Tensor, temperature: float, last: int, **masks: Tensor | None
+    queries: Tensor,
+    documents: Tensor,
+    temperature: float,
+    relevant: Tensor | None = None,
+    negatives: Tensor | None = None,
+    allowed: Tensor | None = None,
+    *,
+    last: int,
 ) -> Tensor:
     """MLR's equation 3, for search in all m vectors, and the way back by the last layer, added: (B,).
 
@@ -63,19 +70,27 @@ def multi_vector_losses(
         - log[ e^S(q_i, d_iL) / sum_j e^S(q_j, d_iL) ]
 
     queries: (B, H); documents: (B, m, H), unit norm per layer; row i of both is pair i.
+    relevant and allowed: as in `contrastive_losses`; negatives: (E, m, H), the extra documents.
     last: where in the m vectors the last layer's is.
-    masks: relevant and allowed as in `contrastive_losses`; negatives: (E, m, H), the extra documents.
 
     >>> queries, documents = torch.eye(2), torch.stack([torch.eye(2), torch.eye(2).flip(0)], dim=1)
     >>> multi_vector_losses(queries, documents, temperature=1.0, last=0)  # log 2, as f is 1 for both; log(1 + 1/e)
     tensor([1.0064, 1.0064])
     """
     scores = layer_scores(queries, documents, temperature)  # (B, B, m)
-    return _both_ways(queries, scores.amax(dim=2), scores[..., last], temperature, **masks)
+    return _both_ways(queries, scores.amax(dim=2), scores[..., last], temperature, relevant, negatives, allowed)
 
 
 def self_contrastive_losses(
-    queries: Tensor, documents: Tensor, temperature: float, last: int, regulariser: float, **masks: Tensor | None
+    queries: Tensor,
+    documents: Tensor,
+    temperature: float,
+    relevant: Tensor | None = None,
+    negatives: Tensor | None = None,
+    allowed: Tensor | None = None,
+    *,
+    last: int,
+    regulariser: float,
 ) -> Tensor:
     """MLR's equation 7, for search by the last layer alone, and the way back by the last layer, added: (B,).
 
@@ -97,7 +112,7 @@ def self_contrastive_losses(
     by_last = scores[..., last]
     diagonal = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
     to_documents = torch.where(diagonal, by_last, scores.amax(dim=2))
-    losses = _both_ways(queries, to_documents, by_last, temperature, **masks)
+    losses = _both_ways(queries, to_documents, by_last, temperature, relevant, negatives, allowed)
     own_layers = scores.diagonal(dim1=0, dim2=1).T  # (B, m)
     return losses + regulariser * (own_layers.logsumexp(dim=1) - own_layers[:, last])
 
@@ -113,9 +128,9 @@ def _both_ways(
     to_documents: Tensor,
     to_queries: Tensor,
     temperature: float,
-    relevant: Tensor | None = None,
-    negatives: Tensor | None = None,
-    allowed: Tensor | None = None,
+    relevant: Tensor | None,
+    negatives: Tensor | None,
+    allowed: Tensor | None,
 ) -> Tensor:
     """Rows of `to_documents` and columns of `to_queries`, both (B, B), as softmaxes with the diagonal as target.
 

@@ -10,7 +10,6 @@ which are one vector as ever, and extra negatives are documents like the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,15 +97,14 @@ class Objective(nn.Module):
         return self.encoder.layers_forward(features, self.numbers)
 
     def _contrastive(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> Tensor:
-        loss = contrastive_losses
-        if documents.ndim == 3:
-            last = self.numbers.index(self.encoder.depth)
-            loss = partial(multi_vector_losses, last=last)
-            if self.layers.pooling == "self_contrastive":
-                loss = partial(self_contrastive_losses, last=last, regulariser=self.layers.regulariser)
         positives, negatives = documents.split([len(queries), len(documents) - len(queries)])
-        masks = {"relevant": batch.relevant, "negatives": negatives, "allowed": batch.allowed}
-        return loss(queries, positives, self.settings.temperature, **masks)
+        given = queries, positives, self.settings.temperature, batch.relevant, negatives, batch.allowed
+        if documents.ndim == 2:
+            return contrastive_losses(*given)
+        last = self.numbers.index(self.encoder.depth)
+        if self.layers.pooling == "self_contrastive":
+            return self_contrastive_losses(*given, last=last, regulariser=self.layers.regulariser)
+        return multi_vector_losses(*given, last=last)
 
     def _losses(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> dict[str, Tensor]:
         contrastive = self._contrastive(queries, documents, batch)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from model_code.errors import FreshetError
@@ -66,8 +65,8 @@ def prepare(project: Project, key: str, show: Show = print, dagster_run: str | N
     plan = _plan(project, key, show)
     show(f"retrain {key}: {plan.documents:,} documents, {len(plan.new):,} of them new since the last training")
     workspace = retrain_plan.workspace_of(project, key)
-    live = partial(retrain_plan.generation_of, project, plan)
-    make_workspace(workspace, lambda folder: export(project, live(), folder))  # read once
+    # the generation may be deleted once the workspace is there
+    make_workspace(workspace, lambda folder: export(project, retrain_plan.generation_of(project, plan), folder))
     ingest.ingest(workspace)
     for address in repro.repro(workspace, dagster_run=dagster_run, name=f"retrain {key}"):
         show(f"stage {address} ran")

@@ -334,8 +334,8 @@ def expected_contrastive(pooling: str, encoder, batch) -> torch.Tensor:
     documents = encode(lambda part: encoder.layers_forward(part, (1, 2)), batch.documents)  # (B + E, 2, H)
     masks = {"relevant": batch.relevant, "negatives": documents[6:], "allowed": batch.allowed}
     if pooling == "multi_vector":
-        return multi_vector_losses(queries, documents[:6], 0.05, 1, **masks)
-    return self_contrastive_losses(queries, documents[:6], 0.05, 1, 0.4, **masks)
+        return multi_vector_losses(queries, documents[:6], 0.05, last=1, **masks)
+    return self_contrastive_losses(queries, documents[:6], 0.05, last=1, regulariser=0.4, **masks)
 
 
 @EVERY
