@@ -31,6 +31,7 @@ BASELINES = ("bm25", "zero_shot", "untrained")  # the last one is the fusion of 
 PARTS = BASELINES[:2]  # that a fusion may name beside retrievers
 BM25_GENERATED = "bm25_generated"  # a baseline where a model writes queries: BM25 over documents and their queries
 
+SIGNS = {"at least": "≥", "above": ">", "at most": "≤", "below": "<"}  # for bounds, in the page of settings
 PAGE_HEAD = """# Settings
 
 Every key of `params.yaml`, written by `freshet settings --markdown`. `freshet settings --describe` prints the same,
@@ -150,7 +151,8 @@ def reference_page() -> str:
     for group, rows in groupby(reference(), key=lambda row: row.key.partition(".")[0]):
         lines += [f"## {group}", "", "| key | values | default | what it is |", "|---|---|---|---|"]
         for row in rows:
-            values = ", ".join(filter(None, (row.type, row.bounds)))
+            bounds = re.sub("|".join(SIGNS), lambda found: SIGNS[found[0]], row.bounds)
+            values = ", ".join(filter(None, (row.type, bounds)))
             cells = (f"`{row.key}`", values, f"`{row.default}`" * bool(row.default), row.description)
             lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
         lines.append("")
