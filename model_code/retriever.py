@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from model_code.errors import FreshetError
@@ -148,15 +147,6 @@ class Retriever(ABC, Generic[Queries]):
     def explain_all(self, text: str, query: Queries, document_ids: Sequence[str]) -> list[list[TokenMatch]]:
         """The same of several documents; query: the text, encoded."""
         return [self.explain(text, document_id) for document_id in document_ids]
-
-
-def best_first(scores: Iterable[tuple[str, float]], k: int | None = None) -> Ranking:
-    """The k best of different documents with their scores, equal scores by ascending id; k None: all.
-
-    >>> best_first({"b": 0.5, "c": 0.9, "a": 0.5}.items(), k=2)
-    [('c', 0.9), ('a', 0.5)]
-    """
-    return sorted(sorted(scores), key=itemgetter(1), reverse=True)[:k]  # twice, as neither calls a function of Python
 
 
 def ranked(document_ids: Sequence[str], scores: np.ndarray, k: int | None = None) -> Ranking:

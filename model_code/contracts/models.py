@@ -69,11 +69,11 @@ def _dense(folder: Path, facts: Facts, documents: list[str]) -> None:
     sound = vectors.shape == shape and vectors.dtype == np.float32
     require(sound, f"index/vectors.npy must be {shape} float32, not {vectors.shape} {vectors.dtype}")
     require_unit("index/vectors.npy", vectors)
-    tokens = TokenSigns.load(folder)
     kept = facts["settings"]["late_interaction"] and facts["vectors_per_passage"] == 1
     rule = f"index/{BITS} must {'' if kept else 'not '}be there, by index.late_interaction"
-    require((tokens is not None) == kept, rule)
-    if tokens is not None:
+    require((folder / BITS).is_file() == kept, rule)
+    if kept:
+        tokens = TokenSigns.load(folder)
         require(tokens.bits.dtype == np.uint64, f"index/{BITS} must be uint64, not {tokens.bits.dtype}")
         rising = tokens.starts[0] == 0 and (np.diff(tokens.starts) > 0).all() and tokens.starts[-1] == len(tokens.bits)
         rule = f"index/{STARTS} must say where in {BITS} the tokens of each of {facts['passages']:,} passages are"

@@ -1,4 +1,6 @@
-"""What a source yields: rows with their place of origin, and those that are refused, kept with their reason."""
+"""What a source yields: rows with their place of origin and our names for its columns, and those that are refused,
+kept with their reason.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from model_code.corpus.settings import ColumnSettings
 from model_code.errors import FreshetError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_ID = "_id"  # the default of columns.document_id and query_id, in whose place `id` will do
+RELEVANCE = "relevance"  # our name for it, and the usual one of qrels that do not call it `score`
 Table = Literal["documents", "queries", "qrels"]
 Reason = Literal[
     "bad JSON",
@@ -57,6 +62,58 @@ class Malformed:
     detail: str
     excerpt: str
     record_id: str | None = None
+
+
+def renamed(row: Row | Malformed, columns: ColumnSettings) -> Row | Malformed:
+    """The row with our names for its columns; a document's remaining columns are gathered under `fields`.
+
+    An id may also be called `id`. A query's answers may also lie in a mapping `metadata`, as BEIR's queries.jsonl keeps
+    what is beside the text. Where no setting names the column of the relevance and `score` is missing, it is
+    `relevance`: read as 1, a 0 would count.
+    """
+    if isinstance(row, Malformed):
+        return row
+    names = columns.of(row.table)
+    if "id" in row.values and names.get("id") == _ID and _ID not in row.values:
+        names["id"] = "id"
+    values = {ours: row.values[theirs] for ours, theirs in names.items() if theirs in row.values}
+    if row.table == "qrels" and columns.relevance == ColumnSettings().relevance and RELEVANCE in row.values:
+        values.setdefault(RELEVANCE, row.values[RELEVANCE])
+    if row.table == "documents":
+        values["fields"] = {key: value for key, value in row.values.items() if key not in names.values()}
+    if "answers" in names and values.get("answers") is None:
+        beside = row.values.get("metadata")
+        if isinstance(beside, Mapping) and names["answers"] in beside:
+            values["answers"] = beside[names["answers"]]
+    return Row(row.table, row.location, values)
+
+
+def require_columns(
+    rows: Iterable[Row | Malformed], table: Table, columns: ColumnSettings, name: str, any_id: bool = False
+) -> None:
+    """Raise `FreshetError` unless each column that `columns` expects of `table` occurs in one of its rows.
+
+    rows: as they are found, under the source's own names, read only until all are seen; without any there is nothing to
+    say. name: what the error calls the table. any_id: a column `id` will do for the id, whatever the settings call it.
+    """
+    missing, held = columns.expected(table), dict[str, None]()
+    for row in rows:
+        if isinstance(row, Malformed):
+            continue
+        beside = row.values.get("metadata") if table == "queries" else None  # where a query's answers may be
+        held |= dict.fromkeys([*row.values, *(beside if isinstance(beside, Mapping) else ())])
+        called_id = any_id or (columns.of(table).get("id") == _ID and _ID not in held)
+        has_id = "id" in held and called_id
+        known = {*held, columns.of(table)["id"]} if has_id else held
+        missing = {key: column for key, column in missing.items() if column not in known}
+        if not missing:
+            return
+    if held:
+        sought = ", ".join(f"{column!r} (corpus.columns.{key})" for key, column in missing.items())
+        raise FreshetError(
+            f"{name} has no column {sought}; it has: {printable(', '.join(map(str, held)), 300)}. "
+            "Say under corpus.columns in params.yaml which column holds what"
+        )
 
 
 class Unfit(Exception):

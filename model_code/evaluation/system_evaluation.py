@@ -20,7 +20,8 @@ from model_code.evaluation.runs import write_run
 from model_code.evaluation.scores import DIGITS, SPLITS
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import write_json
-from model_code.retriever import Ranking, Search, best_first
+from model_code.index.top_k import best_first
+from model_code.retriever import Ranking, Search
 
 
 def evaluate_system(

@@ -20,8 +20,8 @@ from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json, read_manifest, replacing, seal, verify, write_text
 from model_code.index.id_map import IdMap
 from model_code.index.settings import ALWAYS_EXACT, IndexSettings
-from model_code.index.token_signs import TokenSigns
-from model_code.index.top_k import SPARE, best_passages, each_top_k, nearest, search_kept, top_k
+from model_code.index.token_signs import BITS, TokenSigns
+from model_code.index.top_k import SPARE, best_passages, nearest, search_kept, top_k
 from model_code.retriever import Ranking
 
 FORMAT, KIND = 2, "dense"
@@ -118,11 +118,10 @@ class DenseIndex:
             settled, step = np.empty(len(waiting), dtype=bool), max(1, PIECE // count)
             for start in range(0, len(waiting), step):
                 some, rows = waiting[start : start + step], candidates[start : start + step]
-                found = each_top_k(self._scores(queries[some], rows), self.ids.document_ids, k, rows)
+                scores = self._scores(queries[some], rows)
                 for i, query in enumerate(some):
-                    rankings[query] = found[i]
-                    done = count == entries or self._settled(queries[query], found[i], rows[i], k)
-                    settled[start + i] = done
+                    found = rankings[query] = top_k(scores[i], self.ids.document_ids, k, rows[i])
+                    settled[start + i] = count == entries or self._settled(queries[query], found, rows[i], k)
             waiting, count = waiting[~settled], 2 * count
         return rankings
 
@@ -208,8 +207,9 @@ class DenseIndex:
             by_row = manifest.get("entries") == BY_ROW
             approximate = _read(folder / FAISS, settings) if by_row else inverted_file(vectors, settings)
         ids = IdMap(read_json(folder / DOCUMENT_IDS))
-        per_passage, tokens = manifest["vectors_per_passage"], TokenSigns.load(folder)
-        return cls(vectors, ids, manifest["fingerprint"], settings, approximate, per_passage, tokens)
+        tokens = TokenSigns.load(folder) if (folder / BITS).is_file() else None
+        rest = manifest["vectors_per_passage"], tokens
+        return cls(vectors, ids, manifest["fingerprint"], settings, approximate, *rest)
 
     def _accepted(self, vectors: np.ndarray, fingerprint: str) -> np.ndarray:
         if fingerprint != self.fingerprint:

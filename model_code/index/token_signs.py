@@ -88,10 +88,8 @@ class TokenSigns:
                 np.save(stream, array)
 
     @classmethod
-    def load(cls, folder: Path) -> Self | None:
-        """Read what `save` wrote, bits memory-mapped; None if it wrote nothing there."""
-        if not (folder / BITS).is_file():
-            return None
+    def load(cls, folder: Path) -> Self:
+        """Read what `save` wrote, bits memory-mapped."""
         return cls(np.asarray(np.load(folder / BITS, mmap_mode="r")), np.load(folder / STARTS))
 
 

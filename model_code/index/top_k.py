@@ -5,14 +5,15 @@ Documents go by descending score, ties by ascending document id, the same for an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from model_code.errors import SettingsError
-from model_code.retriever import Ranking, best_first
+from model_code.retriever import Ranking
 
 SPARE = 16  # documents fetched beyond those wanted, where some are left out
 GROUPS = 4  # per row wanted: scores are looked through in so many groups before each is compared
@@ -57,9 +58,13 @@ def top_k(
         wanted *= 2  # several passages of one document: more rows hold k documents
 
 
-def each_top_k(scores: np.ndarray, document_ids: Sequence[str], k: int, places: np.ndarray) -> list[Ranking]:
-    """`top_k` of each row of `scores` (q, n), whose passages stand at `places` (q, n) in `document_ids`."""
-    return [top_k(own, document_ids, k, rows) for own, rows in zip(scores, places, strict=True)]
+def best_first(scores: Iterable[tuple[str, float]], k: int | None = None) -> Ranking:
+    """The k best of different documents with their scores, equal scores by ascending id; k None: all.
+
+    >>> best_first({"b": 0.5, "c": 0.9, "a": 0.5}.items(), k=2)
+    [('c', 0.9), ('a', 0.5)]
+    """
+    return sorted(sorted(scores), key=itemgetter(1), reverse=True)[:k]  # twice, as neither calls a function of Python
 
 
 def best_passages(scores: np.ndarray, starts: np.ndarray) -> np.ndarray:

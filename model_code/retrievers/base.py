@@ -15,8 +15,8 @@ import numpy as np
 from model_code.errors import FreshetError
 from model_code.index.dense_index import CandidateVectors
 from model_code.index.id_map import IdMap
-from model_code.index.top_k import SPARE, search_kept
-from model_code.retriever import Queries, Ranking, Retriever, Search, TokenMatch, best_first
+from model_code.index.top_k import SPARE, best_first, search_kept
+from model_code.retriever import Queries, Ranking, Retriever, Search, TokenMatch
 
 TOGETHER = 500  # passages of small segments that are put together, for each generation anew: a few milliseconds
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from model_code.corpus.cleaning import clean_line, document_of
-from model_code.corpus.rows import Malformed, Quarantine, Row, Unfit
+from model_code.corpus.rows import Malformed, Quarantine, Row, Unfit, renamed, require_columns
 from model_code.corpus.settings import ColumnSettings, CorpusSettings
-from model_code.corpus.sources.base import renamed, require_columns
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES, read_document
 from model_code.corpus.sources.readers import read_rows
 from model_code.documents import Document

@@ -1,4 +1,4 @@
-"""The interface of a source, opening the one that the settings name, its columns, and the lock of what was ingested.
+"""The interface of a source, opening the one that the settings name, and the lock of what was ingested.
 
 `corpus.lock.json` says what was ingested, by content: the corpus stage refuses a source that changed since.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from model_code.corpus.rows import Malformed, Row, Table, printable
-from model_code.corpus.settings import ColumnSettings, CorpusSettings
+from model_code.corpus.rows import Malformed, Row, Table
+from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text
 from model_code.progress import Progress, silent
@@ -40,9 +40,7 @@ SOURCES = {  # by `corpus.source`; each is imported when it is opened
     "installed_packages": "model_code.corpus.sources.installed_packages:InstalledPackagesSource",
     "snapshot": "model_code.corpus.sources.files:SnapshotSource",
 }
-_ID = "_id"  # the default of columns.document_id and query_id, in whose place `id` will do
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-RELEVANCE = "relevance"  # our name for it, and the usual one of qrels that do not call it `score`
 
 
 def open_source(settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> Source:
@@ -69,61 +67,9 @@ def recognised(settings: CorpusSettings, root: Path) -> CorpusSettings:
     raise FreshetError(f"{path} does not exist; corpus.path in params.yaml names it")
 
 
-def renamed(row: Row | Malformed, columns: ColumnSettings) -> Row | Malformed:
-    """The row with our names for its columns; a document's remaining columns are gathered under `fields`.
-
-    An id may also be called `id`. A query's answers may also lie in a mapping `metadata`, as BEIR's queries.jsonl keeps
-    what is beside the text. Where no setting names the column of the relevance and `score` is missing, it is
-    `relevance`: read as 1, a 0 would count.
-    """
-    if isinstance(row, Malformed):
-        return row
-    names = columns.of(row.table)
-    if "id" in row.values and names.get("id") == _ID and _ID not in row.values:
-        names["id"] = "id"
-    values = {ours: row.values[theirs] for ours, theirs in names.items() if theirs in row.values}
-    if row.table == "qrels" and columns.relevance == ColumnSettings().relevance and RELEVANCE in row.values:
-        values.setdefault(RELEVANCE, row.values[RELEVANCE])
-    if row.table == "documents":
-        values["fields"] = {key: value for key, value in row.values.items() if key not in names.values()}
-    if "answers" in names and values.get("answers") is None:
-        beside = row.values.get("metadata")
-        if isinstance(beside, Mapping) and names["answers"] in beside:
-            values["answers"] = beside[names["answers"]]
-    return Row(row.table, row.location, values)
-
-
 def described(hashes: Mapping[str, str]) -> dict[str, Any]:
     """A description of files by the hash of each, with one of all of them together."""
     return {"versions": {}, "watermark": None, "files": hashes, "content_hash": hash_text(canonical_json(hashes))}
-
-
-def require_columns(
-    rows: Iterable[Row | Malformed], table: Table, columns: ColumnSettings, name: str, any_id: bool = False
-) -> None:
-    """Raise `FreshetError` unless each column that `columns` expects of `table` occurs in one of its rows.
-
-    rows: as they are found, under the source's own names, read only until all are seen; without any there is nothing to
-    say. name: what the error calls the table. any_id: a column `id` will do for the id, whatever the settings call it.
-    """
-    missing, held = columns.expected(table), dict[str, None]()
-    for row in rows:
-        if isinstance(row, Malformed):
-            continue
-        beside = row.values.get("metadata") if table == "queries" else None  # where a query's answers may be
-        held |= dict.fromkeys([*row.values, *(beside if isinstance(beside, Mapping) else ())])
-        called_id = any_id or (columns.of(table).get("id") == _ID and _ID not in held)
-        has_id = "id" in held and called_id
-        known = {*held, columns.of(table)["id"]} if has_id else held
-        missing = {key: column for key, column in missing.items() if column not in known}
-        if not missing:
-            return
-    if held:
-        sought = ", ".join(f"{column!r} (corpus.columns.{key})" for key, column in missing.items())
-        raise FreshetError(
-            f"{name} has no column {sought}; it has: {printable(', '.join(map(str, held)), 300)}. "
-            "Say under corpus.columns in params.yaml which column holds what"
-        )
 
 
 def make_lock(settings: CorpusSettings, root: Path) -> dict[str, Any]:

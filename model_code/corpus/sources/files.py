@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model_code.corpus.rows import Malformed, Row, Table
+from model_code.corpus.rows import Malformed, Row, Table, renamed, require_columns
 from model_code.corpus.settings import SPLITS, CorpusSettings
-from model_code.corpus.sources.base import described, renamed, require_columns
+from model_code.corpus.sources.base import described
 from model_code.corpus.sources.readers import read_rows
 from model_code.errors import FreshetError
 from model_code.files import hash_path, replacing

@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from model_code.corpus.rows import Malformed, Row, Table
+from model_code.corpus.rows import Malformed, Row, Table, renamed, require_columns
 from model_code.corpus.settings import CorpusSettings
-from model_code.corpus.sources.base import renamed, require_columns
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, hash_text
 from model_code.progress import Progress, silent

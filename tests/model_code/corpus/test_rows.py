@@ -1,10 +1,13 @@
-"""Guards that refused rows are kept and counted, and that too many of them stop the build with names."""
+"""Guards that refused rows are kept and counted, that too many of them stop the build with names, and that the columns
+which the settings name must be there.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from model_code.corpus.rows import Malformed, Quarantine, Row, Unfit
+from model_code.corpus.rows import Malformed, Quarantine, Row, Unfit, require_columns
+from model_code.corpus.settings import ColumnSettings
 from model_code.corpus.tables import COLUMNS
 from model_code.errors import FreshetError
 
@@ -54,3 +57,57 @@ def test_the_limit_is_a_share_of_each_table():
     diluted.read["queries"] += 1_000_000
     with pytest.raises(FreshetError):
         diluted.enforce(0.49)
+
+
+DOCUMENTS = [{"ticket": 1, "body": "moss"}, {"ticket": 2, "body": "fern", "opened": "2025-01-01"}]
+NAMED = {"document_id": "ticket", "text": "body"}
+
+
+def check(records, table="documents", **columns) -> None:
+    rows = (Row(table, f"it:{number}", values) for number, values in enumerate(records, start=1))
+    require_columns(rows, table, ColumnSettings(**columns), "it.jsonl")
+
+
+def test_defaults_are_optional_and_a_column_may_occur_in_a_later_row_only():
+    check(DOCUMENTS, **NAMED)
+    check(DOCUMENTS, **NAMED, date="opened")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({**NAMED, "title": "subjct"}, r"'subjct' \(corpus.columns.title\); it has: ticket, body, opened\."),
+        (
+            {**NAMED, "text": "bdy", "date": "opend"},
+            r"'bdy' \(corpus.columns.text\), 'opend' \(corpus.columns.date\);",
+        ),
+        ({}, r"'_id' \(corpus.columns.document_id\), 'text' \(corpus.columns.text\); it has: ticket"),
+    ],
+)
+def test_a_column_that_no_row_has_is_refused_with_those_that_there_are(columns, message):
+    with pytest.raises(FreshetError, match=f"^it.jsonl has no column {message}"):
+        check(DOCUMENTS, **columns)
+
+
+def test_a_misspelt_relevance_does_not_make_every_judgement_relevant():
+    judged = [{"query-id": 1, "corpus-id": 2, "grade": 0}]
+    with pytest.raises(FreshetError, match=r"'grde' \(corpus.columns.relevance\)"):
+        check(judged, "qrels", relevance="grde")
+    check(judged, "qrels", relevance="grade")
+
+
+def test_answers_may_lie_among_the_metadata():
+    asked = [{"_id": 1, "text": "who", "metadata": {"strings": ["nobody"]}}]
+    check(asked, "queries", answers="strings")
+    with pytest.raises(FreshetError, match=r"'string' \(corpus.columns.answers\)"):
+        check(asked, "queries", answers="string")
+
+
+def test_it_reads_no_further_than_it_must_and_says_nothing_of_a_table_without_rows():
+    def rows():
+        yield Malformed("documents", "it:1", "bad JSON", "", "")
+        yield Row("documents", "it:2", {"_id": 1, "text": "moss"})
+        raise AssertionError("read on")
+
+    require_columns(rows(), "documents", ColumnSettings(), "it")
+    check([], title="subject")
