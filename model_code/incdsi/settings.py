@@ -12,8 +12,7 @@ class IncDsiSettings(Settings):
         0.5,
         gt=0,
         lt=1,
-        description="weight of the new document's own query, and 1 less it of old documents': at 0 the new document is "
-        "not found by its own query, at 1 old documents are not protected",
+        description="weight of the new document's own query; that of all older documents' is 1 less it",
     )
     gamma1: float = Field(
         1.0, ge=0, description="by how much the new document should win its query, in deviations of the scores"
@@ -22,7 +21,6 @@ class IncDsiSettings(Settings):
     lambda2: float = Field(
         1e-5,
         gt=0,
-        description="weight of the squared distance to the document's encoding; near 0 (1e-10 to 1e-3) it only picks "
-        "the nearest of the vectors that satisfy everything, at 0.1 to 10 it keeps the vector close, at 0 the vector "
-        "is not unique",
+        description="weight of the squared distance to the document's encoding; 1e-10 to 1e-3 only pick the nearest of "
+        "the vectors that satisfy everything, 0.1 to 10 keep the vector close",
     )
