@@ -103,21 +103,21 @@ def _forget(connection: sa.Connection, undone: Collection[int], held: Callable[[
 
 def salvaged(file: Path, after: int) -> dict[str, Change]:
     """The last change of each document that an event after this one names, as far as it can be read, by id."""
-    rows = _rows(file, f"SELECT id, kind, document_id, payload FROM {events.name} WHERE id > {after:d} ORDER BY id")
+    rows = _rows(file, "id, kind, document_id, payload", events.name, f"id > {after:d}")
     return {row[2]: _change(*row[1:]) for row in sorted(rows) if row[1] != EventKind.REVERT}
 
 
 def salvaged_origins(file: Path) -> dict[str, str]:
     """As `Ledger.origins`, as far as it can be read."""
     arrived = f"kind = '{EventKind.PUT}' AND source NOT LIKE 'revert to %'"
-    rows = _rows(file, f"SELECT id, document_id, source FROM {events.name} WHERE {arrived} ORDER BY id")
+    rows = _rows(file, "id, document_id, source", events.name, arrived)
     return {document_id: source for _, document_id, source in sorted(rows)}
 
 
 def salvaged_feedback(file: Path) -> list[Feedback]:
     """What people said of hits, as far as it can be read."""
     names = ", ".join(Feedback.__dataclass_fields__)
-    return [Feedback(*row) for row in _rows(file, f"SELECT {names} FROM {feedback.name} ORDER BY rowid")]
+    return [Feedback(*row) for row in _rows(file, names, feedback.name)]
 
 
 def _change(kind: str, document_id: str, payload: str | None) -> Change:
@@ -128,9 +128,14 @@ def _change(kind: str, document_id: str, payload: str | None) -> Change:
     )
 
 
-def _rows(file: Path, query: str) -> set[tuple[Any, ...]]:
-    """The rows of a query, read from both ends, each up to the first page that is torn."""
+def _rows(file: Path, columns: str, table: str, condition: str = "TRUE") -> set[tuple[Any, ...]]:
+    """Rows of a table, read from both ends, each up to the first page that is torn.
+
+    Each is asked for twice: Python's cursor looks one ahead, and drops the one before an error.
+    """
     rows: set[tuple[Any, ...]] = set()
+    twice = f"{table} CROSS JOIN (SELECT 1 UNION ALL SELECT 2)"
+    query = f"SELECT {columns} FROM {twice} WHERE {condition} ORDER BY {table}.rowid"
     with closing(sqlite3.connect(file)) as connection:
         for order in ("ASC", "DESC"):
             with suppress(sqlite3.DatabaseError, UnicodeDecodeError):

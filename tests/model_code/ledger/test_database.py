@@ -111,10 +111,13 @@ def test_a_ledger_of_version_2_gets_a_place_for_feedback_and_keeps_the_rest(tmp_
         connection.execute("UPDATE ledger_version SET version = 2")
     with Ledger.open(url, migrate=lambda database: migrate(database, None, 0, lambda ids: {})) as ledger:
         assert (ledger.id, ledger.position().event, ledger.feedback()) == (identity, 1, [])
-        verdicts = (("ada", "click", 2), ("ada", "up", 1), ("ada", "click", 3), ("bob", "click", 1), ("ada", "down", 4))
+        verdicts = (("ada", "click", 2), ("ada", "up", 1), ("ada", "click", 3), ("bob", "click", 1), ("ada", "down", 4),
+                    ("bob", "click", 2))  # fmt: skip
         said = [Feedback("q", "a", verdict, rank, who) for who, verdict, rank in verdicts]
-        assert [ledger.judge(each, now=i) for i, each in enumerate(said)] == ["click", "up", "up", "click", "down"]
-        assert ledger.feedback() == [replace(said[3], received=3), replace(said[4], received=4)]
+        assert [ledger.judge(each, now=i) for i, each in enumerate(said)] == [
+            "click", "up", "up", "click", "down", "click"
+        ]  # fmt: skip
+        assert ledger.feedback() == [replace(said[4], received=4), replace(said[5], received=5)]
 
 
 def test_what_an_earlier_upgrade_appended_counts_as_events_do(tmp_path):

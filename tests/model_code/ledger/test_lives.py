@@ -239,6 +239,7 @@ def test_who_stands_at_the_beginning_gets_what_a_revert_took_from_files(tmp_path
     )
     assert waits == ()
     assert fold({}, ledger.seen_from(Standing()).pending().events) == {"a": "of the files"}
+    assert ledger.origins()["a"] == "test", "a revert is no source that documents arrive from"
 
 
 def test_the_time_of_a_pending_question_does_not_grow_with_the_log(tmp_path):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from model_code.documents import Document
+from model_code.documents import Document, Remove
 from model_code.live.collection import Collection, Reading, unread
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
@@ -49,6 +49,19 @@ def test_what_a_searcher_reads_stays_until_it_is_let_go(live: Path) -> None:
     reader = reader.renewed()
     assert writer.collect_garbage(keep=1) == (1,)
     assert {hit.document_id for hit in reader.search("word1 word2", k=50)} >= {"n1", "n4"}
+
+
+def test_what_is_read_stays_with_all_that_it_needs(live: Path) -> None:
+    writer = LiveWriter(live, "r")
+    for event, change in enumerate([Document("n1", "word1", "word2"), Remove("d03"), Document("n2", "word1", "word3")]):
+        writer.apply([change], up_to(event + 1), {})
+    reader = Searcher.open(live, "r")  # of generation 3, whose removals 2 lists
+    writer.compact()
+    writer.apply([Remove("d04")], up_to(4), {})
+    assert writer.collect_garbage(keep=1) == ()
+    assert reader.generation.whole
+    del reader
+    assert writer.collect_garbage(keep=1) == (1, 2, 3)
 
 
 def test_readers_and_a_writer_that_collects_at_every_change(live: Path) -> None:

@@ -146,11 +146,22 @@ def test_a_renewed_searcher_shares_all_that_it_had_and_the_old_one_answers_as_be
     assert rankings(new.renewed()) == before
 
 
+def test_a_generation_of_the_same_number_in_a_collection_that_was_made_anew_is_another(
+    writer: LiveWriter, encoder: Path, tmp_path: Path
+) -> None:
+    old = Searcher.open(writer.collection.live, "r")
+    shutil.rmtree(writer.collection.live)
+    open_build("dense", tmp_path, encoder, NEW)
+    new = old.renewed()
+    assert (old.generation.number, new.generation) == (new.generation.number, writer.collection.current())
+    assert {name for ranking in rankings(new) for name, _ in ranking} == NEW.keys()
+
+
 def test_garbage_is_what_no_kept_generation_needs(writer: LiveWriter) -> None:
     for event, name in enumerate(NEW, start=1):
         writer.apply([put(name, NEW)], up_to(event), {})
-    writer.apply([Remove("d02")], up_to(9), {})
-    writer.compact()
+    writer.apply([Remove("d02")], up_to(9), {"by": "test", "model_version": 3})
+    assert writer.compact().manifest["provenance"] == {"by": "test", "compacted": 9}, "a build alone is of a version"
     expected = rankings(writer)
     assert writer.collect_garbage(keep=1, registered=[3]) == (4, 5, 6, 7, 8)
     numbers = [generation.number for generation in writer.collection.generations()]

@@ -12,14 +12,17 @@ import threading
 import pytest
 from typer.testing import CliRunner
 
-from model_code.errors import FreshetError
+from model_code.errors import Damaged, FreshetError
 from model_code.ledger.events import Feedback
+from model_code.live.generation import DOCUMENTS, REMOVED
 from model_code.live.searcher import Searcher
 from orchestration.cli.app import app
+from orchestration.live import backup as module
 from orchestration.live.backup import backup, export, restore
-from orchestration.live.collection import LiveCollection, forecast
+from orchestration.live.collection import WRITER_LOCK, LiveCollection, forecast
 from orchestration.live.commands import erase_documents
 from orchestration.live.repair import problems
+from orchestration.project import is_free
 from tests.model_code.live.laws import rankings
 from tests.orchestration.live.test_collection import row
 
@@ -74,6 +77,13 @@ def test_nothing_is_written_over(live, tmp_path):
         restore(tmp_path, tmp_path / "elsewhere")
 
 
+def test_nobody_changes_generations_while_they_are_linked(live, tmp_path, monkeypatch):
+    free, link = [], module.link
+    monkeypatch.setattr(module, "link", lambda *paths: free.append(is_free(live.live / WRITER_LOCK)) or link(*paths))
+    backup(live, tmp_path / "copy")
+    assert set(free) == {False}
+
+
 def test_what_is_exported_is_unchanged_when_it_is_added(live):
     rows = json.loads(json.dumps(list(export(live, "r"))))
     assert len(rows) == 25
@@ -87,6 +97,13 @@ def test_what_is_exported_is_unchanged_when_it_is_added(live):
         "deleted": 0,
         "unchanged": 25,
     }
+
+
+@pytest.mark.parametrize("name", [DOCUMENTS, REMOVED])
+def test_nothing_is_exported_of_files_that_were_changed(live, name):
+    (LiveCollection(live).generation.folder / name).write_text("{}")
+    with pytest.raises(Damaged, match=f"{name} was changed"):
+        next(export(live, "r"))
 
 
 def held_in(folder, secret):

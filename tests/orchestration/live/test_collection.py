@@ -17,6 +17,7 @@ import pytest
 
 from model_code.documents import Document, Remove
 from model_code.errors import FreshetError
+from model_code.ledger.events import Position, Standing
 from model_code.ledger.work import EventRange, WorkKind
 from model_code.live.collection import Collection
 from orchestration.live.collection import backlog_of, forecast, ledger_url, open_ledger
@@ -193,6 +194,17 @@ def test_documents_go_back_in_all_retrievers_and_only_with_the_default_one(proje
     rewound = other.rewind(1)
     assert (rewound.number, texts(project, ["a"], "other")) == (3, {"a": "some text"})
     assert other.apply().statuses == {"a": "deleted", "str.split": "updated"}, "its documents follow the log"
+
+
+def test_what_a_build_of_another_log_was_trained_on_says_nothing_of_this_ones_events(project, collection):
+    open_build(project, BASE, Standing(Position("elsewhere", 9, "mark"), trained=9))
+    open_build(project, BASE)
+    collection.receive([row("a")], "api")
+    collection.apply()
+    collection.revert(1)
+    collection.receive([row("b")], "api")
+    collection.apply()
+    assert states(collection) == {"live": 1, "rolled_back": 1}
 
 
 @pytest.mark.parametrize("step", ["publish_again", "seal", "keep", "switch"])

@@ -127,21 +127,28 @@ def test_a_torn_file_is_told_in_one_line_and_mended_by_the_command_that_it_names
     assert run(capsys, monkeypatch, "add more.jsonl")[0] == 0
 
 
-def test_what_waits_in_a_torn_ledger_is_read_out_of_it(live, capsys):
+def test_what_waits_in_a_torn_ledger_is_read_out_of_it_and_of_what_a_killed_writer_left_beside_it(live):
     collection, said = LiveCollection(live), Feedback("what is word1", "d03", "up", 2, "me", 5.0)
     collection.ledger.judge(said, said.received)
     collection.receive([row("n1", "word1")], "sync notes")
     collection.apply()
-    collection.receive([row("waiting", "word7 " * 2000), row("d03", "word8")], "test")
+    collection.receive([row("waiting", "word7 " * 2000)], "test")
+    collection.ledger.close()
+    collection.receive([row("d03", "word8")], "test")
+    left = {path: path.read_bytes() for path in live.live.glob("ledger.sqlite*")}  # the last in a log of its own
     collection.ledger.close()
     file = live.live / "ledger.sqlite"
-    file.write_bytes(file.read_bytes()[:-4096] + b"\0" * 4096)
+    page = left[file].index(b"word7 " * 600) // 4096 * 4096
+    left[file] = left[file][:page] + b"\0" * 4096 + left[file][page + 4096 :]
+    for path, content in left.items():
+        path.write_bytes(content)
     assert any("ledger" in each for each in problems(live))
     repair(live)
     assert list(problems(live)) == []
     assert all_feedback(live) == [said]
     with open_ledger(live) as ledger:
         assert ledger.origins()["n1"] == "sync notes", "so that a sync still deletes what its source no longer has"
+        assert ledger.latest(["d03"])["d03"].document.text == "word8"
 
 
 def test_where_nothing_is_whole_the_message_says_what_opens_the_build_again(live):

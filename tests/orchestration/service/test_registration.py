@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -11,6 +12,8 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,6 +21,7 @@ from freshet import Client, InvalidRequest, NotFoundError, ServiceError, Unavail
 from model_code.errors import FreshetError
 from orchestration.live.client import FILE, client_of, registered, running
 from orchestration.project import Project
+from orchestration.service.server import _Server
 
 ROOT = Path(__file__).parents[3]
 HOLD = """
@@ -67,6 +71,21 @@ def test_what_a_killed_service_left_is_ignored(tmp_path, holder):
 def test_a_service_that_only_starts_is_not_found_yet(tmp_path):
     with registered(tmp_path):
         assert running(tmp_path) is None
+
+
+def test_a_service_that_begins_to_stop_is_found_no_more(tmp_path, monkeypatch):
+    found = []
+
+    async def shutdown(self, sockets):
+        found.append(running(tmp_path))
+
+    monkeypatch.setattr("uvicorn.Server.shutdown", shutdown)
+    with registered(tmp_path) as registration:
+        registration.announce("http://127.0.0.1:1", "now")
+        server = object.__new__(_Server)  # whose beginning takes the signals of this process
+        server.registration, server.service = registration, SimpleNamespace(writer=Mock())
+        asyncio.run(server.shutdown())
+    assert found == [None]
 
 
 def test_no_service_no_client(tmp_path):
