@@ -116,7 +116,7 @@ class Retriever(ABC, Generic[Queries]):
         raise TypeError(f"{type(self).__name__} has no vectors of documents")
 
     def rerank_encoded(self, queries: Queries, candidates: Sequence[Collection[str]]) -> list[Ranking]:
-        """`rerank` for encoded queries; equal scores go by ascending id."""
+        """Each query's `candidates`, all of them, scored and sorted as by `find`; equal scores go by ascending id."""
         names = list(map(sorted, map(set, candidates)))
         return [ranked(*own) for own in zip(names, self.scores_encoded(queries, names), strict=True)]
 
@@ -131,10 +131,6 @@ class Retriever(ABC, Generic[Queries]):
     def search(self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
         """The k best documents for each query text, best first; of `allowed` documents only, unless None."""
         return self.find(self.encode_queries(texts), k, allowed)
-
-    def rerank(self, texts: Sequence[str], candidates: Sequence[Collection[str]]) -> list[Ranking]:
-        """For each query text its `candidates` (document ids), all of them, scored and sorted as `search` would."""
-        return self.rerank_encoded(self.encode_queries(texts), candidates)
 
     def variants(self) -> Mapping[str, Search]:
         """Other ways to search the same build, by name, evaluated beside the main one: mostly none."""

@@ -14,6 +14,7 @@ import pytest
 from model_code.errors import FreshetError
 from model_code.index.bm25 import Bm25, Bm25Segment
 from model_code.index.settings import Bm25Settings
+from tests.model_code.live.laws import reranked
 
 TEXTS = ["sort list numbers", "sort sort table", "read file", "read table file numbers numbers", "read file"]
 DOCUMENTS = ["b", "b", "d", "a", "c"]
@@ -108,7 +109,7 @@ def test_changes_in_any_segments_are_a_rebuild_to_the_bit(tmp_path: Path) -> Non
         assert parts.search(queries, k) == whole.search(queries, k)
         assert parts.search(queries, k, allowed) == whole.search(queries, k, allowed)
     for query in queries:
-        assert parts.rerank([query], [sorted(known)]) == whole.rerank([query], [sorted(known)])
+        assert reranked(parts, [query], [sorted(known)]) == reranked(whole, [query], [sorted(known)])
 
 
 def saved(segment: Bm25Segment, folder: Path) -> Bm25Segment:
@@ -136,11 +137,11 @@ def test_shares_of_terms_sum_to_the_score_and_unknown_documents_are_refused() ->
     index = Bm25.build(TEXTS, DOCUMENTS)
     text = "sorted tables and numbers"
     assert index.explains, "else nobody may ask"
-    shares, ((_, score),) = index.explain(text, "b"), index.rerank([text], [["b"]])[0]
+    shares, ((_, score),) = index.explain(text, "b"), reranked(index, [text], [["b"]])[0]
     assert {share.token for share in shares} == {"sort", "tabl"}
     assert sum(share.weight for share in shares) == pytest.approx(score, rel=1e-6)
     with pytest.raises(FreshetError, match="no document 'x'"):
-        index.rerank([text], [["x"]])
+        reranked(index, [text], [["x"]])
 
 
 @pytest.mark.parametrize(

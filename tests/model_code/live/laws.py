@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection as Ids
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from model_code.live.collection import Collection
 from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
+from model_code.retriever import Ranking, Retriever
 from model_code.retrievers.fused import Fusion, Scale, build_folders
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -159,6 +161,11 @@ def _write_tree(folder: Path, ids: list[str]) -> None:
     parents = (np.zeros(2, np.int32), np.array([0, 0, 1, 1], np.int32))
     Hierarchy(centroids, parents, np.arange(len(ids), dtype=np.int32) % 4).save(folder)
     write_json(folder / DOCUMENT_IDS, ids)
+
+
+def reranked(retriever: Retriever, texts: Sequence[str], candidates: Sequence[Ids[str]]) -> list[Ranking]:
+    """For each text its candidates, all of them, as the retriever scores and sorts them."""
+    return retriever.rerank_encoded(retriever.encode_queries(texts), candidates)
 
 
 def rankings(live: Path | LiveWriter | Searcher, k: int = 50) -> list[list[tuple[str, float]]]:

@@ -15,7 +15,7 @@ from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
 from model_code.retrievers import base
 from model_code.retrievers.base import TOGETHER
-from tests.model_code.live.laws import KINDS, NEW, OLD, corpus, make_encoder, open_build, put, rankings, up_to
+from tests.model_code.live.laws import KINDS, NEW, OLD, corpus, make_encoder, open_build, put, rankings, reranked, up_to
 
 ALL = {**OLD, **NEW}
 INDEXED = [kind for kind in KINDS if kind != "beta_rerank"]  # which embeds passages in every search: slow
@@ -156,8 +156,8 @@ def test_filters_and_hits_see_all_parts(live: Path, rebuilt) -> None:
     assert {hit.path for hit in hits} <= paths
     texts = [hit.document_id for hit in hits]
     assert (
-        writer.searcher.retriever.rerank(["word1 word2"], [texts])[0]
-        == whole.retriever.rerank(["word1 word2"], [texts])[0]
+        reranked(writer.searcher.retriever, ["word1 word2"], [texts])[0]
+        == reranked(whole.retriever, ["word1 word2"], [texts])[0]
     )
 
 

@@ -16,6 +16,7 @@ from model_code.retriever import Retriever
 from model_code.retrievers.dense import DenseRetriever
 from model_code.retrievers.lexical import LexicalRetriever
 from tests.model_code.lexical.example import SETTINGS, TEXTS, make_encoder
+from tests.model_code.live.laws import reranked
 
 IDS = [f"d{i // 2:02}" for i in range(len(TEXTS))]  # two passages each
 KINDS = ["dense", "multi_vector", "dsi", *NAMES, "beta_on_the_fly"]
@@ -51,11 +52,11 @@ def make_retriever(kind: str, folder: Path) -> Retriever:
 def test_no_candidates_give_no_documents(kind: str, folder: Path) -> None:
     retriever = make_retriever(kind, folder)
     some = ["d03", "d01"]
-    alone = retriever.rerank([TEXTS[2]], [some])
+    alone = reranked(retriever, [TEXTS[2]], [some])
     assert {document for document, _ in alone[0]} == set(some)
-    assert retriever.rerank([TEXTS[2]], [[]]) == [[]]
-    assert retriever.rerank([TEXTS[0], TEXTS[2], TEXTS[4]], [[], some, []]) == [[], alone[0], []]
-    assert retriever.rerank([], []) == []
+    assert reranked(retriever, [TEXTS[2]], [[]]) == [[]]
+    assert reranked(retriever, [TEXTS[0], TEXTS[2], TEXTS[4]], [[], some, []]) == [[], alone[0], []]
+    assert reranked(retriever, [], []) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

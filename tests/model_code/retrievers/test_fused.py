@@ -16,7 +16,7 @@ from model_code.retrievers.dense import DenseRetriever
 from model_code.retrievers.fused import FusedRetriever, FusedSearch, Fusion, Scale
 from model_code.retrievers.kinds import open_retriever
 from model_code.stages.fuse import learn_weights
-from tests.model_code.live.laws import NEW, OLD, QUERIES, WORDS, make_encoder, open_build
+from tests.model_code.live.laws import NEW, OLD, QUERIES, WORDS, make_encoder, open_build, reranked
 
 TABLE = np.random.default_rng(0)
 
@@ -82,11 +82,11 @@ def test_scores_are_those_of_the_equation(live: Path) -> None:
     fused = open_retriever(live / "encoder", live / "index")
     dense, lexical = (fused.parts[name] for name in ("dense", "lexical"))
     scale, everything = fused.fusion.scales["dense"], sorted({**OLD, **NEW})
-    for query, ranking in zip(QUERIES, fused.rerank(QUERIES, [everything] * len(QUERIES)), strict=True):
+    for query, ranking in zip(QUERIES, reranked(fused, QUERIES, [everything] * len(QUERIES)), strict=True):
         vector = fed_back(fused, query)
         own, words = (
             {name: best(dense, vector, name) @ vector for name in everything},
-            dict(lexical.rerank([query], [everything])[0]),
+            dict(reranked(lexical, [query], [everything])[0]),
         )
         late = {name: max_sim(dense, query, name) for name in everything}
         deviation = np.sqrt(vector @ scale.covariance @ vector)

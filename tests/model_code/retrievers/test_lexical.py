@@ -20,6 +20,7 @@ from model_code.retrievers.lexical import LexicalRetriever
 from model_code.stages import index
 from tests.model_code.lexical.corpus import make_context
 from tests.model_code.lexical.example import SETTINGS
+from tests.model_code.live.laws import reranked
 
 QUERIES = ["word3 word7", "word12 word1 word5 word39", "word20"]
 LEXICAL = SETTINGS.replace(rerank_depth=5, search="full")
@@ -120,7 +121,7 @@ def test_main_search_reranks_filters_and_explains_alike(tmp_path: Path, name: st
     for text in QUERIES:
         ranking = retriever.search([text], 30)[0]
         some = [document for document, _ in ranking[1:6:2]]
-        assert retriever.rerank([text], [some])[0] == ranking[1:6:2]
+        assert reranked(retriever, [text], [some])[0] == ranking[1:6:2]
         assert retriever.search([text], 30, allowed=some)[0] == ranking[1:6:2]
         for document, score in ranking[:4]:
             matches = retriever.explain(text, document)

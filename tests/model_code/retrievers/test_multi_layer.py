@@ -20,6 +20,7 @@ from model_code.index.settings import IndexSettings
 from model_code.retrievers.kinds import open_retriever
 from model_code.stages import index, train
 from model_code.training.fit import start_vectors
+from tests.model_code.live.laws import reranked
 from tests.model_code.stages.test_train import make_context
 
 POOLINGS = ["self_contrastive", "multi_vector"]
@@ -74,7 +75,7 @@ def test_trained_indexed_and_searched(tmp_path: Path, pooling: str) -> None:
     assert [document for document, _ in found] == best.head(5).index.tolist()
     two = passages[passages["document_id"] == "d03"].index
     assert retriever.best_passage_encoded(retriever.encode_queries([query]), "d03") == int(np.argmax(scores[two]))
-    assert retriever.rerank([query], [["d03", "d05"]])[0][0][0] == max(("d03", "d05"), key=best.get)
+    assert reranked(retriever, [query], [["d03", "d05"]])[0][0][0] == max(("d03", "d05"), key=best.get)
 
 
 @pytest.mark.parametrize(("pooling", "taken"), [("self_contrastive", True), ("multi_vector", False)])
