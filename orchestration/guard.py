@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import re
 import resource
 import secrets
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import uvicorn
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -94,12 +95,9 @@ def bounds() -> dict[str, Any]:
     }
 
 
-class Line(JSONResponse):
-    """An answer that ends as a line does, so that a terminal's prompt stands below it."""
-
-    def render(self, content: Any) -> bytes:
-        """JSON and a newline."""
-        return super().render(content) + b"\n"
+def line(content: Mapping[str, Any], status: int, headers: Mapping[str, str] | None = None) -> Response:
+    """JSON that ends as a line does, so that a terminal's prompt stands below it."""
+    return Response(json.dumps(content, ensure_ascii=False) + "\n", status, headers, "application/json")
 
 
 class Guard:
@@ -137,7 +135,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008, "reason": reason})
         else:
             ask = {"www-authenticate": CHALLENGE} if status == 401 else None
-            await Line({"error": reason}, status, ask)(scope, receive, send)
+            await line({"error": reason}, status, ask)(scope, receive, send)
 
     def _knows_token(self, authorization: str) -> bool:
         """Whether the header states the token, compared in a time that does not tell how much of it is right."""

@@ -200,6 +200,10 @@ class Draft:
         }
 
 
+Loaded = Callable[[], dict[int, Part]]
+"""The parts of a collection, by number, that others have in memory, so that they are shared"""
+
+
 class LiveWriter:
     """Changes one retriever's live collection; there must be one writer at a time. Encoder and parts stay loaded."""
 
@@ -213,7 +217,7 @@ class LiveWriter:
         self.max_segments = max_segments
         self.collection, self.refine = Collection(live, retriever), refine
         self._searcher: Searcher | None = None
-        self.loaded: Callable[[], dict[int, Part]] = dict  # by number, the parts that others have loaded, to share them
+        self.loaded: Loaded = dict
         self.opened: Generation | None = None  # what is changed in place of the current one: nobody searches it yet
 
     @property

@@ -8,8 +8,8 @@ applied exactly once.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Collection as Ids
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from model_code.ledger.database import Database
     from model_code.ledger.ledger import Contents, Ledger
     from model_code.ledger.states import Backlog, LogView, Pending
-    from model_code.live.part import Part
-    from model_code.live.writer import Applied, LiveWriter
+    from model_code.live.writer import Applied, LiveWriter, Loaded
 
 URL = "FRESHET_LEDGER"
 DAMAGED = "damaged"  # the folder of a live retriever, and the suffix of a ledger, that was set aside
@@ -44,15 +43,9 @@ UNKNOWN = "unknown id: no such document is searchable or waiting"
 class LiveCollection:
     """Receives documents for one retriever's live collection and applies them; one process applies at a time."""
 
-    def __init__(
-        self, project: Project, retriever: str | None = None, loaded: Callable[[], dict[int, Part]] = dict
-    ) -> None:
-        """retriever: the one that is searched by default; loaded: what of it is in memory already, to share that.
-
-        FreshetError if nothing is live.
-        """
-        self.loaded = loaded
-        self.project, self.retriever = project, retriever or default_retriever(project.live)
+    def __init__(self, project: Project, retriever: str | None = None, loaded: Loaded = dict) -> None:
+        """retriever: the one that is searched by default; loaded: see `Loaded`. FreshetError if nothing is live."""
+        self.project, self.retriever, self.loaded = project, retriever or default_retriever(project.live), loaded
         self.collection = Collection(project.live, self.retriever)
         self.collection.current()
         self._ledger: Ledger | None = None

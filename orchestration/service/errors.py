@@ -7,12 +7,12 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from model_code.corpus.rows import printable
 from model_code.errors import FreshetError
-from orchestration.guard import Line
+from orchestration.guard import line
 
 MOST_CHARACTERS = 1000  # of an error
 
@@ -72,20 +72,20 @@ def add_handlers(app: FastAPI) -> None:
 
 def error(
     status: int, message: str, retry_after: int | None = None, details: Mapping[str, Any] | None = None
-) -> JSONResponse:  # fmt: skip
+) -> Response:  # fmt: skip
     """The response `{"error": message}`, with `details` beside it; of a long message, the beginning."""
     headers = {"Retry-After": str(retry_after)} if retry_after is not None else None
-    return Line({"error": printable(message, MOST_CHARACTERS)} | dict(details or {}), status, headers)
+    return line({"error": printable(message, MOST_CHARACTERS)} | dict(details or {}), status, headers)
 
 
-async def _refused(request: Request, refused: Exception) -> JSONResponse:
+async def _refused(request: Request, refused: Exception) -> Response:
     """A `Refusal` knows its status; any other `FreshetError` is a request that the collection cannot answer."""
     if isinstance(refused, Refusal):
         return error(refused.status, str(refused), refused.retry_after, refused.details)
     return error(422, str(refused))
 
 
-async def _invalid(request: Request, invalid: Exception) -> JSONResponse:
+async def _invalid(request: Request, invalid: Exception) -> Response:
     assert isinstance(invalid, RequestValidationError)
     first = invalid.errors()[0]
     stated = request.headers.get("content-type", "")
@@ -95,13 +95,13 @@ async def _invalid(request: Request, invalid: Exception) -> JSONResponse:
     return error(422, f"{printable(where)}: {first['msg'].lower()}; see /docs")
 
 
-async def _http(request: Request, raised: Exception) -> JSONResponse:
+async def _http(request: Request, raised: Exception) -> Response:
     assert isinstance(raised, HTTPException)
     message = f"{raised.detail}: {request.method} {request.url.path}; see /docs"
     retry_after = (raised.headers or {}).get("Retry-After")
     return error(raised.status_code, message, int(retry_after) if retry_after else None)
 
 
-async def _unexpected(request: Request, raised: Exception) -> JSONResponse:
+async def _unexpected(request: Request, raised: Exception) -> Response:
     """Ours to mend: the server prints the traceback, the client gets its kind."""
     return error(500, f"the service failed ({type(raised).__name__}); its log has the traceback")
