@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from model_code.errors import SettingsError
 from model_code.files import hash_text
@@ -62,13 +62,27 @@ class Document:
 
 @dataclass(frozen=True)
 class Remove:
-    """Take a document out."""
+    """Take a document out; `content_hash`: that of what is there then, nothing."""
 
     document_id: str
+    content_hash: ClassVar[None] = None
 
 
 Change = Document | Remove
 """A document to add, or to put in the place of the one that has its id; or one to take out."""
+
+STATUSES = ("added", "updated", "deleted", "unchanged")
+
+
+def status_of(change: Change, before: str | None) -> str:
+    """What a change makes of its document, one of `STATUSES`; before: the content hash, None where there was none.
+
+    >>> status_of(Remove("a"), None), status_of(Remove("a"), "old"), status_of(Document("a", "A", ""), "old")
+    ('unchanged', 'deleted', 'updated')
+    """
+    if change.content_hash == before:
+        return "unchanged"
+    return "deleted" if change.content_hash is None else "added" if before is None else "updated"
 
 
 def canonical_fields(fields: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from model_code.corpus.passages import TextRules
-from model_code.documents import Change, Document
+from model_code.documents import STATUSES, Change, Document, status_of
 from model_code.errors import FreshetError
 from model_code.ledger.events import Standing
 from model_code.live.collection import OF_BUILD, Collection
@@ -53,17 +53,6 @@ Guard = Callable[[Searcher, Applied], None]
 """Told what an addition came to, with a searcher of the generation that is about to become current; raises to refuse"""
 
 
-def net_effect(changes: Iterable[Change]) -> list[Change]:
-    """The last change of each document, by ascending id: so the order of different documents does not matter.
-
-    >>> from model_code.documents import Remove
-    >>> [change.document_id for change in net_effect([Document("b", "B", "old"), Remove("a"), Document("b", "B", "")])]
-    ['a', 'b']
-    """
-    last = {change.document_id: change for change in changes}
-    return [last[document_id] for document_id in sorted(last)]
-
-
 @dataclass
 class NetChanges:
     """The documents to add, by ascending id, the status of every document that was named, and what is no more of the
@@ -75,23 +64,23 @@ class NetChanges:
 
     @classmethod
     def of(cls, changes: Iterable[Change], views: Sequence[PartView], anew: Ids[str] = ()) -> NetChanges:
-        """The effect of `changes`, in their order, on the parts of a generation.
+        """The effect of `changes`, in their order, on the parts of a generation: the last one of each document.
 
         A put of equal content, and the removal of a document that is not there, leave their document "unchanged".
         anew: documents that are put also with equal content, as they were changed in between.
         """
         net, gone = cls([], {}, {}), {view.part.number: set(view.removed) for view in views}
-        for change in net_effect(changes):
-            key, put = change.document_id, isinstance(change, Document)
+        last = {change.document_id: change for change in changes}
+        for key, change in sorted(last.items()):
             owner = _owner(views, key)
-            same = put and owner is not None and owner.part.content_hashes[key] == change.content_hash
-            if (same and key not in anew) or not (put or owner):
-                net.statuses[key] = "unchanged"
-                continue
-            net.statuses[key] = "deleted" if not put else "updated" if owner else "added"
-            if put:
+            before = None if owner is None else owner.part.content_hashes[key]
+            status = status_of(change, before)
+            if status == "unchanged" and before is not None and key in anew:
+                status = "updated"
+            net.statuses[key] = status
+            if isinstance(change, Document) and status != "unchanged":
                 net.puts.append(change)
-            if owner is not None:
+            if owner is not None and status != "unchanged":
                 gone[owner.part.number].add(key)
         return replace(net, removed={number: frozenset(own) for number, own in gone.items()})
 
@@ -104,7 +93,7 @@ def steps(changes: Iterable[Change], views: Sequence[PartView]) -> list[Change]:
     found: list[Change] = []
     contents: dict[str, str | None] = {}
     for change in changes:
-        document_id, after = change.document_id, change.content_hash if isinstance(change, Document) else None
+        document_id, after = change.document_id, change.content_hash
         before = contents[document_id] if document_id in contents else _content_hash(views, document_id)
         if before != after:
             found.append(change)
@@ -144,7 +133,6 @@ SAMPLE = 20  # older documents
 REFUSED = "the new generation is refused"
 CLEARLY = 1e-3  # a score that is smaller by this share is so, and not by rounding
 ROUNDING = 1e-6  # a norm or a score that is larger by this share is so, and not by rounding
-STATUSES = ("added", "updated", "deleted", "unchanged")
 FRESH = "fresh"  # the folder of a segment that is merged at once
 WriteSegment = Callable[[Path, Base, Sequence[Document], TextRules], Part]
 

@@ -20,7 +20,7 @@ from model_code.additions.settings import AdditionSettings
 from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.rows import printable
 from model_code.corpus.settings import CorpusSettings
-from model_code.documents import Change, Document, Remove
+from model_code.documents import STATUSES, Change, Remove, status_of
 from model_code.errors import FreshetError
 from model_code.ledger.events import ANOTHER, EventKind, Feedback, Receipt, Rejection, Standing
 from model_code.live.collection import CURRENT, Collection, default_retriever, retrievers
@@ -379,16 +379,10 @@ def subscribers(project: Project) -> list[str]:
 
 
 def forecast(generation: Generation, changes: Iterable[Change]) -> dict[str, list[str]]:
-    """What making `changes` searchable would come to: ids that would be "added", "updated", "deleted" or "unchanged".
-
-    Of several changes of a document the last counts.
-    """
+    """What making `changes` searchable would come to: ids by status, of which the last change of a document decides."""
     last = {change.document_id: change for change in changes}
-    hashes = {id_: row["content_hash"] for id_, row in held(generation, last, ("content_hash",)).items()}
-    statuses: dict[str, list[str]] = {"added": [], "updated": [], "deleted": [], "unchanged": []}
+    before = held(generation, last, ("content_hash",))
+    ids: dict[str, list[str]] = {status: [] for status in STATUSES}
     for id_, change in sorted(last.items()):
-        after = change.content_hash if isinstance(change, Document) else None
-        before = hashes.get(id_)
-        status = "unchanged" if before == after else "deleted" if after is None else "updated" if before else "added"
-        statuses[status].append(id_)
-    return statuses
+        ids[status_of(change, before[id_]["content_hash"] if id_ in before else None)].append(id_)
+    return ids

@@ -21,7 +21,7 @@ from model_code.live.generation import (
     write_removed,
     write_rows,
 )
-from model_code.live.writer import Applied, net_effect
+from model_code.live.writer import Applied
 from orchestration.live.collection import LiveCollection, held, open_ledger
 from orchestration.project import Project
 
@@ -82,9 +82,9 @@ class StandInWriter:
         self, changes: Sequence[Change], standing: Standing, provenance: Mapping[str, object], guard: object = None
     ) -> Applied:
         before = self.opened or self.collection.current()
-        last = {change.document_id: change for change in net_effect(changes)}
+        last = {change.document_id: change for change in changes}
         there, statuses, rows = held(before, last), {}, []
-        for one, change in last.items():
+        for one, change in sorted(last.items()):
             row = there.get(one)
             if isinstance(change, Document):
                 same = row is not None and row["content_hash"] == change.content_hash
