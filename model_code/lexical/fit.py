@@ -30,7 +30,7 @@ from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.index import BY_TOKENS, EmbeddingIndex, LexicalSearch, index_tokens
 from model_code.lexical.layout import save_encoder, start_encoder
 from model_code.lexical.settings import LexicalSettings
-from model_code.losses.contrastive import contrastive_losses, softmax_losses
+from model_code.losses.contrastive import Contrast, contrastive_losses, softmax_losses
 from model_code.losses.hierarchy import hce_losses, joint_loss, level_means, siblings
 from model_code.token_index.index import TokenIndex
 from model_code.training.batches import TrainingBatch
@@ -68,12 +68,12 @@ def semi_parametric_losses(
     """Each term's loss of each of the B pairs, both directions added, without its share: {term: (B,)}.
 
     queries: B texts; documents: the B positives, then E extra negatives. scales: one per term, divide its scores.
-    relevant: (B, B) bool and allowed: (B, E) bool, as in `contrastive_losses`.
+    relevant: (B, B) bool and allowed: (B, E) bool, as in `Contrast`.
     """
     batch = len(queries.weights)
     losses = {}
     for (name, (left, right)), scale in zip(term_pairs(queries, documents).items(), scales, strict=True):
-        losses[name] = contrastive_losses(left, right[:batch], scale, relevant, right[batch:], allowed)
+        losses[name] = contrastive_losses(left, right[:batch], scale, Contrast(relevant, right[batch:], allowed))
     return losses
 
 

@@ -10,35 +10,44 @@ documents compete for a query, each is as good as its best layer. The way back, 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 
-def contrastive_losses(
-    queries: Tensor,
-    documents: Tensor,
-    temperature: float,
-    relevant: Tensor | None = None,
-    negatives: Tensor | None = None,
-    allowed: Tensor | None = None,
-) -> Tensor:
+class Contrast(NamedTuple):
+    """What B pairs are contrasted with beside each other, E documents of one vector or of m, and what is left out.
+
+    relevant: (B, B) bool, [i, j] = document j is relevant to query i; such j != i are left out (the diagonal: never).
+    negatives: (E, H) or (E, m, H), extra documents; allowed: (B, E) bool, [i, e] = that one is a negative of query i
+    (None: of all).
+    """
+
+    relevant: Tensor | None = None
+    negatives: Tensor | None = None
+    allowed: Tensor | None = None
+
+
+NONE = Contrast()
+
+
+def contrastive_losses(queries: Tensor, documents: Tensor, temperature: float, contrast: Contrast = NONE) -> Tensor:
     """The loss of each of the B (query, document) pairs, both directions added: (B,).
 
     With S(q, d) = q.d / temperature and all sums without the masked pairs, pair i's loss is
         - log[ e^S(q_i, d_i) / ( sum_j e^S(q_i, d_j) + sum_e e^S(q_i, n_e) ) ]
         - log[ e^S(q_i, d_i) / sum_j e^S(q_j, d_i) ]
 
-    queries, documents: (B, H), unit norm; row i of both is pair i.
-    relevant: (B, B) bool, [i, j] = document j is relevant to query i; such j != i are left out (the diagonal: never).
-    negatives: (E, H), extra documents n_e; allowed: (B, E) bool, [i, e] = n_e is a negative of query i (None: of all).
+    queries, documents: (B, H), unit norm; row i of both is pair i. contrast: the masks, and the extra documents n_e.
 
     >>> vectors = torch.eye(3)
     >>> contrastive_losses(vectors, vectors, temperature=1.0)  # twice log(1 + 2/e)
     tensor([1.1029, 1.1029, 1.1029])
     """
     scores = queries @ documents.T / temperature  # (B, B)
-    extra = None if negatives is None else negatives[:, None]  # (E, 1, H)
-    return _both_ways(queries, scores, scores, temperature, relevant, extra, allowed)
+    extra = None if contrast.negatives is None else contrast.negatives[:, None]  # (E, 1, H)
+    return _both_ways(queries, scores, scores, temperature, contrast._replace(negatives=extra))
 
 
 def softmax_losses(scores: Tensor, positives: Tensor, outside: Tensor) -> Tensor:
@@ -54,14 +63,7 @@ def softmax_losses(scores: Tensor, positives: Tensor, outside: Tensor) -> Tensor
 
 
 def multi_vector_losses(
-    queries: Tensor,
-    documents: Tensor,
-    temperature: float,
-    relevant: Tensor | None = None,
-    negatives: Tensor | None = None,
-    allowed: Tensor | None = None,
-    *,
-    last: int,
+    queries: Tensor, documents: Tensor, temperature: float, contrast: Contrast = NONE, *, last: int
 ) -> Tensor:
     """MLR's equation 3, for search in all m vectors, and the way back by the last layer, added: (B,).
 
@@ -70,7 +72,6 @@ def multi_vector_losses(
         - log[ e^S(q_i, d_iL) / sum_j e^S(q_j, d_iL) ]
 
     queries: (B, H); documents: (B, m, H), unit norm per layer; row i of both is pair i.
-    relevant and allowed: as in `contrastive_losses`; negatives: (E, m, H), the extra documents.
     last: where in the m vectors the last layer's is.
 
     >>> queries, documents = torch.eye(2), torch.stack([torch.eye(2), torch.eye(2).flip(0)], dim=1)
@@ -78,19 +79,11 @@ def multi_vector_losses(
     tensor([1.0064, 1.0064])
     """
     scores = layer_scores(queries, documents, temperature)  # (B, B, m)
-    return _both_ways(queries, scores.amax(dim=2), scores[..., last], temperature, relevant, negatives, allowed)
+    return _both_ways(queries, scores.amax(dim=2), scores[..., last], temperature, contrast)
 
 
 def self_contrastive_losses(
-    queries: Tensor,
-    documents: Tensor,
-    temperature: float,
-    relevant: Tensor | None = None,
-    negatives: Tensor | None = None,
-    allowed: Tensor | None = None,
-    *,
-    last: int,
-    regulariser: float,
+    queries: Tensor, documents: Tensor, temperature: float, contrast: Contrast = NONE, *, last: int, regulariser: float
 ) -> Tensor:
     """MLR's equation 7, for search by the last layer alone, and the way back by the last layer, added: (B,).
 
@@ -112,7 +105,7 @@ def self_contrastive_losses(
     by_last = scores[..., last]
     diagonal = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
     to_documents = torch.where(diagonal, by_last, scores.amax(dim=2))
-    losses = _both_ways(queries, to_documents, by_last, temperature, relevant, negatives, allowed)
+    losses = _both_ways(queries, to_documents, by_last, temperature, contrast)
     own_layers = scores.diagonal(dim1=0, dim2=1).T  # (B, m)
     return losses + regulariser * (own_layers.logsumexp(dim=1) - own_layers[:, last])
 
@@ -124,18 +117,13 @@ def layer_scores(queries: Tensor, documents: Tensor, temperature: float) -> Tens
 
 
 def _both_ways(
-    queries: Tensor,
-    to_documents: Tensor,
-    to_queries: Tensor,
-    temperature: float,
-    relevant: Tensor | None,
-    negatives: Tensor | None,
-    allowed: Tensor | None,
+    queries: Tensor, to_documents: Tensor, to_queries: Tensor, temperature: float, contrast: Contrast
 ) -> Tensor:
     """Rows of `to_documents` and columns of `to_queries`, both (B, B), as softmaxes with the diagonal as target.
 
-    negatives: (E, m, H), whose best layers compete in the rows, too.
+    Of the negatives (E, m, H) the best layers compete in the rows, too.
     """
+    relevant, negatives, allowed = contrast
     positive = to_documents.diagonal() + to_queries.diagonal()
     if relevant is not None:
         masked = relevant.clone().fill_diagonal_(False)

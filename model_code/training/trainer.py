@@ -22,7 +22,7 @@ from model_code.encoding.encoder import Encoder, Features, encode
 from model_code.encoding.settings import LayerSettings
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
-from model_code.losses.contrastive import contrastive_losses, multi_vector_losses, self_contrastive_losses
+from model_code.losses.contrastive import Contrast, contrastive_losses, multi_vector_losses, self_contrastive_losses
 from model_code.losses.hierarchy import HierarchyLoss, hce_losses, joint_loss, level_means
 from model_code.progress import Progress, silent
 from model_code.training.batches import BatchSchedule, Collator, TrainingBatch
@@ -98,7 +98,7 @@ class Objective(nn.Module):
 
     def _contrastive(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> Tensor:
         positives, negatives = documents.split([len(queries), len(documents) - len(queries)])
-        given = queries, positives, self.settings.temperature, batch.relevant, negatives, batch.allowed
+        given = queries, positives, self.settings.temperature, Contrast(batch.relevant, negatives, batch.allowed)
         if documents.ndim == 2:
             return contrastive_losses(*given)
         last = self.numbers.index(self.encoder.depth)

@@ -4,12 +4,14 @@ indifference to the order of layers."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from model_code.losses.contrastive import contrastive_losses, multi_vector_losses, self_contrastive_losses
+from model_code.losses.contrastive import Contrast, contrastive_losses, multi_vector_losses, self_contrastive_losses
 
 LAST = 1  # neither first nor last in the list
 KINDS = ["multi_vector", "self_contrastive"]
@@ -64,16 +66,21 @@ def example(seed: int, pairs: int = 5, extra: int = 3, layers: int = 3) -> dict[
 
 
 def single(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A batch of one layer, as `contrastive_losses` takes it."""
+    """A batch of one layer."""
     return batch | {name: batch[name][:, 0] for name in ("documents", "negatives")}
+
+
+def given(queries: Tensor, documents: Tensor, **contrast: Tensor | None) -> dict[str, Any]:
+    """A batch as the losses take it."""
+    return {"queries": queries, "documents": documents, "contrast": Contrast(**contrast)}
 
 
 def losses_of(kind: str, last: int = LAST, alpha: float = 0.0, temperature: float = 0.1, **batch: Tensor) -> Tensor:
     if kind == "one":
-        return contrastive_losses(temperature=temperature, **single(batch))
+        return contrastive_losses(temperature=temperature, **given(**single(batch)))
     if kind == "multi_vector":
-        return multi_vector_losses(temperature=temperature, last=last, **batch)
-    return self_contrastive_losses(temperature=temperature, last=last, regulariser=alpha, **batch)
+        return multi_vector_losses(temperature=temperature, last=last, **given(**batch))
+    return self_contrastive_losses(temperature=temperature, last=last, regulariser=alpha, **given(**batch))
 
 
 @pytest.mark.parametrize("kind", ["one", *KINDS])
@@ -97,7 +104,7 @@ def test_one_layer_is_the_ordinary_loss_to_the_bit(kind: str):
         name: value if value.dtype == torch.bool else value.float() for name, value in example(0, layers=1).items()
     }
     ours = losses_of(kind, last=0, alpha=0.7, temperature=0.05, **batch)
-    assert torch.equal(ours, contrastive_losses(temperature=0.05, **single(batch)))
+    assert torch.equal(ours, contrastive_losses(temperature=0.05, **given(**single(batch))))
 
 
 @SEVERAL
@@ -112,7 +119,7 @@ def test_the_order_of_layers_is_indifferent(kind: str):
 @pytest.mark.parametrize("kind", ["one", *KINDS])
 def test_masks_may_be_left_out(kind: str):
     batch = example(3, layers=1 if kind == "one" else 3)
-    loss = losses_of if kind != "one" else lambda kind, **given: contrastive_losses(temperature=0.1, **given)
+    loss = losses_of if kind != "one" else lambda kind, **batch: contrastive_losses(temperature=0.1, **given(**batch))
     batch = single(batch) if kind == "one" else batch
     batch["relevant"][:], batch["allowed"][:] = False, True
     without = {name: batch[name] for name in ("queries", "documents", "negatives")}
@@ -124,7 +131,7 @@ def test_masks_may_be_left_out(kind: str):
 def test_everything_masked_gives_zero_and_finite_gradients():
     batch = single(example(3, layers=1))
     batch["relevant"][:], batch["allowed"][:] = True, False
-    losses = contrastive_losses(temperature=0.05, **batch)
+    losses = contrastive_losses(temperature=0.05, **given(**batch))
     torch.testing.assert_close(losses, torch.zeros(5, dtype=torch.float64), atol=1e-12, rtol=0)
     gradients = torch.autograd.grad(losses.sum(), [batch["queries"], batch["negatives"]])
     assert all(torch.isfinite(gradient).all() for gradient in gradients)
@@ -145,5 +152,5 @@ def test_equals_sentence_transformers_in_both_directions():
         None, scale=20.0, directions=("query_to_doc", "doc_to_query"), partition_mode="per_direction"
     )
     theirs = peer.compute_loss_from_embeddings([batch["queries"], batch["documents"], batch["negatives"]], None)
-    ours = contrastive_losses(batch["queries"], batch["documents"], 0.05, negatives=batch["negatives"])
+    ours = contrastive_losses(batch["queries"], batch["documents"], 0.05, Contrast(negatives=batch["negatives"]))
     torch.testing.assert_close(ours.mean() / 2, theirs)

@@ -15,7 +15,7 @@ from model_code.encoding.encoder import encode, represent_documents
 from model_code.encoding.settings import LayerSettings
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
-from model_code.losses.contrastive import contrastive_losses, multi_vector_losses, self_contrastive_losses
+from model_code.losses.contrastive import Contrast, contrastive_losses, multi_vector_losses, self_contrastive_losses
 from model_code.losses.hierarchy import level_losses
 from model_code.training.batches import BatchSchedule, Collator
 from model_code.training.data import Pairs, TrainingData
@@ -44,7 +44,7 @@ def build(tmp_path: Path, layers: LayerSettings = LAST_LAYER, **changes):
 def test_the_loss_is_equations_6_and_7(tmp_path: Path, levels: int | None):
     objective, batch, encoder, tree = build(tmp_path, hierarchy_weight=0.3, hierarchy_levels=levels, temperature=0.1)
     queries, documents = encode(encoder, batch.queries), encode(encoder, batch.documents)
-    losses = contrastive_losses(queries, documents[:6], 0.1, batch.relevant, documents[6:], batch.allowed)
+    losses = contrastive_losses(queries, documents[:6], 0.1, Contrast(batch.relevant, documents[6:], batch.allowed))
     assert len(documents) > 6
     for t in range(levels or 2):
         centroids, parents = torch.from_numpy(tree.centroids[t]), torch.from_numpy(PARENTS[t])
@@ -67,7 +67,7 @@ def test_scores_are_float32_under_autocast(tmp_path: Path):
     with torch.autocast("cpu", torch.bfloat16):
         loss = objective(batch)["loss"]
         queries, documents = encode(encoder, batch.queries), encode(encoder, batch.documents)
-    losses = contrastive_losses(queries, documents[:6], 0.05, batch.relevant, documents[6:], batch.allowed)
+    losses = contrastive_losses(queries, documents[:6], 0.05, Contrast(batch.relevant, documents[6:], batch.allowed))
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss, losses[:3].mean() + 0.5 * losses[3:].mean(), rtol=1e-5, atol=1e-6)
 
@@ -332,10 +332,10 @@ def test_the_encoders_moments_stay_and_the_centroids_start_anew(tmp_path: Path):
 def expected_contrastive(pooling: str, encoder, batch) -> torch.Tensor:
     queries = encode(encoder, batch.queries)
     documents = encode(lambda part: encoder.layers_forward(part, (1, 2)), batch.documents)  # (B + E, 2, H)
-    masks = {"relevant": batch.relevant, "negatives": documents[6:], "allowed": batch.allowed}
+    contrast = Contrast(batch.relevant, documents[6:], batch.allowed)
     if pooling == "multi_vector":
-        return multi_vector_losses(queries, documents[:6], 0.05, last=1, **masks)
-    return self_contrastive_losses(queries, documents[:6], 0.05, last=1, regulariser=0.4, **masks)
+        return multi_vector_losses(queries, documents[:6], 0.05, contrast, last=1)
+    return self_contrastive_losses(queries, documents[:6], 0.05, contrast, last=1, regulariser=0.4)
 
 
 @EVERY
