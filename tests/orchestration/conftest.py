@@ -18,7 +18,9 @@ from orchestration.project import LOCK_HELD, Project
 RECORD = """
 import sys
 from pathlib import Path
+from orchestration import project
 from orchestration.project import Project
+project.PATIENCE = 900.0  # a busy machine takes longer to make the store than the 15 s after which who waits says so
 from orchestration.pipeline.runs import StageRecord
 from orchestration.pipeline.runs import run_store
 record = StageRecord("train@hce", sys.argv[2], {}, {}, {}, [], [], None, False, None, 0.0, 1.0)
@@ -48,7 +50,7 @@ def tracked_project(tmp_path_factory) -> Project:
         )
         for key in ("first", "second")
     ]
-    printed = [[*process.communicate(timeout=300), process.returncode] for process in processes]
+    printed = [[*process.communicate(timeout=900), process.returncode] for process in processes]
     (root / "started.json").write_text(json.dumps(printed))
     return Project(root)
 

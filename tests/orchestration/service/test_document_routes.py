@@ -288,6 +288,7 @@ def test_stopping_finishes_what_was_received(serve, live):
     live.gate.clear()
     client.post("/documents?wait=false", json={"documents": [{"_id": "t", "text": "tea"}]})
     service = client.app.state.service
+    assert until(lambda: service.writer.documents == 0), "it is being applied, so that what waits is the next one"
     with ThreadPoolExecutor(3) as pool:
         waiting = pool.submit(client.post, "/documents", json={"documents": [CAKE]})
         assert until(lambda: service.writer.documents == 1)

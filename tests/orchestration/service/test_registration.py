@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,25 +24,26 @@ from orchestration.service.server import _Server
 
 ROOT = Path(__file__).parents[3]
 HOLD = """
-import sys, time
+import sys
 from pathlib import Path
 from orchestration.live.client import registered
 with registered(Path(sys.argv[1])) as registration:
     registration.announce("http://127.0.0.1:1", "now")
-    time.sleep(60)
+    print("announced", flush=True)
+    sys.stdin.read()
 """
 
 
 @pytest.fixture
 def holder(tmp_path):
     """Another process that is registered."""
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT)})
-    latest = time.monotonic() + 30
-    while running(tmp_path) is None and time.monotonic() < latest:
-        time.sleep(0.02)
-    yield process
-    process.kill()
-    process.wait()
+    command, environment = [sys.executable, "-c", HOLD, str(tmp_path)], {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "announced\n"
+        yield process
+        process.kill()
 
 
 def test_a_service_is_found_while_it_lives_and_there_is_only_one(tmp_path, holder):
