@@ -50,7 +50,9 @@ def make_project(folder: Path, source: str | None = None, cwd: Path | None = Non
     if (root / "dvc.yaml").exists():
         raise FreshetError(f"{root / 'dvc.yaml'} is there already: this folder is a project, which is left as it is")
     if params.exists():
-        settings = _stated(params, source)
+        if source is not None:
+            raise FreshetError(f"{params} names a source already: leave out --from, or take that file away first")
+        settings = recognised(parameters.load(params).corpus, root)
     else:
         settings = CorpusSettings(path=DOCUMENTS if source is None else _path(root, source, cwd or Path.cwd()))
         if source is not None:
@@ -68,13 +70,6 @@ def make_project(folder: Path, source: str | None = None, cwd: Path | None = Non
     code_lock.write(root, new=True)
     initialise(Project(root))
     return _told(settings, root)
-
-
-def _stated(params: Path, source: str | None) -> CorpusSettings:
-    """The source that a `params.yaml` names by itself; FreshetError if another one is named."""
-    if source is not None:
-        raise FreshetError(f"{params} names a source already: leave out --from, or take that file away first")
-    return recognised(parameters.load(params).corpus, params.parent)
 
 
 def _path(root: Path, source: str, cwd: Path) -> str:
