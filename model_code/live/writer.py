@@ -20,12 +20,7 @@ from model_code.documents import STATUSES, Change, Document, status_of
 from model_code.errors import FreshetError
 from model_code.ledger.events import Standing
 from model_code.live.collection import OF_BUILD, Collection
-from model_code.live.generation import (
-    Generation,
-    Intact,
-    Removed,
-    write_removed,
-)
+from model_code.live.generation import Generation, Intact, Removed, write_removed
 from model_code.live.part import Base, Part, PartView, merge_segments, open_segment, write_segment
 from model_code.live.searcher import Searcher
 from model_code.retriever import Ranking
@@ -34,9 +29,9 @@ from model_code.retrievers.base import Refine
 
 @dataclass(frozen=True)
 class Applied:
-    """What became of a call's changes: the ids of documents, ascending, and the status of each by its id.
+    """What became of a call's changes: the ids of documents, ascending, by what they are to who searches.
 
-    generation: the one that is current now. A status is "added", "updated", "deleted" or "unchanged".
+    generation: the one that is current now.
     before: how many documents could be found in the generation that was changed.
     """
 
@@ -45,7 +40,6 @@ class Applied:
     updated: tuple[str, ...]
     deleted: tuple[str, ...]
     unchanged: tuple[str, ...]
-    statuses: Mapping[str, str]
     before: int = 0
 
 
@@ -55,11 +49,11 @@ Guard = Callable[[Searcher, Applied], None]
 
 @dataclass
 class NetChanges:
-    """The documents to add, by ascending id, the status of every document that was named, and what is no more of the
-    parts when the changes are made."""
+    """The documents to add, and the ids of all that were named by `STATUSES`, both ascending; and what is no more of
+    the parts when the changes are made."""
 
     puts: list[Document]
-    statuses: dict[str, str]
+    ids: dict[str, list[str]]
     removed: Removed
 
     @classmethod
@@ -69,7 +63,8 @@ class NetChanges:
         A put of equal content, and the removal of a document that is not there, leave their document "unchanged".
         anew: documents that are put also with equal content, as they were changed in between.
         """
-        net, gone = cls([], {}, {}), {view.part.number: set(view.removed) for view in views}
+        net = cls([], {status: [] for status in STATUSES}, {})
+        gone = {view.part.number: set(view.removed) for view in views}
         last = {change.document_id: change for change in changes}
         for key, change in sorted(last.items()):
             owner = _owner(views, key)
@@ -77,7 +72,7 @@ class NetChanges:
             status = status_of(change, before)
             if status == "unchanged" and before is not None and key in anew:
                 status = "updated"
-            net.statuses[key] = status
+            net.ids[status].append(key)
             if isinstance(change, Document) and status != "unchanged":
                 net.puts.append(change)
             if owner is not None and status != "unchanged":
@@ -236,9 +231,9 @@ class LiveWriter:
         current = searcher.generation
         with Intact(current):
             net = NetChanges.of(changes, searcher.views, anew)
-            ids = {kind: tuple(id_ for id_, each in net.statuses.items() if each == kind) for kind in STATUSES}
-            applied = Applied(current, **ids, statuses=net.statuses, before=current.manifest["documents"])
-            if ids["unchanged"] == tuple(net.statuses) and standing == current.standing:
+            ids = {status: tuple(own) for status, own in net.ids.items()}
+            applied = Applied(current, **ids, before=current.manifest["documents"])
+            if not (applied.added or applied.updated or applied.deleted) and standing == current.standing:
                 return applied
             opened = self._make(searcher, net.removed, net.puts, standing, provenance)
             applied = replace(applied, generation=opened.generation)

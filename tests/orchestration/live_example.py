@@ -97,7 +97,7 @@ class StandInWriter:
         after = _switch(self.collection, rows, before, standing, provenance, gone)
         ids = {kind: tuple(one for one in statuses if statuses[one] == kind)
                for kind in ("added", "updated", "deleted", "unchanged")}  # fmt: skip
-        return Applied(after, **ids, statuses=statuses)
+        return Applied(after, **ids)
 
     def compact(self, standing: Standing) -> Generation:
         before = self.collection.current()

@@ -49,8 +49,6 @@ def test_the_net_effect_counts_and_each_document_has_a_status(writer: LiveWriter
     applied = writer.apply([*first, put("d03", OLD), changed, Remove("nobody")], up_to(9), {"by": "test"})
     assert (applied.added, applied.updated, applied.deleted) == (("d01x",), ("d03",), ("d06",))
     assert applied.unchanged == ("d00x", "d05", "nobody")
-    assert applied.statuses["d03"] == "updated"
-    assert set(applied.statuses) == {"d00x", "d01x", "d03", "d05", "d06", "nobody"}
     manifest = applied.generation.manifest
     assert (manifest["parent"], manifest["base"], manifest["segments"], manifest["removed"]) == (0, 0, [1], 1)
     assert (applied.generation.standing, manifest["provenance"]) == (up_to(9), {"by": "test"})

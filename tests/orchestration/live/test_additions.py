@@ -34,7 +34,7 @@ def test_documents_that_arrive_are_refined_if_asked_for_and_their_statuses_told(
     assert type(collection.writer) is RefiningWriter
     collection.receive([{"id": "n", "title": "word1", "text": "word2 word3", "queries": ["word4"]}], "test")
     applied = collection.apply()
-    assert (applied.added, applied.statuses) == (("n",), {"n": "added"})
+    assert (applied.added, applied.updated, applied.unchanged) == (("n",), (), ())
     assert told(own).keys() == {"n"}
     assert told(own)["n"] in Status.__members__
     collection.revert(0)

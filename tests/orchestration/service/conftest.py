@@ -151,7 +151,7 @@ class FakeCollection:
         self.live.batches.append(len(pending))
         self.live.change(*pending)
         del self.live.pending[: len(pending)]
-        return SimpleNamespace(statuses={})
+        return SimpleNamespace()
 
 
 def status_of(live: FakeLive) -> dict[str, int]:
