@@ -147,6 +147,7 @@ Measured = Callable[[int], tuple[float, float, torch.Tensor]]  # seed -> seconds
 
 def _measured(cluster: Cluster, vectors: torch.Tensor, clusters: int, iterations: int) -> Measured:
     def run(seed: int) -> tuple[float, float, torch.Tensor]:
+        """Seconds, mean cosine to the nearest centroid, and the centroids (K, H)."""
         found = []
         spent = seconds(lambda: found.append(cluster(vectors, clusters, iterations, seed)))
         return spent, float(nearest(vectors, found[0])[0].mean(dtype=torch.float64)), found[0]
@@ -164,6 +165,7 @@ def _alternate(pair: list[Measured], seeds: range) -> tuple[np.ndarray, list[flo
 
 def _ours(device: str) -> Cluster:
     def cluster(vectors: torch.Tensor, clusters: int, iterations: int, seed: int) -> torch.Tensor:
+        """The centroids (K, H) of `KMeans` for vectors (n, H), without gradients."""
         settings = HierarchySettings().replace(max_iterations=iterations, device=device)
         with torch.inference_mode():
             return KMeans(settings, seed).divide(vectors, clusters).centroids

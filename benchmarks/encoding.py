@@ -99,6 +99,7 @@ def peer_encode(
     model.max_seq_length = max_tokens
 
     def encode(texts: list[str]) -> np.ndarray:
+        """Vectors (n, H) float32, in the precision that ours has."""
         with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
             return np.asarray(model.encode(texts, show_progress_bar=False), dtype=np.float32)
 

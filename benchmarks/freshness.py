@@ -170,6 +170,7 @@ def step_seconds(project: Project, rows: Iterable[Row]) -> dict[str, float]:
     collection, searcher = LiveCollection(project), Searcher.open(project.live)
 
     def add(row: Row) -> None:
+        """Record one row, apply it, and open what came of it, as a service does."""
         nonlocal searcher
         collection.receive([row], "bench")
         collection.apply()

@@ -93,6 +93,7 @@ def _seconds_of_a_query(index: Any, vectors: np.ndarray) -> float:
     index.search(asked[:1], K, FINGERPRINT)
 
     def search() -> None:
+        """All queries one by one, as users ask."""
         for query in asked:
             index.search(query[None], K, FINGERPRINT)
 

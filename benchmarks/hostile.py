@@ -177,6 +177,7 @@ def _everything(client: Client, project: Project, seconds: float) -> list[dict[s
     }
 
     def writes(name: str, write: Callable[[int], object]) -> None:
+        """Five times a second call `write` with a number of its own, and count what fails."""
         while time.monotonic() < until:
             try:
                 write(written[name])
@@ -225,6 +226,7 @@ def watched(service: psutil.Process) -> Iterator[dict[str, float]]:
     stop, seen = threading.Event(), {"rss": float(service.memory_info().rss)}
 
     def watch() -> None:
+        """Twenty times a second look for a new peak of the resident memory, in bytes."""
         while not stop.wait(0.05):
             seen["rss"] = max(seen["rss"], float(service.memory_info().rss))
 
@@ -243,6 +245,7 @@ def searching(client: Client, readers: int) -> Iterator[dict[str, list[Any]]]:
     stop, found = threading.Event(), {"seconds": [], "errors": []}
 
     def search(number: int) -> None:
+        """One client that searches on; keeps the seconds of each search, and its error if there was one."""
         while not stop.wait(0.05):
             began = time.perf_counter()
             try:

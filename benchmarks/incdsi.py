@@ -106,6 +106,7 @@ def published_loop(case: Case, settings: IncDsiSettings, seed: int) -> tuple[np.
     )
 
     def loss() -> torch.Tensor:
+        """The published objective with its gradients, as LBFGS asks for it."""
         optimizer.zero_grad()
         missed = torch.relu(own_limit - query @ vector) ** 2
         lost = (torch.relu(queries @ vector - limits) ** 2).sum()

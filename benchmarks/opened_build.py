@@ -36,6 +36,7 @@ def open_generation_zero(
     parts = Parts(encoder, index, documents, hierarchy)
 
     def newest(copies: Sequence[Generation]) -> Generation | None:
+        """The current one, else the last; None of none."""
         current = [generation for generation in copies if generation.number == collection.current_number()]
         return (current or copies or [None])[-1]
 

@@ -118,6 +118,7 @@ def _ids(vectors: np.ndarray) -> list[str]:
 
 def _of(index: DenseIndex, k: int) -> Search:
     def search(asked: np.ndarray) -> np.ndarray:
+        """The rows (q, k) of the best documents, whose ids are their rows."""
         rankings = index.search(asked, k, FINGERPRINT)
         return np.array([[int(document) for document, _ in ranking] for ranking in rankings])
 
@@ -175,6 +176,7 @@ def _tuned(knob: str, index: Any, asked: np.ndarray, true: np.ndarray, k: int) -
     effort, space = 1.0, faiss.ParameterSpace()
 
     def search(queries: np.ndarray) -> np.ndarray:
+        """The rows (q, k) that FAISS finds."""
         return index.search(queries, k)[1]
 
     most = index.ntotal if knob == "ef" else index.nlist

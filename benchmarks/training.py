@@ -104,10 +104,12 @@ def _peer_step(base: str, data: TrainingData, ours: Trainer, settings: TrainingS
     numbers = cycle(range(len(ours.schedule)))
 
     def features(texts: list[str], most: int) -> dict[str, torch.Tensor]:
+        """What the peer's own tokenizer makes of texts of at most `most` tokens."""
         model.max_seq_length = most
         return {name: value.to(device) for name, value in model.preprocess(texts).items() if torch.is_tensor(value)}
 
     def step() -> None:
+        """One step on the pairs that our schedule has next, by the peer's loss."""
         pairs = ours.schedule[next(numbers)]
         queries = features([data.pairs.queries[pair] for pair in pairs], settings.query_max_tokens)
         texts = [data.passages.texts[passage] for passage in data.pairs.passages[pairs]]

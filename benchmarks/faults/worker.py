@@ -164,6 +164,7 @@ def retrain_once(root: Path, journal: Path, key: str) -> None:
 
 def _marked(journal: Journal, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def called(*arguments: Any, **named: Any) -> Any:
+        """The function, between two lines of the journal, so that a kill can be told to have hit it."""
         journal.write(part=name, at=time.time())
         found = function(*arguments, **named)
         journal.write(ended=name, at=time.time())

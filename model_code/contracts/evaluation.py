@@ -120,6 +120,7 @@ class _Bench:
 
     @classmethod
     def load(cls, context: StageContext) -> _Bench:
+        """Of the stage's corpus: the sampled judgements, and the documents that have passages."""
         folder, settings = context.inputs["corpus"], context.settings["evaluation"]
         documents = pd.read_parquet(folder / "documents.parquet", columns=["document_id"])  # and not their texts
         tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("queries", "qrels")}

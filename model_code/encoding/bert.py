@@ -72,6 +72,7 @@ class _Layer(nn.Module):
         self.output = _Added(config.intermediate_size, config)
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
+        """states: (B, T, H) of the layer below; mask: (B, 1, T, T) bool, who may look at whom, None: all at all."""
         own, heads = self.attention.self, (*states.shape[:2], self.heads, -1)
         query, key, value = (part(states).view(heads).transpose(1, 2) for part in (own.query, own.key, own.value))
         mixed = scaled_dot_product_attention(query, key, value, attn_mask=mask)  # (B, heads, T, H / heads)
@@ -88,6 +89,7 @@ class _Added(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, states: Tensor, residual: Tensor) -> Tensor:
+        """states: (B, T, width), residual: (B, T, H) -> (B, T, H)."""
         return self.LayerNorm(self.dense(states) + residual)
 
 

@@ -53,6 +53,7 @@ def bootstrap_over_seeds(
     generator = np.random.default_rng([seed, n, len(runs)])
 
     def means(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """weights: (rows, n), how often each query is drawn; values: (s, n, c) -> (rows, c)."""
         of_seeds = weights @ values / n  # (s, rows, c)
         drawn = generator.multinomial(len(values), np.full(len(values), 1 / len(values)), size=len(weights))
         return np.einsum("src,rs->rc", of_seeds, drawn / len(values))

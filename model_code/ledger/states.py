@@ -269,6 +269,7 @@ class _Here:
 
     @classmethod
     def read(cls, connection: sa.Connection, standing: Standing) -> _Here:
+        """Ask the log for all that follows from a standing, once."""
         history, event = history_of(connection), standing.position.event
         path = history.path(event, connection.scalar(HEAD), standing.replay)
         return cls(standing, history.effective(event), path, history.blocks, repeats_of(connection))

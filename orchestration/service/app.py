@@ -61,6 +61,7 @@ class BodyLimit:
         size = values = 0  # of what has come of the body: bytes, and at most how many values
 
         async def counted() -> Message:
+            """The next piece of the body; HTTPException once too much has come."""
             nonlocal size, values
             message = await receive()
             piece = message.get("body", b"")
