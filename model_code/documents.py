@@ -75,11 +75,7 @@ STATUSES = ("added", "updated", "deleted", "unchanged")
 
 
 def status_of(change: Change, before: str | None) -> str:
-    """What a change makes of its document, one of `STATUSES`; before: the content hash, None where there was none.
-
-    >>> status_of(Remove("a"), None), status_of(Remove("a"), "old"), status_of(Document("a", "A", ""), "old")
-    ('unchanged', 'deleted', 'updated')
-    """
+    """What a change makes of its document, one of `STATUSES`; before: the content hash, None where there was none."""
     if change.content_hash == before:
         return "unchanged"
     return "deleted" if change.content_hash is None else "added" if before is None else "updated"

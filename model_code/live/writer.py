@@ -31,8 +31,7 @@ from model_code.retrievers.base import Refine
 class Applied:
     """What became of a call's changes: the ids of documents, ascending, by what they are to who searches.
 
-    generation: the one that is current now.
-    before: how many documents could be found in the generation that was changed.
+    generation: the one that is current now; before: how many documents could be found in the one that was changed.
     """
 
     generation: Generation
@@ -183,8 +182,7 @@ class Draft:
         }
 
 
-Loaded = Callable[[], dict[int, Part]]
-"""The parts of a collection, by number, that others have in memory, so that they are shared"""
+Loaded = Callable[[], dict[int, Part]]  # by number, the parts of a collection that others have in memory
 
 
 class LiveWriter:

@@ -20,8 +20,7 @@ class Contrast(NamedTuple):
     """What B pairs are contrasted with beside each other, E documents of one vector or of m, and what is left out.
 
     relevant: (B, B) bool, [i, j] = document j is relevant to query i; such j != i are left out (the diagonal: never).
-    negatives: (E, H) or (E, m, H), extra documents; allowed: (B, E) bool, [i, e] = that one is a negative of query i
-    (None: of all).
+    negatives: (E, H) or (E, m, H), extra documents; allowed: (B, E) bool, [i, e] = a negative of query i (None: all).
     """
 
     relevant: Tensor | None = None
@@ -29,10 +28,7 @@ class Contrast(NamedTuple):
     allowed: Tensor | None = None
 
 
-NONE = Contrast()
-
-
-def contrastive_losses(queries: Tensor, documents: Tensor, temperature: float, contrast: Contrast = NONE) -> Tensor:
+def contrastive_losses(queries: Tensor, documents: Tensor, temperature: float, contrast: Contrast) -> Tensor:
     """The loss of each of the B (query, document) pairs, both directions added: (B,).
 
     With S(q, d) = q.d / temperature and all sums without the masked pairs, pair i's loss is
@@ -42,7 +38,7 @@ def contrastive_losses(queries: Tensor, documents: Tensor, temperature: float, c
     queries, documents: (B, H), unit norm; row i of both is pair i. contrast: the masks, and the extra documents n_e.
 
     >>> vectors = torch.eye(3)
-    >>> contrastive_losses(vectors, vectors, temperature=1.0)  # twice log(1 + 2/e)
+    >>> contrastive_losses(vectors, vectors, 1.0, Contrast())  # twice log(1 + 2/e)
     tensor([1.1029, 1.1029, 1.1029])
     """
     scores = queries @ documents.T / temperature  # (B, B)
@@ -63,7 +59,7 @@ def softmax_losses(scores: Tensor, positives: Tensor, outside: Tensor) -> Tensor
 
 
 def multi_vector_losses(
-    queries: Tensor, documents: Tensor, temperature: float, contrast: Contrast = NONE, *, last: int
+    queries: Tensor, documents: Tensor, temperature: float, contrast: Contrast, last: int
 ) -> Tensor:
     """MLR's equation 3, for search in all m vectors, and the way back by the last layer, added: (B,).
 
@@ -71,11 +67,10 @@ def multi_vector_losses(
         - log[ e^f(q_i, d_i) / ( sum_j e^f(q_i, d_j) + sum_e e^f(q_i, n_e) ) ]
         - log[ e^S(q_i, d_iL) / sum_j e^S(q_j, d_iL) ]
 
-    queries: (B, H); documents: (B, m, H), unit norm per layer; row i of both is pair i.
-    last: where in the m vectors the last layer's is.
+    queries: (B, H); documents: (B, m, H), unit norm per layer, the last layer's at `last`; row i of both is pair i.
 
     >>> queries, documents = torch.eye(2), torch.stack([torch.eye(2), torch.eye(2).flip(0)], dim=1)
-    >>> multi_vector_losses(queries, documents, temperature=1.0, last=0)  # log 2, as f is 1 for both; log(1 + 1/e)
+    >>> multi_vector_losses(queries, documents, 1.0, Contrast(), last=0)  # log 2, as f is 1 for both; log(1 + 1/e)
     tensor([1.0064, 1.0064])
     """
     scores = layer_scores(queries, documents, temperature)  # (B, B, m)
@@ -83,7 +78,7 @@ def multi_vector_losses(
 
 
 def self_contrastive_losses(
-    queries: Tensor, documents: Tensor, temperature: float, contrast: Contrast = NONE, *, last: int, regulariser: float
+    queries: Tensor, documents: Tensor, temperature: float, contrast: Contrast, last: int, regulariser: float
 ) -> Tensor:
     """MLR's equation 7, for search by the last layer alone, and the way back by the last layer, added: (B,).
 
@@ -96,9 +91,9 @@ def self_contrastive_losses(
     regulariser: alpha, 0.01 to 1 in the paper. The other arguments: see `multi_vector_losses`.
 
     >>> queries, documents = torch.eye(2), torch.stack([torch.eye(2), torch.eye(2).flip(0)], dim=1)
-    >>> self_contrastive_losses(queries, documents, temperature=1.0, last=0, regulariser=0.0)
+    >>> self_contrastive_losses(queries, documents, 1.0, Contrast(), last=0, regulariser=0.0)
     tensor([1.0064, 1.0064])
-    >>> self_contrastive_losses(queries, documents, temperature=1.0, last=0, regulariser=1.0)  # + log(1 + 1/e)
+    >>> self_contrastive_losses(queries, documents, 1.0, Contrast(), last=0, regulariser=1.0)  # + log(1 + 1/e)
     tensor([1.3197, 1.3197])
     """
     scores = layer_scores(queries, documents, temperature)  # (B, B, m)
