@@ -45,6 +45,7 @@ from model_code.progress import Progress, silent
 Features = dict[str, Tensor]
 WINDOW = 8192  # texts tokenised and sorted by length at once: bounds memory on large corpora
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 1024, 65536
+CUT = {"direction": "right", "strategy": "longest_first", "stride": 0}
 PART = "\ufffd"  # what is decoded from a part of a character
 FEW, FEW_TOKENS = 64, 256  # of so few texts, unlike in length, smaller batches take a fifth less of a CPU
 Forward = Callable[[Features], torch.Tensor]
@@ -131,10 +132,15 @@ class TextModel(torch.nn.Module):
         return pad(self.token_ids(texts, max_tokens), self.tokenizer.pad_token_id or 0)
 
     def token_ids(self, texts: Sequence[str], max_tokens: int | None = None) -> list[list[int]]:
-        """The token ids of each text, special ones included."""
-        backend = self.tokenizer.backend_tokenizer
-        backend.no_padding()
-        backend.enable_truncation(max_tokens or self.max_tokens)
+        """The token ids of each text, special ones included.
+
+        The tokenizer is told only what it does not do yet: telling it waits for whoever tokenises, with all threads.
+        """
+        backend, cut = self.tokenizer.backend_tokenizer, CUT | {"max_length": max_tokens or self.max_tokens}
+        if backend.padding is not None:
+            backend.no_padding()
+        if backend.truncation != cut:
+            backend.enable_truncation(**cut)
         return [encoding.ids for encoding in backend.encode_batch_fast(list(texts))]
 
     def in_batches(

@@ -12,7 +12,7 @@ class IncDsiSettings(Settings):
         0.5,
         gt=0,
         lt=1,
-        description="weight of the new document's own query; that of all older documents' is 1 less it",
+        description="weight of the new document's own query; the queries of all older ones weigh 1 minus it",
     )
     gamma1: float = Field(
         1.0, ge=0, description="by how much the new document should win its query, in deviations of the scores"

@@ -53,6 +53,7 @@ def make_project(folder: Path, source: str | None = None, cwd: Path | None = Non
         if source is not None:
             raise FreshetError(f"{params} names a source already: leave out --from, or take that file away first")
         settings = recognised(parameters.load(params).corpus, root)
+        open_source(settings, root)  # before anything is written
     else:
         settings = CorpusSettings(path=DOCUMENTS if source is None else _path(root, source, cwd or Path.cwd()))
         if source is not None:

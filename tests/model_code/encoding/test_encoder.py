@@ -7,6 +7,8 @@ from __future__ import annotations
 import random
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,6 +123,21 @@ def test_tokenize_pads_and_truncates_as_transformers_does(tiny: Encoder, texts: 
     assert torch.equal(found["input_ids"], expected["input_ids"])
     assert torch.equal(found["attention_mask"], expected["attention_mask"])
     assert tiny.tokenize(texts, max_tokens=5)["input_ids"].shape[1] == 5
+
+
+def test_a_tokenizer_is_told_nothing_twice(tiny: Encoder, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """To be told, it waits for whoever tokenises meanwhile: a query would for all texts of an addition."""
+    expected, backend = tiny.token_ids(texts), tiny.tokenizer.backend_tokenizer
+
+    class Told:
+        def __getattr__(self, name: str) -> Any:
+            assert name not in ("no_padding", "enable_truncation")
+            return getattr(backend, name)
+
+    monkeypatch.setattr(tiny, "tokenizer", SimpleNamespace(backend_tokenizer=Told()))
+    assert tiny.token_ids(texts) == expected
+    with pytest.raises(AssertionError):
+        tiny.token_ids(texts, max_tokens=4)
 
 
 def test_forward_has_gradients_and_no_dropout_in_training(tiny_folder: Path, texts: list[str]) -> None:

@@ -57,6 +57,14 @@ def test_settings_that_lie_there_alone_stay_and_name_the_source(notes):
         make_project(".", cwd=notes)
 
 
+def test_settings_that_name_an_absent_source_leave_nothing(notes):
+    (notes / "params.yaml").write_text("{corpus: {source: folder, path: nowhere}, retrievers: {hce: {}}}")
+    before = sorted(notes.rglob("*"))
+    with pytest.raises(FreshetError, match="nowhere"):
+        make_project(".", cwd=notes)
+    assert sorted(notes.rglob("*")) == before
+
+
 def test_the_environment_names_the_project(notes, monkeypatch):
     make_project("search", "notes", cwd=notes)
     monkeypatch.setenv("FRESHET_PROJECT", str(notes / "search"))
