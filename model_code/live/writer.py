@@ -64,8 +64,7 @@ class NetChanges:
         """
         net = cls([], {status: [] for status in STATUSES}, {})
         gone = {view.part.number: set(view.removed) for view in views}
-        last = {change.document_id: change for change in changes}
-        for key, change in sorted(last.items()):
+        for key, change in sorted({change.document_id: change for change in changes}.items()):
             owner = _owner(views, key)
             before = None if owner is None else owner.part.content_hashes[key]
             status = status_of(change, before)
@@ -88,8 +87,10 @@ def steps(changes: Iterable[Change], views: Sequence[PartView]) -> list[Change]:
     contents: dict[str, str | None] = {}
     for change in changes:
         document_id, after = change.document_id, change.content_hash
-        before = contents[document_id] if document_id in contents else _content_hash(views, document_id)
-        if before != after:
+        if document_id not in contents:
+            owner = _owner(views, document_id)
+            contents[document_id] = None if owner is None else owner.part.content_hashes[document_id]
+        if contents[document_id] != after:
             found.append(change)
         contents[document_id] = after
     return found
@@ -98,11 +99,6 @@ def steps(changes: Iterable[Change], views: Sequence[PartView]) -> list[Change]:
 def _owner(views: Sequence[PartView], document_id: str) -> PartView | None:
     """The part that has a document."""
     return next((view for view in reversed(views) if document_id in view), None)
-
-
-def _content_hash(views: Sequence[PartView], document_id: str) -> str | None:
-    owner = _owner(views, document_id)
-    return None if owner is None else owner.part.content_hashes[document_id]
 
 
 def crowded(sizes: Sequence[int], most: int) -> int:
