@@ -24,7 +24,7 @@ from model_code.files import write_json
 
 HERE = Path(__file__).parent
 BASE, DOCUMENTS, FEEDBACK = "sentence-transformers/all-MiniLM-L6-v2", 10_000, 0.3
-ROUNDS, WARM, IDLE, ARRIVING = 4, 2.0, 8.0, 15.0  # seconds of each kind in a round
+ROUNDS, WARM, IDLE, ARRIVING = 8, 2.0, 5.0, 15.0  # seconds of each kind in a round
 TOGETHER, EVERY, WORDS = 5, 0.25, 40  # documents of a request, seconds from one to the next, words of a document
 KINDS = {"dense": None, "fused": FEEDBACK}
 COLUMNS, QUANTILES = ("idle", "arriving", "added"), {"p50": 0.5, "p99": 0.99}

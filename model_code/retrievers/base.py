@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Self
@@ -18,7 +19,8 @@ from model_code.index.id_map import IdMap
 from model_code.index.top_k import SPARE, best_first, search_kept
 from model_code.retriever import Queries, Ranking, Retriever, Search, TokenMatch
 
-TOGETHER = 500  # passages of small segments that are put together, for each generation anew: a few milliseconds
+TOGETHER = 500  # passages of the smallest segments, put together for each generation anew: a few milliseconds
+KEPT_TOGETHER = 10_000  # with those of larger ones, which are put together once, for as long as they stay as they are
 
 Refine = Callable[[Sequence[str], np.ndarray, Sequence[np.ndarray]], np.ndarray]
 """(document of each row, the encoder's vectors (n, H), each row's query vectors (m, H)) -> the vectors to index (n, H).
@@ -70,11 +72,11 @@ class IndexedRetriever(Retriever[Queries]):
         return SegmentedRetriever(segments)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Segment:
     """A retriever over documents that were indexed together, and which of them are `removed` since.
 
-    rows: the document of each passage.
+    rows: the document of each passage. Equal ones are of the same retriever, in memory.
     """
 
     retriever: IndexedRetriever
@@ -173,23 +175,32 @@ class SegmentedRetriever(Retriever[Any]):
         return owner(self.segments, document_id).retriever.explain(text, document_id)
 
 
-def with_small_together(
-    segments: Sequence[Segment], together: Callable[[Sequence[tuple[Any, Sequence[str]]]], IndexedRetriever]
-) -> list[Segment]:
-    """The same documents in fewer segments: what is left of the smallest behind the first is put together in memory.
+Together = Callable[[Sequence[tuple[Any, Sequence[str]]]], IndexedRetriever]
+"""The named documents of several retrievers as one, nothing encoded"""
 
-    Each segment that is searched by itself costs what some thousand passages more would cost.
-    together: the named documents of several retrievers as one, nothing encoded.
+
+def with_small_together(segments: Sequence[Segment], together: Together) -> list[Segment]:
+    """The same documents in fewer segments: what is left of those behind the first is put together in memory.
+
+    Each segment that is searched by itself costs what some thousand passages more would cost. The smallest change with
+    every generation; the others, up to `KEPT_TOGETHER`, seldom do.
     """
     first, *others = segments
     by_size = sorted(others, key=lambda segment: len(segment.rows))
-    sizes = accumulate(len(segment.rows) for segment in by_size)
-    small = [segment for segment, total in zip(by_size, sizes, strict=True) if total <= TOGETHER]
-    if len(small) < 2:
-        return list(segments)
-    kept = [(segment.retriever, [name for name in segment.rows.places if name in segment]) for segment in small]
-    rows = IdMap(name for segment in small for name in segment.rows.document_ids if name in segment)
-    return [first, *(segment for segment in others if segment not in small), Segment(together(kept), rows)]
+    sizes = list(accumulate(len(segment.rows) for segment in by_size))
+    small, all_but_large = (bisect_right(sizes, most) for most in (TOGETHER, KEPT_TOGETHER))
+    groups = by_size[:small], by_size[small:all_but_large]
+    return [first, *by_size[all_but_large:], *(_as_one(together, tuple(group)) for group in groups if group)]
+
+
+@lru_cache(maxsize=8)
+def _as_one(together: Together, segments: tuple[Segment, ...]) -> Segment:
+    """Several segments in memory; one stays as it is."""
+    if len(segments) == 1:
+        return segments[0]
+    kept = [(segment.retriever, [name for name in segment.rows.places if name in segment]) for segment in segments]
+    rows = IdMap(name for segment in segments for name in segment.rows.document_ids if name in segment)
+    return Segment(together(kept), rows)
 
 
 def owner(segments: Sequence[Segment], document_id: str) -> Segment:
