@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,8 +18,8 @@ from model_code.index.id_map import IdMap
 from model_code.index.top_k import SPARE, best_first, search_kept
 from model_code.retriever import Queries, Ranking, Retriever, Search, TokenMatch
 
-TOGETHER = 500  # passages of the smallest segments, put together for each generation anew: a few milliseconds
-KEPT_TOGETHER = 10_000  # with those of larger ones, which are put together once, for as long as they stay as they are
+SMALL = 250  # passages of a segment that is put together with others like it for each generation anew
+MEDIUM = 5000  # of one that is put together with others like it once, for as long as nothing is removed from them
 
 Refine = Callable[[Sequence[str], np.ndarray, Sequence[np.ndarray]], np.ndarray]
 """(document of each row, the encoder's vectors (n, H), each row's query vectors (m, H)) -> the vectors to index (n, H).
@@ -182,15 +181,14 @@ Together = Callable[[Sequence[tuple[Any, Sequence[str]]]], IndexedRetriever]
 def with_small_together(segments: Sequence[Segment], together: Together) -> list[Segment]:
     """The same documents in fewer segments: what is left of those behind the first is put together in memory.
 
-    Each segment that is searched by itself costs what some thousand passages more would cost. The smallest change with
-    every generation; the others, up to `KEPT_TOGETHER`, seldom do.
+    Each segment that is searched by itself costs what some thousand passages more would cost.
     """
-    first, *others = segments
-    by_size = sorted(others, key=lambda segment: len(segment.rows))
-    sizes = list(accumulate(len(segment.rows) for segment in by_size))
-    small, all_but_large = (bisect_right(sizes, most) for most in (TOGETHER, KEPT_TOGETHER))
-    groups = by_size[:small], by_size[small:all_but_large]
-    return [first, *by_size[all_but_large:], *(_as_one(together, tuple(group)) for group in groups if group)]
+    small, medium, alone = list[Segment](), list[Segment](), [segments[0]]
+    for segment in segments[1:]:
+        size = len(segment.rows)
+        stays = size <= MEDIUM and not segment.removed
+        (small if size <= SMALL else medium if stays else alone).append(segment)
+    return [*alone, *(_as_one(together, tuple(group)) for group in (medium, small) if group)]
 
 
 @lru_cache(maxsize=8)

@@ -14,7 +14,7 @@ from model_code.documents import Document, Remove
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
 from model_code.retrievers import base
-from model_code.retrievers.base import KEPT_TOGETHER, TOGETHER
+from model_code.retrievers.base import MEDIUM, SMALL
 from tests.model_code.live.laws import KINDS, NEW, OLD, corpus, make_encoder, open_build, put, rankings, reranked, up_to
 
 ALL = {**OLD, **NEW}
@@ -163,14 +163,14 @@ def test_filters_and_hits_see_all_parts(live: Path, rebuilt) -> None:
 
 @pytest.mark.parametrize("kind", ["dense", "inverted_file", "dsi", "lexical", "fused"], indirect=True, scope="module")
 @pytest.mark.parametrize("events", [12, pytest.param(170, marks=pytest.mark.long)])
-@pytest.mark.parametrize(("anew", "kept"), [(0, 0), (0, KEPT_TOGETHER), (TOGETHER, KEPT_TOGETHER)])
-def test_many_random_changes_end_like_a_rebuild(live: Path, rebuilt, events: int, anew: int, kept: int, monkeypatch):
+@pytest.mark.parametrize(("small", "medium"), [(0, 0), (0, MEDIUM), (SMALL, MEDIUM)])
+def test_many_random_changes_end_like_a_rebuild(live: Path, rebuilt, events: int, small: int, medium: int, monkeypatch):
     """Three changes an event, so more than 500 in the long form; scores are compared to the bit.
 
     Segments are searched each by itself, put together once, or put together for each generation.
     """
-    monkeypatch.setattr(base, "TOGETHER", anew)
-    monkeypatch.setattr(base, "KEPT_TOGETHER", kept)
+    monkeypatch.setattr(base, "SMALL", small)
+    monkeypatch.setattr(base, "MEDIUM", medium)
     rng, writer, texts = random.Random(3), LiveWriter(live, "r", max_segments=2), dict(OLD)
     for event in range(1, events + 1):
         changes: list[Document | Remove] = []
