@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from itertools import chain
+from functools import partial
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,8 +18,7 @@ from model_code.index.id_map import IdMap
 from model_code.index.top_k import SPARE, best_first, search_kept
 from model_code.retriever import Queries, Ranking, Retriever, Search, TokenMatch
 
-SMALL = 250  # passages of a segment that is put together with others like it for each generation anew
-MEDIUM = 5000  # of one that is put together with others like it once, for as long as nothing is removed from them
+TOGETHER = 500  # passages of small segments that are put together, for each generation anew: a few milliseconds
 
 Refine = Callable[[Sequence[str], np.ndarray, Sequence[np.ndarray]], np.ndarray]
 """(document of each row, the encoder's vectors (n, H), each row's query vectors (m, H)) -> the vectors to index (n, H).
@@ -71,11 +70,11 @@ class IndexedRetriever(Retriever[Queries]):
         return SegmentedRetriever(segments)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Segment:
     """A retriever over documents that were indexed together, and which of them are `removed` since.
 
-    rows: the document of each passage. Equal ones are of the same retriever, in memory.
+    rows: the document of each passage.
     """
 
     retriever: IndexedRetriever
@@ -174,31 +173,23 @@ class SegmentedRetriever(Retriever[Any]):
         return owner(self.segments, document_id).retriever.explain(text, document_id)
 
 
-Together = Callable[[Sequence[tuple[Any, Sequence[str]]]], IndexedRetriever]
-"""The named documents of several retrievers as one, nothing encoded"""
-
-
-def with_small_together(segments: Sequence[Segment], together: Together) -> list[Segment]:
-    """The same documents in fewer segments: what is left of those behind the first is put together in memory.
+def with_small_together(
+    segments: Sequence[Segment], together: Callable[[Sequence[tuple[Any, Sequence[str]]]], IndexedRetriever]
+) -> list[Segment]:
+    """The same documents in fewer segments: what is left of the smallest behind the first is put together in memory.
 
     Each segment that is searched by itself costs what some thousand passages more would cost.
+    together: the named documents of several retrievers as one, nothing encoded.
     """
-    small, medium, alone = list[Segment](), list[Segment](), [segments[0]]
-    for segment in segments[1:]:
-        size = len(segment.rows)
-        stays = size <= MEDIUM and not segment.removed
-        (small if size <= SMALL else medium if stays else alone).append(segment)
-    return [*alone, *(_as_one(together, tuple(group)) for group in (medium, small) if group)]
-
-
-@lru_cache(maxsize=8)
-def _as_one(together: Together, segments: tuple[Segment, ...]) -> Segment:
-    """Several segments in memory; one stays as it is."""
-    if len(segments) == 1:
-        return segments[0]
-    kept = [(segment.retriever, [name for name in segment.rows.places if name in segment]) for segment in segments]
-    rows = IdMap(name for segment in segments for name in segment.rows.document_ids if name in segment)
-    return Segment(together(kept), rows)
+    first, *others = segments
+    by_size = sorted(others, key=lambda segment: len(segment.rows))
+    sizes = accumulate(len(segment.rows) for segment in by_size)
+    small = [segment for segment, total in zip(by_size, sizes, strict=True) if total <= TOGETHER]
+    if len(small) < 2:
+        return list(segments)
+    kept = [(segment.retriever, [name for name in segment.rows.places if name in segment]) for segment in small]
+    rows = IdMap(name for segment in small for name in segment.rows.document_ids if name in segment)
+    return [first, *(segment for segment in others if segment not in small), Segment(together(kept), rows)]
 
 
 def owner(segments: Sequence[Segment], document_id: str) -> Segment:

@@ -14,7 +14,7 @@ from model_code.documents import Document, Remove
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
 from model_code.retrievers import base
-from model_code.retrievers.base import MEDIUM, SMALL
+from model_code.retrievers.base import TOGETHER
 from tests.model_code.live.laws import KINDS, NEW, OLD, corpus, make_encoder, open_build, put, rankings, reranked, up_to
 
 ALL = {**OLD, **NEW}
@@ -163,14 +163,13 @@ def test_filters_and_hits_see_all_parts(live: Path, rebuilt) -> None:
 
 @pytest.mark.parametrize("kind", ["dense", "inverted_file", "dsi", "lexical", "fused"], indirect=True, scope="module")
 @pytest.mark.parametrize("events", [12, pytest.param(170, marks=pytest.mark.long)])
-@pytest.mark.parametrize(("small", "medium"), [(0, 0), (0, MEDIUM), (SMALL, MEDIUM)])
-def test_many_random_changes_end_like_a_rebuild(live: Path, rebuilt, events: int, small: int, medium: int, monkeypatch):
+@pytest.mark.parametrize("most", [0, TOGETHER], ids=["apart", "together"])
+def test_many_random_changes_end_like_a_rebuild(live: Path, rebuilt, events: int, most: int, monkeypatch) -> None:
     """Three changes an event, so more than 500 in the long form; scores are compared to the bit.
 
-    Segments are searched each by itself, put together once, or put together for each generation.
+    Small segments are searched each by itself, as large ones are, or put together.
     """
-    monkeypatch.setattr(base, "SMALL", small)
-    monkeypatch.setattr(base, "MEDIUM", medium)
+    monkeypatch.setattr(base, "TOGETHER", most)
     rng, writer, texts = random.Random(3), LiveWriter(live, "r", max_segments=2), dict(OLD)
     for event in range(1, events + 1):
         changes: list[Document | Remove] = []
