@@ -1,4 +1,4 @@
-"""The binary token index against bm25s on the same texts: building with tokenising, searching, size.
+"""The binary token index, and BM25, against bm25s on the same texts: building with tokenising, searching, size.
 
 Texts are SQuAD's paragraphs where the data sets are at hand (`FRESHET_DATA`, else `../shared/data`), first those of its
 dev part and then all; anywhere else the docstrings of the standard library, numpy and pandas. Queries are judged
@@ -20,6 +20,9 @@ from benchmarks.encoding import BASE
 from benchmarks.measurement import median_seconds, row, row_below, seconds
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import open_source
+from model_code.index.bm25 import Bm25
+from model_code.index.settings import Bm25Settings
+from model_code.index.terms import terms_of
 from model_code.token_index.bags import Bags, TokenBags
 from model_code.token_index.index import TokenIndex
 from model_code.token_index.postings import PARTS, Sparse
@@ -28,6 +31,7 @@ SQUAD = Path(os.environ.get("FRESHET_DATA", Path(__file__).parents[1] / ".." / "
 PACKAGES = ("stdlib", "numpy", "pandas")
 KEPT, WIDE, DEPTH = 32, 128, 100  # tokens searched with, tokens that a query has, documents asked for
 MOST_BYTES = 1.5
+SLOWER = 1 / 1.2  # than bm25s, which BM25 may be on the same terms
 ENCODED = 200  # texts from which the time of encoding all is estimated
 CHECKED = 50  # queries compared with a product over all postings, which takes its time
 
@@ -57,6 +61,7 @@ def rows(
     for texts in _collections(data):
         found += _compare(texts, tokenizer, questions, repeats)
         found.append(_first_search(texts, TokenBags(tokenizer), base))
+        found += _bm25(texts, questions, repeats)
     return found
 
 
@@ -90,6 +95,39 @@ def _compare(texts: Texts, tokenizer: Any, questions: int, repeats: int) -> list
         row(f"{size}: queries/s one at a time, the same", ours_single, theirs_single, goal=1.0),
         row(f"{size}: queries/s in a batch, all {WIDE} tokens, the same", ours_wide, theirs, goal=0.5),
         *_checks(size, index, bags, wide[:CHECKED], depth),
+    ]
+
+
+def _bm25(texts: Texts, questions: int, repeats: int) -> list[dict[str, Any]]:
+    """BM25 against bm25s on the same terms, with the stemming that makes them on both sides."""
+    import bm25s
+
+    settings, depth = Bm25Settings(), min(DEPTH, len(texts.ids))
+    terms = terms_of(settings.language)
+    asked = [text for text, _ in texts.questions[:questions]]
+
+    def build_peer() -> Any:
+        peer = bm25s.BM25(k1=settings.k1, b=settings.b, method="lucene")
+        peer.index(list(map(terms.of, texts.texts)), show_progress=False)
+        return peer
+
+    built = median_seconds([lambda: Bm25.build(texts.texts, texts.ids, settings), build_peer], repeats // 4 + 1)
+    index, peer = Bm25.build(texts.texts, texts.ids, settings), build_peer()
+    spent = median_seconds(
+        [
+            lambda: index.search(asked, depth),
+            lambda: peer.retrieve(list(map(terms.of, asked)), k=depth, show_progress=False),
+            lambda: [index.search([text], depth) for text in asked],
+            lambda: [peer.retrieve([terms.of(text)], k=depth, show_progress=False) for text in asked],
+        ],
+        repeats,
+    )
+    size = f"{texts.name}, {len(texts.ids):,} texts, BM25 against bm25s on the same terms"
+    (ours, theirs, ours_single, theirs_single) = (len(asked) / seconds for seconds in spent)
+    return [
+        row(f"{size}: documents/s built", *(len(texts.ids) / seconds for seconds in built), goal=SLOWER),
+        row(f"{size}: queries/s in a batch", ours, theirs, goal=SLOWER),
+        row(f"{size}: queries/s one at a time", ours_single, theirs_single, goal=SLOWER),
     ]
 
 

@@ -109,9 +109,10 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write `value` as canonical JSON, whole or not at all."""
-    write_text(path, canonical_json(value))
+def write_json(path: Path, value: Any, lines: bool = True) -> None:
+    """Write `value` as JSON, whole or not at all; lines: canonical, else all in one, as long lists need the space."""
+    text = canonical_json(value) if lines else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    write_text(path, text)
 
 
 def read_json(path: Path) -> Any:

@@ -8,10 +8,9 @@ are summed over what can be found, at the query. So a score depends on no order 
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -21,12 +20,11 @@ from typing import NamedTuple
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from model_code.errors import FreshetError
-from model_code.files import canonical_json, hash_text, read_json, read_manifest, replacing, seal, verify, write_text
-from model_code.index.id_map import IdMap, numbering
+from model_code.files import canonical_json, hash_text, read_json, read_manifest, replacing, seal, verify, write_json
+from model_code.index.id_map import IdMap, IdMaps, numbering
 from model_code.index.settings import Bm25Settings
 from model_code.index.terms import terms_of
-from model_code.index.top_k import best_passages, top_k
+from model_code.index.top_k import top_k
 from model_code.retriever import Ranking, Retriever, TokenMatch
 
 FORMAT, KIND = 1, "bm25"
@@ -110,7 +108,7 @@ class Bm25Segment:
         with replacing(folder / POSTINGS) as aside:
             save_file({name: getattr(self, name) for name in names}, aside)
         for name, values in ((VOCABULARY, self.vocabulary), (DOCUMENT_IDS, self.ids.document_ids)):
-            write_text(folder / name, json.dumps(values, ensure_ascii=False, separators=(",", ":")))
+            write_json(folder / name, values, lines=False)
         counts = {"passages": len(self.ids), "documents": self.ids.documents}
         seal(folder, FORMAT, {"kind": KIND, **counts, **facts})
 
@@ -132,14 +130,20 @@ class Bm25Query:
 
 
 class _Counted(NamedTuple):
-    """Of all segments in turn: which passages can be found, and how many; k1 (1 - b + b |d| / mean |d|) of each passage
-    (n,); the document of each passage, and the first passage of each segment."""
+    """Of all segments in turn k1 (1 - b + b |d| / mean |d|) of each passage (n,); how many passages can be found, and
+    which (n,), None where all can."""
 
-    alive: list[np.ndarray | slice]
+    norms: np.ndarray
     passages: int
-    norms: list[np.ndarray]
-    ids: list[str]
-    first: list[int]
+    alive: np.ndarray | None
+
+
+class _Postings(NamedTuple):
+    """Of a term the passages that can be found, counted through all segments, and their weights (p,) without idf."""
+
+    rows: np.ndarray
+    idf: float
+    weights: np.ndarray
 
 
 class Bm25(Retriever[list[Bm25Query]]):
@@ -156,9 +160,10 @@ class Bm25(Retriever[list[Bm25Query]]):
         self, segments: Sequence[tuple[Bm25Segment, frozenset[str]]], settings: Bm25Settings = DEFAULTS
     ) -> None:
         """segments: each with the ids of its documents that are removed; no other document is in two of them."""
-        self.segments, self.removed = [one for one, _ in segments], [gone for _, gone in segments]
+        self.segments = [one for one, _ in segments]
+        self.ids = IdMaps([(one.ids, gone) for one, gone in segments])
         self.settings, self.language = settings, settings.language
-        self._weights: dict[tuple[int, int], np.ndarray] = {}
+        self._known: dict[str, _Postings] = {}
         self.fingerprint = hash_text(f"bm25 {canonical_json(settings.model_dump())}")
 
     @classmethod
@@ -169,15 +174,14 @@ class Bm25(Retriever[list[Bm25Query]]):
     @cached_property
     def _counted(self) -> _Counted:
         """Statistics of what can be found; made at the first search."""
-        alive = [_alive(segment, gone) for segment, gone in zip(self.segments, self.removed, strict=True)]
-        lengths = [segment.lengths[own] for segment, own in zip(self.segments, alive, strict=True)]
-        passages = sum(map(len, lengths))
-        mean = max(1, sum(int(own.sum(dtype=np.int64)) for own in lengths)) / max(1, passages)
+        lengths, alive, gone = np.concatenate([one.lengths for one in self.segments]), None, self.ids.removed_rows
+        if len(gone):
+            alive = np.ones(len(lengths), bool)
+            alive[gone] = False
+        found = lengths if alive is None else lengths[alive]
+        mean = max(1, int(found.sum(dtype=np.int64))) / max(1, len(found))
         k1, b = self.settings.k1, self.settings.b
-        norms = [k1 * (1 - b + b * segment.lengths / mean) for segment in self.segments]
-        ids = list(chain.from_iterable(segment.ids.document_ids for segment in self.segments))
-        first = np.cumsum([0, *(len(segment.ids) for segment in self.segments)]).tolist()
-        return _Counted(alive, passages, norms, ids, first)
+        return _Counted(k1 * (1 - b + b * lengths / mean), len(found), alive)
 
     def encode_queries(self, texts: Sequence[str]) -> list[Bm25Query]:
         """The terms of texts."""
@@ -192,29 +196,27 @@ class Bm25(Retriever[list[Bm25Query]]):
         rankings = []
         for query in queries:
             scores = self._scores(query)
-            rows = None if allowed is None else self._rows(allowed)
+            rows = None if allowed is None else self.ids.rows_of(allowed)
             own = scores if rows is None else scores[rows]
-            rankings.append(top_k(own, self._counted.ids, k, rows, positive=True))
+            rankings.append(top_k(own, self.ids.document_ids, k, rows, positive=True))
         return rankings
 
     def scores_encoded(self, queries: list[Bm25Query], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """Of every candidate, 0 for those that share no term with the query; FreshetError if one is unknown."""
         found = []
         for query, documents in zip(queries, candidates, strict=True):
-            scores, table = self._scores(query), {}
-            for own, rows, starts in self._by_segment(documents):
-                table.update(zip(own, best_passages(scores[rows], starts).tolist(), strict=True))
-            found.append(np.array([table[document] for document in documents], np.float64))
+            own = self.ids.grouped(documents)
+            found.append(own.best(self._scores(query)[own.rows]).astype(np.float64))
         return found
 
     def best_passage_encoded(self, query: list[Bm25Query], document_id: str) -> int:
         """Which of the document's passages (0, 1, ...) scores highest; the first of equals."""
-        return int(np.argmax(self._scores(query[0])[self._rows([document_id])]))
+        return int(np.argmax(self._scores(query[0])[self.ids.rows_of([document_id])]))
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """What each term adds to the score of a document's best passage, the heaviest first."""
         query = self.encode_queries([text])
-        row = int(self._rows([document_id])[self.best_passage_encoded(query, document_id)])
+        row = int(self.ids.rows_of([document_id])[self.best_passage_encoded(query, document_id)])
         shares = {term: float(self._made(Counter({term: times}))[row]) for term, times in query[0].terms.items()}
         matches = [TokenMatch(term, share) for term, share in shares.items() if share]
         return sorted(matches, key=lambda match: (-match.weight, match.token))
@@ -223,23 +225,6 @@ class Bm25(Retriever[list[Bm25Query]]):
         """The score of every passage for one query: (n,) float32, 0 where no term is shared."""
         return self._scores(self.encode_queries([text])[0])
 
-    def _rows(self, document_ids: Collection[str]) -> np.ndarray:
-        """The rows of documents that can be found, counted through all segments."""
-        return np.concatenate([np.empty(0, np.int64), *(rows for _, rows, _ in self._by_segment(document_ids))])
-
-    def _by_segment(self, document_ids: Collection[str]) -> Iterator[tuple[list[str], np.ndarray, np.ndarray]]:
-        """Of each segment those of the documents that it has, their rows, counted through all segments, one document
-        after the other, and where in these each begins. FreshetError at the end if one is in no segment.
-        """
-        missing = set(document_ids)
-        for segment, gone, first in zip(self.segments, self.removed, self._counted.first, strict=False):
-            if own := list(segment.ids.among(missing) - gone):
-                missing.difference_update(own)
-                rows, starts = segment.ids.grouped(own)
-                yield own, rows + first, starts
-        if missing:
-            raise FreshetError(f"the index holds no document {min(missing)!r}")
-
     def _scores(self, query: Bm25Query) -> np.ndarray:
         if id(self) not in query.scores:
             query.scores[id(self)] = self._made(query.terms)
@@ -247,41 +232,22 @@ class Bm25(Retriever[list[Bm25Query]]):
 
     def _made(self, terms: Counter[str]) -> np.ndarray:
         """Float64 sums in the order of the query's terms, so that they round alike in whatever segments."""
-        rows, shares = ([[np.empty(0, kind)] for _ in self.segments] for kind in (np.int32, np.float64))
-        for term, times in terms.items():
-            places = [segment.postings(term) for segment in self.segments]
-            idf = self._idf(places)
-            for number, place in enumerate(places):
-                if place.stop > place.start:  # most terms are in few of the small segments
-                    rows[number].append(self.segments[number].rows[place])
-                    shares[number].append(times * idf * self._weights_of(number, place))
-        each = zip(rows, shares, self.segments, strict=True)
-        scores = [np.bincount(*map(np.concatenate, own), len(segment.ids)) for *own, segment in each]
-        for own, alive in zip(scores, self._counted.alive, strict=True):
-            if not isinstance(alive, slice):
-                own[~alive] = 0
-        return np.concatenate(scores).astype(np.float32)
+        own = [(*self._postings_of(term), times) for term, times in terms.items()]
+        rows = np.concatenate([np.empty(0, np.int32), *[rows for rows, *_ in own]])
+        shares = np.concatenate([np.empty(0), *[times * idf * weights for _, idf, weights, times in own]])
+        return np.bincount(rows, shares, len(self.ids)).astype(np.float32)
 
-    def _weights_of(self, number: int, place: slice) -> np.ndarray:
-        """Without idf, of the postings of a term in a segment; made when the term is first asked for."""
-        if (number, place.stop) not in self._weights:
-            segment, norms = self.segments[number], self._counted.norms[number]
-            frequencies = segment.frequencies[place]
-            self._weights[number, place.stop] = frequencies / (frequencies + norms[segment.rows[place]])
-        return self._weights[number, place.stop]
-
-    def _idf(self, places: Sequence[slice]) -> float:
-        found = 0
-        for segment, alive, place in zip(self.segments, self._counted.alive, places, strict=True):
-            whole = isinstance(alive, slice)
-            found += place.stop - place.start if whole else int(np.count_nonzero(alive[segment.rows[place]]))
-        return math.log(1 + (self._counted.passages - found + 0.5) / (found + 0.5))
-
-
-def _alive(segment: Bm25Segment, removed: Collection[str]) -> np.ndarray | slice:
-    """Which passages (n,) can be found; all of them as a slice."""
-    if not removed:
-        return slice(None)
-    alive = np.ones(len(segment.ids), bool)
-    alive[segment.ids.rows_of(removed)] = False
-    return alive
+    def _postings_of(self, term: str) -> _Postings:
+        """Made when the term is first asked for."""
+        if term not in self._known:
+            every = zip(self.segments, self.ids.first, strict=False)
+            places = [(own, first, place) for own, first in every if (place := own.postings(term)).start < place.stop]
+            rows = np.concatenate([np.empty(0, np.int32), *(own.rows[place] + first for own, first, place in places)])
+            frequencies = np.concatenate([np.empty(0, np.int32), *(own.frequencies[place] for own, _, place in places)])
+            counted = self._counted
+            if counted.alive is not None:
+                left = counted.alive[rows]
+                rows, frequencies = rows[left], frequencies[left]
+            idf = math.log(1 + (counted.passages - len(rows) + 0.5) / (len(rows) + 0.5))
+            self._known[term] = _Postings(rows, idf, frequencies / (frequencies + counted.norms[rows]))
+        return self._known[term]

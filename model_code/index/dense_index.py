@@ -8,8 +8,7 @@ are fetched until rounding cannot hide a better one.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.files import read_json, read_manifest, replacing, seal, verify, write_text
-from model_code.index.id_map import IdMap
+from model_code.files import read_json, read_manifest, replacing, seal, verify, write_json
+from model_code.index.id_map import Grouped, IdMap, IdMaps
 from model_code.index.settings import ALWAYS_EXACT, IndexSettings
 from model_code.index.token_signs import BITS, TokenSigns
-from model_code.index.top_k import SPARE, best_passages, nearest, search_kept, top_k
+from model_code.index.top_k import SPARE, nearest, search_kept, top_k
 from model_code.retriever import Ranking
 
 FORMAT, KIND = 2, "dense"
@@ -49,7 +48,7 @@ class DenseIndex:
     def __init__(
         self,
         vectors: np.ndarray,
-        ids: IdMap,
+        ids: IdMap | IdMaps,
         fingerprint: str,
         settings: IndexSettings,
         approximate: Any | None,
@@ -107,14 +106,11 @@ class DenseIndex:
         """
         queries = self._accepted(queries, fingerprint)
         rankings: list[Ranking] = [[] for _ in queries]
-        waiting, entries = np.arange(len(queries)), len(self.ids.document_ids)
-        count = k * max(1, -(-entries // max(1, len(self.ids.places)))) + MARGIN  # if all have equally many passages
+        waiting, entries = np.arange(len(queries)), len(self.ids)
+        count = k * max(1, -(-entries // max(1, self.ids.documents))) + MARGIN  # if all have equally many passages
         while len(waiting) and entries:
             count = min(count, entries)
-            if self.approximate is None:
-                candidates = nearest(queries[waiting], self.vectors, count)[1]  # (q, count)
-            else:
-                candidates = self.approximate.search(queries[waiting], count)[1]  # -1 where there are fewer
+            candidates = self._proposed(queries[waiting], count)
             settled, step = np.empty(len(waiting), dtype=bool), max(1, PIECE // count)
             for start in range(0, len(waiting), step):
                 some, rows = waiting[start : start + step], candidates[start : start + step]
@@ -132,15 +128,14 @@ class DenseIndex:
         """
         found = []
         for query, documents in zip(self._accepted(queries, fingerprint), candidates, strict=True):
-            rows, starts = self.ids.grouped(documents)
-            found.append(best_passages(self._scores(query, rows), starts))
+            own = self.ids.grouped(documents)
+            found.append(own.best(self._scores(query, own.rows)))
         return found
 
     def vectors_of(self, document_ids: Sequence[str]) -> CandidateVectors:
         """Those of different documents; FreshetError if one is unknown."""
-        rows, starts = self.ids.grouped(document_ids)
-        tokens = None if self.tokens is None else self.tokens[rows]
-        return CandidateVectors(self.vectors[rows].astype(np.float64), starts, tokens, np.arange(len(starts)))
+        own = self.ids.grouped(document_ids)
+        return CandidateVectors(self._wide(own.rows), self._tokens(own.rows), own)
 
     def search_among(self, queries: np.ndarray, k: int, allowed: Collection[str], fingerprint: str) -> list[Ranking]:
         """The k best of the `allowed` documents for each of `queries` (q, H), scored as `search` does.
@@ -176,7 +171,7 @@ class DenseIndex:
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / VECTORS) as aside, aside.open("wb") as stream:
             np.save(stream, self.vectors)
-        write_text(folder / DOCUMENT_IDS, json.dumps(self.ids.document_ids, ensure_ascii=False, separators=(",", ":")))
+        write_json(folder / DOCUMENT_IDS, self.ids.document_ids, lines=False)
         if self.approximate is not None:
             _faiss().write_index(self.approximate, str(folder / FAISS))
         if self.tokens is not None:
@@ -221,6 +216,20 @@ class DenseIndex:
         _require_rows(vectors, len(vectors), self.vectors.shape[1])
         return vectors
 
+    def _proposed(self, queries: np.ndarray, count: int) -> np.ndarray:
+        """The rows (q, count) that may be the best for each of `queries` (q, H); -1 where there are fewer."""
+        if self.approximate is None:
+            return nearest(queries, [self.vectors], count)[1]
+        return self.approximate.search(queries, count)[1]
+
+    def _wide(self, rows: np.ndarray) -> np.ndarray:
+        """The vectors (..., H) of `rows` (...), float64; of -1, which is none, any."""
+        return self.vectors[rows].astype(np.float64)
+
+    def _tokens(self, rows: np.ndarray) -> TokenSigns | None:
+        """Those of the passages of `rows` (r,), if they are kept."""
+        return None if self.tokens is None else self.tokens[rows]
+
     @cached_property
     def _largest_norm(self) -> float:
         return float(np.sqrt(np.einsum("nh,nh->n", self.vectors, self.vectors).max()))
@@ -232,7 +241,7 @@ class DenseIndex:
         """
         pieces = (rows[..., start : start + PIECE] for start in range(0, max(1, rows.shape[-1]), PIECE))
         each = queries[..., None, :]
-        products = [inner_products(self.vectors[piece].astype(np.float64), each) for piece in pieces]
+        products = [inner_products(self._wide(piece), each) for piece in pieces]
         return np.where(rows < 0, -np.inf, np.concatenate(products, axis=-1))
 
     def _settled(self, query: np.ndarray, ranking: Ranking, rows: np.ndarray, k: int) -> bool:
@@ -247,39 +256,81 @@ class DenseIndex:
         return ranking[-1][1] > float(self._scores(query, rows[-1:])[0]) + slack
 
 
+class JoinedIndex(DenseIndex):
+    """Several indexes of one encoder, each without documents that are removed, searched as one index of what is left.
+
+    Whatever number of them there is, their candidates are chosen and scored once. Only the first may be approximate.
+    """
+
+    ids: IdMaps
+
+    def __init__(self, parts: Sequence[tuple[DenseIndex, frozenset[str]]]) -> None:
+        """parts: indexes, and which of each one's documents are removed; no other document is in two of them.
+
+        FingerprintMismatch if their vectors are not of one encoder.
+        """
+        self.indexes = [index for index, _ in parts]
+        first, ids = self.indexes[0], IdMaps([(index.ids, removed) for index, removed in parts])
+        for index in self.indexes:
+            index._accepted(first.vectors[:1], first.fingerprint)
+        super().__init__(
+            first.vectors, ids, first.fingerprint, first.settings, first.approximate, first.vectors_per_passage
+        )
+
+    def _proposed(self, queries: np.ndarray, count: int) -> np.ndarray:
+        removed, base, *others = self.ids.removed_rows, *(index.vectors for index in self.indexes)
+        first = 0 if self.approximate is None else len(base)  # row that is looked through one by one
+        scores, rows = nearest(queries, [base[first:], *others], count, removed[removed >= first] - first)
+        rows = np.where(np.isneginf(scores), -1, rows + first)
+        if self.approximate is None:
+            return rows
+        faiss = _faiss()
+        left = faiss.IDSelectorNot(faiss.IDSelectorBatch(removed[removed < first]))
+        only = faiss.SearchParametersIVF(sel=left, nprobe=self.approximate.nprobe)
+        return np.concatenate([self.approximate.search(queries, count, params=only)[1], rows], axis=1)
+
+    def _wide(self, rows: np.ndarray) -> np.ndarray:
+        found = np.zeros((*rows.shape, self.dimension))
+        for index, inside, own in self._by_index(rows):
+            found[inside] = index.vectors[own]
+        return found
+
+    def _tokens(self, rows: np.ndarray) -> TokenSigns | None:
+        return TokenSigns.joined([index._tokens(own) for index, _, own in self._by_index(rows)])
+
+    def _by_index(self, rows: np.ndarray) -> Iterator[tuple[DenseIndex, np.ndarray, np.ndarray]]:
+        """Each index, which of `rows` are its own, and which rows those are there."""
+        for index, first in zip(self.indexes, self.ids.first, strict=False):
+            inside = (rows >= first) & (rows < first + len(index.vectors))
+            yield index, inside, rows[inside] - first
+
+    @cached_property
+    def _largest_norm(self) -> float:
+        return max(index._largest_norm for index in self.indexes)
+
+
 class CandidateVectors(NamedTuple):
     """What scores n documents, read once for several queries.
 
-    vectors: (r, H) float64, document after document. starts: (n,) where each one's begin. tokens: of each vector's
-    passage, if they are kept. places: (n,) where in this order the documents are that were asked for.
+    vectors: (r, H) float64, document after document. tokens: of each one's passage, if they are kept. rows: which
+    document's they are.
     """
 
     vectors: np.ndarray
-    starts: np.ndarray
     tokens: TokenSigns | None
-    places: np.ndarray
-
-    @classmethod
-    def joined(cls, parts: Sequence[CandidateVectors], places: np.ndarray) -> CandidateVectors:
-        """Those of several, one after the other."""
-        if len(parts) == 1:
-            return parts[0]._replace(places=places)
-        ends = np.cumsum([0, *(len(part.vectors) for part in parts)])
-        starts = np.concatenate([part.starts + end for part, end in zip(parts, ends, strict=False)])
-        tokens = TokenSigns.joined([part.tokens for part in parts])
-        return cls(np.concatenate([part.vectors for part in parts]), starts, tokens, places)
+    rows: Grouped
 
     def scores(self, query: np.ndarray) -> np.ndarray:
         """The product (n,) of a query (H,) with each document's nearest vector, float32."""
-        return best_passages(inner_products(self.vectors, query), self.starts)[self.places]
+        return self.rows.best(inner_products(self.vectors, query))
 
     def late_scores(self, query: TokenSigns) -> np.ndarray:
         """The similarity (n,) of a query's tokens and each document's nearest passage's, float64."""
-        return best_passages(query.similarities(self.tokens), self.starts)[self.places]
+        return self.rows.best(query.similarities(self.tokens))
 
     def nearest(self, query: np.ndarray, document: int) -> np.ndarray:
         """Of one of the documents the vector (H,) that is nearest to a query (H,); the first of equals."""
-        start, *end = self.starts[self.places[document] :][:2]
+        start, *end = self.rows.starts[self.rows.places[document] :][:2]
         own = self.vectors[start : end[0] if end else None]
         return own[np.argmax(inner_products(own, query))]
 

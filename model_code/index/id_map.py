@@ -5,11 +5,36 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence, Set
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain
+from typing import NamedTuple, NoReturn, Self
 
 import numpy as np
 
 from model_code.errors import FreshetError
+
+
+class Grouped(NamedTuple):
+    """The rows of n documents, one document after the other; where in them each one's begin, `starts` (n,); and at
+    which of these `places` (n,) the documents are that were asked for, in their order.
+    """
+
+    rows: np.ndarray
+    starts: np.ndarray
+    places: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]], places: np.ndarray) -> Self:
+        """Of the rows of each document."""
+        starts = np.cumsum([0, *map(len, rows)])[:-1]
+        return cls(np.fromiter(chain.from_iterable(rows), np.int64), starts, places)
+
+    def best(self, scores: np.ndarray) -> np.ndarray:
+        """The highest of the `scores` (r,) of each document's rows (n,), in the order in which it was asked.
+
+        >>> IdMap(["a", "b", "a"]).grouped(["b", "a"]).best(np.array([0.2, 0.9, 0.5])).tolist()
+        [0.2, 0.9]
+        """
+        return np.maximum.reduceat(scores, self.starts)[self.places] if len(self.starts) else scores[:0]
 
 
 class IdMap:
@@ -50,18 +75,14 @@ class IdMap:
             self.require_known(wanted)
         return np.array(sorted(row for document in wanted for row in self.places[document]), dtype=np.int64)
 
-    def grouped(self, document_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of these different documents, one document after the other, and where in them each begins (n,).
-
-        FreshetError if one is unknown.
+    def grouped(self, document_ids: Sequence[str]) -> Grouped:
+        """The rows of different documents; FreshetError if one is unknown.
 
         >>> IdMap(["a", "b", "a"]).grouped(["b", "a"])
-        (array([1, 0, 2]), array([0, 1]))
+        Grouped(rows=array([1, 0, 2]), starts=array([0, 1]), places=array([0, 1]))
         """
         self.require_known(document_ids)
-        own = [self.places[document] for document in document_ids]
-        rows = np.fromiter(chain.from_iterable(own), np.int64)
-        return rows, np.cumsum([0, *map(len, own)])[:-1]
+        return Grouped.of([self.places[document] for document in document_ids], np.arange(len(document_ids)))
 
     def among(self, document_ids: Set[str]) -> set[str]:
         """Those of the documents that have a row."""
@@ -70,7 +91,61 @@ class IdMap:
     def require_known(self, document_ids: Iterable[str]) -> None:
         """FreshetError if one of the documents has no row."""
         if unknown := set(document_ids).difference(self.places):
-            raise FreshetError(f"the index holds no document {min(unknown)!r} ({len(unknown)} unknown in all)")
+            _refuse(unknown)
+
+
+class IdMaps:
+    """Several maps, one after the other, each without documents that are removed; no other document is in two of them.
+
+    >>> maps = IdMaps([(IdMap(["a", "b", "a"]), frozenset("b")), (IdMap(["b"]), frozenset())])
+    >>> maps.grouped(["b", "a"]), maps.removed_rows.tolist()
+    (Grouped(rows=array([0, 2, 3]), starts=array([0, 2]), places=array([1, 0])), [1])
+    """
+
+    def __init__(self, maps: Sequence[tuple[IdMap, frozenset[str]]]) -> None:
+        self.maps = maps
+        self.first = [0, *accumulate(len(ids) for ids, _ in maps)]
+        self.documents = sum(ids.documents - len(removed) for ids, removed in maps)
+
+    def __len__(self) -> int:
+        """Number of rows, those of removed documents among them."""
+        return self.first[-1]
+
+    @cached_property
+    def document_ids(self) -> list[str]:
+        """The document of each row."""
+        return list(chain.from_iterable(ids.document_ids for ids, _ in self.maps))
+
+    @cached_property
+    def removed_rows(self) -> np.ndarray:
+        """The rows of removed documents, ascending."""
+        own = [ids.rows_of(removed) + first for (ids, removed), first in zip(self.maps, self.first, strict=False)]
+        return np.concatenate(own)
+
+    def rows_of(self, document_ids: Iterable[str]) -> np.ndarray:
+        """As of one map."""
+        return np.sort(self.grouped(list(set(document_ids))).rows)
+
+    def grouped(self, document_ids: Sequence[str]) -> Grouped:
+        """As of one map; the rows of a map follow each other."""
+        missing, rows, found = set(document_ids), list[list[int]](), list[str]()
+        for (ids, removed), first in zip(self.maps, self.first, strict=False):
+            own = ids.among(missing) - removed
+            missing -= own
+            found += own
+            rows += [[first + row for row in ids.places[document]] for document in own]
+        if missing:
+            _refuse(missing)
+        number = {document: i for i, document in enumerate(found)}
+        return Grouped.of(rows, np.fromiter(map(number.__getitem__, document_ids), np.int64))
+
+    def require_known(self, document_ids: Iterable[str]) -> None:
+        """As of one map."""
+        self.grouped(list(document_ids))
+
+
+def _refuse(unknown: Set[str]) -> NoReturn:
+    raise FreshetError(f"the index holds no document {min(unknown)!r} ({len(unknown)} unknown in all)")
 
 
 def numbering() -> defaultdict[str, int]:

@@ -10,7 +10,6 @@ company a passage is scored. A token of all-MiniLM-L6-v2 takes 48 bytes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,13 +72,10 @@ class TokenSigns:
         own = self.bits[self.bits.any(axis=1)]
         if not len(texts) or not len(own):
             return np.zeros(len(texts))
-        words, nearest = np.ascontiguousarray(texts.bits.T), np.zeros(len(texts), np.int64)
-        for token, times in Counter(map(bytes, own)).items():
-            differing = np.zeros(words.shape[1], np.uint16)
-            for column, word in zip(words, np.frombuffer(token, np.uint64), strict=True):
-                differing += np.bitwise_count(column ^ word)  # a sum over an axis would cast them all first
-            nearest += times * np.minimum.reduceat(differing, texts.starts[:-1]).astype(np.int64)
-        return 1 - 2 * nearest / (WORD * own.size)
+        words = zip(np.ascontiguousarray(texts.bits.T), own.T, strict=True)
+        differing = sum(np.bitwise_count(word ^ asked[:, None]).astype(np.uint16) for word, asked in words)
+        nearest = np.minimum.reduceat(differing, texts.starts[:-1], axis=1)  # of the bits in which tokens differ
+        return 1 - 2 * nearest.sum(axis=0, dtype=np.int64) / (WORD * own.size)
 
     def save(self, folder: Path) -> None:
         """Write them into the folder."""

@@ -67,15 +67,6 @@ def best_first(scores: Iterable[tuple[str, float]], k: int | None = None) -> Ran
     return sorted(sorted(scores), key=itemgetter(1), reverse=True)[:k]  # twice, as neither calls a function of Python
 
 
-def best_passages(scores: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """The highest score of each document (n,), of whose passages' `scores` (r,) each document's begin at `starts` (n,).
-
-    >>> best_passages(np.array([0.5, 0.9, 0.2]), np.array([0, 2])).tolist()
-    [0.9, 0.2]
-    """
-    return np.maximum.reduceat(scores, starts) if len(starts) else scores[:0]
-
-
 def best_rows(scores: np.ndarray, count: int) -> np.ndarray:
     """The rows of the `count` best of `scores` (n,) and of all that tie with the last of them, ascending.
 
@@ -135,20 +126,27 @@ def _nth_best(scores: np.ndarray, n: int) -> np.floating:
     return np.partition(scores, len(scores) - n)[len(scores) - n]
 
 
-def nearest(queries: np.ndarray, vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and rows of the `count` among `vectors` (n, H) nearest to each of `queries` (q, H), all float32.
+def nearest(
+    queries: np.ndarray, vectors: Sequence[np.ndarray], count: int, without: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and rows of the `count` among the n rows of all `vectors` (n_i, H) nearest to each of `queries` (q, H).
 
-    Both (q, min(count, n)), float32 and int64: by descending score, equal scores by ascending row. A score's last bits
-    may depend on how many queries are asked at once.
+    Both (q, min(count, n)), float32 and int64: by descending score, equal scores by ascending row; the rows `without`
+    score -inf. A score's last bits may depend on how many queries are asked at once.
 
-    >>> nearest(np.array([[0.0, 1.0]], np.float32), np.eye(2, dtype=np.float32), count=2)
+    >>> nearest(np.array([[0.0, 1.0]], np.float32), [np.eye(2, dtype=np.float32)], count=2)
     (array([[1., 0.]], dtype=float32), array([[1, 0]]))
     """
-    shape = len(queries), min(count, len(vectors))
+    there = sum(map(len, vectors))
+    shape = len(queries), min(count, there)
     scores, rows = np.empty(shape, np.float32), np.empty(shape, np.int64)
-    step = max(FEW, SCORES // max(1, len(vectors)))
+    step = max(FEW, SCORES // max(1, there))
     for start in range(0, len(queries), step):
-        for i, products in enumerate(_inner_products(queries[start : start + step], vectors), start):
+        some = queries[start : start + step]
+        blocks = np.concatenate([_inner_products(some, own) for own in vectors], axis=1)
+        if without is not None:
+            blocks[:, without] = -np.inf
+        for i, products in enumerate(blocks, start):
             best = best_rows(products, count)
             rows[i] = best[np.argsort(-products[best], kind="stable")[: shape[1]]]
             scores[i] = products[rows[i]]

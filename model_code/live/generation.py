@@ -16,7 +16,7 @@ from typing import Any
 from model_code.corpus.passages import TextRules
 from model_code.documents import Document, canonical_fields
 from model_code.errors import Damaged, FreshetError
-from model_code.files import MANIFEST, read_json, read_manifest, replacing, verify, verify_file, write_text
+from model_code.files import MANIFEST, read_json, read_manifest, replacing, verify, verify_file, write_json
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.ledger.events import Position, Standing
 
@@ -165,7 +165,7 @@ def held(generation: Generation, document_ids: Iterable[str], columns: Sequence[
 def write_removed(folder: Path, removed: Mapping[int, frozenset[str]]) -> None:
     """Write `removed.json`; equal sets give equal bytes."""
     table = {str(number): sorted(removed[number]) for number in sorted(removed)}
-    write_text(folder / REMOVED, json.dumps(table, ensure_ascii=False, separators=(",", ":")))
+    write_json(folder / REMOVED, table, lines=False)
 
 
 def trained_documents(generation: Generation) -> set[str]:

@@ -4,7 +4,6 @@ many generations.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from model_code.corpus.passages import TextRules
 from model_code.documents import Document
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.files import MANIFEST, read_json, replacing, verify_file, write_json, write_text
+from model_code.files import MANIFEST, read_json, replacing, verify_file, write_json
 from model_code.hierarchy.tree import TOPICS, Hierarchy
 from model_code.index.id_map import IdMap
 from model_code.live.collection import Reading
@@ -283,7 +282,7 @@ def write_segment(folder: Path, base: Base, puts: Sequence[Document], text: Text
     new = new_passages(puts, text, refine)
     base.retriever.write_segment(folder / INDEX, new)
     write_rows(map(document_row, puts), folder / DOCUMENTS)
-    _write_passages(folder, new.document_ids)
+    write_json(folder / PASSAGES, list(new.document_ids), lines=False)
     part = open_segment(base, folder)
     Placements.find(base.tree, part.retriever.passage_vectors(new.document_ids)).save(folder)
     return part
@@ -312,10 +311,6 @@ def merge_segments(folder: Path, views: Sequence[PartView]) -> None:
         ids += [view.part.rows.document_ids[row] for row in rows.tolist()]
         placements.append(view.part.placements.take(rows))
     write_rows(documents, folder / DOCUMENTS)
-    _write_passages(folder, ids)
+    write_json(folder / PASSAGES, ids, lines=False)
     Placements.join(placements).save(folder)
     Refined.joined(views).save(folder)
-
-
-def _write_passages(folder: Path, document_ids: Sequence[str]) -> None:
-    write_text(folder / PASSAGES, json.dumps(list(document_ids), ensure_ascii=False, separators=(",", ":")))

@@ -303,7 +303,7 @@ def everything_is_found(searcher: Searcher, applied: Applied, sample: int = SAMP
     same: parts rank on their own and are merged by score, so one that is shared ranks its documents as it did before,
     and what it loses puts nothing above another. By Cauchy and Schwarz it puts a document above one of another part,
     asked for by its own vector, only by a vector that is at least as long, which is no fault. Counting shows that it
-    loses nothing else. Searches put small parts together in memory, which ranks alike: the laws hold it to the bit.
+    loses nothing else. Searches look through parts together, which ranks alike: the laws hold it to the bit.
 
     sample: so many others, drawn by the seed and the generation's number. A document counts as found if nothing ranks
     above it for the first of its own vectors but equal ones and longer ones, whose inner product may be larger. Kinds
@@ -348,7 +348,7 @@ def own_vectors(owners: Mapping[str, PartView]) -> dict[str, np.ndarray]:
     vectors: dict[str, np.ndarray] = {}
     for view in dict.fromkeys(owners.values()):
         index = view.part.dense.index
-        ids, rows = index.document_ids, index.ids.rows_of([one for one, owner in owners.items() if owner is view])
+        ids, rows = index.ids.document_ids, index.ids.rows_of([one for one, owner in owners.items() if owner is view])
         vectors |= {ids[row]: index.vectors[row] for row in reversed(rows.tolist())}  # so that its first one stays
     return {one: vectors[one] for one in owners}
 

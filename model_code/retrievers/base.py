@@ -13,7 +13,6 @@ from typing import Any, Self
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.index.dense_index import CandidateVectors
 from model_code.index.id_map import IdMap
 from model_code.index.top_k import SPARE, best_first, search_kept
 from model_code.retriever import Queries, Ranking, Retriever, Search, TokenMatch
@@ -107,18 +106,9 @@ class SegmentedRetriever(Retriever[Any]):
         self.fingerprint: str = self.first.fingerprint
         self.proposed, self.explains = self.first.proposed, self.first.explains
 
-    @property
-    def dense(self) -> Any | None:
-        """The first segment's."""
-        return self.first.dense
-
     def encode_queries(self, texts: Sequence[str]) -> Any:
         """The kind's own form of query texts."""
         return self.first.encode_queries(texts)
-
-    def encode_with_tokens(self, texts: Sequence[str]) -> tuple[Any, Any]:
-        """The kind's own form of query texts, and their tokens."""
-        return self.first.encode_with_tokens(texts)
 
     def search_encoded(self, queries: Any, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
         """The k best documents of all segments for each query, best first; of `allowed` documents only, unless None.
@@ -146,15 +136,6 @@ class SegmentedRetriever(Retriever[Any]):
     def best_passage_encoded(self, query: Any, document_id: str) -> int:
         """Which of the document's passages answers the query best."""
         return owner(self.segments, document_id).retriever.best_passage_encoded(query, document_id)
-
-    def vectors_of(self, document_ids: Sequence[str]) -> CandidateVectors:
-        """What is held of documents, whichever segments have them."""
-        shares = _shares(self.segments, document_ids)
-        number = {name: i for i, name in enumerate(chain.from_iterable(shares.values()))}
-        parts = [segment.retriever.vectors_of(share) for segment, share in shares.items()] or [
-            self.first.vectors_of([])
-        ]
-        return CandidateVectors.joined(parts, np.fromiter(map(number.__getitem__, document_ids), np.int64))
 
     def variants(self) -> Mapping[str, Search]:
         """Those of the kind, over all segments."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
-from model_code.index.dense_index import EXACT, CandidateVectors, DenseIndex
+from model_code.index.dense_index import EXACT, CandidateVectors, DenseIndex, JoinedIndex
 from model_code.index.token_signs import TokenSigns
 from model_code.retriever import Ranking, Retriever
 from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment, with_small_together
@@ -84,8 +84,12 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
 
     @classmethod
     def joined(cls, segments: Sequence[Segment]) -> Retriever:
-        """The search of several segments, the small ones put together."""
-        return super().joined(with_small_together(segments, cls._together))
+        """The search of all documents that can be found, small segments put together."""
+        own: list[tuple[Any, frozenset[str]]] = [
+            (segment.retriever, segment.removed) for segment in with_small_together(segments, cls._together)
+        ]
+        index = JoinedIndex([(retriever.index, removed) for retriever, removed in own])
+        return DenseRetriever(own[0][0].encoder, index, own[0][0].fingerprint)
 
     @classmethod
     def _together(cls, parts: Sequence[tuple[Self, Sequence[str]]]) -> DenseRetriever:

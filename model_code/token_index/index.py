@@ -9,7 +9,6 @@ its postings decides its form, and with that its length.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.files import read_json, read_manifest, replacing, seal, verify, write_text
+from model_code.files import read_json, read_manifest, replacing, seal, verify, write_json
 from model_code.index.id_map import IdMap
 from model_code.index.top_k import top_k
 from model_code.retriever import Ranking
@@ -76,7 +75,7 @@ class SparseIndex(ABC):
         for name, array in arrays.items():
             with replacing(folder / f"{name}.npy") as aside, aside.open("wb") as stream:
                 np.save(stream, array)
-        write_text(folder / DOCUMENT_IDS, json.dumps(self.ids.document_ids, ensure_ascii=False, separators=(",", ":")))
+        write_json(folder / DOCUMENT_IDS, self.ids.document_ids, lines=False)
         seal(folder, FORMAT, facts | {"documents": self.ids.documents, "passages": len(self.ids)})
 
     @staticmethod

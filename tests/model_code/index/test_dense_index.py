@@ -13,7 +13,7 @@ import pytest
 from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
 from model_code.files import hash_path, read_json, write_json
 from model_code.index import dense_index
-from model_code.index.dense_index import DenseIndex
+from model_code.index.dense_index import DenseIndex, JoinedIndex
 from model_code.index.settings import ALWAYS_EXACT, IndexSettings
 from model_code.index.token_signs import TokenSigns, signs
 from model_code.index.top_k import top_k
@@ -108,7 +108,7 @@ def test_tokens_are_kept_and_absent_where_nobody_gave_any(
     index.save(tmp_path / "a")
     some = document_ids[5:1:-1]
     for own in (index, DenseIndex.load(tmp_path / "a")):
-        rows, starts = own.ids.grouped(some)
+        rows, starts, _ = own.ids.grouped(some)
         passages = tokens[:1].similarities(tokens[rows])
         expected = [max(part) for part in np.split(passages, starts[1:])]
         assert own.vectors_of(some).late_scores(tokens[:1]).tolist() == expected
@@ -196,6 +196,43 @@ def test_searching_among_some_gives_what_is_left_of_all(
             assert index.search_among(queries, k, allowed, "f") == [ranking[:k] for ranking in expected]
     with pytest.raises(FreshetError, match="no document 'x'|unknown"):
         index.search_among(queries, 3, ["x"], "f")
+
+
+@pytest.mark.parametrize("flat_below", KINDS)
+def test_joined_indexes_are_one_of_what_is_left(
+    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray, flat_below: int
+) -> None:
+    """Also where the first is approximate, documents have come back elsewhere, and most of an index is removed."""
+    chance, names = np.random.default_rng(5), np.array(document_ids)
+    tokens = TokenSigns.of([signs(chance.standard_normal((chance.integers(1, 9), 70))) for _ in document_ids])
+    where = {name: chance.integers(3) for name in sorted(set(document_ids))}
+    parts, left, gone_before = [], [], frozenset[str]()
+    for number in range(3):
+        own = np.flatnonzero([where[name] == number or name in gone_before for name in document_ids])
+        here = {name for name in where if where[name] == number or name in gone_before}
+        gone = frozenset() if number == 2 else frozenset(sorted(here)[:: 2 if number else 1][: len(here) - 2])
+        settings = IndexSettings(flat_below=1 if number == 0 and flat_below == 1 else ALWAYS_EXACT, nprobe=64)
+        parts.append((DenseIndex.build(vectors[own], names[own].tolist(), "f", settings, tokens=tokens[own]), gone))
+        left += [row for row in own if document_ids[row] not in gone]
+        gone_before = gone
+    joined, one = JoinedIndex(parts), DenseIndex.build(vectors[left], names[left].tolist(), "f", tokens=tokens[left])
+    assert joined.ids.documents == one.ids.documents
+    assert (joined.approximate is None) == (flat_below > 1)
+    for k in (1, 5, 60):
+        assert joined.search(queries, k, "f") == one.search(queries, k, "f")
+    some = chance.permutation(sorted(set(names[left]))).tolist()[:20]
+    assert joined.search_among(queries, 9, some, "f") == one.search_among(queries, 9, some, "f")
+    for found, expected in zip(
+        joined.scores(queries[:1], [some], "f"), one.scores(queries[:1], [some], "f"), strict=True
+    ):
+        assert found.tolist() == expected.tolist()
+    own, other = joined.vectors_of(some), one.vectors_of(some)
+    assert own.scores(queries[0]).tolist() == other.scores(queries[0]).tolist()
+    assert own.late_scores(tokens[:1]).tolist() == other.late_scores(tokens[:1]).tolist()
+    for number in range(len(some)):
+        assert own.nearest(queries[0], number).tolist() == other.nearest(queries[0], number).tolist()
+    with pytest.raises(FreshetError, match="unknown"):
+        joined.vectors_of(["x"])
 
 
 def test_many_allowed_documents_are_searched_for_not_all_ranked(monkeypatch: pytest.MonkeyPatch) -> None:

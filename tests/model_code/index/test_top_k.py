@@ -98,10 +98,14 @@ def test_the_nearest_are_those_of_a_full_sort(asked: int, kept: int, monkeypatch
         products = queries.astype(int) @ vectors.astype(int).T
         order = np.argsort(-products, axis=1, kind="stable")
         for count in (1, 10, 100, 1000):
-            scores, rows = nearest(queries, vectors, count)
+            scores, rows = nearest(queries, np.array_split(vectors, 3), count)
             assert (scores.dtype, rows.dtype) == (np.float32, np.int64)
             np.testing.assert_array_equal(rows, order[:, :count])
             np.testing.assert_array_equal(scores, np.take_along_axis(products, rows, axis=1))
+            kept = order[order % 5 > 0].reshape(asked, passages - -(-passages // 5))
+            scores, rows = nearest(queries, [vectors], count, without=np.arange(0, passages, 5))
+            np.testing.assert_array_equal(rows[:, : kept.shape[1]], kept[:, :count])
+            assert (scores[:, kept.shape[1] :] == -np.inf).all()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +134,7 @@ def test_a_large_search_goes_in_blocks_that_are_no_narrower_than_a_matrix_produc
         return products(some, among)
 
     monkeypatch.setattr(selection, "_inner_products", counted)
-    scores, rows = nearest(queries, vectors, 20)
+    scores, rows = nearest(queries, [vectors], 20)
     oracle = queries.astype(np.float64) @ vectors.astype(np.float64).T
     np.testing.assert_array_equal(rows, np.argsort(-oracle, axis=1, kind="stable")[:, :20])
     np.testing.assert_allclose(scores, np.take_along_axis(oracle, rows, axis=1), rtol=1e-5)

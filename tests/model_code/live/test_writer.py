@@ -135,7 +135,7 @@ def test_a_renewed_searcher_shares_all_that_it_had_and_the_old_one_answers_as_be
     new = old.renewed()
     assert new.generation.number == 2
     assert new.base is old.base
-    assert new.retriever.first.encoder is old.retriever.first.encoder
+    assert new.retriever.encoder is old.retriever.encoder
     assert rankings(new) == rankings(writer) != before
     assert writer.collect_garbage(keep=2) == ()
     assert rankings(old) == before
@@ -196,7 +196,7 @@ def test_refine_makes_the_vectors_that_are_indexed(live: Path) -> None:
         {},
     )
     assert seen == [(["a", "b"], [(2, 32), (0, 32)])]
-    encoder = writer.searcher.retriever.first.encoder
+    encoder = writer.searcher.retriever.encoder
     index = writer.searcher.views[1].part.retriever.index
     np.testing.assert_allclose(index.vectors[0], encoder.encode(["word5 word6", "word6 word5"]).mean(axis=0), atol=1e-6)
     np.testing.assert_allclose(index.vectors[1], encoder.encode(["word1 word3"])[0], atol=1e-6)
