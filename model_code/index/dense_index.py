@@ -296,13 +296,16 @@ class JoinedIndex(DenseIndex):
         return found
 
     def _tokens(self, rows: np.ndarray) -> TokenSigns | None:
-        return TokenSigns.joined([index._tokens(own) for index, _, own in self._by_index(rows)])
+        own = [index._tokens(own) for index, _, own in self._by_index(rows)]
+        return TokenSigns.joined(own) if own else self.indexes[0]._tokens(rows)
 
     def _by_index(self, rows: np.ndarray) -> Iterator[tuple[DenseIndex, np.ndarray, np.ndarray]]:
-        """Each index, which of `rows` are its own, and which rows those are there."""
-        for index, first in zip(self.indexes, self.ids.first, strict=False):
-            inside = (rows >= first) & (rows < first + len(index.vectors))
-            yield index, inside, rows[inside] - first
+        """Each index that has any of `rows`, which of them are its own, and which rows those are there."""
+        owner = np.searchsorted(self.ids.first, rows, side="right") - 1
+        for number in np.unique(owner).tolist():
+            if number >= 0:  # a row of -1 is none
+                inside = owner == number
+                yield self.indexes[number], inside, rows[inside] - self.ids.first[number]
 
     @cached_property
     def _largest_norm(self) -> float:

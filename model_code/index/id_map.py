@@ -128,15 +128,17 @@ class IdMaps:
 
     def grouped(self, document_ids: Sequence[str]) -> Grouped:
         """As of one map; the rows of a map follow each other."""
-        missing, rows, found = set(document_ids), list[list[int]](), list[str]()
+        missing, rows, number = list(document_ids), list[list[int]](), dict[str, int]()
         for (ids, removed), first in zip(self.maps, self.first, strict=False):
-            own = ids.among(missing) - removed
-            missing -= own
-            found += own
-            rows += [[first + row for row in ids.places[document]] for document in own]
+            asked, missing = missing, []
+            for document in asked:
+                if (own := ids.places.get(document)) is None or document in removed:
+                    missing.append(document)
+                else:
+                    number[document] = len(rows)
+                    rows.append([first + row for row in own] if first else own)
         if missing:
-            _refuse(missing)
-        number = {document: i for i, document in enumerate(found)}
+            _refuse(set(missing))
         return Grouped.of(rows, np.fromiter(map(number.__getitem__, document_ids), np.int64))
 
     def require_known(self, document_ids: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,8 +16,6 @@ from model_code.errors import FreshetError
 from model_code.index.id_map import IdMap
 from model_code.index.top_k import SPARE, best_first, search_kept
 from model_code.retriever import Queries, Ranking, Retriever, Search, TokenMatch
-
-TOGETHER = 500  # passages of small segments that are put together, for each generation anew: a few milliseconds
 
 Refine = Callable[[Sequence[str], np.ndarray, Sequence[np.ndarray]], np.ndarray]
 """(document of each row, the encoder's vectors (n, H), each row's query vectors (m, H)) -> the vectors to index (n, H).
@@ -152,25 +150,6 @@ class SegmentedRetriever(Retriever[Any]):
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """Which tokens matched, the heaviest first; FreshetError if the kind does not score by token."""
         return owner(self.segments, document_id).retriever.explain(text, document_id)
-
-
-def with_small_together(
-    segments: Sequence[Segment], together: Callable[[Sequence[tuple[Any, Sequence[str]]]], IndexedRetriever]
-) -> list[Segment]:
-    """The same documents in fewer segments: what is left of the smallest behind the first is put together in memory.
-
-    Each segment that is searched by itself costs what some thousand passages more would cost.
-    together: the named documents of several retrievers as one, nothing encoded.
-    """
-    first, *others = segments
-    by_size = sorted(others, key=lambda segment: len(segment.rows))
-    sizes = accumulate(len(segment.rows) for segment in by_size)
-    small = [segment for segment, total in zip(by_size, sizes, strict=True) if total <= TOGETHER]
-    if len(small) < 2:
-        return list(segments)
-    kept = [(segment.retriever, [name for name in segment.rows.places if name in segment]) for segment in small]
-    rows = IdMap(name for segment in small for name in segment.rows.document_ids if name in segment)
-    return [first, *(segment for segment in others if segment not in small), Segment(together(kept), rows)]
 
 
 def owner(segments: Sequence[Segment], document_id: str) -> Segment:

@@ -17,7 +17,7 @@ from model_code.files import MANIFEST, read_json, write_json
 from model_code.index.bm25 import Bm25, Bm25Query, Bm25Segment
 from model_code.index.settings import Bm25Settings
 from model_code.retriever import Retriever
-from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment, with_small_together
+from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment
 
 SETTINGS = "bm25.json"
 PROJECTED = 256  # components that the vocabulary is projected to for the hierarchy
@@ -41,20 +41,14 @@ class Bm25Retriever(Bm25, IndexedRetriever[list[Bm25Query]]):
     @classmethod
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
         """One segment of the named documents of each, whose texts are not read again."""
-        together = cls._together(parts)
-        together._save(together.segment, folder)
+        merged = Bm25Segment.merge([(part.segment, documents) for part, documents in parts])
+        parts[0][0]._save(merged, folder)
 
     @classmethod
     def joined(cls, segments: Sequence[Segment]) -> Retriever:
-        """The search of all documents that can be found, small segments put together."""
-        chosen = with_small_together(segments, cls._together)
-        own: list[tuple[Any, frozenset[str]]] = [(segment.retriever, segment.removed) for segment in chosen]
+        """The search of all documents that can be found."""
+        own: list[tuple[Any, frozenset[str]]] = [(segment.retriever, segment.removed) for segment in segments]
         return Bm25([(retriever.segment, removed) for retriever, removed in own], own[0][0].settings)
-
-    @classmethod
-    def _together(cls, parts: Sequence[tuple[Self, Sequence[str]]]) -> Self:
-        merged = Bm25Segment.merge([(part.segment, documents) for part, documents in parts])
-        return cls(merged, parts[0][0].settings)
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """(n, D): how often each term occurs, hashed to few components with random signs."""

@@ -16,7 +16,7 @@ from model_code.errors import FreshetError
 from model_code.index.dense_index import EXACT, CandidateVectors, DenseIndex, JoinedIndex
 from model_code.index.token_signs import TokenSigns
 from model_code.retriever import Ranking, Retriever
-from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment, with_small_together
+from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment
 
 if TYPE_CHECKING:
     from model_code.context import StageContext
@@ -80,25 +80,18 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     @classmethod
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
         """Index the named documents of each retriever in `folder`, with the vectors that they have."""
-        cls._together(parts).index.save(folder)
-
-    @classmethod
-    def joined(cls, segments: Sequence[Segment]) -> Retriever:
-        """The search of all documents that can be found, small segments put together."""
-        own: list[tuple[Any, frozenset[str]]] = [
-            (segment.retriever, segment.removed) for segment in with_small_together(segments, cls._together)
-        ]
-        index = JoinedIndex([(retriever.index, removed) for retriever, removed in own])
-        return DenseRetriever(own[0][0].encoder, index, own[0][0].fingerprint)
-
-    @classmethod
-    def _together(cls, parts: Sequence[tuple[Self, Sequence[str]]]) -> DenseRetriever:
-        first = parts[0][0]
         indexes = [(retriever.index, retriever.index.ids.rows_of(documents)) for retriever, documents in parts]
         vectors = np.concatenate([index.vectors[rows] for index, rows in indexes])
         document_ids = [index.document_ids[row] for index, rows in indexes for row in rows.tolist()]
         tokens = TokenSigns.joined([None if index.tokens is None else index.tokens[rows] for index, rows in indexes])
-        return DenseRetriever(first.encoder, first._exact_index(vectors, document_ids, tokens), first.fingerprint)
+        parts[0][0]._exact_index(vectors, document_ids, tokens).save(folder)
+
+    @classmethod
+    def joined(cls, segments: Sequence[Segment]) -> Retriever:
+        """The search of all documents that can be found."""
+        own: list[tuple[Any, frozenset[str]]] = [(segment.retriever, segment.removed) for segment in segments]
+        index = JoinedIndex([(retriever.index, removed) for retriever, removed in own])
+        return DenseRetriever(own[0][0].encoder, index, own[0][0].fingerprint)
 
     def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
         """The vectors (q, H) of query texts, and their tokens."""

@@ -13,8 +13,6 @@ import pytest
 from model_code.documents import Document, Remove
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from model_code.retrievers import base
-from model_code.retrievers.base import TOGETHER
 from tests.model_code.live.laws import KINDS, NEW, OLD, corpus, make_encoder, open_build, put, rankings, reranked, up_to
 
 ALL = {**OLD, **NEW}
@@ -163,13 +161,8 @@ def test_filters_and_hits_see_all_parts(live: Path, rebuilt) -> None:
 
 @pytest.mark.parametrize("kind", ["dense", "inverted_file", "dsi", "lexical", "fused"], indirect=True, scope="module")
 @pytest.mark.parametrize("events", [12, pytest.param(170, marks=pytest.mark.long)])
-@pytest.mark.parametrize("most", [0, TOGETHER], ids=["apart", "together"])
-def test_many_random_changes_end_like_a_rebuild(live: Path, rebuilt, events: int, most: int, monkeypatch) -> None:
-    """Three changes an event, so more than 500 in the long form; scores are compared to the bit.
-
-    Small segments are searched each by itself, as large ones are, or put together.
-    """
-    monkeypatch.setattr(base, "TOGETHER", most)
+def test_many_random_changes_end_like_a_rebuild(live: Path, rebuilt, events: int) -> None:
+    """Three changes an event, so more than 500 in the long form; scores are compared to the bit."""
     rng, writer, texts = random.Random(3), LiveWriter(live, "r", max_segments=2), dict(OLD)
     for event in range(1, events + 1):
         changes: list[Document | Remove] = []
