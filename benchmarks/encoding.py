@@ -34,7 +34,7 @@ def rows(
     on_gpu, bfloat16 = encoder.device.type == "cuda", has_bfloat16(encoder.device)
     kinds = (False, True) if bfloat16 else (False,)
     peers = [peer_encode(locate(base), max_tokens, encoder.device, kind) for kind in kinds]
-    spent, vectors = _race([encoder.encode, *peers], sample, rounds)
+    spent, vectors = _race([encoder.encode_passages, *peers], sample, rounds)
     ours, *theirs = (texts / each for each in spent)
     found = [row(f"{PEER} as installed", ours, theirs[0], goal=2.5 if bfloat16 else 1.3)]
     name = f"{PEER} in bfloat16"
