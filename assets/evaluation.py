@@ -1,14 +1,10 @@
 """Rankings, scores and the comparison of all systems."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
-import dagster as dg
-
 from assets.pages import Preview, picture, table
-from assets.stage_assets import Page, stage_assets
+from assets.stage_assets import Page
 from model_code.files import read_json
-from orchestration.pipeline.stages import Stage
 
 
 def preview_metrics(folder: Path) -> Preview:
@@ -45,8 +41,3 @@ PAGES = {
     "fuse": Page("retriever", frozenset({"trec"}), preview_metrics),
     "comparison": Page("evaluation", frozenset({"trec"}), preview_comparison),
 }
-
-
-def evaluation_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
-    """`baselines`, `NAME/evaluation` of each retriever and each fusion, and `comparison`."""
-    return stage_assets(table, PAGES)

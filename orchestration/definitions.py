@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dagster as dg
 
-from assets.corpus import corpus_assets
-from assets.evaluation import evaluation_assets
+from assets import corpus, evaluation, retrievers
 from assets.live import live_assets
 from assets.registry import follow_alias, registry_assets
-from assets.retrievers import retriever_assets
+from assets.stage_assets import stage_assets
 from orchestration import parameters
 from orchestration.pipeline import stages
 from orchestration.project import Project
@@ -23,9 +22,8 @@ def definitions(project: Project) -> dg.Definitions:
         assets=dg.map_asset_specs(
             lambda spec: spec.replace_attributes(owners=["team:freshet"]),
             [
-                *corpus_assets(table),
-                *retriever_assets(table),
-                *evaluation_assets(table),
+                corpus.corpus_lock,
+                *stage_assets(table, corpus.PAGES | retrievers.PAGES | evaluation.PAGES),
                 *registry_assets(table),
                 *live_assets(settings.live.sync),
             ],

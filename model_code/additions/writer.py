@@ -33,16 +33,9 @@ class RefiningWriter(LiveWriter):
     constraints; what became of each is told by `store.statuses`.
     """
 
-    def __init__(
-        self,
-        live: Path,
-        retriever: str,
-        settings: AdditionSettings,
-        folder: Path,
-        max_segments: int = 8,
-    ) -> None:
+    def __init__(self, live: Path, retriever: str, settings: AdditionSettings, folder: Path) -> None:
         """folder: below which Z is kept that is made from texts."""
-        super().__init__(live, retriever, self._refined, max_segments)
+        super().__init__(live, retriever, self._refined)
         self.settings, self.folder = settings, folder
         self._steps: list[Change] = []
         self._remembered = Refined()  # of the segment in the making

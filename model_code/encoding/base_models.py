@@ -282,23 +282,26 @@ def _read_prompts(folder: Path) -> Prompts:
     return Prompts(prompts.get("query", otherwise), next(filter(None, documents), "" if documents else otherwise))
 
 
-def write_layout(
-    folder: Path, dimension: int, pooling: str, max_tokens: int, projections: int, prompts: Prompts
-) -> None:
-    """Write everything but weights and tokenizer, so that `SentenceTransformer(folder)` builds the same encoder."""
-    names = ["", "1_Pooling", *(f"{2 + i}_Dense" for i in range(projections)), f"{2 + projections}_Normalize"]
-    kinds = ["Transformer", "Pooling", *["Dense"] * projections, "Normalize"]
+def write_layout(folder: Path, layout: Layout, dimension: int) -> None:
+    """Write what `read_layout` reads, so that `SentenceTransformer(folder)` builds the same encoder, and of one with
+    several layers the query side. dimension: of what is pooled.
+    """
+    projections = [path.name for path in layout.projections]
+    names = ["", "1_Pooling", *projections, f"{2 + len(projections)}_Normalize"]
+    kinds = ["Transformer", "Pooling", *["Dense"] * len(projections), "Normalize"]
     modules = [
         {"idx": i, "name": str(i), "path": name, "type": f"sentence_transformers.models.{kind}"}
         for i, (name, kind) in enumerate(zip(names, kinds, strict=True))
     ]
     modes = {f"pooling_mode_{mode}": False for mode in ("max_tokens", "mean_sqrt_len_tokens")}
-    modes |= {"pooling_mode_mean_tokens": pooling == "mean", "pooling_mode_cls_token": pooling == "cls"}
+    modes |= {"pooling_mode_mean_tokens": layout.pooling == "mean", "pooling_mode_cls_token": layout.pooling == "cls"}
     write_json(folder / "modules.json", modules)
     write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": dimension, **modes})
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_tokens, "do_lower_case": False})
-    stated = {"prompts": vars(prompts)} if prompts != Prompts() else {}
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": layout.max_tokens, "do_lower_case": False})
+    stated = {"prompts": vars(layout.prompts)} if layout.prompts != Prompts() else {}
     write_json(folder / CONFIG, {"similarity_fn_name": "cosine", **stated})
+    if layout.layers:
+        write_json(folder / LAYERS, {"numbers": list(layout.layers), "pooling": MULTI_VECTOR})
 
 
 def load_projection(folder: Path) -> torch.nn.Sequential:
@@ -323,8 +326,3 @@ def save_projection(projection: torch.nn.Sequential, folder: Path) -> None:
     write_json(folder / "config.json", config)
     weights = {f"linear.{name}": value.detach().cpu().contiguous() for name, value in linear.state_dict().items()}
     save_file(weights, folder / "model.safetensors")
-
-
-def write_layers(folder: Path, numbers: Sequence[int]) -> None:
-    """Have `Encoder.load` index documents by these layers; elsewhere the folder loads as the query side."""
-    write_json(folder / LAYERS, {"numbers": list(numbers), "pooling": MULTI_VECTOR})

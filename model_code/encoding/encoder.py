@@ -22,6 +22,7 @@ from torch import Tensor
 
 from model_code.encoding.base_models import (
     MULTI_VECTOR,
+    Layout,
     Prompts,
     fingerprint,
     load_projection,
@@ -32,7 +33,6 @@ from model_code.encoding.base_models import (
     save_projection,
     save_tokenizer,
     save_transformer,
-    write_layers,
     write_layout,
 )
 from model_code.encoding.bert import Bert, PlainTokenizer, plain_bert
@@ -390,12 +390,12 @@ class Encoder(TextModel):
         folder.mkdir(parents=True, exist_ok=True)
         save_transformer(self.backbone, folder)
         save_tokenizer(self.tokenizer, folder, self.max_tokens)
-        for i, projection in enumerate(self.projections):
-            save_projection(projection, folder / f"{2 + i}_Dense")
-        pooled = self.projections[0][0].in_features if len(self.projections) else self.dimension
-        write_layout(folder, pooled, self.pooling, self.max_tokens, len(self.projections), self.prompts)
-        if self.layers:
-            write_layers(folder, self.layers)
+        projections = {folder / f"{2 + i}_Dense": projection for i, projection in enumerate(self.projections)}
+        for path, projection in projections.items():
+            save_projection(projection, path)
+        pooled = self.projections[0][0].in_features if projections else self.dimension
+        layout = Layout(folder, self.pooling, self.max_tokens, tuple(projections), self.prompts, self.layers)
+        write_layout(folder, layout, pooled)
 
     def fingerprint(self) -> str:
         """SHA-256 of what decides the vectors: weights, tokenizer, pooling, layers, prompts, `max_tokens`."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -131,11 +131,9 @@ class Database:
         """The URL, without a password."""
         return self._engine.url.render_as_string(hide_password=True)
 
-    @contextmanager
-    def read(self) -> Iterator[sa.Connection]:
+    def read(self) -> AbstractContextManager[sa.Connection]:
         """One consistent view."""
-        with self._reading.begin() as connection:
-            yield connection
+        return self._reading.begin()
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:

@@ -59,39 +59,38 @@ def add_build(
     then nothing is changed.
     """
     with collection.aside() as folder:
-        facts = copy_build(folder, parts.encoder, parts.index, parts.documents, parts.hierarchy, text)
+        facts = copy_build(folder, parts, text)
         number = collection.next_number()
         facts |= {"base": number, "build": number, "segments": [], "removed": None, "provenance": dict(provenance)}
         manifest = collection.seal(folder, facts, standing)
         return choose(collection.copies_of(manifest)) or collection.keep(folder, number)
 
 
-def copy_build(
-    folder: Path, encoder: Path, index: Path, documents: Path, hierarchy: Path, text: TextRules | None
-) -> dict[str, Any]:
+def copy_build(folder: Path, parts: Parts, text: TextRules | None) -> dict[str, Any]:
     """Fill `folder` with the parts of a build and return the facts for its manifest.
 
     Only the documents that the index holds are taken over, and the tree gets the centroids of the index's own vectors.
     FreshetError if the encoder is not the one that made the vectors, a document's text is missing, the hierarchy has
     another number of passages, or the documents were not cut into passages as `text` says.
     """
+    hierarchy = parts.hierarchy
     _check_parts(hierarchy)
-    shutil.copytree(encoder, folder / ENCODER)
-    shutil.copytree(index, folder / INDEX)
+    shutil.copytree(parts.encoder, folder / ENCODER)
+    shutil.copytree(parts.index, folder / INDEX)
     (folder / HIERARCHY).mkdir()
     shutil.copyfile(hierarchy / DOCUMENT_IDS, folder / PASSAGES)
     stated, opened = read_json(folder / INDEX / MANIFEST), open_retriever(folder / ENCODER, folder / INDEX)
     if opened.fingerprint != stated["fingerprint"]:
         raise FingerprintMismatch(
-            f"{encoder} is encoder {opened.fingerprint[:12]}, but {index} was built with {stated['fingerprint'][:12]}; "
-            "run the stage index again"
+            f"{parts.encoder} is encoder {opened.fingerprint[:12]}, but {parts.index} was built with "
+            f"{stated['fingerprint'][:12]}; run the stage index again"
         )
     if (hierarchy / TOPICS).is_file():  # which builds of earlier versions have not
         shutil.copyfile(hierarchy / TOPICS, folder / HIERARCHY / TOPICS)
     passages, tree = IdMap(read_json(folder / PASSAGES)), Hierarchy.load(hierarchy)
     _check_hierarchy(hierarchy, len(tree.leaves), passages, stated["documents"])
     _place(folder, tree, opened.passage_vectors(passages.document_ids))
-    write_documents(documents, folder / DOCUMENTS, set(passages.document_ids))
+    write_documents(parts.documents, folder / DOCUMENTS, set(passages.document_ids))
     _check_text(folder, passages, text)
     facts = {"fingerprint": opened.fingerprint, "documents": passages.documents, "passages": len(passages)}
     return facts | {"text": None if text is None else vars(text)}

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from model_code.errors import FreshetError
+from model_code.ledger.ledger import Ledger
 from model_code.ledger.work import EventRange, Work, WorkKind, WorkState
 from model_code.live.collection import Collection, default_retriever, retrievers
 from orchestration import parameters
@@ -67,29 +68,24 @@ def due_work(project: Project) -> list[Work]:
     """
     if not retrievers(project.live):
         return []
-    addition = _due_addition(project)
-    default = default_retriever(project.live)
-    ledger = existing_ledger(project, default)
+    ledger, default = existing_ledger(project), default_retriever(project.live)
     if ledger is None:
         return []
     with ledger:
-        return [*addition, *ledger.work.open(default, WorkKind.PILOT), *ledger.work.open(default, WorkKind.RETRAIN)]
+        addition, work = _due_addition(project, ledger), ledger.work
+        return [*addition, *work.open(default, WorkKind.PILOT), *work.open(default, WorkKind.RETRAIN)]
 
 
-def _due_addition(project: Project) -> list[Work]:
+def _due_addition(project: Project, ledger: Ledger) -> list[Work]:
     """An addition, if changes wait for the default retriever or, when it has them, for another one that follows it."""
     for number, name in enumerate(subscribers(project)):
-        ledger = existing_ledger(project, name)
-        if ledger is None:
-            return []
-        with ledger:
-            backlog = backlog_of(ledger, Collection(project.live, name).current())
-            about = EventRange(backlog.first, backlog.last) if backlog else None
-            ledger.work.keep_only(WorkKind.ADD, name, about)
-            if backlog and about:
-                reason = f"{backlog.number} changes wait" + f" for {name}" * (number > 0)
-                work = ledger.work.ask(WorkKind.ADD, name, about, reason, asked_by="sensor")
-                return [] if work is None else [work]
+        backlog = backlog_of(ledger, Collection(project.live, name).current())
+        about = EventRange(backlog.first, backlog.last) if backlog else None
+        ledger.work.keep_only(WorkKind.ADD, name, about)
+        if backlog and about:
+            reason = f"{backlog.number} changes wait" + f" for {name}" * (number > 0)
+            work = ledger.work.ask(WorkKind.ADD, name, about, reason, asked_by="sensor")
+            return [] if work is None else [work]
     return []
 
 

@@ -128,7 +128,7 @@ def mend(root: Path, copy: Path) -> bool:
     What ran since the copy was made is found again in DVC's run cache.
     """
     path = root / LOCK
-    if not path.exists() or _is_whole(_text(path)):
+    if not path.exists() or _stages(path) is not None:
         return False
     if copy.exists():
         write_text(path, copy.read_text(encoding="utf-8"))
@@ -137,30 +137,27 @@ def mend(root: Path, copy: Path) -> bool:
     return True
 
 
-def _is_whole(text: str) -> bool:
+def _read(root: Path) -> dict[str, dict[str, list[dict[str, str]]]]:
+    path = root / LOCK
+    stages = _stages(path) if path.exists() else {}
+    if stages is None:
+        raise FreshetError(f"{LOCK} is not whole: run `freshet run`, which goes back to the last one that was")
+    return stages
+
+
+def _stages(path: Path) -> dict[str, Any] | None:
+    """Those of the lock; None if it is not whole."""
     from ruamel.yaml.error import YAMLError
 
     try:
-        lock = _parse(text)
+        lock = _parse(path.read_text(encoding="utf-8", errors="replace"))
     except YAMLError:
-        return False
+        return None
     stages = lock.get("stages") if isinstance(lock, dict) else None
     if not isinstance(stages, dict) or not all(isinstance(stage, dict) for stage in stages.values()):
-        return False
-    return all("md5" in out for stage in stages.values() for out in stage.get("outs") or [{}])
-
-
-def _read(root: Path) -> dict[str, dict[str, list[dict[str, str]]]]:
-    path = root / LOCK
-    if not path.exists():
-        return {}
-    if not _is_whole(_text(path)):
-        raise FreshetError(f"{LOCK} is not whole: run `freshet run`, which goes back to the last one that was")
-    return _parse(_text(path))["stages"]
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
+        return None
+    whole = all("md5" in out for stage in stages.values() for out in stage.get("outs") or [{}])
+    return stages if whole else None
 
 
 @lru_cache(maxsize=1)
