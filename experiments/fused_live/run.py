@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import threading
 import time
@@ -21,6 +22,7 @@ from experiments.tables import write_tables
 from freshet.client import Client
 from model_code.encoding.encoder import Encoder
 from model_code.files import write_json
+from orchestration.project import Project
 
 HERE = Path(__file__).parent
 BASE, DOCUMENTS, FEEDBACK = "sentence-transformers/all-MiniLM-L6-v2", 10_000, 0.3
@@ -45,9 +47,9 @@ def read(client: Client, texts: Sequence[str], seconds: float) -> list[float]:
 class Arrivals(threading.Thread):
     """Adds documents at a steady pace until `stop`; `took`: milliseconds of each request, after which all are found."""
 
-    def __init__(self, client: Client, texts: Sequence[str], first: int) -> None:
+    def __init__(self, client: Client, texts: Sequence[str]) -> None:
         super().__init__()
-        self.client, self.texts, self.next, self.took = client, texts, first, list[float]()
+        self.client, self.texts, self.next, self.took = client, texts, 0, list[float]()
         self.stop = threading.Event()
 
     def run(self) -> None:
@@ -65,13 +67,13 @@ class Arrivals(threading.Thread):
         return {"_id": f"new.{number}", "title": f"new {number}", "text": text}
 
 
-def one_round(client: Client, texts: Sequence[str], first: int) -> dict[str, list[float]]:
+def one_round(client: Client, texts: Sequence[str]) -> dict[str, list[float]]:
     """Search alone, then beside arrivals; the first addition of a process, which loads what it needs, is left out."""
     asked = [" ".join(text.split()[:8]) for text in texts[:400]]
     read(client, asked, WARM)
     idle = read(client, asked, IDLE)
-    client.add([{"_id": f"first.{first}", "title": "first", "text": texts[0]}])
-    arrivals = Arrivals(client, texts, first)
+    client.add([{"_id": "first", "title": "first", "text": texts[0]}])
+    arrivals = Arrivals(client, texts)
     arrivals.start()
     try:
         arriving = read(client, asked, ARRIVING)
@@ -82,7 +84,7 @@ def one_round(client: Client, texts: Sequence[str], first: int) -> dict[str, lis
 
 
 def measure() -> dict[str, Any]:
-    """Rounds of both kinds in turns, each by a service of its own; p50 and p99 in milliseconds."""
+    """Rounds of both kinds in turns, each by a service and on a copy of its own; p50 and p99 in milliseconds."""
     texts = mixed_texts(DOCUMENTS)
     encoded = Encoder.load(BASE, for_search=True).encode_passages_with_tokens(texts)
     rounds: dict[str, list[dict[str, list[float]]]] = {kind: [] for kind in KINDS}
@@ -91,11 +93,17 @@ def measure() -> dict[str, Any]:
             kind: make_project(Path(folder) / kind, BASE, DOCUMENTS, texts, encoded, feedback)
             for kind, feedback in KINDS.items()
         }
-        for number in range(ROUNDS):
+        for _ in range(ROUNDS):
             for kind, project in projects.items():
-                with served(project) as client:
-                    rounds[kind].append(one_round(client, texts, 100_000 * number))
+                with served(_copied(project, Path(folder) / "round")) as client:
+                    rounds[kind].append(one_round(client, texts))
     return {kind: {column: _stated(own, column) for column in COLUMNS} for kind, own in rounds.items()}
+
+
+def _copied(project: Project, folder: Path) -> Project:
+    """The project as it was built, so that every round begins with as many documents."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return Project(shutil.copytree(project.root, folder))
 
 
 def _stated(rounds: Sequence[Mapping[str, list[float]]], column: str) -> dict[str, Any]:

@@ -143,10 +143,11 @@ def nearest(
     step = max(FEW, SCORES // max(1, there))
     for start in range(0, len(queries), step):
         some = queries[start : start + step]
-        blocks = np.concatenate([_inner_products(some, own) for own in vectors], axis=1)
+        blocks = [_inner_products(some, own) for own in vectors]
+        every = np.concatenate(blocks, axis=1) if len(blocks) > 1 else blocks[0]
         if without is not None:
-            blocks[:, without] = -np.inf
-        for i, products in enumerate(blocks, start):
+            every[:, without] = -np.inf
+        for i, products in enumerate(every, start):
             best = best_rows(products, count)
             rows[i] = best[np.argsort(-products[best], kind="stable")[: shape[1]]]
             scores[i] = products[rows[i]]
