@@ -46,8 +46,8 @@ def _encoding(passages: int, base: str | Path) -> Cost:
 
     encoder = Encoder.load(base, 32, device="cpu")
     texts = [" ".join(text.split()[:16]) for text in mixed_texts(max(1, passages // ENCODED_SHARE))]
-    encoder.encode(texts[:8])
-    return {"encode": processor_seconds(lambda: encoder.encode(texts)) * passages / len(texts)}
+    encoder.encode_passages(texts[:8])
+    return {"encode": processor_seconds(lambda: encoder.encode_passages(texts)) * passages / len(texts)}
 
 
 def _clustering(passages: int, dimension: int) -> Cost:

@@ -142,8 +142,8 @@ def _first_search(texts: Texts, tokens_of: TokenBags, base: str | Path) -> dict[
     ours = time.perf_counter() - started
     sample = texts.texts[:: -(-len(texts.texts) // ENCODED)]
     encoder = Encoder.load(base, for_search=True)
-    encoder.encode(sample[:8])  # what the first call loads is no part of it
-    theirs = seconds(lambda: encoder.encode(sample)) * len(texts.texts) / len(sample)
+    encoder.encode_passages(sample[:8])  # what the first call loads is no part of it
+    theirs = seconds(lambda: encoder.encode_passages(sample)) * len(texts.texts) / len(sample)
     what = f"{texts.name}, {len(texts.ids):,} texts: seconds to the first answer, against encoding them"
     return row_below(f"{what} (by {len(sample)})", ours, theirs)
 
