@@ -152,8 +152,8 @@ def _checks(size: str, index: TokenIndex, bags: Bags, wide: list[Sparse], depth:
     """What does not depend on the clock."""
     narrow = heaviest(wide)
     by_few, by_all = (index.search(queries, depth) for queries in (narrow, wide))
-    few = exhaustive(narrow, bags, index.document_ids, depth)
-    whole = exhaustive(wide, bags, index.document_ids, depth)
+    few = exhaustive(narrow, bags, index.ids.document_ids, depth)
+    whole = exhaustive(wide, bags, index.ids.document_ids, depth)
     arrays = [getattr(block.packed, part) for block in index.blocks for part in PARTS]
     bytes_per_posting = sum(array.nbytes for array in arrays) / index.postings
     fits = {"ratio": MOST_BYTES / bytes_per_posting, "goal": 1.0, "met": bytes_per_posting <= MOST_BYTES}

@@ -84,17 +84,6 @@ class Parameters(Settings):
     seed: int = Field(0, ge=0, description="of everything that is drawn at random")
 
     @property
-    def baselines(self) -> tuple[str, ...]:
-        """Every baseline that is evaluated."""
-        written = "sequence_to_sequence" in self.pseudo_queries.generators
-        return (*BASELINES, BM25_GENERATED) if written else BASELINES
-
-    @property
-    def systems(self) -> tuple[str, ...]:
-        """Every system that is evaluated: the baselines, then the retrievers and fusions in their order."""
-        return (*self.baselines, *self.built)
-
-    @property
     def built(self) -> tuple[str, ...]:
         """The retrievers, then the fusions of them."""
         return (*self.retrievers, *self.fusions)
@@ -161,14 +150,12 @@ def reference_page() -> str:
 
 def _check_gate(promotion: PromotionSettings, evaluation: EvaluationSettings) -> None:
     """Refuse a gate that asks for a metric that is not measured, before anything is trained for it."""
-    asked = {"metric": [promotion.metric], "protected": promotion.protected}
-    for key, metrics in asked.items():
-        for metric in metrics:
-            require(
-                metric in evaluation.metrics,
-                f"promotion.{key} names {metric}, which is not measured; take one of evaluation.metrics "
-                f"({', '.join(evaluation.metrics)}), or add it there",
-            )
+    for key, metric in (("metric", promotion.metric), *(("protected", metric) for metric in promotion.protected)):
+        require(
+            metric in evaluation.metrics,
+            f"promotion.{key} names {metric}, which is not measured; take one of evaluation.metrics "
+            f"({', '.join(evaluation.metrics)}), or add it there",
+        )
 
 
 def _parse_fusions(groups: Any, retrievers: Mapping[str, RetrieverSettings]) -> dict[str, FusionSettings]:

@@ -313,10 +313,8 @@ class Encoder(TextModel):
 
         Of several rows, which follow the numbers of their layers, the last is the last layer's.
         """
-        if not self.layers:
-            return self.encode_passages(texts, progress)
-        forward = partial(self.layers_forward, numbers=self.layers)
-        return self._encode(forward, self.prompts.to_documents(texts), len(self.layers), progress)
+        forward = partial(self.layers_forward, numbers=self.layers) if self.layers else self
+        return self._encode(forward, self.prompts.to_documents(texts), self.vectors_per_passage, progress)
 
     def encode_passages(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
         """One vector (n, H) float32 of each document: that of the last layer."""

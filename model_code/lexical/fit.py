@@ -274,7 +274,7 @@ class LexicalTrainer(Trainer):
         """The passages as the encoder embeds them now; None if the search reads tokens only."""
         if self.lexical.search in BY_TOKENS:
             return None
-        names = self._ranked_tokens.document_ids
+        names = self._ranked_tokens.ids.document_ids
         return EmbeddingIndex.build(self.encoder.encode(dev.texts), names, self.encoder.vocabulary_size)
 
     def _score(self, dev: DevEvaluator, ranked: EmbeddingIndex | None) -> float:

@@ -68,10 +68,6 @@ class Searcher:
         _ = self.retriever
         return self
 
-    def at(self, generation: Generation, *loaded: Part) -> Searcher:
-        """A searcher of another generation of the collection that shares every part with this one; loaded: others."""
-        return Searcher(self.live, generation, self.parts | {part.number: part for part in loaded})
-
     @property
     def parts(self) -> dict[int, Part]:
         """What is loaded, by its generation's number; it never changes, so that searchers and threads share it."""

@@ -287,10 +287,11 @@ class LiveWriter:
             facts = {**draft.facts(number), "provenance": dict(provenance)}
             self.collection.seal(folder, facts, standing, parent=made_of)
             generation = self.collection.keep(folder, number)
-        if draft.own is None:
-            return searcher.at(generation)
-        draft.own.part.follow(generation.folder)
-        return searcher.at(generation, draft.own.part)
+        loaded = searcher.parts
+        if draft.own is not None:
+            draft.own.part.follow(generation.folder)
+            loaded[number] = draft.own.part
+        return Searcher(self.collection.live, generation, loaded)
 
 
 def everything_is_found(searcher: Searcher, applied: Applied, sample: int = SAMPLE, seed: int = 0) -> None:

@@ -47,7 +47,7 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
         """Index the named documents of each retriever in `folder`, with the tokens and embeddings that they have."""
         chosen = [(retriever, retriever.tokens.ids.rows_of(documents)) for retriever, documents in parts]
         first, rows = parts[0][0], [(part, row) for part, own in chosen for row in own.tolist()]
-        ids = [part.tokens.document_ids[row] for part, row in rows]
+        ids = [part.tokens.ids.document_ids[row] for part, row in rows]
         tokens, passages = TokenIndex.build([part.tokens.bag(row) for part, row in rows], ids), None
         if isinstance(first.passages, EmbeddingIndex):
             embeddings = [one for part, own in chosen for one in part.passages.embeddings(own)]  # type: ignore[union-attr]

@@ -116,11 +116,6 @@ class TokenIndex(SparseIndex):
         return cls(blocks, IdMap(document_ids))
 
     @property
-    def document_ids(self) -> list[str]:
-        """The document of each passage."""
-        return self.ids.document_ids
-
-    @property
     def postings(self) -> int:
         """How many tokens all passages hold together."""
         return sum(map(len, self.blocks))

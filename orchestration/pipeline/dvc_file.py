@@ -28,7 +28,7 @@ def stage_entry(stage: Stage, own_code: bool = True) -> dict[str, Any]:
     body = {
         "cmd": row.command,
         "desc": row.description,
-        "deps": list(row.reads if own_code else row.inputs.values()),
+        "deps": [*row.inputs.values(), *(row.code_files if own_code else ())],
         "params": [*row.groups, *code],
         "outs": [row.output],
     }

@@ -70,11 +70,6 @@ class Stage:
         """Files and folders of code that its output depends on, sorted."""
         return tuple(sorted({*BASE_CODE, *self.code, self.module.replace(".", "/") + ".py"}))
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Every path it depends on: inputs, then code."""
-        return (*self.inputs.values(), *self.code_files)
-
     def of(self, name: str) -> Stage:
         """This row with the name of a retriever, or of a fusion, filled in."""
         return replace(

@@ -26,14 +26,7 @@ def params(tmp_path):
 
 def test_the_shipped_file_is_valid_and_names_the_control(params):
     loaded = parameters.load(params)
-    assert loaded.systems[:2] == ("bm25", "zero_shot")
     assert loaded.retrievers["contrastive"].training.hierarchy_weight == 0
-
-
-def test_bm25_with_generated_queries_is_a_system_where_a_model_writes_queries(params):
-    assert "bm25_generated" not in parameters.load(params).systems
-    parameters.assign(params, ["pseudo_queries.generators=[inverse_cloze, sequence_to_sequence]"])
-    assert parameters.load(params).systems[:4] == ("bm25", "zero_shot", "untrained", "bm25_generated")
 
 
 def test_a_retriever_inherits_training_and_overrides_it(params):

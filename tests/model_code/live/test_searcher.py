@@ -70,7 +70,7 @@ def test_a_batch_equals_single_searches(searcher: Searcher) -> None:
 
 
 def test_a_searcher_that_is_ready_has_put_its_parts_together(searcher: Searcher) -> None:
-    anew = searcher.at(searcher.generation)
+    anew = Searcher(searcher.live, searcher.generation, searcher.parts)
     assert "retriever" not in vars(anew)
     assert "retriever" in vars(anew.ready())
 

@@ -43,7 +43,7 @@ def test_dvc_resolves_the_file_to_the_same_graph(table):
             paths = {dep.def_path for dep in theirs.deps if dep.def_path != "params.yaml"}
             groups = {name for dep in theirs.deps if dep.def_path == "params.yaml" for name in dep.params}
             assert theirs.cmd == stage.command
-            assert paths == set(stage.reads)
+            assert paths == {*stage.inputs.values(), *stage.code_files}
             assert groups == set(stage.groups)
             assert [out.def_path for out in theirs.outs] == [stage.output]
             upstream = {other.addressing for other in repo.index.graph.successors(theirs)}
