@@ -106,7 +106,7 @@ class DenseIndex:
         """
         queries = self._accepted(queries, fingerprint)
         rankings: list[Ranking] = [[] for _ in queries]
-        waiting, entries = np.arange(len(queries)), len(self.ids)
+        waiting, entries = np.arange(len(queries)), len(self.ids) - len(self.ids.removed_rows)
         count = k * max(1, -(-entries // max(1, self.ids.documents))) + MARGIN  # if all have equally many passages
         while len(waiting) and entries:
             count = min(count, entries)
@@ -217,10 +217,13 @@ class DenseIndex:
         return vectors
 
     def _proposed(self, queries: np.ndarray, count: int) -> np.ndarray:
-        """The rows (q, count) that may be the best for each of `queries` (q, H); -1 where there are fewer."""
+        """The rows (q, count) that may be the best for each of `queries` (q, H); -1 where there are fewer.
+
+        None that was left out is better than the last one, which is -1 where that is all that can be done.
+        """
         if self.approximate is None:
             return nearest(queries, [self.vectors], count)[1]
-        return self.approximate.search(queries, count)[1]
+        return _and_none(self.approximate.search(queries, count)[1])
 
     def _wide(self, rows: np.ndarray) -> np.ndarray:
         """The vectors (..., H) of `rows` (...), float64; of -1, which is none, any."""
@@ -232,7 +235,7 @@ class DenseIndex:
 
     @cached_property
     def _largest_norm(self) -> float:
-        return float(np.sqrt(np.einsum("nh,nh->n", self.vectors, self.vectors).max()))
+        return float(np.sqrt(np.einsum("nh,nh->n", self.vectors, self.vectors).max(initial=0)))
 
     def _scores(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Inner products of a query (H,) with `rows` (r,), or of each of several (q, H) with its own (q, r); float32.
@@ -250,7 +253,7 @@ class DenseIndex:
         Exact search orders by float32 sums, each within H * 2^-24 * |q| * |d| of the true one (Higham, Accuracy and
         Stability of Numerical Algorithms, eq. 3.5). The last candidate bounds every passage that was not fetched.
         """
-        if len(ranking) < k or self.approximate is not None:
+        if len(ranking) < k or rows[-1] < 0:
             return len(ranking) >= k
         slack = 4 * self.dimension * FLOAT32_ROUNDING * float(np.linalg.norm(query)) * self._largest_norm
         return ranking[-1][1] > float(self._scores(query, rows[-1:])[0]) + slack
@@ -259,7 +262,8 @@ class DenseIndex:
 class JoinedIndex(DenseIndex):
     """Several indexes of one encoder, each without documents that are removed, searched as one index of what is left.
 
-    Whatever number of them there is, their candidates are chosen and scored once. Only the first may be approximate.
+    Whatever number of them there is, their candidates are chosen and scored once. Only the first may be approximate;
+    the others are searched exactly beside it. It is only searched: vectors and tokens are looked up in `indexes`.
     """
 
     ids: IdMaps
@@ -284,10 +288,18 @@ class JoinedIndex(DenseIndex):
         rows = np.where(np.isneginf(scores), -1, rows + first)
         if self.approximate is None:
             return rows
+        found = np.concatenate([self.approximate.search(queries, count, params=self._without_removed)[1], rows], axis=1)
+        return _and_none(found) if count >= len(self.ids) - first else found
+
+    @cached_property
+    def _without_removed(self) -> Any:
+        """What FAISS's search takes to leave out the removed rows of the first index; None: there are none."""
+        removed = self.ids.removed_rows[self.ids.removed_rows < len(self.indexes[0].vectors)]
+        if not len(removed):
+            return None
         faiss = _faiss()
-        left = faiss.IDSelectorNot(faiss.IDSelectorBatch(removed[removed < first]))
-        only = faiss.SearchParametersIVF(sel=left, nprobe=self.approximate.nprobe)
-        return np.concatenate([self.approximate.search(queries, count, params=only)[1], rows], axis=1)
+        left = faiss.IDSelectorNot(faiss.IDSelectorBatch(removed))
+        return faiss.SearchParametersIVF(sel=left, nprobe=self.approximate.nprobe)
 
     def _wide(self, rows: np.ndarray) -> np.ndarray:
         found = np.zeros((*rows.shape, self.dimension))
@@ -309,7 +321,7 @@ class JoinedIndex(DenseIndex):
 
     @cached_property
     def _largest_norm(self) -> float:
-        return max(index._largest_norm for index in self.indexes)
+        return max(index._largest_norm for index in self.indexes if index.approximate is None)
 
 
 class CandidateVectors(NamedTuple):
@@ -336,6 +348,11 @@ class CandidateVectors(NamedTuple):
         start, *end = self.rows.starts[self.rows.places[document] :][:2]
         own = self.vectors[start : end[0] if end else None]
         return own[np.argmax(inner_products(own, query))]
+
+
+def _and_none(rows: np.ndarray) -> np.ndarray:
+    """Candidates (q, c) and a last one that is none, so that nothing more is asked for."""
+    return np.pad(rows, ((0, 0), (0, 1)), constant_values=-1)
 
 
 def inner_products(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:

@@ -44,6 +44,8 @@ class IdMap:
     [0, 2]
     """
 
+    removed_rows = np.empty(0, np.int64)  # see `IdMaps`
+
     def __init__(self, document_ids: Iterable[str]) -> None:
         self.document_ids = list(document_ids)
 
@@ -105,11 +107,15 @@ class IdMaps:
     def __init__(self, maps: Sequence[tuple[IdMap, frozenset[str]]]) -> None:
         self.maps = maps
         self.first = [0, *accumulate(len(ids) for ids, _ in maps)]
-        self.documents = sum(ids.documents - len(removed) for ids, removed in maps)
 
     def __len__(self) -> int:
         """Number of rows, those of removed documents among them."""
         return self.first[-1]
+
+    @cached_property
+    def documents(self) -> int:
+        """Number of different documents that are left."""
+        return sum(ids.documents - len(removed) for ids, removed in self.maps)
 
     @cached_property
     def document_ids(self) -> list[str]:
@@ -143,7 +149,11 @@ class IdMaps:
 
     def require_known(self, document_ids: Iterable[str]) -> None:
         """As of one map."""
-        self.grouped(list(document_ids))
+        unknown = set(document_ids)
+        for ids, removed in self.maps:
+            unknown -= ids.among(unknown) - removed
+        if unknown:
+            _refuse(unknown)
 
 
 def _refuse(unknown: Set[str]) -> NoReturn:

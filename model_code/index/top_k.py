@@ -140,7 +140,7 @@ def nearest(
     there = sum(map(len, vectors))
     shape = len(queries), min(count, there)
     scores, rows = np.empty(shape, np.float32), np.empty(shape, np.int64)
-    step = max(FEW, SCORES // max(1, there))
+    step = max(FEW, SCORES // (1 if len(vectors) == 1 else 2) // max(1, there))  # several are copied side by side
     for start in range(0, len(queries), step):
         some = queries[start : start + step]
         blocks = [_inner_products(some, own) for own in vectors]

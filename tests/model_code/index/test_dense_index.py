@@ -202,19 +202,23 @@ def test_searching_among_some_gives_what_is_left_of_all(
 def test_joined_indexes_are_one_of_what_is_left(
     vectors: np.ndarray, document_ids: list[str], queries: np.ndarray, flat_below: int
 ) -> None:
-    """Also where the first is approximate, documents have come back elsewhere, and most of an index is removed."""
+    """Also where the first is approximate; removed rows are long, near the queries, and some of them come back."""
     chance, names = np.random.default_rng(5), np.array(document_ids)
     tokens = TokenSigns.of([signs(chance.standard_normal((chance.integers(1, 9), 70))) for _ in document_ids])
     where = {name: chance.integers(3) for name in sorted(set(document_ids))}
-    parts, left, gone_before = [], [], frozenset[str]()
+    parts, left = [], []
     for number in range(3):
-        own = np.flatnonzero([where[name] == number or name in gone_before for name in document_ids])
-        here = {name for name in where if where[name] == number or name in gone_before}
-        gone = frozenset() if number == 2 else frozenset(sorted(here)[:: 2 if number else 1][: len(here) - 2])
+        own = np.flatnonzero([where[name] == number for name in document_ids])
+        gone = [name for name in where if where[name] > number][:4] + [f"never {number}", f"nowhere {number}"]
+        long = 3 * queries[chance.integers(len(queries), size=len(gone))]
+        other = TokenSigns.of([signs(chance.standard_normal((3, 70))) for _ in gone])
         settings = IndexSettings(flat_below=1 if number == 0 and flat_below == 1 else ALWAYS_EXACT, nprobe=64)
-        parts.append((DenseIndex.build(vectors[own], names[own].tolist(), "f", settings, tokens=tokens[own]), gone))
-        left += [row for row in own if document_ids[row] not in gone]
-        gone_before = gone
+        index = DenseIndex.build(
+            np.concatenate([vectors[own], long]), [*names[own].tolist(), *gone], "f", settings,
+            tokens=TokenSigns.joined([tokens[own], other]),
+        )  # fmt: skip
+        parts.append((index, frozenset(gone)))
+        left += own.tolist()
     joined, one = JoinedIndex(parts), DenseIndex.build(vectors[left], names[left].tolist(), "f", tokens=tokens[left])
     assert joined.ids.documents == one.ids.documents
     assert (joined.approximate is None) == (flat_below > 1)
@@ -222,17 +226,42 @@ def test_joined_indexes_are_one_of_what_is_left(
         assert joined.search(queries, k, "f") == one.search(queries, k, "f")
     some = chance.permutation(sorted(set(names[left]))).tolist()[:20]
     assert joined.search_among(queries, 9, some, "f") == one.search_among(queries, 9, some, "f")
-    for found, expected in zip(
-        joined.scores(queries[:1], [some], "f"), one.scores(queries[:1], [some], "f"), strict=True
-    ):
-        assert found.tolist() == expected.tolist()
+    assert joined.scores(queries[:1], [some], "f")[0].tolist() == one.scores(queries[:1], [some], "f")[0].tolist()
     own, other = joined.vectors_of(some), one.vectors_of(some)
     assert own.scores(queries[0]).tolist() == other.scores(queries[0]).tolist()
     assert own.late_scores(tokens[:1]).tolist() == other.late_scores(tokens[:1]).tolist()
     for number in range(len(some)):
         assert own.nearest(queries[0], number).tolist() == other.nearest(queries[0], number).tolist()
-    with pytest.raises(FreshetError, match="unknown"):
-        joined.vectors_of(["x"])
+    for unknown in ("x", "never 0", "nowhere 2"):
+        with pytest.raises(FreshetError, match="unknown"):
+            joined.ids.require_known([unknown])
+        with pytest.raises(FreshetError, match="unknown"):
+            joined.vectors_of([unknown])
+        with pytest.raises(FreshetError, match="unknown"):
+            joined.search_among(queries, 3, [unknown], "f")
+
+
+def test_what_is_added_beside_an_approximate_index_is_searched_exactly() -> None:
+    """However many passages a document has that comes first, and however many are equally near."""
+    chance, near = np.random.default_rng(0), np.eye(16, dtype=np.float32)[:2]
+    base = chance.standard_normal((3000, 16)).astype(np.float32) / 8
+    settings = IndexSettings(flat_below=1, nprobe=1)
+    old = DenseIndex.build(base, [f"b{i}" for i in range(3000)], "f", settings), frozenset[str]()
+    query, second = near[:1], (near[:1] + near[1:] / 8) / 2
+    rows = np.concatenate([np.repeat(query, 40, axis=0), second])
+    ranking = JoinedIndex([old, (build(rows, ["x"] * 40 + ["y"]), frozenset())]).search(4 * query, 5, "f")[0]
+    assert {"x", "y"} < {document for document, _ in ranking}
+    equal = JoinedIndex([old, (build(np.repeat(9 * query, 60, axis=0), [f"n{i:02d}" for i in range(60)]), frozenset())])
+    for k in (1, 5, 20, 60):
+        assert [document for document, _ in equal.search(query, k, "f")[0]] == [f"n{i:02d}" for i in range(k)]
+
+
+def test_nothing_is_found_in_an_index_without_documents_or_with_none_left(
+    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray
+) -> None:
+    empty, whole = (DenseIndex.build(vectors[:0], [], "f"), frozenset[str]()), build(vectors, document_ids)
+    assert JoinedIndex([(whole, frozenset(document_ids)), empty]).search(queries[:2], 3, "f") == [[], []]
+    assert JoinedIndex([empty, (whole, frozenset()), empty]).search(queries, 9, "f") == whole.search(queries, 9, "f")
 
 
 def test_many_allowed_documents_are_searched_for_not_all_ranked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from model_code.errors import FreshetError
+from model_code.index import token_signs
 from model_code.index.token_signs import TokenSigns, signs
 
 RNG = np.random.default_rng(0)
@@ -17,7 +18,9 @@ def texts(width: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("width", [5, 64, 96])
-def test_similarities_are_the_mean_of_each_tokens_highest_cosine_of_signs(width):
+@pytest.mark.parametrize("at_once", [1, 30, token_signs.AT_ONCE])
+def test_similarities_are_the_mean_of_each_tokens_highest_cosine_of_signs(width, at_once, monkeypatch):
+    monkeypatch.setattr(token_signs, "AT_ONCE", at_once)
     own, query = texts(width), RNG.standard_normal((4, width))
     whole = -(-width // 64) * 64  # numbers beyond the width count as equal ones
 

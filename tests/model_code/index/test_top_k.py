@@ -102,10 +102,10 @@ def test_the_nearest_are_those_of_a_full_sort(asked: int, kept: int, monkeypatch
             assert (scores.dtype, rows.dtype) == (np.float32, np.int64)
             np.testing.assert_array_equal(rows, order[:, :count])
             np.testing.assert_array_equal(scores, np.take_along_axis(products, rows, axis=1))
-            kept = order[order % 5 > 0].reshape(asked, passages - -(-passages // 5))
+            left = order[order % 5 > 0].reshape(asked, passages - -(-passages // 5))
             scores, rows = nearest(queries, [vectors], count, without=np.arange(0, passages, 5))
-            np.testing.assert_array_equal(rows[:, : kept.shape[1]], kept[:, :count])
-            assert (scores[:, kept.shape[1] :] == -np.inf).all()
+            np.testing.assert_array_equal(rows[:, : left.shape[1]], left[:, :count])
+            assert (scores[:, left.shape[1] :] == -np.inf).all()
 
 
 @pytest.mark.parametrize(
