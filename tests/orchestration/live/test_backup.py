@@ -60,7 +60,7 @@ def test_a_backup_under_a_writer_finds_the_same_elsewhere(live, tmp_path):
     found = Searcher.open(restored.live)
     assert {"n1", *(f"w{number}" for number in range(before))} <= {hit.document_id for hit in found.search("word1", 99)}
     number = found.generation.number
-    assert rankings(found) == rankings(found.at(LiveCollection(live).collection.read(number)))
+    assert rankings(found) == rankings(Searcher(live.live, LiveCollection(live).collection.read(number), {}))
     again = LiveCollection(restored)
     again.receive([row("later", "word3")], "test")
     assert "later" in again.apply().added
