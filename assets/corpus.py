@@ -1,12 +1,14 @@
 """Documents, queries and qrels: the lock of their source, what was read, queries that a model wrote, the verdict."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
 
 from assets.pages import Preview, first_rows, learning_curve, report_of, table
-from assets.stage_assets import LOCK_KEY, Page, Served
+from assets.stage_assets import LOCK_KEY, Page, Served, stage_assets
 from model_code.files import read_json
+from orchestration.pipeline.stages import Stage
 
 HELD_OUT = ("log_likelihood",)  # of held-out queries, what a generator's best step is chosen by
 
@@ -54,3 +56,8 @@ def corpus_lock(project: Served) -> dg.MaterializeResult:
     lock = ingest(project)
     facts = {name: value for name, value in lock.items() if isinstance(value, (str, int, float))}
     return dg.MaterializeResult(data_version=dg.DataVersion(lock["content_hash"]), metadata=facts)
+
+
+def corpus_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
+    """`corpus_lock`, `corpus`, `query_generator`, `pseudo_queries` and `acceptance_verdict`."""
+    return [corpus_lock, *stage_assets(table, PAGES)]

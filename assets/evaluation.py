@@ -1,10 +1,14 @@
 """Rankings, scores and the comparison of all systems."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import dagster as dg
+
 from assets.pages import Preview, picture, table
-from assets.stage_assets import Page
+from assets.stage_assets import Page, stage_assets
 from model_code.files import read_json
+from orchestration.pipeline.stages import Stage
 
 
 def preview_metrics(folder: Path) -> Preview:
@@ -41,3 +45,8 @@ PAGES = {
     "fuse": Page("retriever", frozenset({"trec"}), preview_metrics),
     "comparison": Page("evaluation", frozenset({"trec"}), preview_comparison),
 }
+
+
+def evaluation_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
+    """`baselines`, `NAME/evaluation` of each retriever and each fusion, and `comparison`."""
+    return stage_assets(table, PAGES)

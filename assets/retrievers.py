@@ -1,11 +1,15 @@
 """Encoders and their indexes: the untrained one, the tree of documents clustered from it, and those of retrievers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import dagster as dg
+
 from assets.pages import Preview, index_page, learning_curve, picture, table
-from assets.stage_assets import Page
+from assets.stage_assets import Page, stage_assets
 from model_code.files import read_json
 from model_code.hierarchy.tree import TOPICS
+from orchestration.pipeline.stages import Stage
 
 
 def preview_hierarchy(folder: Path) -> Preview:
@@ -25,3 +29,8 @@ PAGES = {
     "train": Page("retriever", frozenset({"torch"}), learning_curve),
     "index": Page("retriever", frozenset({"faiss"}), index_page),
 }
+
+
+def retriever_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
+    """`base_index`, `document_hierarchy`, and `NAME/encoder` and `NAME/index` of each retriever."""
+    return stage_assets(table, PAGES)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dagster as dg
 
-from assets import corpus, evaluation, retrievers
+from assets.corpus import corpus_assets
+from assets.evaluation import evaluation_assets
 from assets.live import live_assets
 from assets.registry import follow_alias, registry_assets
-from assets.stage_assets import stage_assets
+from assets.retrievers import retriever_assets
 from orchestration import parameters
 from orchestration.pipeline import stages
 from orchestration.project import Project
@@ -22,8 +23,9 @@ def definitions(project: Project) -> dg.Definitions:
         assets=dg.map_asset_specs(
             lambda spec: spec.replace_attributes(owners=["team:freshet"]),
             [
-                corpus.corpus_lock,
-                *stage_assets(table, corpus.PAGES | retrievers.PAGES | evaluation.PAGES),
+                *corpus_assets(table),
+                *retriever_assets(table),
+                *evaluation_assets(table),
                 *registry_assets(table),
                 *live_assets(settings.live.sync),
             ],

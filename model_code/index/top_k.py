@@ -22,11 +22,7 @@ SCORES = 2**25  # float32 scores in memory at a time: 128 MiB, or those of FEW q
 
 
 def top_k(
-    scores: np.ndarray,
-    document_ids: Sequence[str],
-    k: int,
-    places: np.ndarray | None = None,
-    positive: bool = False,
+    scores: np.ndarray, document_ids: Sequence[str], k: int, places: np.ndarray | None = None, positive: bool = False
 ) -> Ranking:
     """The k best documents among passages with `scores` (n,) that belong to `document_ids` (n).
 

@@ -118,11 +118,7 @@ class Ledger:
     # What arrives
 
     def receive(
-        self,
-        documents: Iterable[Document],
-        source: str,
-        rejected: Sequence[Rejection] = (),
-        batch: str | None = None,
+        self, documents: Iterable[Document], source: str, rejected: Sequence[Rejection] = (), batch: str | None = None
     ) -> Receipt:
         """Append an event for each document that is new or has another content than its last event.
 
@@ -135,13 +131,7 @@ class Ledger:
         """Append a removal for each document whose last event is none; it may belong to the initial collection."""
         return self._append([removal_row(each) for each in document_ids], source, rejected, None)
 
-    def _append(
-        self,
-        rows: Sequence[Row],
-        source: str,
-        rejected: Sequence[Rejection],
-        batch: str | None,
-    ) -> Receipt:
+    def _append(self, rows: Sequence[Row], source: str, rejected: Sequence[Rejection], batch: str | None) -> Receipt:
         received = time.time()
         with self._database.write() as connection:
             last = {row["document_id"]: place for place, row in enumerate(rows)}

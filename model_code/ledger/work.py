@@ -169,12 +169,7 @@ class WorkTable:
                 _ask(connection, WorkKind.RETRAIN, work.retriever, work.about, outcome, asked_by=work.id)
 
     def conclude_retrains(
-        self,
-        retriever: str,
-        state: WorkState,
-        outcome: str,
-        details: Mapping[str, Any],
-        run_id: str | None = None,
+        self, retriever: str, state: WorkState, outcome: str, details: Mapping[str, Any], run_id: str | None = None
     ) -> None:
         """Note what came of a retrain: of all that are open, whoever began it; one that nobody asked for is noted too.
 

@@ -72,11 +72,7 @@ class Outcome:
 
 
 def add_files(
-    live: LiveCollection,
-    files: Sequence[Path],
-    suffix: str = ".jsonl",
-    only_known: bool = False,
-    dry_run: bool = False,
+    live: LiveCollection, files: Sequence[Path], suffix: str = ".jsonl", only_known: bool = False, dry_run: bool = False
 ) -> Outcome:
     """Add the documents of files and of folders, "-" for standard input of the format `suffix`.
 

@@ -192,11 +192,7 @@ class PlannedBuild:
 
 
 def repro(
-    project: Project,
-    targets: Sequence[str] = (),
-    dagster_run: str | None = None,
-    force: bool = False,
-    name: str = "",
+    project: Project, targets: Sequence[str] = (), dagster_run: str | None = None, force: bool = False, name: str = ""
 ) -> Iterator[str]:
     """Bring `targets` (all stages by default) up to date, yielding the address of each that ran, recorded by then.
 

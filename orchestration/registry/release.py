@@ -83,10 +83,7 @@ def open_first(project: Project) -> Move | None:
 
 
 def promote(
-    project: Project,
-    rules: Rules | None = None,
-    challenger: Version | None = None,
-    verdict: Verdict | None = None,
+    project: Project, rules: Rules | None = None, challenger: Version | None = None, verdict: Verdict | None = None
 ) -> Move:
     """Make the challenger champion and live if the gate passes it; each verdict is a line of the history.
 

@@ -106,10 +106,7 @@ class RequestCount:
 
 
 def create_app(
-    project: Project,
-    host: str = "127.0.0.1",
-    token: str | None = None,
-    origins: Sequence[str] = (),
+    project: Project, host: str = "127.0.0.1", token: str | None = None, origins: Sequence[str] = ()
 ) -> FastAPI:
     """The service of `project` as an ASGI application; its life cycle starts and stops what works behind it.
 

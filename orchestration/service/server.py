@@ -29,12 +29,7 @@ EXPOSED = (
 
 
 def serve(
-    project: Project,
-    host: str,
-    port: int,
-    registration: Registration,
-    token: bool = False,
-    origins: Sequence[str] = (),
+    project: Project, host: str, port: int, registration: Registration, token: bool = False, origins: Sequence[str] = ()
 ) -> None:
     """Serve `project` until SIGINT, SIGTERM or SIGHUP; FreshetError if the port is taken or what is live is damaged.
 
