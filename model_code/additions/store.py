@@ -50,12 +50,12 @@ def constraint_texts(title: str, text: str, spans: int) -> list[str]:
     last = max(0, len(places) - SPAN)
     count = min(spans, -(-len(places) // SPAN))
     starts = [round(last * i / max(1, count - 1)) for i in range(count)]
-    found = [
+    phrases = [
         " ".join(title.split()),
         first,
         *(words.slices(rest, places, start, min(start + SPAN, len(places))) for start in starts),
     ]
-    return [one for one in dict.fromkeys(found) if one]
+    return [phrase for phrase in dict.fromkeys(phrases) if phrase]
 
 
 def representatives(part: Part, spans: int, folder: Path) -> dict[str, np.ndarray]:
@@ -66,15 +66,15 @@ def representatives(part: Part, spans: int, folder: Path) -> dict[str, np.ndarra
     ids = part.dense.index.document_ids
     if isinstance(part, Base) and isinstance(part.dense, DsiRetriever):
         return dict(zip(ids, part.dense.representatives, strict=True))
-    known = Refined.load(part.folder).queries
-    lacking = [key for key, alone in zip(ids, has_one(ids), strict=True) if alone and key not in known]
+    refined = Refined.load(part.folder).queries
+    lacking = [key for key, alone in zip(ids, has_one(ids), strict=True) if alone and key not in refined]
     if not lacking:
-        return known
-    own = kept_for(read_json(part.folder / MANIFEST), spans, folder)
-    if not (own / MANIFEST).is_file():
-        _keep(_from_texts(part, lacking, spans, own / "encoding"), own)
-    verify(own, read_manifest(own, FORMAT), f"delete {own}, which is then made from the texts again")
-    return known | dict(zip(lacking, np.load(own / QUERIES, mmap_mode="r"), strict=True))
+        return refined
+    cache = kept_for(read_json(part.folder / MANIFEST), spans, folder)
+    if not (cache / MANIFEST).is_file():
+        _keep(_from_texts(part, lacking, spans, cache / "encoding"), cache)
+    verify(cache, read_manifest(cache, FORMAT), f"delete {cache}, which is then made from the texts again")
+    return refined | dict(zip(lacking, np.load(cache / QUERIES, mmap_mode="r"), strict=True))
 
 
 def kept_for(stated: Mapping[str, Any], spans: int, folder: Path) -> Path:
@@ -88,7 +88,7 @@ def _from_texts(part: Part, ids: Sequence[str], spans: int, folder: Path) -> np.
     """Z (n, H) of documents; folder: where encoded texts are until all are."""
     rows = zip(*read_columns(part.documents, "document_id", "title", "text"), strict=True)
     texts = {key: constraint_texts(title, text, spans) for key, title, text in rows}
-    flat = encode_resumably(part.dense.encoder, [one for key in ids for one in texts[key]], folder)
+    flat = encode_resumably(part.dense.encoder, [text for key in ids for text in texts[key]], folder)
     return means(flat, [len(texts[key]) for key in ids])
 
 
@@ -101,11 +101,11 @@ def _keep(queries: np.ndarray, folder: Path) -> None:
 
 def query_vectors(encoder: Encoder, texts: Sequence[tuple[str, str]], spans: int) -> list[np.ndarray]:
     """For each document, of a title and a text, the vectors (m, H) of its texts."""
-    asked = [constraint_texts(title, text, spans) for title, text in texts]
-    if not asked:
+    groups = [constraint_texts(title, text, spans) for title, text in texts]
+    if not groups:
         return []
-    flat = encoder.encode([one for own in asked for one in own])
-    return np.split(flat, np.cumsum([len(own) for own in asked])[:-1])
+    flat = encoder.encode([phrase for group in groups for phrase in group])
+    return np.split(flat, np.cumsum([len(group) for group in groups])[:-1])
 
 
 def means(rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
@@ -121,7 +121,7 @@ def means(rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
 def of_one_vector(ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]) -> dict[str, Encoded]:
     """The rows of documents that have no other: vectors (n, H), and for each row the vectors (m, H) of its queries."""
     rows = zip(ids, vectors, queries, has_one(ids), strict=True)
-    return {key: (vector, asked) for key, vector, asked, alone in rows if alone}
+    return {key: (vector, query_rows) for key, vector, query_rows, alone in rows if alone}
 
 
 def new_documents(
@@ -134,12 +134,12 @@ def new_documents(
     last = {step.document_id: number for number, step in enumerate(steps)}
     puts = {number: step for number, step in enumerate(steps) if isinstance(step, Document)}
     passing = {number: put for number, put in puts.items() if number != last[put.document_id]}
-    encoded = {last[key]: own for key, own in lasting.items()} | _encoded(searcher, passing)
+    encoded = {last[key]: constraints for key, constraints in lasting.items()} | _encoded(searcher, passing)
     own_texts = [(puts[number].title, puts[number].text) for number in encoded]
     made = query_vectors(searcher.base.dense.encoder, own_texts, spans)
     return {
-        number: NewDocument(puts[number].document_id, np.concatenate([own, asked]), encoding)
-        for (number, (encoding, asked)), own in zip(encoded.items(), made, strict=True)
+        number: NewDocument(puts[number].document_id, np.concatenate([constraints, queries]), encoding)
+        for (number, (encoding, queries)), constraints in zip(encoded.items(), made, strict=True)
     }
 
 
@@ -150,8 +150,8 @@ def _encoded(searcher: Searcher, puts: Mapping[int, Document]) -> dict[int, Enco
     base, numbered = searcher.base, [replace(put, document_id=str(number)) for number, put in puts.items()]
     new = new_passages(numbered, searcher.generation.text)
     numbers, vectors = base.dense.encodings(new)
-    found = of_one_vector(numbers, vectors, base.dense.query_vectors(new, numbers))
-    return {int(number): own for number, own in found.items()}
+    singles = of_one_vector(numbers, vectors, base.dense.query_vectors(new, numbers))
+    return {int(number): encoded for number, encoded in singles.items()}
 
 
 def has_one(document_ids: Sequence[str]) -> list[bool]:
@@ -161,7 +161,7 @@ def has_one(document_ids: Sequence[str]) -> list[bool]:
     [True, False, False]
     """
     rows = Counter(document_ids)
-    return [rows[one] == 1 for one in document_ids]
+    return [rows[key] == 1 for key in document_ids]
 
 
 def require_one_vector(base: Part) -> None:
@@ -188,19 +188,19 @@ def load_state(searcher: Searcher, spans: int, folder: Path) -> IncDsiState:
     ids: list[str] = []
     vectors, queries, unit = [], [], None
     for view in searcher.views:
-        index, own = view.part.dense.index, representatives(view.part, spans, folder)
+        index, by_id = view.part.dense.index, representatives(view.part, spans, folder)
         places = {key: row for row, key in enumerate(index.document_ids)}
-        found, made = index.vectors[[places[key] for key in own]], np.array(list(own.values()), np.float32)
-        unit = deviation(found, made) if unit is None else unit
-        alive = np.array([key in view for key in own], bool)
-        ids += [key for key in own if key in view]
-        vectors.append(found[alive])
-        queries.append(made.reshape(found.shape)[alive])
+        rows, z = index.vectors[[places[key] for key in by_id]], np.array(list(by_id.values()), np.float32)
+        unit = deviation(rows, z) if unit is None else unit
+        alive = np.array([key in view for key in by_id], bool)
+        ids += [key for key in by_id if key in view]
+        vectors.append(rows[alive])
+        queries.append(z.reshape(rows.shape)[alive])
     return IncDsiState(np.concatenate(vectors), np.concatenate(queries), ids, unit)
 
 
 def statuses(generation: Generation) -> dict[str, str]:
     """The name of the `Status` of each document that was refined and that a generation finds, by id."""
-    told = {number: Refined.load(generation.sibling(number)).statuses for number in generation.segments}
+    refined = {number: Refined.load(generation.sibling(number)).statuses for number in generation.segments}
     gone = removed_by_part(generation)
-    return {key: one for number, own in told.items() for key, one in own.items() if key not in gone[number]}
+    return {key: status for number, part in refined.items() for key, status in part.items() if key not in gone[number]}

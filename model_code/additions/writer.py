@@ -68,15 +68,15 @@ class RefiningWriter(LiveWriter):
         self._warm = None
         lasting = of_one_vector(ids, vectors, queries)
         added = replay(adder, self._steps, new_documents(self.searcher, self.settings.spans, self._steps, lasting))
-        statuses = dict.fromkeys(ids, Status.NOT_REFINED.name) | {key: one.status.name for key, one in added.items()}
+        statuses = dict.fromkeys(ids, Status.NOT_REFINED.name) | {key: row.status.name for key, row in added.items()}
         state = adder.state
         self._remembered = Refined(statuses, {key: state.queries.view[state.row(key)].copy() for key in added})
         self._grown = adder
-        found = np.array(vectors, np.float32)
+        refined = np.array(vectors, np.float32)
         for row, key in enumerate(ids):
             if key in added:
-                found[row] = added[key].vector
-        return found
+                refined[row] = added[key].vector
+        return refined
 
     def _write_segment(  # type: ignore[override]
         self, folder: Path, base: Base, puts: Sequence[Document], text: TextRules, refine: Refine | None
@@ -102,15 +102,15 @@ def replay(adder: IncDsiAdder, steps: Sequence[Change], documents: Mapping[int, 
     documents: by the number of its step, each that has one vector; others are not in the state. Additions in a row are
     one batch, and deletions one pass.
     """
-    left: dict[str, Added] = {}
+    additions: dict[str, Added] = {}
     for new, run in groupby(moves(steps, documents, adder.state), key=lambda move: isinstance(move, NewDocument)):
         moved = list(run)
         if new:
-            left |= {one.id: one for one in adder.add_batch(moved)}
+            additions |= {addition.id: addition for addition in adder.add_batch(moved)}
         else:
             adder.delete(moved)
-            left = {key: one for key, one in left.items() if key not in moved}
-    return left
+            additions = {key: addition for key, addition in additions.items() if key not in moved}
+    return additions
 
 
 def moves(

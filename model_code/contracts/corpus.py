@@ -56,11 +56,11 @@ def check_tables(tables: Mapping[str, pd.DataFrame]) -> None:
     """
     for name, table in tables.items():
         validate(schema(name), table)
-    for name, column, other, key in REFERENCES:
-        if name in tables and other in tables:
-            lost = tables[name][~tables[name][column].isin(tables[other][key])]
+    for name, column, target, key in REFERENCES:
+        if name in tables and target in tables:
+            lost = tables[name][~tables[name][column].isin(tables[target][key])]
             if len(lost):
-                fail(name, f"{column} must be a {key} of {other}", lost[column])
+                fail(name, f"{column} must be a {key} of {target}", lost[column])
     if {"queries", "qrels"} <= tables.keys():
         qrels, splits = tables["qrels"], tables["queries"].set_index("query_id")["split"]
         wrong = qrels[qrels["query_id"].map(splits) != qrels["split"]]

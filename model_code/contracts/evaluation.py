@@ -140,9 +140,9 @@ class _Bench:
     def check(self, system: str, folder: Path, variants: frozenset[str]) -> None:
         """The system's own folder and those of its variants, `variants` among them; none where that is empty."""
         self.check_system(system, folder)
-        found = {path.name for path in folder.glob(f"{VARIANTS}/*")}
-        require_same(f"{system}: {VARIANTS}/", found & variants if variants else found, variants)
-        for name in sorted(found):
+        folders = {path.name for path in folder.glob(f"{VARIANTS}/*")}
+        require_same(f"{system}: {VARIANTS}/", folders & variants if variants else folders, variants)
+        for name in sorted(folders):
             self.check_system(f"{system}.{name}", folder / VARIANTS / name)
 
     def check_system(self, system: str, folder: Path) -> None:

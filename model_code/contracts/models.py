@@ -69,10 +69,10 @@ def _dense(folder: Path, facts: Facts, documents: list[str]) -> None:
     sound = vectors.shape == shape and vectors.dtype == np.float32
     require(sound, f"index/vectors.npy must be {shape} float32, not {vectors.shape} {vectors.dtype}")
     require_unit("index/vectors.npy", vectors)
-    kept = facts["settings"]["late_interaction"] and facts["vectors_per_passage"] == 1
-    rule = f"index/{BITS} must {'' if kept else 'not '}be there, by index.late_interaction"
-    require((folder / BITS).is_file() == kept, rule)
-    if kept:
+    late = facts["settings"]["late_interaction"] and facts["vectors_per_passage"] == 1
+    rule = f"index/{BITS} must {'' if late else 'not '}be there, by index.late_interaction"
+    require((folder / BITS).is_file() == late, rule)
+    if late:
         tokens = TokenSigns.load(folder)
         require(tokens.bits.dtype == np.uint64, f"index/{BITS} must be uint64, not {tokens.bits.dtype}")
         rising = tokens.starts[0] == 0 and (np.diff(tokens.starts) > 0).all() and tokens.starts[-1] == len(tokens.bits)
@@ -171,9 +171,9 @@ def check_history(path: Path) -> None:
     rows: list[Mapping[str, Any]] = read_json(path)
     table, names = pd.DataFrame(rows, columns=["step", "loss"] if not rows else None), {n for row in rows for n in row}
     for name in sorted(names):  # a column is empty where nothing was logged; what is there must be a number
-        given = table.loc[[name in row for row in rows], name]
+        values = table.loc[[name in row for row in rows], name]
         rule = f"{path.name}: {name} must be a number where it is given, but it is null or NaN"
-        require(bool(given.notna().all()), rule)
+        require(bool(values.notna().all()), rule)
     finite, share = pa.Check(np.isfinite, error="finite numbers"), pa.Check.in_range(0, WHOLE)
     metrics = metrics_among(names)
     rising = pa.Check(lambda steps: steps.diff().fillna(1) > 0, error="steps that rise from row to row")

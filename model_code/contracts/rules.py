@@ -33,9 +33,9 @@ def require_files(folder: Path, names: Iterable[str]) -> None:
 def require_same(rule: str, names: Collection[str], expected: Collection[str]) -> None:
     """FreshetError unless both hold the same names; it says one that is missing and one too many."""
     lacking, extra = sorted(set(expected) - set(names)), sorted(set(names) - set(expected))
-    told = [f"{len(lacking):,} missing, such as {lacking[0]!r}"] if lacking else []
-    told += [f"{len(extra):,} unknown, such as {extra[0]!r}"] if extra else []
-    require(not told, f"{rule}: {'; '.join(told)}")
+    differences = [f"{len(lacking):,} missing, such as {lacking[0]!r}"] if lacking else []
+    differences += [f"{len(extra):,} unknown, such as {extra[0]!r}"] if extra else []
+    require(not differences, f"{rule}: {'; '.join(differences)}")
 
 
 def require_finite(name: str, numbers: np.ndarray) -> None:
@@ -67,14 +67,14 @@ def validate(schema: pa.DataFrameSchema, table: pd.DataFrame) -> None:
         return
     rule, cases = str(getattr(first.check, "error", first.check)), first.failure_cases
     if not isinstance(cases, pd.DataFrame) or cases["index"].isna().all():  # of a column: no row is to blame
-        found = cases if isinstance(cases, str) else cases["failure_case"].iloc[0]
-        held = ", ".join(schema.columns)
-        raise FreshetError(f"the table {schema.name} breaks its contract: {rule}, {found!r}; its columns are {held}")
+        case = cases if isinstance(cases, str) else cases["failure_case"].iloc[0]
+        columns = ", ".join(schema.columns)
+        raise FreshetError(f"the table {schema.name} breaks its contract: {rule}, {case!r}; its columns are {columns}")
     if first.schema is not schema:
         fail(str(schema.name), f"{first.schema.name} breaks {rule}", cases.set_index("index")["failure_case"])
     rows = table.loc[sorted(set(cases["index"]))].astype(str).agg(" ".join, axis=1)  # over several columns: all of it
-    told = f"{' and '.join(schema.unique)} must be unique" if rule == "multiple_fields_uniqueness" else rule
-    fail(str(schema.name), told, rows)
+    statement = f"{' and '.join(schema.unique)} must be unique" if rule == "multiple_fields_uniqueness" else rule
+    fail(str(schema.name), statement, rows)
 
 
 def fail(table: str, rule: str, rows: pd.Series) -> NoReturn:

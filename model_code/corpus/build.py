@@ -49,8 +49,9 @@ def build_corpus(
     quarantine = Quarantine()
     documents, merged = _documents(source, settings, quarantine, progress)
     queries = _queries(source, settings, quarantine, progress)
-    known = Known(queries.keys(), {document.document_id for document in documents}, merged, settings.limit is not None)
-    qrels = take_qrels(source.rows("qrels", progress), known, settings.splits, quarantine)
+    document_ids = {document.document_id for document in documents}
+    targets = QrelTargets(queries.keys(), document_ids, merged, settings.limit is not None)
+    qrels = take_qrels(source.rows("qrels", progress), targets, settings.splits, quarantine)
     quarantine.enforce(settings.quarantine_limit)
     if not documents:
         raise FreshetError("the source holds no document; look at the settings under `corpus` in params.yaml")
@@ -154,7 +155,7 @@ def position(identifier: str, seed: int, purpose: str) -> float:
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
-def split_queries(given: Mapping[str, str | None], settings: QuerySplitSettings) -> dict[str, str]:
+def split_queries(stated: Mapping[str, str | None], settings: QuerySplitSettings) -> dict[str, str]:
     """The split of every query: the given one, else by shares. Dev and gate are carved out of a given train that comes
     without one.
 
@@ -165,11 +166,11 @@ def split_queries(given: Mapping[str, str | None], settings: QuerySplitSettings)
     ends = list(accumulate(shares))
     splits = {
         query: split or names[bisect_right(ends, position(query, settings.seed, "queries"))]
-        for query, split in given.items()
+        for query, split in stated.items()
     }
-    trained = {query for query, split in given.items() if split == "train"}
+    trained = {query for query, split in stated.items() if split == "train"}
     for name, share in (("dev", settings.dev_share), (GATE, settings.gate_share)):
-        if name not in given.values():
+        if name not in stated.values():
             carved = {query for query in trained if position(query, settings.seed, name) < share}
             splits |= dict.fromkeys(carved, name)
             trained -= carved
@@ -202,7 +203,7 @@ class Qrels:
 
 
 @dataclass(frozen=True)
-class Known:
+class QrelTargets:
     """What a judgement may point at: queries, documents, {merged id: kept id}. `limited`: documents were cut off."""
 
     queries: Set[str]
@@ -212,11 +213,11 @@ class Known:
 
 
 def take_qrels(
-    rows: Iterable[Row | Malformed], known: Known, settings: QuerySplitSettings, quarantine: Quarantine
+    rows: Iterable[Row | Malformed], targets: QrelTargets, settings: QuerySplitSettings, quarantine: Quarantine
 ) -> Qrels:
-    """Check every row of qrels against `known`; refuse rows that dangle, or that put a query into a second split."""
-    sound = list(quarantine.admit(rows, lambda row: _judgement(row, known)))
-    inside = [judgement for judgement in sound if judgement.document_id in known.documents]
+    """Check every row of qrels against `targets`; refuse rows that dangle, or that put a query into a second split."""
+    sound = list(quarantine.admit(rows, lambda row: _judgement(row, targets)))
+    inside = [judgement for judgement in sound if judgement.document_id in targets.documents]
     relevant = [judgement for judgement in inside if judgement.relevance > 0]
     agreed = _one_split_each(relevant, quarantine)
     pairs: dict[tuple[str, str], int] = {}
@@ -227,12 +228,12 @@ def take_qrels(
     return Qrels(pairs, splits, len(inside) - len(relevant), len(agreed) - len(pairs), len(sound) - len(inside))
 
 
-def _judgement(row: Row, known: Known) -> Judgement:
+def _judgement(row: Row, targets: QrelTargets) -> Judgement:
     query_id, document_id = (identifier(row.values, name) for name in ("query_id", "document_id"))
-    document_id = known.merged.get(document_id, document_id)
-    if query_id not in known.queries:
+    document_id = targets.merged.get(document_id, document_id)
+    if query_id not in targets.queries:
         raise Unfit("dangling qrel", f"there is no query {query_id!r}")
-    if document_id not in known.documents and not known.limited:
+    if document_id not in targets.documents and not targets.limited:
         raise Unfit("dangling qrel", f"there is no document {document_id!r}")
     relevance, split = _relevance(row.values.get("relevance", 1)), row.values.get("split")
     if split is not None and split not in SPLITS:

@@ -62,12 +62,13 @@ def document_of(row: Row, max_characters: int) -> Document:
     instant = parse_date(written)
     if instant is None and written is not None:
         fields["date"] = written
-    known = json.loads(json.dumps(fields, ensure_ascii=False, default=str), parse_constant=lambda _: None)
-    whole = require_whole(json.dumps(known, sort_keys=True, ensure_ascii=False), "fields")  # null for NaN and infinity
-    if len(whole) > MOST_FIELD_CHARACTERS or len(fields) > MOST_FIELDS:
+    fields_text = json.dumps(fields, ensure_ascii=False, default=str)
+    finite = json.loads(fields_text, parse_constant=lambda _: None)  # null for NaN and infinity
+    fields_json = require_whole(json.dumps(finite, sort_keys=True, ensure_ascii=False), "fields")
+    if len(fields_json) > MOST_FIELD_CHARACTERS or len(fields) > MOST_FIELDS:
         limits = f"at most {MOST_FIELDS:,} of {MOST_FIELD_CHARACTERS:,} are possible"
-        raise Unfit("huge text", f"{len(fields):,} fields of {len(whole):,} characters together, {limits}")
-    return Document(document_id, title, text, json.loads(whole), date=None if instant is None else instant.isoformat())
+        raise Unfit("huge text", f"{len(fields):,} fields of {len(fields_json):,} characters together, {limits}")
+    return Document(document_id, title, text, json.loads(fields_json), date=instant and instant.isoformat())
 
 
 def identifier(values: Mapping[str, Any], name: str) -> str:
@@ -155,18 +156,18 @@ def query_of(row: Row, max_characters: int) -> SourceQuery:
     return SourceQuery(query_id, text, answers or (), unread=answers is None)
 
 
-def _answers(given: Any, max_characters: int) -> tuple[str, ...] | None:
+def _answers(value: Any, max_characters: int) -> tuple[str, ...] | None:
     """The answers, cleaned, none of them empty or twice; None if they cannot be read, or are too long together.
 
     They are a list, that of SQuAD's {"text": list}, a single answer, or JSON of a list, since CSV and TSV have none.
     """
-    if isinstance(given, str):
+    if isinstance(value, str):
         with suppress(ValueError, RecursionError):
-            read = json.loads(given)
-            given = read if read is None or isinstance(read, list) else given
-    if isinstance(given, Mapping):
-        given = given.get("text", given)
-    listed = [] if given is None else given if isinstance(given, list) else [given]
+            read = json.loads(value)
+            value = read if read is None or isinstance(read, list) else value
+    if isinstance(value, Mapping):
+        value = value.get("text", value)
+    listed = [] if value is None else value if isinstance(value, list) else [value]
     if not all(map(_is_answer, listed)):
         return None
     answers = tuple(dict.fromkeys(filter(None, (clean_line(str(answer)) for answer in listed))))
@@ -193,14 +194,14 @@ def merge_duplicates(documents: Iterable[Document], by: str) -> tuple[list[Docum
 
     `by` is "text", "title" or "none"; an empty title or text makes no duplicate.
     """
-    kept: list[Document] = []
+    unique: list[Document] = []
     merged: dict[str, str] = {}
     first: dict[str, str] = {}  # by the key of what is compared: the id of the kept document
     for document in documents:
         key = "" if by == "none" else text_key(getattr(document, by))
-        known = first.setdefault(key, document.document_id) if key else document.document_id
-        if known == document.document_id:
-            kept.append(document)
+        first_id = first.setdefault(key, document.document_id) if key else document.document_id
+        if first_id == document.document_id:
+            unique.append(document)
         else:
-            merged[document.document_id] = known
-    return kept, merged
+            merged[document.document_id] = first_id
+    return unique, merged

@@ -34,17 +34,17 @@ class Place:
 
 def windows(text: str, words: int, stride: int, lead: str = "", shift: int = 0) -> list[Place]:
     """shift: where `text` begins in the document."""
-    found = _pieces(text) if words else []
-    ends = [*accumulate((weight for _, _, weight in found), initial=0)]  # in words, before each piece
+    pieces = _pieces(text) if words else []
+    ends = [*accumulate((weight for _, _, weight in pieces), initial=0)]  # in words, before each piece
     if ends[-1] <= words:
         return [Place(shift, shift + len(text), lead)]
-    made: list[Place] = []
+    places: list[Place] = []
     first = last = 0
-    while last < len(found):
+    while last < len(pieces):
         last = max(first + 1, bisect_right(ends, ends[first] + words) - 1)
-        made.append(Place(shift + found[first][0], shift + found[last - 1][1], lead))
+        places.append(Place(shift + pieces[first][0], shift + pieces[last - 1][1], lead))
         first = max(first + 1, min(last, bisect_left(ends, ends[first] + stride)))
-    return made
+    return places
 
 
 def _pieces(text: str) -> list[tuple[int, int, int]]:
@@ -56,13 +56,13 @@ def _pieces(text: str) -> list[tuple[int, int, int]]:
     >>> _pieces("see https://example.org/a/long/path")
     [(0, 3, 1), (4, 35, 10)]
     """
-    found = []
+    pieces = []
     for start, end in spans(text):
         for begin in range(start, end, UNBROKEN):
             stop = min(begin + UNBROKEN, end)
             tokens = sum(1 for _ in TOKEN.finditer(text, begin, stop))
-            found.append((begin, stop, max(1, 3 * tokens // 4)))
-    return found
+            pieces.append((begin, stop, max(1, 3 * tokens // 4)))
+    return pieces
 
 
 def _lines(text: str) -> list[Place]:
@@ -73,8 +73,8 @@ def _lines(text: str) -> list[Place]:
     """
     rows = text.split("\n")
     starts = accumulate((len(row) + 1 for row in rows), initial=0)
-    (first, _), *rest = [(row, start) for row, start in zip(rows, starts, strict=False) if row.strip()] or [(text, 0)]
-    return [Place(start, start + len(row), f"{first}\n") for row, start in rest] or [Place(0, len(text))]
+    (first, _), *later = [(row, start) for row, start in zip(rows, starts, strict=False) if row.strip()] or [(text, 0)]
+    return [Place(start, start + len(row), f"{first}\n") for row, start in later] or [Place(0, len(text))]
 
 
 def _sections(text: str, words: int, stride: int) -> list[Place]:
@@ -86,15 +86,15 @@ def _sections(text: str, words: int, stride: int) -> list[Place]:
     """
     borders = [*HEADING.finditer(text)]
     starts, ends = [0, *(border.end() for border in borders)], [*(border.start() for border in borders), len(text)]
-    found: list[Place] = []
+    places: list[Place] = []
     headings: list[re.Match[str]] = []
     for border, start, end in zip([None, *borders], starts, ends, strict=True):
         headings += [border] if border else []
-        if own := text[start:end].strip():
+        if body := text[start:end].strip():
             lead = "".join(f"{heading[0]}\n\n" for heading in headings)
-            found += windows(own, words, stride, lead, text.index(own, start))
+            places += windows(body, words, stride, lead, text.index(body, start))
             headings = []
-    return found + ([Place(headings[0].start(), len(text))] if headings else []) or [Place(0, len(text))]
+    return places + ([Place(headings[0].start(), len(text))] if headings else []) or [Place(0, len(text))]
 
 
 def section_at(text: str, place: int) -> str | None:
@@ -155,8 +155,8 @@ class TextRules:
 
     def passages(self, title: str, text: str) -> list[str]:
         """The texts of a document's passages, in their order; as `corpus.tables.passage_texts` composes them."""
-        own = cut(text, self.words, self.stride, self.cut)
-        return [f"{title} {passage}".strip() for passage in own] if self.include_title else own
+        passages = cut(text, self.words, self.stride, self.cut)
+        return [f"{title} {passage}".strip() for passage in passages] if self.include_title else passages
 
     def places(self, text: str) -> list[Place]:
         """Where the passages of a text stand in it."""

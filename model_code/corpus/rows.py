@@ -96,22 +96,22 @@ def require_columns(
     rows: as they are found, under the source's own names, read only until all are seen; without any there is nothing to
     say. name: what the error calls the table. any_id: a column `id` will do for the id, whatever the settings call it.
     """
-    missing, held = columns.expected(table), dict[str, None]()
+    missing, headers = columns.expected(table), dict[str, None]()
     for row in rows:
         if isinstance(row, Malformed):
             continue
         beside = row.values.get("metadata") if table == "queries" else None  # where a query's answers may be
-        held |= dict.fromkeys([*row.values, *(beside if isinstance(beside, Mapping) else ())])
-        called_id = any_id or (columns.of(table).get("id") == _ID and _ID not in held)
-        has_id = "id" in held and called_id
-        known = {*held, columns.of(table)["id"]} if has_id else held
-        missing = {key: column for key, column in missing.items() if column not in known}
+        headers |= dict.fromkeys([*row.values, *(beside if isinstance(beside, Mapping) else ())])
+        called_id = any_id or (columns.of(table).get("id") == _ID and _ID not in headers)
+        has_id = "id" in headers and called_id
+        satisfied = {*headers, columns.of(table)["id"]} if has_id else headers
+        missing = {key: column for key, column in missing.items() if column not in satisfied}
         if not missing:
             return
-    if held:
+    if headers:
         sought = ", ".join(f"{column!r} (corpus.columns.{key})" for key, column in missing.items())
         raise FreshetError(
-            f"{name} has no column {sought}; it has: {printable(', '.join(map(str, held)), 300)}. "
+            f"{name} has no column {sought}; it has: {printable(', '.join(map(str, headers)), 300)}. "
             "Say under corpus.columns in params.yaml which column holds what"
         )
 
@@ -164,9 +164,9 @@ class Quarantine:
     def refuse(self, row: Row, unfit: Unfit) -> None:
         """Quarantine a row that was read, for the reason in `unfit`."""
         record_id = row.values.get("id", row.values.get("query_id"))
-        known = None if record_id is None else printable(record_id) or None
+        shown_id = None if record_id is None else printable(record_id) or None
         detail, excerpt = printable(unfit.detail, 300), printable(dict(row.values))
-        self.refused.append(Malformed(row.table, row.location, unfit.reason, detail, excerpt, known))
+        self.refused.append(Malformed(row.table, row.location, unfit.reason, detail, excerpt, shown_id))
 
     def count(self, table: Table) -> int:
         """How many rows of `table` are in quarantine."""

@@ -64,8 +64,8 @@ def frame(table: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     >>> frame("qrels", []).dtypes.astype(str).to_dict()
     {'query_id': 'object', 'document_id': 'object', 'relevance': 'int64', 'split': 'object'}
     """
-    held = [name for of, name in OPTIONAL if of == table and any(row.get(name) is not None for row in rows)]
-    types = {name: "int64" if kind is int else "object" for name, kind in _columns(table, held).items()}
+    optional = [name for of, name in OPTIONAL if of == table and any(row.get(name) is not None for row in rows)]
+    types = {name: "int64" if kind is int else "object" for name, kind in _columns(table, optional).items()}
     return pd.DataFrame(rows, columns=list(types)).astype(types)
 
 
@@ -76,9 +76,9 @@ def write_table(folder: Path, table: str, rows: pd.DataFrame) -> None:
     pq.write_table(pa.Table.from_pandas(rows, schema, preserve_index=False), folder / f"{table}.parquet")
 
 
-def _columns(table: str, held: Collection[str]) -> dict[str, type]:
-    """The table's columns, of optional ones those that are `held`."""
-    return {name: kind for name, kind in COLUMNS[table].items() if (table, name) not in OPTIONAL or name in held}
+def _columns(table: str, optional: Collection[str]) -> dict[str, type]:
+    """The table's columns, of optional ones those in `optional`."""
+    return {name: kind for name, kind in COLUMNS[table].items() if (table, name) not in OPTIONAL or name in optional}
 
 
 def load_corpus(folder: Path) -> Corpus:
@@ -107,9 +107,9 @@ def own_queries(corpus: Corpus) -> dict[str, str]:
     Such a corpus judges itself: docstrings by their summary lines, reports by their headlines.
     """
     firsts = {
-        document: found
+        document: paragraph
         for document, text in zip(corpus.documents["document_id"], corpus.documents["text"], strict=True)
-        if (found := _FIRST.match(text))
+        if (paragraph := _FIRST.match(text))
     }
     texts = dict(zip(corpus.queries["query_id"], corpus.queries["text"], strict=True))
     return {

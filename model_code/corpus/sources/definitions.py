@@ -75,11 +75,11 @@ def _imported(name: str) -> Iterator[types.ModuleType]:
 
 def _inner(name: str) -> Iterator[str]:
     """The public modules inside a package, at any depth."""
-    for found in pkgutil.iter_modules(getattr(sys.modules.get(name), "__path__", []), f"{name}."):
-        own = found.name.rsplit(".", 1)[-1]
-        if not own.startswith("_") and own not in NOT_OFFERED:
-            yield found.name
-            yield from _inner(found.name)
+    for module in pkgutil.iter_modules(getattr(sys.modules.get(name), "__path__", []), f"{name}."):
+        last = module.name.rsplit(".", 1)[-1]
+        if not last.startswith("_") and last not in NOT_OFFERED:
+            yield module.name
+            yield from _inner(module.name)
 
 
 def offered(module: types.ModuleType, name: str) -> Iterator[tuple[str, Any]]:
@@ -94,8 +94,8 @@ def offered(module: types.ModuleType, name: str) -> Iterator[tuple[str, Any]]:
 
 def members(owner: type, classes: dict[type, str]) -> Iterator[tuple[str, Any]]:
     """The public attributes of a class that no other public class defines."""
-    own = [base for base in owner.__mro__ if base is owner or (base not in classes and base is not object)]
-    for key in dict.fromkeys(key for base in own for key in vars(base) if not key.startswith("_")):
+    bases = [base for base in owner.__mro__ if base is owner or (base not in classes and base is not object)]
+    for key in dict.fromkeys(key for base in bases for key in vars(base) if not key.startswith("_")):
         static = inspect.getattr_static(owner, key)
         accessor = type(static).__name__ in ("Accessor", "CachedAccessor")  # pandas: Series.str is a class
         yield key, getattr(owner, key) if accessor else static
@@ -138,7 +138,7 @@ class Names:
 
     def add(self, package: str) -> None:
         """Read what the modules of a package offer, and then what their classes do."""
-        own: dict[type, str] = {}
+        classes: dict[type, str] = {}
         for module in modules(package):
             name = "os.path" if module is os.path else module.__name__
             self._note(module, name, package)
@@ -146,11 +146,11 @@ class Names:
                 called, value = f"{name}.{key}", underlying(value)
                 self._note(value, called, package)
                 if isinstance(value, type) and value not in self.classes:
-                    own[value] = min(
-                        own.get(value, called), called, key=lambda it, of=value: _rank(it, calls_itself(of, it))
+                    classes[value] = min(
+                        classes.get(value, called), called, key=lambda it, of=value: _rank(it, calls_itself(of, it))
                     )
-        self.classes |= own
-        pending = sorted(own, key=lambda owner: (-len(dir(owner)), own[owner]))
+        self.classes |= classes
+        pending = sorted(classes, key=lambda owner: (-len(dir(owner)), classes[owner]))
         for owner in pending:  # which grows by the classes inside
             pending += self._add_members(owner, package)
 
@@ -184,8 +184,8 @@ def calls_itself(value: Any, name: str) -> bool:
     return name == f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', None)}"
 
 
-def _rank(name: str, own: bool) -> tuple[int, bool]:
-    return name.count("."), not own
+def _rank(name: str, canonical: bool) -> tuple[int, bool]:
+    return name.count("."), not canonical
 
 
 def definitions(packages: Sequence[str]) -> list[dict[str, Any]]:
@@ -195,10 +195,10 @@ def definitions(packages: Sequence[str]) -> list[dict[str, Any]]:
     one of fewest parts comes first (`json.JSONDecoder` before `json.decoder.JSONDecoder`), of several the one that the
     object gives itself, and of a method that classes inherit the one of the class that offers most.
     """
-    found = Names()
+    names = Names()
     for package in packages:
-        found.add(package)
-    return sorted(found.rows(), key=lambda row: row["name"])
+        names.add(package)
+    return sorted(names.rows(), key=lambda row: row["name"])
 
 
 if __name__ == "__main__":

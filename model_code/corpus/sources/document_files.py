@@ -50,10 +50,10 @@ def read_document(path: Path, document_id: str, name: str) -> Row | Malformed:
     except Exception as error:  # libraries raise whatever a broken file makes them stumble over
         detail = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         return Malformed("documents", location, "unreadable file", detail, "", document_id)
-    own, place = PurePosixPath(document_id), values.setdefault("fields", {})
-    if own.parent.name:
-        place.setdefault("folder", own.parent.as_posix())
-    title = values.get("title") or own.stem
+    relative, place = PurePosixPath(document_id), values.setdefault("fields", {})
+    if relative.parent.name:
+        place.setdefault("folder", relative.parent.as_posix())
+    title = values.get("title") or relative.stem
     return Row("documents", location, values | {"id": document_id, "title": title})
 
 
@@ -125,8 +125,8 @@ def _titled(title: str, text: str) -> dict[str, Any]:
     """A text and its title, or else its first heading, which is no part of the text then."""
     first = _FIRST_HEADING.match(text)
     title = title or (first[1] if first else "")
-    rest = text[first.end() :].strip() if first and first[1] == title else ""
-    return {"title": title, "text": rest or text}
+    body = text[first.end() :].strip() if first and first[1] == title else ""
+    return {"title": title, "text": body or text}
 
 
 def _pieces(tree: Any) -> Iterator[str]:

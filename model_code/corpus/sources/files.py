@@ -56,12 +56,12 @@ class FilesSource:
         """The hash of each file that is read. `FreshetError` if a table lacks a column that the settings name."""
         hashes = self._hashes()
         for table, files in self.files.items():
-            require_columns(self._found(table), table, self.columns, ", ".join(file.name for file in files))
+            require_columns(self._source_rows(table), table, self.columns, ", ".join(file.name for file in files))
         return hashes
 
     def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
         """Yield the rows of the table's files in turn, with our names for their columns."""
-        for row in self._found(table):
+        for row in self._source_rows(table):
             yield renamed(row, self.columns)
 
     def _hashes(self) -> dict[str, Any]:
@@ -70,12 +70,12 @@ class FilesSource:
             raise FreshetError(f"{missing[0]} does not exist; the settings under `corpus` in params.yaml name it")
         return described({name: hash_path(path) for name, path in sorted(files.items())})
 
-    def _found(self, table: Table) -> Iterator[Row | Malformed]:
+    def _source_rows(self, table: Table) -> Iterator[Row | Malformed]:
         """The rows as the files have them, judgements with the split of their file."""
         for file in self.files.get(table, ()):
-            known = {self.columns.split: file.split} if file.split else {}
+            label = {self.columns.split: file.split} if file.split else {}
             for row in read_rows(file.path, table, file.name):
-                yield Row(table, row.location, {**row.values, **known}) if known and isinstance(row, Row) else row
+                yield Row(table, row.location, {**row.values, **label}) if label and isinstance(row, Row) else row
 
 
 class BeirSource(FilesSource):
@@ -84,12 +84,12 @@ class BeirSource(FilesSource):
     def __init__(self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> None:
         self.columns, folder = settings.columns, root / str(settings.path)
 
-        def found(name: str, split: str | None = None) -> list[_File]:
-            named = next((one for one in (name, f"{name}.gz") if (folder / one).is_file()), None)
-            return [] if named is None else [_File(folder / named, named, named, split)]
+        def files(plain: str, split: str | None = None) -> list[_File]:
+            names = [name for name in (plain, f"{plain}.gz") if (folder / name).is_file()]
+            return [_File(folder / name, name, name, split) for name in names[:1]]
 
-        qrels = [file for split in reversed(SPLITS) for file in found(f"{settings.qrels}/{split}.tsv", split)]
-        self.files = {"documents": found("corpus.jsonl"), "queries": found("queries.jsonl"), "qrels": qrels}
+        qrels = [file for split in reversed(SPLITS) for file in files(f"{settings.qrels}/{split}.tsv", split)]
+        self.files = {"documents": files("corpus.jsonl"), "queries": files("queries.jsonl"), "qrels": qrels}
         if not self.files["documents"]:
             raise FreshetError(f"{folder} holds no corpus.jsonl(.gz); corpus.path must name a BEIR folder")
         if self.files["queries"] and not qrels and settings.qrels != "qrels":
@@ -123,7 +123,7 @@ class SnapshotSource(FilesSource):
 
     def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
         """Yield the rows of a table; fields are JSON in the file."""
-        for row in self._found(table):
+        for row in self._source_rows(table):
             if isinstance(row, Row) and table == "documents":
                 yield Row(table, row.location, {**row.values, "fields": json.loads(row.values["fields"])})
             else:
@@ -141,7 +141,7 @@ def write_snapshot(folder: Path, tables: Mapping[Table, Iterable[Mapping[str, An
     folder.mkdir(parents=True, exist_ok=True)
     for table, names in SNAPSHOT_COLUMNS.items():
         rows = list(tables[table])
-        held = [name for name in SNAPSHOT_OPTIONAL.get(table, ()) if any(row.get(name) is not None for row in rows)]
-        types = [(name, pa.int64() if name == "relevance" else pa.string()) for name in (*names, *held)]
+        optional = [name for name in SNAPSHOT_OPTIONAL.get(table, ()) if any(row.get(name) is not None for row in rows)]
+        types = [(name, pa.int64() if name == "relevance" else pa.string()) for name in (*names, *optional)]
         with replacing(folder / f"{table}.parquet") as aside:
             pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(types)), aside)

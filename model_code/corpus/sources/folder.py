@@ -34,8 +34,8 @@ class FolderSource:
     @cached_property
     def files(self) -> dict[str, Path]:
         """The file of each document, by ascending id. FreshetError if a folder cannot be listed."""
-        found = {path.relative_to(self.folder).as_posix(): path for path in self._walk(self.folder, self._above())}
-        return dict(sorted(found.items()))
+        files = {path.relative_to(self.folder).as_posix(): path for path in self._walk(self.folder, self._above())}
+        return dict(sorted(files.items()))
 
     def describe(self) -> dict[str, Any]:
         """The hash of each document's file; FreshetError if there is none."""

@@ -45,16 +45,16 @@ class HubSource:
         if table not in self._parts():
             return
         name, config = self._parts()[table]
-        require_columns(self._found(table), table, self.settings.columns, f"{name}/{config}" if config else name)
-        for row in self._found(table):
+        require_columns(self._source_rows(table), table, self.settings.columns, f"{name}/{config}" if config else name)
+        for row in self._source_rows(table):
             yield renamed(row, self.settings.columns)
 
-    def _found(self, table: Table) -> Iterator[Row]:
+    def _source_rows(self, table: Table) -> Iterator[Row]:
         """The rows as the data set has them, qrels with our name of their split."""
         name, config = self._parts()[table]
         for split, number, record in self._records(name, config):
-            known = {self.settings.columns.split: _OUR_SPLITS.get(split, split)} if table == "qrels" else {}
-            yield Row(table, f"{config or Path(name).name}/{split}:{number}", {**record, **known})
+            label = {self.settings.columns.split: _OUR_SPLITS.get(split, split)} if table == "qrels" else {}
+            yield Row(table, f"{config or Path(name).name}/{split}:{number}", {**record, **label})
 
     def _parts(self) -> dict[Table, tuple[str, str | None]]:
         """Data set and configuration of each table that the settings name."""

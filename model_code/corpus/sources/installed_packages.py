@@ -72,8 +72,8 @@ def read_docstrings(source: bytes, module: tuple[str, ...]) -> list[Docstring]:
     if not public or tree is None:
         return []
     first = [(public, tree)] if public == ".".join(module) else []
-    found = ((name, node, ast.get_docstring(node)) for name, node in [*first, *_definitions(tree, public)])
-    return [Docstring(name, _KINDS[type(node)], summary_first(text.strip())) for name, node, text in found if text]
+    nodes = ((name, node, ast.get_docstring(node)) for name, node in [*first, *_definitions(tree, public)])
+    return [Docstring(name, _KINDS[type(node)], summary_first(text.strip())) for name, node, text in nodes if text]
 
 
 def public_name(module: tuple[str, ...]) -> str:
@@ -128,7 +128,7 @@ class InstalledPackagesSource:
 
     def __init__(self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> None:
         self.packages = settings.packages
-        self._found: list[tuple[str, Docstring]] | None = None
+        self._docstrings: list[tuple[str, Docstring]] | None = None
 
     def describe(self) -> dict[str, Any]:
         """Each package's version, and one hash of what is imported and of the modules that are parsed, with names."""
@@ -142,15 +142,15 @@ class InstalledPackagesSource:
 
     def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row]:
         """Yield the documents, the summaries that are queries, or the qrels that join them."""
-        if self._found is None:  # parsing takes seconds, and three tables come out of it
-            self._found = self._all(progress)
+        if self._docstrings is None:  # parsing takes seconds, and three tables come out of it
+            self._docstrings = self._all(progress)
         if table == "documents":
-            for package, item in self._found:
+            for package, item in self._docstrings:
                 text = item.text + (f"\n\nAlso called {', '.join(item.aliases)}." if item.aliases else "")
                 fields = {"package": package, "kind": item.kind}
                 yield Row(table, item.name, {"id": item.name, "title": item.name, "text": text, "fields": fields})
         else:
-            for query, item in chosen_queries(item for _, item in self._found).items():
+            for query, item in chosen_queries(item for _, item in self._docstrings).items():
                 values = {"id": query, "text": item.summary}
                 answer = {"query_id": query, "document_id": item.name}
                 yield Row(table, query, values if table == "queries" else answer)
@@ -201,16 +201,16 @@ def chosen_queries(docstrings: Iterator[Docstring]) -> dict[str, Docstring]:
     Of definitions with the same last name it is the one with the shortest name, and where there are too many those with
     the smallest hashes stay, so that documents that come or go change few.
     """
-    found = sorted(docstrings, key=lambda item: (item.name.count("."), item.name))
-    times = Counter(item.summary.casefold() for item in found)
+    candidates = sorted(docstrings, key=lambda item: (item.name.count("."), item.name))
+    times = Counter(item.summary.casefold() for item in candidates)
     queries: dict[str, Docstring] = {}
-    for item in found:
-        asked, words = len(item.summary.split()), len(item.text.split())
+    for item in candidates:
+        length, words = len(item.summary.split()), len(item.text.split())
         unique = times[item.summary.casefold()] == 1
-        if unique and MIN_WORDS <= asked <= MOST_SUMMARY_WORDS and words - asked >= MIN_BODY_WORDS:
+        if unique and MIN_WORDS <= length <= MOST_SUMMARY_WORDS and words - length >= MIN_BODY_WORDS:
             queries.setdefault(item.name.rpartition(".")[2].casefold(), item)
-    kept = sorted(queries, key=hash_text)[:MOST_QUERIES]
-    return {query: queries[query] for query in sorted(kept)}
+    chosen = sorted(queries, key=hash_text)[:MOST_QUERIES]
+    return {query: queries[query] for query in sorted(chosen)}
 
 
 def modules(package: str) -> list[tuple[tuple[str, ...], Path]]:

@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from model_code.corpus.build import Known, position, split_queries, take_qrels
+from model_code.corpus.build import QrelTargets, position, split_queries, take_qrels
 from model_code.corpus.rows import Quarantine, Row
 from model_code.corpus.settings import QuerySplitSettings
 
-KNOWN = Known({"q1", "q2", "q3"}, {"d1", "d2"}, {"d1-copy": "d1"})
+KNOWN = QrelTargets({"q1", "q2", "q3"}, {"d1", "d2"}, {"d1-copy": "d1"})
 
 
 def take(*rows, known=KNOWN):
@@ -53,7 +53,7 @@ def test_malformed_judgements_are_refused(row, reason):
 
 
 def test_a_limited_source_leaves_judgements_behind_without_blame():
-    limited = Known(KNOWN.queries, KNOWN.documents, {}, limited=True)
+    limited = QrelTargets(KNOWN.queries, KNOWN.documents, {}, limited=True)
     qrels, quarantine = take(("q1", "d9", 1, "test"), ("q1", "d1", 1, "test"), known=limited)
     assert (qrels.outside_limit, quarantine.refused) == (1, [])
 
