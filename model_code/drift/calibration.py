@@ -42,11 +42,11 @@ class Calibration:
         """What of the reference is compared: a row per document."""
         return measure.old(self.reference, self.scores)
 
-    def observe(self, measure: Measure, given: np.ndarray, scope: Scope) -> Observation:
+    def observe(self, measure: Measure, values: np.ndarray, scope: Scope) -> Observation:
         """A measure of what arrived, (m, ...), of which as many are looked at as the reference lends batches of."""
         old, chosen = self.old(measure), self.settings
-        given = some(given.reshape(len(given), -1), most_measured(len(old), chosen.largest_batch), chosen.seed)
-        new = given[:, 0] if measure.of_scores else given
+        values = some(values.reshape(len(values), -1), most_measured(len(old), chosen.largest_batch), chosen.seed)
+        new = values[:, 0] if measure.of_scores else values
         null, detail = self.null(measure.name, len(new)), measure.detail(old, new)
         if measure.of_scores:  # a loss that is no harm, however sure it is
             null, detail = null - chosen.quality_margin, detail | {"margin": chosen.quality_margin}
@@ -59,9 +59,9 @@ class Calibration:
         measure = MEASURES[name]
         path = self.folder / f"{measure.name}-{size}.json" if self.folder and not measure.of_scores else None
         if path and path.is_file():
-            kept = read_json(path)
-            if kept["key"] == self.key:
-                return np.array(kept["null"])
+            cache = read_json(path)
+            if cache["key"] == self.key:
+                return np.array(cache["null"])
         null = self._draw(measure, size)
         if path:
             write_json(path, {"key": self.key, "null": null.tolist()})
@@ -71,10 +71,10 @@ class Calibration:
         values, chosen = self.old(measure), self.settings
         null = []
         for number, batch in enumerate(draw_batches(len(values), size, chosen.draws, chosen.seed)):
-            rest = values[~batch]
+            others = values[~batch]
             if not measure.of_scores:
-                rest = contrasted(rest, chosen.classifier_contrast, (chosen.seed, number))
-            null.append(measure.statistic(rest, values[batch], chosen.seed))
+                others = contrasted(others, chosen.classifier_contrast, (chosen.seed, number))
+            null.append(measure.statistic(others, values[batch], chosen.seed))
         return np.array(null)
 
     @cached_property

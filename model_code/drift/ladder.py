@@ -57,9 +57,9 @@ class Decision:
     @property
     def text(self) -> str:
         """The decision and its reasons, a line each."""
-        held = f" (called for: {self.wanted})" if self.wanted != self.action else ""
+        note = f" (called for: {self.wanted})" if self.wanted != self.action else ""
         dry = ", a dry run" if self.dry_run else ""
-        lines = [f"decision: {self.action}{held}{dry}", *(f"  - {reason}" for reason in self.reasons)]
+        lines = [f"decision: {self.action}{note}{dry}", *(f"  - {reason}" for reason in self.reasons)]
         return "\n".join(lines) + "\n"
 
 
@@ -69,12 +69,12 @@ def decide(report: Report, history: Sequence[Past], settings: DriftSettings, dry
     A retrain is held back if one waits, or was carried out in the last `settings.cooldown` batches: its effect is not
     measured yet. One that failed for good or was a dry run does not hold anything back.
     """
-    wanted, reasons = _wanted(report, settings)
-    held = _held_back(history, settings.cooldown) if wanted == "retrain" else None
-    pilot = wanted != "retrain" and _pilot_due(report, history, settings)
+    rung, reasons = _rung(report, settings)
+    held = _held_back(history, settings.cooldown) if rung == "retrain" else None
+    pilot = rung != "retrain" and _pilot_due(report, history, settings)
     how = f"{PILOT_DUE} (the sensor starts it; by hand, freshet retrain --pilot {settings.pilot_documents})"
     reasons += (f"held back: {held}",) * (held is not None) + (how,) * pilot
-    return Decision(wanted if held is None else "add", reasons, wanted, dry_run, pilot)
+    return Decision(rung if held is None else "add", reasons, rung, dry_run, pilot)
 
 
 def _pilot_due(report: Report, history: Sequence[Past], settings: DriftSettings) -> bool:
@@ -96,7 +96,7 @@ def _held_back(history: Sequence[Past], cooldown: int) -> str | None:
     return None
 
 
-def _wanted(report: Report, settings: DriftSettings) -> tuple[Action, tuple[str, ...]]:
+def _rung(report: Report, settings: DriftSettings) -> tuple[Action, tuple[str, ...]]:
     drifted = _tripped(report, OF_DOCUMENTS)
     harm = deciding(report.measures)
     harmed = [measure for measure in harm if measure.tripped or (drifted and measure.suspected)]
@@ -107,8 +107,8 @@ def _wanted(report: Report, settings: DriftSettings) -> tuple[Action, tuple[str,
     if not reasons:
         return "add", (_nothing(report, settings),)
     last = {measure.name: measure for measure in harm}  # of the window, where there is one
-    found = f"no harm: {', '.join(map(spoken, last.values()))}"
-    return "add", (*reasons, found if last else f"harm is unknown: neither {MADE} nor {ASKED} was measured")
+    no_harm = f"no harm: {', '.join(map(spoken, last.values()))}"
+    return "add", (*reasons, no_harm if last else f"harm is unknown: neither {MADE} nor {ASKED} was measured")
 
 
 def _tripped(report: Report, *names: str) -> list[Measured]:

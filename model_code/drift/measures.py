@@ -117,20 +117,21 @@ def critical_value(null: np.ndarray, level: float, tail: Tail) -> float:
     return float(ascending[-rank] if tail == "high" else ascending[rank - 1])
 
 
-def _judged(seen: Observation, level: float, of_harm: float) -> Measured:
-    threshold = critical_value(seen.null, level, seen.tail)
-    reached = seen.null >= seen.value if seen.tail == "high" else seen.null <= seen.value
-    p = float((1 + reached.sum()) / (1 + len(seen.null)))
+def _judged(observation: Observation, level: float, harm_level: float) -> Measured:
+    null, value, tail = observation.null, observation.value, observation.tail
+    threshold = critical_value(null, level, tail)
+    reached = null >= value if tail == "high" else null <= value
+    p = float((1 + reached.sum()) / (1 + len(null)))
     return Measured(
-        seen.name,
-        float(seen.value),
+        observation.name,
+        float(value),
         threshold,
-        {str(q): float(np.quantile(seen.null, q)) for q in QUANTILES},
-        _beyond(seen.value, threshold, seen.tail),
-        {**seen.detail, "p": p, "level": level},
-        _beyond(seen.value, critical_value(seen.null, of_harm, seen.tail), seen.tail),
-        seen.tail,
-        seen.scope,
+        {str(q): float(np.quantile(null, q)) for q in QUANTILES},
+        _beyond(value, threshold, tail),
+        {**observation.detail, "p": p, "level": level},
+        _beyond(value, critical_value(null, harm_level, tail), tail),
+        tail,
+        observation.scope,
     )
 
 
@@ -209,7 +210,7 @@ class Measure:
 
     name: str
     tail: Tail
-    given: Literal["vectors", "quality", "asked"]
+    input: Literal["vectors", "quality", "asked"]
     old: Callable[[DriftReference, OldScores], np.ndarray]
     statistic: Statistic
     detail: Callable[[np.ndarray, np.ndarray], Detail]
@@ -217,7 +218,7 @@ class Measure:
     @property
     def of_scores(self) -> bool:
         """Whether it compares scores, which are taken anew for each report."""
-        return self.given != "vectors"
+        return self.input != "vectors"
 
 
 MEASURES: Mapping[str, Measure] = {
@@ -269,16 +270,16 @@ def reciprocal_ranks(ranks: np.ndarray) -> np.ndarray:
     return np.where((ranks > 0) & (ranks <= RANKS), 1 / np.maximum(ranks, 1), 0.0)
 
 
-def crowding(ranks: np.ndarray, kept: float) -> np.ndarray:
-    """What each reciprocal rank lost on average while the collection grew to its size from the share `kept` of it, by
+def crowding(ranks: np.ndarray, share: float) -> np.ndarray:
+    """What each reciprocal rank lost on average while the collection grew to its size from `share` of it, by
     documents like its own: (q,), at least 0. Growing again by as much costs about the same.
 
     ranks: (q,), see `reciprocal_ranks`. Each of the r - 1 documents above an answer was there before with chance
-    `kept`, S of them, so the mean of 1 / (1 + S) where S < RANKS is P(1 <= T <= RANKS) / (r kept) with
-    T ~ Binomial(r, kept).
+    `share`, S of them, so the mean of 1 / (1 + S) where S < RANKS is P(1 <= T <= RANKS) / (r share) with
+    T ~ Binomial(r, share).
     """
     counted = np.maximum(ranks, 1)
-    before = (binom.cdf(RANKS, counted, kept) - binom.pmf(0, counted, kept)) / (counted * kept)
+    before = (binom.cdf(RANKS, counted, share) - binom.pmf(0, counted, share)) / (counted * share)
     return np.where(ranks > 0, before - reciprocal_ranks(ranks), 0.0)
 
 

@@ -46,7 +46,8 @@ class Questions:
     def save(self, path: Path) -> None:
         """Write a JSON file; equal questions give equal bytes."""
         kinds = {
-            kind: [vars(one) | {"answers": sorted(one.answers)} for one in own] for kind, own in vars(self).items()
+            kind: [vars(each) | {"answers": sorted(each.answers)} for each in questions]
+            for kind, questions in vars(self).items()
         }
         write_json(path, kinds)
 
@@ -91,9 +92,9 @@ class DriftReference:
         """
         eligible = np.arange(len(vectors)) if rows is None else np.asarray(rows)
         chance = np.random.default_rng([settings.seed, len(eligible)])
-        kept = eligible[np.sort(chance.permutation(len(eligible))[: settings.reference_documents])]
+        sample = eligible[np.sort(chance.permutation(len(eligible))[: settings.reference_documents])]
         number = len(vectors) if trained is None else trained
-        return cls(np.ascontiguousarray(vectors[kept], np.float32), number, fingerprint, questions, note)
+        return cls(np.ascontiguousarray(vectors[sample], np.float32), number, fingerprint, questions, note)
 
     def save(self, folder: Path) -> None:
         """Write and seal the folder; equal references give equal bytes."""

@@ -122,24 +122,24 @@ def observe(calibration: Calibration, arrivals: Arrivals, scope: Scope) -> Itera
     """Every measure of `arrivals`, or the reason why it cannot be taken."""
     _check(calibration, arrivals)
     for measure in MEASURES.values():
-        given = getattr(arrivals, measure.given)
-        if why := _why_not(calibration, measure, given):
+        values = getattr(arrivals, measure.input)
+        if why := _why_not(calibration, measure, values):
             yield Unmeasured(measure.name, why, scope)
         else:
-            yield calibration.observe(measure, given, scope)
+            yield calibration.observe(measure, values, scope)
     if refined(arrivals.statuses):
         yield conflicts(arrivals.statuses, calibration.settings, scope)
     else:
         yield Unmeasured("conflicts", NOT_REFINED, scope)
 
 
-def _why_not(calibration: Calibration, measure: Measure, given: np.ndarray | None) -> str | None:
+def _why_not(calibration: Calibration, measure: Measure, values: np.ndarray | None) -> str | None:
     least, largest = calibration.settings.minimum_batch, calibration.settings.largest_batch
     compared = len(calibration.old(measure))
-    if given is None:
+    if values is None:
         return NOT_GIVEN
-    if len(given) < least:
-        return f"{len(given)} are fewer than drift.minimum_batch = {least}"
+    if len(values) < least:
+        return f"{len(values)} are fewer than drift.minimum_batch = {least}"
     if most_measured(compared, largest) < least:
         return f"the reference has {compared}, fewer than 3 x drift.minimum_batch = {3 * least}"
     return None
@@ -164,8 +164,8 @@ def pooled(batches: Sequence[Arrivals]) -> Arrivals:
 
 
 def _joined(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    given = [part for part in parts if part is not None]
-    return np.concatenate(given) if given else None
+    present = [part for part in parts if part is not None]
+    return np.concatenate(present) if present else None
 
 
 def _check(calibration: Calibration, arrivals: Arrivals) -> None:

@@ -36,13 +36,13 @@ SAMPLE = 5000  # documents that stand for added ones, at most half of all
 
 def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
     """Train document vectors as the retriever's settings say; the report says what they saw and which step was best."""
-    own: DocumentVectorSettings = context.settings["retriever"].document_vectors
+    vector_settings: DocumentVectorSettings = context.settings["retriever"].document_vectors
     training: TrainingSettings = context.settings["retriever"].training
     seed: int = context.settings["seed"]
     encoder = start_encoder(context, training.start)
     data = tables.training_data(training)
     start, pool = _start(context, tables, encoder), pooled(data)
-    settings = loop_settings(own, training, len(pool.pairs))
+    settings = loop_settings(vector_settings, training, len(pool.pairs))
     dev = tables.dev_evaluator(training.replace(dev_passages=None), seed)  # to rank all costs little: none is encoded
     trainer = make_trainer(
         DocumentTrainer,
@@ -51,12 +51,12 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
         pool,
         settings,
         dev,
-        own=own,
+        vector_settings=vector_settings,
         vectors=torch.nn.Parameter(torch.from_numpy(start.copy())),
-        query_vectors=None if own.train_encoder else _query_vectors(context, encoder, pool, "queries"),
+        query_vectors=None if vector_settings.train_encoder else _query_vectors(context, encoder, pool, "queries"),
     )
     trainer.fit()
-    encodings = None if own.train_encoder else start
+    encodings = None if vector_settings.train_encoder else start
     scale = measured_scale(trainer, encodings, seed, context.progress("encode a sample"))
     encoder.save(context.output / "encoder")
     report = {"fingerprint": encoder.fingerprint(), "encoding_scale": scale}
@@ -117,11 +117,11 @@ def encoding_scale(
         part = slice(start, start + step)
         parts.append(_best_scores(vectors, sample, encodings, queries[part], relevant[part]))
     answers, others, learned, encoded = np.concatenate([np.empty((4, 0)), *parts], axis=1)
-    kept = (answers > others) & (answers > 0)
-    taken = int((learned >= answers)[kept].sum())
-    threatened = kept & (encoded > 0)
+    answered = (answers > others) & (answers > 0)
+    taken = int((learned >= answers)[answered].sum())
+    threatened = answered & (encoded > 0)
     lost_from = np.sort(answers[threatened] / encoded[threatened])  # the scale that takes each query
-    if kept.sum() < ENOUGH or taken >= len(lost_from):
+    if answered.sum() < ENOUGH or taken >= len(lost_from):
         return None
     return float(np.nextafter(lost_from[taken], 0))
 
@@ -160,8 +160,8 @@ def measured_scale(
     sample = np.sort(np.random.default_rng(seed).permutation(len(vectors))[:count])
     if encodings is None:
         rows = [dev.passages.of(document) for document in sample.tolist()]
-        texts = [dev.passages.texts[row] for own in rows for row in own.tolist()]
-        owners = np.repeat(np.arange(count), [len(own) for own in rows])
+        texts = [dev.passages.texts[row] for group in rows for row in group.tolist()]
+        owners = np.repeat(np.arange(count), [len(group) for group in rows])
         chosen = document_means(trainer.encoder.encode_passages(texts, progress), owners, count)
     else:
         chosen = encodings[sample]

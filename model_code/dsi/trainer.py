@@ -64,7 +64,7 @@ class DocumentBatch(NamedTuple):
 
     queries: Buckets  # tokenised; if the encoder is frozen one part, their vectors (B, H)
     documents: Tensor  # (B,) int64
-    known: Tensor  # (2, m) int64: rows of the batch, and documents known to answer them
+    relevant: Tensor  # (2, m) int64: rows of the batch, and documents known to answer them
     paths: Tensor | None  # (B, M) int64: ancestors of each pair's passage; None without a hierarchy loss
     excluded: list[Tensor | None] | None  # per level None or (B, K_t) bool: nodes above other relevant passages
 
@@ -80,13 +80,13 @@ class DocumentCollator(Collator):
     def __call__(self, number: int, pairs: np.ndarray) -> DocumentBatch:  # type: ignore[override]
         """Batch `number` of the run, made of `pairs` (B,)."""
         every, passages = self.data.pairs, self.data.passages
-        own = every.passages[pairs]
+        positives = every.passages[pairs]
         relevant = [every.relevant[pair] for pair in pairs]
         return DocumentBatch(
             queries=self._queries(pairs),
-            documents=torch.from_numpy(passages.documents[own]),
-            known=torch.tensor([(row, one) for row, known in enumerate(relevant) for one in sorted(known)]).T,
-            **self.above(own, list(map(passages.of_all, relevant))),
+            documents=torch.from_numpy(passages.documents[positives]),
+            relevant=torch.tensor([(row, key) for row, keys in enumerate(relevant) for key in sorted(keys)]).T,
+            **self.above(positives, list(map(passages.of_all, relevant))),
         )
 
     def _queries(self, pairs: np.ndarray) -> Buckets:
@@ -96,7 +96,7 @@ class DocumentCollator(Collator):
 
 
 def document_losses(
-    queries: Tensor, vectors: Tensor, documents: Tensor, logit_scale: float, known: Tensor | None = None
+    queries: Tensor, vectors: Tensor, documents: Tensor, logit_scale: float, relevant: Tensor | None = None
 ) -> Tensor:
     """The cross-entropy of each of B queries over all n documents: (B,).
 
@@ -104,20 +104,20 @@ def document_losses(
         - log[ e^S(q_i, d_i) / sum_d e^S(q_i, d) ],   d = all documents but the others known to answer q_i
 
     queries: (B, H). vectors: (n, H), of any norm. documents: (B,) int64, the number of each query's document.
-    known: (2, m) int64, rows i of the batch and documents known to answer q_i. They are left out of query i's sum,
+    relevant: (2, m) int64, rows i of the batch and documents known to answer q_i. They are left out of query i's sum,
       except its own document, which may be among them or not. Published without: a query that several documents answer
       would push each of them away in turn.
 
     >>> vectors = torch.eye(3)
     >>> document_losses(vectors[:1], vectors, torch.tensor([0]), logit_scale=1.0)  # log(1 + 2/e)
     tensor([0.5514])
-    >>> document_losses(vectors[:1], vectors, torch.tensor([0]), 1.0, known=torch.tensor([[0, 0], [0, 2]]))
+    >>> document_losses(vectors[:1], vectors, torch.tensor([0]), 1.0, relevant=torch.tensor([[0, 0], [0, 2]]))
     tensor([0.3133])
     """
     scores = (logit_scale * queries) @ vectors.T  # (B, n)
-    if known is not None:
+    if relevant is not None:
         others = torch.zeros_like(scores, dtype=torch.bool)  # by steps that no GPU has to be waited for
-        others.view(-1).index_fill_(0, known[0] * scores.shape[1] + known[1], True)
+        others.view(-1).index_fill_(0, relevant[0] * scores.shape[1] + relevant[1], True)
         scores = scores.masked_fill(others.scatter_(1, documents[:, None], False), -torch.inf)
     return cross_entropy(scores, documents, reduction="none")
 
@@ -142,7 +142,7 @@ class DocumentObjective(Objective):
         queries = encode(self.encoder, batch.queries)
         with torch.autocast(queries.device.type, enabled=False):  # scaled scores are too coarse in bfloat16
             queries = queries.float()
-            losses = document_losses(queries, self.vectors, batch.documents, self.logit_scale, batch.known)
+            losses = document_losses(queries, self.vectors, batch.documents, self.logit_scale, batch.relevant)
             hierarchy = None if self.hierarchy is None else self.hierarchy(queries, batch.paths, batch.excluded)
             total = hce_losses(losses, hierarchy, self.settings.hierarchy_weight).mean()
         return {"loss": total, "cross_entropy": losses.detach().mean()} | level_means(hierarchy)
@@ -159,15 +159,15 @@ class DocumentTrainer(Trainer):
         self,
         encoder: Encoder,
         *arguments: Any,
-        own: DocumentVectorSettings,
+        vector_settings: DocumentVectorSettings,
         vectors: nn.Parameter,
         query_vectors: QueryVectors | None,
-        **rest: Any,
+        **keywords: Any,
     ) -> None:
-        self.own, self.vectors, self.query_vectors = own, vectors, query_vectors
+        self.vector_settings, self.vectors, self.query_vectors = vector_settings, vectors, query_vectors
         self.cut_by = ("query_max_tokens",) if query_vectors is None else ()
         self._dev_queries: np.ndarray | None = None
-        super().__init__(encoder, *arguments, **rest)
+        super().__init__(encoder, *arguments, **keywords)
 
     def dev_queries(self, dev: DevEvaluator) -> np.ndarray:
         """The vectors of the dev queries; encoded only once where the encoder does not learn."""
@@ -187,10 +187,10 @@ class DocumentTrainer(Trainer):
         if self.query_vectors is not None:
             encoder.requires_grad_(False)
             encoder = nn.Identity()  # the batches hold vectors
-        return DocumentObjective(encoder, self.vectors, self.own.logit_scale, self.settings, hierarchy)
+        return DocumentObjective(encoder, self.vectors, self.vector_settings.logit_scale, self.settings, hierarchy)
 
     def _make_optimizer(self, objective: DocumentObjective) -> torch.optim.AdamW:
-        rate = self.own.learning_rate
+        rate = self.vector_settings.learning_rate
         group = {"params": [self.vectors], "weight_decay": 0.0, "lr": rate, "peak": rate}
         if self.query_vectors is not None:
             return torch.optim.AdamW([group], fused=True)
@@ -206,27 +206,27 @@ class DocumentTrainer(Trainer):
         return {**super()._trained_weights(), VECTORS: self.vectors}
 
 
-def loop_settings(own: DocumentVectorSettings, training: TrainingSettings, pairs: int) -> TrainingSettings:
-    """`training` with what the training loop must read from `own` instead, for a pool of so many pairs.
+def loop_settings(vector_settings: DocumentVectorSettings, training: TrainingSettings, pairs: int) -> TrainingSettings:
+    """`training` with what the training loop must read from `vector_settings` instead, for a pool of so many pairs.
 
     >>> loop = loop_settings(DocumentVectorSettings(), TrainingSettings(), pairs=1300)
     >>> loop.batch_size, loop.evaluate_every, loop.patience, loop.learning_rate
     (128, 10, 2, 0.0005)
     """
-    per_epoch = pairs // min(own.batch_size, max(1, pairs)) / training.accumulation
+    per_epoch = pairs // min(vector_settings.batch_size, max(1, pairs)) / training.accumulation
     every = max(1, round(per_epoch))
     joint = training.replace(
         supervision="supervised",  # of one pool: a batch has no two kinds of pairs
-        epochs=own.epochs,
-        batch_size=own.batch_size,
+        epochs=vector_settings.epochs,
+        batch_size=vector_settings.batch_size,
         batches="random",
         negatives_per_query=0,
         evaluate_every=every,
-        patience=own.patience,
+        patience=vector_settings.patience,
     )
-    if own.train_encoder:
+    if vector_settings.train_encoder:
         return joint
-    return joint.replace(learning_rate=own.learning_rate, frozen_layers=None, checkpoint_every=every)
+    return joint.replace(learning_rate=vector_settings.learning_rate, frozen_layers=None, checkpoint_every=every)
 
 
 def pooled(data: TrainingData) -> TrainingData:

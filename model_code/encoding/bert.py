@@ -47,10 +47,10 @@ class Bert(nn.Module):
         mask = None if bool(attention_mask.all()) else attention_mask[:, None, None, :].bool()
         if mask is not None:
             mask = mask.expand(-1, 1, input_ids.shape[1], -1)
-        own = self.embeddings
+        embeddings = self.embeddings
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
-        summed = own.word_embeddings(input_ids) + own.token_type_embeddings(torch.zeros_like(input_ids))
-        states = [own.LayerNorm(summed + own.position_embeddings(positions))]
+        summed = embeddings.word_embeddings(input_ids) + embeddings.token_type_embeddings(torch.zeros_like(input_ids))
+        states = [embeddings.LayerNorm(summed + embeddings.position_embeddings(positions))]
         for layer in self.encoder.layer:
             states.append(layer(states[-1], mask))
         return SimpleNamespace(last_hidden_state=states[-1], hidden_states=tuple(states))
@@ -73,8 +73,9 @@ class _Layer(nn.Module):
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
         """states: (B, T, H) of the layer below; mask: (B, 1, T, T) bool, who may look at whom, None: all at all."""
-        own, heads = self.attention.self, (*states.shape[:2], self.heads, -1)
-        query, key, value = (part(states).view(heads).transpose(1, 2) for part in (own.query, own.key, own.value))
+        attention, heads = self.attention.self, (*states.shape[:2], self.heads, -1)
+        projections = attention.query, attention.key, attention.value
+        query, key, value = (project(states).view(heads).transpose(1, 2) for project in projections)
         mixed = scaled_dot_product_attention(query, key, value, attn_mask=mask)  # (B, heads, T, H / heads)
         attended = self.attention.output(mixed.transpose(1, 2).reshape(states.shape), states)
         return self.output(gelu(self.intermediate.dense(attended)), attended)

@@ -162,8 +162,8 @@ class TextModel(torch.nn.Module):
             for start in range(0, len(texts), WINDOW):
                 ids = self.token_ids(texts[start : start + WINDOW])
                 for group in token_batches([len(row) for row in ids], batch_tokens, even):
-                    own = [ids[row] for row in group]
-                    read([start + row for row in group], pad(own, self.tokenizer.pad_token_id or 0), own)
+                    batch = [ids[row] for row in group]
+                    read([start + row for row in group], pad(batch, self.tokenizer.pad_token_id or 0), batch)
                     done += len(group)
                     progress(done, len(texts), "texts")
         if training:
@@ -282,8 +282,8 @@ class Encoder(TextModel):
         if unknown:
             raise FreshetError(f"there is no layer {unknown[0]}; this encoder has 0 (the embeddings) to {self.depth}")
         ids, mask = features["input_ids"].to(self.device), features["attention_mask"].to(self.device)
-        wanted = {} if isinstance(self.backbone, Bert) else {"output_hidden_states": True}  # `Bert` always has them
-        output = self.backbone(input_ids=ids, attention_mask=mask, **wanted)
+        options = {} if isinstance(self.backbone, Bert) else {"output_hidden_states": True}  # `Bert` always has them
+        output = self.backbone(input_ids=ids, attention_mask=mask, **options)
         states = (*output.hidden_states[: self.depth], output.last_hidden_state)  # T5's last: through a final norm
         return torch.stack([self._pool(states[number].float(), mask) for number in numbers], dim=1)
 
@@ -339,9 +339,9 @@ class Encoder(TextModel):
         def read(rows: list[int], features: Features, ids: list[list[int]]) -> None:
             states, mask = self._states(features)
             vectors[rows] = self._finish(self._pool(states, mask)).cpu().numpy()
-            for row, own, numbers in zip(rows, states.cpu().numpy(), ids, strict=True):
+            for row, hidden, numbers in zip(rows, states.cpu().numpy(), ids, strict=True):
                 start = len(commonprefix([lead, numbers]))
-                words, pieces = self._of_words(own[start:], numbers[start:])
+                words, pieces = self._of_words(hidden[start:], numbers[start:])
                 tokens[row] = signs(np.repeat(words, pieces, axis=0) if of_queries else words)
 
         self.in_batches([prompt + text for text in texts], read, progress, None, of_queries)
@@ -361,7 +361,7 @@ class Encoder(TextModel):
         """Whether a token has a letter or digit, and whether it begins a word, as tokens do but for WordPiece's."""
         if number not in self._pieces:
             tokenizer = self.tokenizer.backend_tokenizer
-            says = any(one.isalnum() or one == PART for one in tokenizer.decode([number]))
+            says = any(character.isalnum() or character == PART for character in tokenizer.decode([number]))
             prefix = getattr(tokenizer.model, "continuing_subword_prefix", None)
             self._pieces[number] = says, not (prefix and tokenizer.id_to_token(number).startswith(prefix))
         return self._pieces[number]

@@ -27,11 +27,10 @@ def compare_systems(systems: Sequence[SystemScores], settings: EvaluationSetting
     """
     systems = in_order(systems, settings.references)
     check_comparable(systems)
-    queries = systems[0].queries
-    estimates = {
-        one.system: {metric: cell | {"queries": queries} for metric, cell in _cells(one, None, settings, seed).items()}
-        for one in systems
-    }
+    queries, estimates = systems[0].queries, {}
+    for scores in systems:
+        cells = _cells(scores, None, settings, seed)
+        estimates[scores.system] = {metric: cell | {"queries": queries} for metric, cell in cells.items()}
     differences = _differences(systems, settings, seed)
     return {"split": systems[0].split, "queries": queries, "systems": estimates, "differences": differences}
 
@@ -39,7 +38,7 @@ def compare_systems(systems: Sequence[SystemScores], settings: EvaluationSetting
 def in_order(systems: Sequence[SystemScores], references: Sequence[str]) -> list[SystemScores]:
     """The references first, in their own order, then the other systems by name, then the variants by name."""
     rank = {name: i for i, name in enumerate(references)}
-    return sorted(systems, key=lambda one: (is_variant(one.system), rank.get(one.system, len(rank)), one.system))
+    return sorted(systems, key=lambda scores: (is_variant(name := scores.system), rank.get(name, len(rank)), name))
 
 
 def is_variant(system: str) -> bool:
@@ -53,7 +52,7 @@ def is_variant(system: str) -> bool:
 
 def _differences(systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int) -> list[dict[str, Any]]:
     """Paired differences, metric by metric."""
-    plain, metrics = [one for one in systems if not is_variant(one.system)], list(systems[0].values.columns)
+    plain, metrics = [system for system in systems if not is_variant(system.system)], list(systems[0].values.columns)
     pairs = [
         (system, reference)
         for i, system in enumerate(plain)
@@ -111,11 +110,11 @@ def query_groups(qrels: pd.DataFrame, split: str, query_ids: Sequence[str]) -> d
 
 
 def telling_queries(
-    best: SystemScores, other: SystemScores, metric: str, number: int = 10
+    best: SystemScores, reference: SystemScores, metric: str, number: int = 10
 ) -> dict[str, list[tuple[str, float]]]:
-    """The queries that `best` "won" and "lost" by most against another system, each with the difference; ties by id."""
-    difference = (best.values[metric] - other.values[metric]).sort_index()
+    """The queries that `best` "won" and "lost" by most against `reference`, each with the difference; ties by id."""
+    difference = (best.values[metric] - reference.values[metric]).sort_index()
     ascending = difference.sort_values(kind="stable")
     won, lost = ascending[ascending > 0].iloc[::-1], ascending[ascending < 0]
-    return {name: [(str(one), round(float(value), DIGITS)) for one, value in part.iloc[:number].items()]
+    return {name: [(str(query), round(float(value), DIGITS)) for query, value in part.iloc[:number].items()]
             for name, part in (("won", won), ("lost", lost))}  # fmt: skip

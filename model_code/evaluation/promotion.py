@@ -89,33 +89,33 @@ def judge_pilot(
     challenger: SystemScores,
     champion: SystemScores,
     settings: PromotionSettings,
-    asked: Mapping[str, str],
+    targets: Mapping[str, str],
     margin: float,
     seed: int = 0,
 ) -> Verdict:
     """Pass a challenger that was trained on a sample if it finds the new documents better by more than `margin`.
 
-    asked: by query the new document that it asks for. A document counts once, by the mean over its queries, which share
-    its fate. margin: what two trainings may lie apart by luck, which no interval over documents tells; the lower end of
-    the bootstrap interval at 1 - 2 alpha must lie above it. What it takes from other queries is told beside, and
+    targets: by query the new document that it asks for. A document counts once, by the mean over its queries, which
+    share its fate. margin: what two trainings may lie apart by luck, which no interval over documents tells; the lower
+    end of the bootstrap interval at 1 - 2 alpha must lie above it. What it takes from other queries is told beside, and
     decides nothing: it was trained on a part of their documents.
     """
     check_comparable([challenger, champion])
-    recent = _paired_differences(_by_document(challenger, asked), _by_document(champion, asked), settings, seed)
+    recent = _paired_differences(_by_document(challenger, targets), _by_document(champion, targets), settings, seed)
     goal, rows = recent[settings.metric], _named("new", recent)
     passed = goal.low > margin
     reasons = [f"new documents: {'better' if passed else f'not better by more than {margin}'}: {_spoken(goal)}"]
-    others = [query for query in challenger.values.index if query not in asked]
+    others = [query for query in challenger.values.index if query not in targets]
     if others:
         old = _paired_differences(challenger.only(others), champion.only(others), settings, seed)
         reasons.append(f"old documents: {_spoken(old[settings.metric])}")
         rows = [*_named("old", old), *rows]
-    return Verdict(passed, tuple(reasons), len(asked), tuple(rows))
+    return Verdict(passed, tuple(reasons), len(targets), tuple(rows))
 
 
-def _by_document(scores: SystemScores, asked: Mapping[str, str]) -> SystemScores:
-    values = scores.values[scores.values.index.isin(list(asked))]
-    return replace(scores, values=values.groupby(values.index.map(asked)).mean())
+def _by_document(scores: SystemScores, targets: Mapping[str, str]) -> SystemScores:
+    values = scores.values[scores.values.index.isin(list(targets))]
+    return replace(scores, values=values.groupby(values.index.map(targets)).mean())
 
 
 def _named(group: str, rows: dict[str, PairedDifference]) -> list[PairedDifference]:

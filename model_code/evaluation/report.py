@@ -76,15 +76,15 @@ def differences_table(part: Mapping[str, Any], metric: str) -> pd.DataFrame:
 
 def examples_table(comparison: Mapping[str, Any], outcome: str) -> pd.DataFrame:
     """The queries that the best system `won` or `lost` against the next best, with what both found first."""
-    found = comparison["examples"]
-    names = [found["system"], found["reference"]]
+    examples = comparison["examples"]
+    names = [examples["system"], examples["reference"]]
 
     def ranking(documents: Sequence[tuple[str, bool]]) -> str:
         return "; ".join(f"{MARK} {name}" if relevant else name for name, relevant in documents)
 
     rows = [
         [row["query"], f"{row['difference']:+.3f}", *(ranking(row["first"][name]) for name in names)]
-        for row in found[outcome]
+        for row in examples[outcome]
     ]
     return pd.DataFrame(rows, columns=["query", comparison["main_metric"], *names])
 
@@ -100,13 +100,13 @@ def spoken_p(p: float) -> str:
 
 def tables(comparison: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """The tables of the report under their titles, but for those without a row."""
-    main, found = comparison["main_metric"], comparison["examples"]
+    main, examples = comparison["main_metric"], comparison["examples"]
     made = {"Results": systems_table(comparison), f"Paired differences in {main}": differences_table(comparison, main)}
     for name, part in comparison["groups"].items():
         made[f"{GROUPS[name]}: {part['queries']:,}"] = systems_table(comparison, part)
         made[f"The same: paired differences in {main}"] = differences_table(part, main)
-    for outcome in ("won", "lost") if found else ():
-        title = f"Queries that {found['system']} {outcome} against {found['reference']} by most in {main}"
+    for outcome in ("won", "lost") if examples else ():
+        title = f"Queries that {examples['system']} {outcome} against {examples['reference']} by most in {main}"
         made[title] = examples_table(comparison, outcome)
     return {title: table for title, table in made.items() if len(table)}
 

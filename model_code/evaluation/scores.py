@@ -41,9 +41,9 @@ class SystemScores:
 
     def only(self, query_ids: Sequence[str]) -> SystemScores:
         """The scores on a part of the queries."""
-        kept = self.values[self.values.index.isin(list(query_ids))]
-        seeds = tuple(run.loc[kept.index] for run in self.seeds)
-        return SystemScores(self.system, self.split, kept, seeds)
+        values = self.values[self.values.index.isin(list(query_ids))]
+        seeds = tuple(run.loc[values.index] for run in self.seeds)
+        return SystemScores(self.system, self.split, values, seeds)
 
 
 def load_scores(folder: Path, split: str) -> SystemScores:
@@ -58,8 +58,8 @@ def load_scores(folder: Path, split: str) -> SystemScores:
 
 def load_gate_scores(folder: Path) -> SystemScores:
     """`load_scores` of the queries that promotions are judged by: the gate's own, or the test queries without any."""
-    own = load_scores(folder, GATE)
-    return own if own.queries else load_scores(folder, "test")
+    gate = load_scores(folder, GATE)
+    return gate if gate.queries else load_scores(folder, "test")
 
 
 def evaluated(context: StageContext) -> list[Path]:

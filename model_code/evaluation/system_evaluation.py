@@ -38,12 +38,12 @@ def evaluate_system(
     """
     summary: dict[str, Any] = {"system": system}
     rows: list[tuple[str, str, str, float]] = []
-    for split, own in judgements.items():
+    for split, part in judgements.items():
         write_run(output / f"run.{split}.trec", runs[split], tag=system)
-        scores = evaluate_run(runs[split], own.qrels, settings.metrics)
-        means = {name: round(sum(one.values()) / len(one), DIGITS) for name, one in scores.items() if one}
-        summary[split] = {"queries": len(own.queries)} | means
-        rows += [(query, split, name, value) for name, one in scores.items() for query, value in one.items()]
+        scores = evaluate_run(runs[split], part.qrels, settings.metrics)
+        means = {name: round(sum(values.values()) / len(values), DIGITS) for name, values in scores.items() if values}
+        summary[split] = {"queries": len(part.queries)} | means
+        rows += [(query, split, name, value) for name, values in scores.items() for query, value in values.items()]
     table = pd.DataFrame(rows, columns=["query_id", "split", "metric", "value"]).astype({"value": "float64"})
     table.to_parquet(output / "scores.parquet", index=False)
     write_json(output / "metrics.json", summary)
@@ -53,8 +53,8 @@ def evaluate_system(
 def search_splits(search: Search, judgements: Mapping[str, Judgements], depth: int) -> dict[str, Run]:
     """The run of a system on each split; it is asked once, for all queries of a split together."""
     return {
-        split: dict(zip(own.queries, search(list(own.queries.values()), depth), strict=True)) if own.queries else {}
-        for split, own in judgements.items()
+        split: dict(zip(part.queries, search(list(part.queries.values()), depth), strict=True)) if part.queries else {}
+        for split, part in judgements.items()
     }
 
 
@@ -67,10 +67,10 @@ def sample_queries(judged: Judgements, limit: int | None) -> Judgements:
     """At most `limit` queries, those with the smallest SHA-256 of their id: adding queries replaces few of a sample."""
     if limit is None or len(judged.queries) <= limit:
         return judged
-    kept = set(sorted(judged.queries, key=lambda query_id: hashlib.sha256(query_id.encode()).digest())[:limit])
+    sample = set(sorted(judged.queries, key=lambda query_id: hashlib.sha256(query_id.encode()).digest())[:limit])
     return Judgements(
-        queries={query_id: text for query_id, text in judged.queries.items() if query_id in kept},
-        qrels={query_id: relevant for query_id, relevant in judged.qrels.items() if query_id in kept},
+        queries={query_id: text for query_id, text in judged.queries.items() if query_id in sample},
+        qrels={query_id: relevant for query_id, relevant in judged.qrels.items() if query_id in sample},
         source=judged.source,
     )
 

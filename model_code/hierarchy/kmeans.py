@@ -53,9 +53,9 @@ class KMeans:
         run = self.make_lloyd(vectors, count)
         initialise(run, self.seed)
         self._iterate(run)
-        kept = run.sizes() > 0
-        labels = (torch.cumsum(kept, 0) - 1)[run.labels]
-        return Clustering(run.centroids[kept], labels, run.objective)
+        occupied = run.sizes() > 0
+        labels = (torch.cumsum(occupied, 0) - 1)[run.labels]
+        return Clustering(run.centroids[occupied], labels, run.objective)
 
     def _iterate(self, run: Lloyd) -> None:
         """Step until no point moves, rounding lowers the objective, or the cap."""

@@ -30,19 +30,19 @@ def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
     as "the", weigh nothing, and no list of them is needed. A node that is all of its parent keeps its name.
     Two characters weigh less where they mostly stand apart, as the last of a word and the first of the next one do.
     """
-    found, vocabulary = _presence(texts)
-    whole = _wholeness(texts, vocabulary, found)
-    above, over = csr_matrix(found.mean(axis=0)), np.zeros(len(texts), np.int64)
+    presence, vocabulary = _presence(texts)
+    wholeness = _wholeness(texts, vocabulary, presence)
+    above, over = csr_matrix(presence.mean(axis=0)), np.zeros(len(texts), np.int64)
     named: list[list[str]] = []
     for level in range(1, tree.depth + 1):
         nodes, sizes = tree.paths()[:, level - 1], tree.sizes(level)
         member = csr_matrix((1 / sizes[nodes], (nodes, np.arange(len(nodes)))), (len(sizes), len(nodes)))
-        shares = (member @ found).tocsr()
+        shares = (member @ presence).tocsr()
         parents = tree.parents[level - 1]
         named.append([])
         for node, (start, end) in enumerate(pairwise(shares.indptr)):
-            own, terms = shares.data[start:end], shares.indices[start:end]
-            weights = whole[terms] * own * np.log(own / above[parents[node], terms].toarray()[0])
+            p, terms = shares.data[start:end], shares.indices[start:end]
+            weights = wholeness[terms] * p * np.log(p / above[parents[node], terms].toarray()[0])
             order = np.lexsort((terms, -weights.round(9)))[: (weights > 1e-9).sum()]
             best = [vocabulary[term] for term in terms[order]]
             alone = level > 1 and sizes[node] == over[parents[node]]
@@ -68,9 +68,9 @@ def _words_of(text: str) -> set[str]:
     >>> sorted(_words_of("Sort it in 2024!")), sorted(_words_of("排序算法")), sorted(_words_of("駅前のバス"))
     (['sort'], ['序算', '排序', '算法'], ['バス', '駅前'])
     """
-    found = words(text.lower())
-    pairs = {first + second for first, second in pairwise(found) if _may_pair(first) and _may_pair(second)}
-    spaced = {word for word in found if 2 < len(word) <= LONGEST and not word[0].isdigit()}
+    tokens = words(text.lower())
+    pairs = {first + second for first, second in pairwise(tokens) if _may_pair(first) and _may_pair(second)}
+    spaced = {word for word in tokens if 2 < len(word) <= LONGEST and not word[0].isdigit()}
     return pairs | spaced | set(KATAKANA.findall(text))
 
 
@@ -79,12 +79,12 @@ def _may_pair(word: str) -> bool:
     return CHARACTER.match(word) is not None and not KANA.match(word)
 
 
-def _wholeness(texts: Sequence[str], vocabulary: np.ndarray, found: csr_matrix) -> np.ndarray:
+def _wholeness(texts: Sequence[str], vocabulary: np.ndarray, presence: csr_matrix) -> np.ndarray:
     """How much of a word each is (V,): of a pair, how many of the texts with the commoner character have both together;
     1 of all others. Of a pair that few texts have it is known less well, and thought to be less.
     """
     having = Counter(chain.from_iterable(map(set, texts)))
-    both = np.asarray(found.sum(axis=0)).ravel().tolist()
+    both = np.asarray(presence.sum(axis=0)).ravel().tolist()
     return np.array(
         [
             n / (max(map(having.get, word[:2])) + RARE) if _may_pair(word) else 1.0
@@ -96,10 +96,10 @@ def _wholeness(texts: Sequence[str], vocabulary: np.ndarray, found: csr_matrix) 
 def _different(best: Sequence[str]) -> list[str]:
     """The first words of which none begins like another, and no pair has a character of another."""
     chosen: list[str] = []
-    known: set[str] = set()
+    used: set[str] = set()
     for word in best:
-        own = set(word) if _may_pair(word) else {word[:SAME]}
-        if len(chosen) < WORDS and not own & known:
+        parts = set(word) if _may_pair(word) else {word[:SAME]}
+        if len(chosen) < WORDS and not parts & used:
             chosen.append(word)
-            known |= own
+            used |= parts
     return chosen

@@ -107,7 +107,7 @@ class IncDsiAdder:
 
     def _add_chunk(self, documents: Sequence[NewDocument]) -> list[Added]:
         queries = np.stack([mean_query(document.queries) for document in documents])
-        rivals = [Rivals(self.state, seen) for seen in self.state.vectors.scan(queries)]
+        rivals = [Rivals(self.state, scan) for scan in self.state.vectors.scan(queries)]
         starts = self._starts(documents, rivals) if len(documents) > 1 else [Start(rivals[0].seeds())]
         return [self._add(*each) for each in zip(documents, rivals, starts, strict=True)]
 
@@ -120,7 +120,7 @@ class IncDsiAdder:
         first = self._guess(documents, rivals, [Start(scores.seeds()) for scores in rivals])
         starts = self._with_passes([Start(members) for members, _, _ in first], [vector for _, vector, _ in first])
         second = self._guess(documents, rivals, starts)
-        starts = [Start(members, start.seen) for (members, _, _), start in zip(second, starts, strict=True)]
+        starts = [Start(members, start.scan) for (members, _, _), start in zip(second, starts, strict=True)]
         again = [number for number, (_, _, doubtful) in enumerate(second) if doubtful]
         renewed = self._with_passes([starts[number] for number in again], [second[number][1] for number in again])
         for number, start in zip(again, renewed, strict=True):
@@ -130,7 +130,7 @@ class IncDsiAdder:
     def _with_passes(self, starts: Sequence[Start], vectors: Sequence[np.ndarray]) -> list[Start]:
         """The `starts` with passes over Z by `vectors`, all from one reading."""
         passes = self.state.queries.scan(np.stack(vectors)) if vectors else []
-        return [Start(start.members, seen) for start, seen in zip(starts, passes, strict=True)]
+        return [Start(start.members, scan) for start, scan in zip(starts, passes, strict=True)]
 
     def _guess(
         self, documents: Sequence[NewDocument], rivals: Sequence[Rivals], starts: Sequence[Start]
@@ -145,7 +145,7 @@ class IncDsiAdder:
             for document, scores, start in zip(documents, rivals, starts, strict=True):
                 members, vector, doubtful = guess(self._task(document, scores), start)
                 guesses.append((members[members < count], vector, doubtful))
-                self.state.append(document.id, vector, scores.seen.vector)
+                self.state.append(document.id, vector, scores.scan.vector)
         finally:
             self.state.truncate(count)
         return guesses
@@ -153,7 +153,7 @@ class IncDsiAdder:
     def _task(self, document: NewDocument, rivals: Rivals) -> Task:
         """The document's objective; its query is that of `rivals`."""
         unit = self.state.score_deviation
-        return Task(self.state, rivals.seen.vector, rivals.best(), document.prior, self.settings, unit)
+        return Task(self.state, rivals.scan.vector, rivals.best(), document.prior, self.settings, unit)
 
     def _add(self, document: NewDocument, rivals: Rivals, start: Start) -> Added:
         """Find the document's vector and store it; `rivals` are those of its mean query."""
@@ -186,12 +186,12 @@ def guess(task: Task, start: Start) -> tuple[np.ndarray, np.ndarray, bool]:
 
     After a pass the rows that its vector violates are members, too; without a pass nothing is in doubt.
     """
-    members, seen = start.members, start.seen
-    if seen is not None:
-        others = minus(task.suspects(seen, seen.vector), members)
-        violated = task.violated(others, seen.vector)
+    members, scan = start.members, start.scan
+    if scan is not None:
+        others = minus(task.suspects(scan, scan.vector), members)
+        violated = task.violated(others, scan.vector)
         if not len(violated):
-            return members, seen.vector, False
+            return members, scan.vector, False
         members = joined(members, violated[: max(GROWTH, len(members))])
-    vector, _ = minimise(task.problem(members), None if seen is None else seen.vector)
-    return members, vector, seen is not None and too_many(task.suspects(seen, vector), task)
+    vector, _ = minimise(task.problem(members), None if scan is None else scan.vector)
+    return members, vector, scan is not None and too_many(task.suspects(scan, vector), task)

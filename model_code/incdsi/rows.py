@@ -57,7 +57,7 @@ class GrowingRows:
 
     def delete(self, rows: np.ndarray) -> None:
         """Take out `rows` (sorted positions); the last rows take their places, so that few are moved."""
-        holes, last = moved(rows, self._count)
+        holes, last = fillings(rows, self._count)
         self._stored[holes] = self._stored[last]
         self._count -= len(rows)
         self._changed(int(holes[0]) if len(holes) else self._count)
@@ -84,14 +84,14 @@ class GrowingRows:
             self._largest, self._compared = 0.0, 0
 
 
-def moved(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def fillings(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Of `count` rows, the places that are left where `rows` (sorted) go, and those of the last ones that fill them.
 
-    >>> [places.tolist() for places in moved(np.array([1, 4]), count=6)]
+    >>> [places.tolist() for places in fillings(np.array([1, 4]), count=6)]
     [[1], [5]]
     """
-    left = count - len(rows)
-    return rows[rows < left], np.setdiff1d(np.arange(left, count), rows, assume_unique=True)
+    remaining = count - len(rows)
+    return rows[rows < remaining], np.setdiff1d(np.arange(remaining, count), rows, assume_unique=True)
 
 
 def _with_room(rows: np.ndarray, count: int) -> np.ndarray:
@@ -151,12 +151,12 @@ def highest(scores: np.ndarray, count: int) -> np.ndarray:
     >>> sorted(highest(np.array([1.0, 5.0, 3.0, 4.0], np.float32), 2).tolist())
     [1, 3]
     """
-    rows, whole = np.arange(len(scores)), len(scores) // BLOCK
-    if whole > count:
-        maxima = scores[: whole * BLOCK].reshape(whole, BLOCK).max(axis=1)
-        blocks = np.argpartition(maxima, whole - count)[whole - count :]
+    rows, full = np.arange(len(scores)), len(scores) // BLOCK
+    if full > count:
+        maxima = scores[: full * BLOCK].reshape(full, BLOCK).max(axis=1)
+        blocks = np.argpartition(maxima, full - count)[full - count :]
         inside = (blocks[:, None] * BLOCK + np.arange(BLOCK)).ravel()
-        rows = np.concatenate([inside, rows[whole * BLOCK :]])
+        rows = np.concatenate([inside, rows[full * BLOCK :]])
     if len(rows) > count:
         rows = rows[np.argpartition(scores[rows], len(rows) - count)[len(rows) - count :]]
     return rows
@@ -203,15 +203,15 @@ class ScannedRows(GrowingRows):
         return [self._scores(vector) for vector in vectors]
 
     def _scores(self, vector: np.ndarray) -> Pass:
-        rows, known, error = self.view, 0, float32_error(len(vector))
+        rows, covered, error = self.view, 0, float32_error(len(vector))
         if rows.size >= LARGE:
             self._scanned += 1
             if self._scanned > PATIENCE:
                 self._copy.extend(rows)
                 self._scanned = 0
-            known = len(self._copy) if self._copy.worst <= COARSEST else 0
-        later = np.vecdot(rows[known:], vector.astype(np.float32))
-        if not known:
+            covered = len(self._copy) if self._copy.worst <= COARSEST else 0
+        later = np.vecdot(rows[covered:], vector.astype(np.float32))
+        if not covered:
             return Pass(vector, later, error * length(vector))
         copied, coarse = self._copy.products(vector)
         return Pass(vector, np.concatenate([copied, later]), max(coarse, error) * length(vector))
@@ -234,8 +234,8 @@ class Int8Rows:
 
     def truncate(self, count: int) -> None:
         """Keep the first `count` rows at most."""
-        for kept in (self._codes, self._scales):
-            kept.truncate(min(count, len(self)))
+        for array in (self._codes, self._scales):
+            array.truncate(min(count, len(self)))
 
     def extend(self, rows: np.ndarray) -> None:
         """Append those of `rows` (n, width) that come after the ones kept already."""
@@ -244,8 +244,8 @@ class Int8Rows:
             scales = (np.abs(part).max(axis=1) / LEVELS).astype(np.float32)
             scales[scales == 0] = 1
             codes = np.clip(np.rint(part / scales[:, None]), -LEVELS, LEVELS)
-            whole, lost = lengths(part), lengths(part - scales[:, None] * codes)
-            shares = np.divide(lost, whole, out=np.zeros(len(part)), where=whole > 0)
+            norms, lost = lengths(part), lengths(part - scales[:, None] * codes)
+            shares = np.divide(lost, norms, out=np.zeros(len(part)), where=norms > 0)
             self.worst = max(self.worst, float(shares.max()))
             padding = self._codes.view.shape[1] - self.width
             self._codes.append(np.pad(codes, ((0, 0), (0, padding))).astype(np.int8))
@@ -268,6 +268,6 @@ class Int8Rows:
         step = MOST // codes.shape[1]
         parts = [torch.from_numpy(codes[start : start + step]) for start in range(0, len(codes), step)]
         products = [torch._weight_int8pack_mm(rough, part, torch.ones(len(part)).bfloat16())[0] for part in parts]
-        found = torch.cat(products).float().numpy() * self._scales.view * np.float32(size)
+        scores = torch.cat(products).float().numpy() * self._scales.view * np.float32(size)
         arithmetic = (1 + float32_error(self.width)) * (1 + BFLOAT16) * (1 + 2.0**-20) - 1
-        return found, 1.01 * (self.worst + (1 + self.worst) * (rounded + (1 + rounded) * arithmetic))
+        return scores, 1.01 * (self.worst + (1 + self.worst) * (rounded + (1 + rounded) * arithmetic))

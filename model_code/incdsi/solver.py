@@ -87,45 +87,45 @@ class Problem:
 
 @dataclass(frozen=True)
 class Rivals:
-    """The scores of one query (the vector of `seen`) with the documents of `state`.
+    """The scores of one query (the vector of `scan`) with the documents of `state`.
 
-    seen: a pass over V; it may have seen fewer documents than there are, when some were added since. The documents it
+    scan: a pass over V; it may have seen fewer documents than there are, when some were added since. The documents it
       did see must not change while this object is in use.
     """
 
     state: IncDsiState
-    seen: Pass
+    scan: Pass
 
     def above(self, score: float) -> np.ndarray:
         """All rows that may score above `score`; the rest are proven not to."""
-        lengths, scores = self.state.vector_lengths.view, self.seen.scores
-        near = score - self.seen.uncertainty * self.state.vector_lengths.largest()  # few rows come this far
+        lengths, scores = self.state.vector_lengths.view, self.scan.scores
+        near = score - self.scan.uncertainty * self.state.vector_lengths.largest()  # few rows come this far
         rows = np.flatnonzero(scores >= np.nextafter(np.float32(near), np.float32(-np.inf)))
-        rows = rows[scores[rows] + self.seen.uncertainty * lengths[rows] > score]
+        rows = rows[scores[rows] + self.scan.uncertainty * lengths[rows] > score]
         return np.concatenate([rows, np.arange(len(scores), len(lengths))])
 
     def best(self) -> float:
         """M, the best score of any rival, in float64; 0 in an empty collection, where nothing needs to be beaten."""
-        later = np.arange(len(self.seen.scores), len(self.state))
-        best = max(self._best_seen, self._best_of(later))
+        later = np.arange(len(self.scan.scores), len(self.state))
+        best = max(self._best_scanned, self._best_of(later))
         return best if best > -np.inf else 0.0
 
     @cached_property
-    def _best_seen(self) -> float:
-        scores = self.seen.scores
+    def _best_scanned(self) -> float:
+        scores = self.scan.scores
         if not len(scores):
             return -np.inf
         top = int(scores.argmax())
-        certain = float(scores[top]) - self.seen.uncertainty * float(self.state.vector_lengths.view[top])
+        certain = float(scores[top]) - self.scan.uncertainty * float(self.state.vector_lengths.view[top])
         rows = self.above(np.nextafter(certain, -np.inf))
         return self._best_of(rows[rows < len(scores)])
 
     def _best_of(self, rows: np.ndarray) -> float:
-        return float(dots(self.state.vectors.view[rows], self.seen.vector).max(initial=-np.inf))
+        return float(dots(self.state.vectors.view[rows], self.scan.vector).max(initial=-np.inf))
 
     def seeds(self) -> np.ndarray:
         """The rows (sorted) of about the best 16 rivals: their queries are the likely conflicts."""
-        return np.sort(highest(self.seen.scores, SEEDS))
+        return np.sort(highest(self.scan.scores, SEEDS))
 
 
 @dataclass(frozen=True)
@@ -165,16 +165,16 @@ class Task:
         """What the scores of v with the queries of `rows` may reach, s_j - gamma2: (k)."""
         return self.state.own_scores.view[rows] - self.margin
 
-    def suspects(self, seen: Pass, vector: np.ndarray) -> np.ndarray:
+    def suspects(self, scan: Pass, vector: np.ndarray) -> np.ndarray:
         """All rows (sorted) that `vector` may violate, given the scores of another vector; the rest are proven met.
 
-        z_j.v <= z_j.u + |z_j||v - u| with the seen u, the pass's own error, and that of storing v as float32.
+        z_j.v <= z_j.u + |z_j||v - u| with the scanned u, the pass's own error, and that of storing v as float32.
         """
-        count, state = len(seen.scores), self.state
-        away = length(vector - seen.vector) + seen.uncertainty + STORED * length(vector)
+        count, state = len(scan.scores), self.state
+        away = length(vector - scan.vector) + scan.uncertainty + STORED * length(vector)
         farthest = state.query_lengths.largest() * away * ROUNDED + self.margin  # few rows come this far
-        near = np.flatnonzero(seen.scores - state.own_scores.view[:count] > -farthest)
-        near = near[seen.scores[near] + state.query_lengths.view[near] * away > self.limits(near)]
+        near = np.flatnonzero(scan.scores - state.own_scores.view[:count] > -farthest)
+        near = near[scan.scores[near] + state.query_lengths.view[near] * away > self.limits(near)]
         return np.concatenate([near, np.arange(count, len(state))])
 
     def violated(self, rows: np.ndarray, vector: np.ndarray) -> np.ndarray:
@@ -186,9 +186,9 @@ class Task:
 
     def broken(self, rows: np.ndarray, vector: np.ndarray) -> int:
         """How many constraints `vector` breaks, margins apart: the document's own, and those of `rows`."""
-        kept = self.state.may_exceed(rows, vector, self.state.own_scores.view[rows])
+        candidates = self.state.may_exceed(rows, vector, self.state.own_scores.view[rows])
         tolerance = MET * self.scale(vector)
-        lost = dots(self.state.queries.view[kept], vector) > self.state.own_scores.view[kept] + tolerance
+        lost = dots(self.state.queries.view[candidates], vector) > self.state.own_scores.view[candidates] + tolerance
         return int(lost.sum()) + int(float(self.query @ vector) < self.best_rival - tolerance)
 
     def scale(self, vector: np.ndarray) -> float:
@@ -216,7 +216,7 @@ class Start:
     """What a document's turn begins with: `members` (sorted rows), and a pass over Z near its end, or None."""
 
     members: np.ndarray
-    seen: Pass | None = None
+    scan: Pass | None = None
 
 
 def solve(task: Task, start: Start) -> Solution:
@@ -224,15 +224,15 @@ def solve(task: Task, start: Start) -> Solution:
 
     No members are needed, likely conflicts save rounds. Rows that were added since the pass are tested one by one.
     """
-    members, seen, passes = start.members, start.seen, 0
-    vector = None if seen is None else seen.vector
+    members, scan, passes = start.members, start.scan, 0
+    vector = None if scan is None else scan.vector
     while True:
         problem = task.problem(members)
         vector, multipliers = minimise(problem, vector)
-        suspects = None if seen is None else task.suspects(seen, vector)
+        suspects = None if scan is None else task.suspects(scan, vector)
         if suspects is None or too_many(suspects, task):
-            seen, passes = task.state.queries.scan(vector[None])[0], passes + 1
-            suspects = task.suspects(seen, vector)
+            scan, passes = task.state.queries.scan(vector[None])[0], passes + 1
+            suspects = task.suspects(scan, vector)
         others = minus(suspects, members)
         violated = task.violated(others, vector)
         if not len(violated):

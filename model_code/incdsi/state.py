@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.incdsi.rows import GrowingRows, ScannedRows, dots, float32_error, length, lengths, moved
+from model_code.incdsi.rows import GrowingRows, ScannedRows, dots, fillings, float32_error, length, lengths
 from model_code.settings import require
 
 SAMPLE = 2048  # documents and queries from which the deviation of scores is estimated, evenly spread
@@ -67,7 +67,7 @@ class IncDsiState:
             growing.delete(rows)
         for row in rows.tolist():
             del self._rows[self.ids[row]]
-        for hole, last in zip(*(places.tolist() for places in moved(rows, len(self.ids))), strict=True):
+        for hole, last in zip(*(places.tolist() for places in fillings(rows, len(self.ids))), strict=True):
             self.ids[hole] = self.ids[last]
             self._rows[self.ids[hole]] = hole
         del self.ids[len(self.ids) - len(rows) :]

@@ -55,9 +55,9 @@ def make_trainer(
     data: TrainingData,
     settings: TrainingSettings,
     dev: DevEvaluator | None,
-    **own: Any,
+    **options: Any,
 ) -> Made:
-    """A trainer of the stage's: with its hierarchy, if training reads it, and from its checkpoints; own: its kind's."""
+    """A trainer with the stage's hierarchy, if training reads it, and from its checkpoints; options: its kind's."""
     tree = Hierarchy.load(context.inputs["hierarchy"]) if settings.needs_hierarchy else None
     seed: int = context.settings["seed"]
 
@@ -65,7 +65,7 @@ def make_trainer(
         return build_hierarchy(vectors, context.settings["hierarchy"], seed, make_lloyd=make_lloyd)
 
     again, progress = cluster if settings.cotraining else None, context.progress("train")
-    return kind(encoder, data, settings, seed, tree, dev, again, context.checkpoints, progress, **own)
+    return kind(encoder, data, settings, seed, tree, dev, again, context.checkpoints, progress, **options)
 
 
 def finish(
