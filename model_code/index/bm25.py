@@ -52,13 +52,13 @@ class Bm25Segment:
     def build(cls, texts: Sequence[str], document_ids: Sequence[str], language: str | None) -> Bm25Segment:
         """Index passages `texts` (n), passage i of document `document_ids[i]`."""
         analyse, numbers = terms_of(language), numbering()
-        own = [list(map(numbers.__getitem__, analyse.of(text))) for text in texts]
-        lengths = np.fromiter(map(len, own), np.int32, len(own))
-        terms = np.fromiter(chain.from_iterable(own), np.int64, int(lengths.sum()))
+        term_lists = [list(map(numbers.__getitem__, analyse.of(text))) for text in texts]
+        lengths = np.fromiter(map(len, term_lists), np.int32, len(term_lists))
+        terms = np.fromiter(chain.from_iterable(term_lists), np.int64, int(lengths.sum()))
         vocabulary = sorted(numbers)
         places = np.empty(len(vocabulary), np.int64)
         places[[numbers[term] for term in vocabulary]] = np.arange(len(vocabulary))
-        keys = places[terms] * len(own) + np.repeat(np.arange(len(own)), lengths)
+        keys = places[terms] * len(term_lists) + np.repeat(np.arange(len(term_lists)), lengths)
         return cls._of(vocabulary, *np.unique(keys, return_counts=True), lengths, IdMap(document_ids))
 
     @classmethod
@@ -73,9 +73,9 @@ class Bm25Segment:
             place = np.full(len(segment.ids), -1, np.int64)
             place[rows] = np.arange(first, first + len(rows))
             terms = np.array([number[term] for term in segment.vocabulary], np.int64)
-            kept = place[segment.rows] >= 0
-            keys.append((np.repeat(terms, np.diff(segment.starts)) * len(ids) + place[segment.rows])[kept])
-            counts.append(segment.frequencies[kept])
+            mask = place[segment.rows] >= 0
+            keys.append((np.repeat(terms, np.diff(segment.starts)) * len(ids) + place[segment.rows])[mask])
+            counts.append(segment.frequencies[mask])
             first += len(rows)
         flat, order = np.concatenate(keys), np.argsort(np.concatenate(keys))
         lengths = np.concatenate([segment.lengths[rows] for segment, rows in chosen])
@@ -89,8 +89,8 @@ class Bm25Segment:
         terms, rows = np.divmod(keys, max(1, len(ids)))
         used, sizes = np.unique(terms, return_counts=True)
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        known = [vocabulary[term] for term in used.tolist()]
-        return cls(known, starts, rows.astype(np.int32), counts.astype(np.int32), lengths.astype(np.int32), ids)
+        vocabulary = [vocabulary[term] for term in used.tolist()]
+        return cls(vocabulary, starts, rows.astype(np.int32), counts.astype(np.int32), lengths.astype(np.int32), ids)
 
     @cached_property
     def _number(self) -> dict[str, int]:
@@ -160,10 +160,10 @@ class Bm25(Retriever[list[Bm25Query]]):
         self, segments: Sequence[tuple[Bm25Segment, frozenset[str]]], settings: Bm25Settings = DEFAULTS
     ) -> None:
         """segments: each with the ids of its documents that are removed; no other document is in two of them."""
-        self.segments = [one for one, _ in segments]
-        self.ids = IdMaps([(one.ids, gone) for one, gone in segments])
+        self.segments = [segment for segment, _ in segments]
+        self.ids = IdMaps([(segment.ids, gone) for segment, gone in segments])
         self.settings, self.language = settings, settings.language
-        self._known: dict[str, _Postings] = {}
+        self._postings: dict[str, _Postings] = {}
         self.fingerprint = hash_text(f"bm25 {canonical_json(settings.model_dump())}")
 
     @classmethod
@@ -174,14 +174,14 @@ class Bm25(Retriever[list[Bm25Query]]):
     @cached_property
     def _counted(self) -> _Counted:
         """Statistics of what can be found; made at the first search."""
-        lengths, alive, gone = np.concatenate([one.lengths for one in self.segments]), None, self.ids.removed_rows
+        lengths, alive, gone = np.concatenate([part.lengths for part in self.segments]), None, self.ids.removed_rows
         if len(gone):
             alive = np.ones(len(lengths), bool)
             alive[gone] = False
-        found = lengths if alive is None else lengths[alive]
-        mean = max(1, int(found.sum(dtype=np.int64))) / max(1, len(found))
+        remaining = lengths if alive is None else lengths[alive]
+        mean = max(1, int(remaining.sum(dtype=np.int64))) / max(1, len(remaining))
         k1, b = self.settings.k1, self.settings.b
-        return _Counted(k1 * (1 - b + b * lengths / mean), len(found), alive)
+        return _Counted(k1 * (1 - b + b * lengths / mean), len(remaining), alive)
 
     def encode_queries(self, texts: Sequence[str]) -> list[Bm25Query]:
         """The terms of texts."""
@@ -197,17 +197,17 @@ class Bm25(Retriever[list[Bm25Query]]):
         for query in queries:
             scores = self._scores(query)
             rows = None if allowed is None else self.ids.rows_of(allowed)
-            own = scores if rows is None else scores[rows]
-            rankings.append(top_k(own, self.ids.document_ids, k, rows, positive=True))
+            scores = scores if rows is None else scores[rows]
+            rankings.append(top_k(scores, self.ids.document_ids, k, rows, positive=True))
         return rankings
 
     def scores_encoded(self, queries: list[Bm25Query], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """Of every candidate, 0 for those that share no term with the query; FreshetError if one is unknown."""
-        found = []
+        scores = []
         for query, documents in zip(queries, candidates, strict=True):
-            own = self.ids.grouped(documents)
-            found.append(own.best(self._scores(query)[own.rows]).astype(np.float64))
-        return found
+            groups = self.ids.grouped(documents)
+            scores.append(groups.best(self._scores(query)[groups.rows]).astype(np.float64))
+        return scores
 
     def best_passage_encoded(self, query: list[Bm25Query], document_id: str) -> int:
         """Which of the document's passages (0, 1, ...) scores highest; the first of equals."""
@@ -217,7 +217,7 @@ class Bm25(Retriever[list[Bm25Query]]):
         """What each term adds to the score of a document's best passage, the heaviest first."""
         query = self.encode_queries([text])
         row = int(self.ids.rows_of([document_id])[self.best_passage_encoded(query, document_id)])
-        shares = {term: float(self._made(Counter({term: times}))[row]) for term, times in query[0].terms.items()}
+        shares = {term: float(self._sums(Counter({term: times}))[row]) for term, times in query[0].terms.items()}
         matches = [TokenMatch(term, share) for term, share in shares.items() if share]
         return sorted(matches, key=lambda match: (-match.weight, match.token))
 
@@ -227,27 +227,27 @@ class Bm25(Retriever[list[Bm25Query]]):
 
     def _scores(self, query: Bm25Query) -> np.ndarray:
         if id(self) not in query.scores:
-            query.scores[id(self)] = self._made(query.terms)
+            query.scores[id(self)] = self._sums(query.terms)
         return query.scores[id(self)]
 
-    def _made(self, terms: Counter[str]) -> np.ndarray:
+    def _sums(self, terms: Counter[str]) -> np.ndarray:
         """Float64 sums in the order of the query's terms, so that they round alike in whatever segments."""
-        own = [(*self._postings_of(term), times) for term, times in terms.items()]
-        rows = np.concatenate([np.empty(0, np.int32), *[rows for rows, *_ in own]])
-        shares = np.concatenate([np.empty(0), *[times * idf * weights for _, idf, weights, times in own]])
+        postings = [(*self._postings_of(term), times) for term, times in terms.items()]
+        rows = np.concatenate([np.empty(0, np.int32), *[rows for rows, *_ in postings]])
+        shares = np.concatenate([np.empty(0), *[times * idf * weights for _, idf, weights, times in postings]])
         return np.bincount(rows, shares, len(self.ids)).astype(np.float32)
 
     def _postings_of(self, term: str) -> _Postings:
         """Made when the term is first asked for."""
-        if term not in self._known:
+        if term not in self._postings:
             every = zip(self.segments, self.ids.first, strict=False)
-            places = [(own, first, place) for own, first in every if (place := own.postings(term)).start < place.stop]
-            rows = np.concatenate([np.empty(0, np.int32), *(own.rows[place] + first for own, first, place in places)])
-            frequencies = np.concatenate([np.empty(0, np.int32), *(own.frequencies[place] for own, _, place in places)])
+            hits = [(part, first, at) for part, first in every if (at := part.postings(term)).start < at.stop]
+            rows = np.concatenate([np.empty(0, np.int32), *(part.rows[at] + first for part, first, at in hits)])
+            frequencies = np.concatenate([np.empty(0, np.int32), *(part.frequencies[at] for part, _, at in hits)])
             counted = self._counted
             if counted.alive is not None:
-                left = counted.alive[rows]
-                rows, frequencies = rows[left], frequencies[left]
+                mask = counted.alive[rows]
+                rows, frequencies = rows[mask], frequencies[mask]
             idf = math.log(1 + (counted.passages - len(rows) + 0.5) / (len(rows) + 0.5))
-            self._known[term] = _Postings(rows, idf, frequencies / (frequencies + counted.norms[rows]))
-        return self._known[term]
+            self._postings[term] = _Postings(rows, idf, frequencies / (frequencies + counted.norms[rows]))
+        return self._postings[term]

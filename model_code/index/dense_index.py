@@ -20,7 +20,7 @@ from model_code.files import read_json, read_manifest, replacing, seal, verify, 
 from model_code.index.id_map import Grouped, IdMap, IdMaps
 from model_code.index.settings import ALWAYS_EXACT, IndexSettings
 from model_code.index.token_signs import BITS, TokenSigns
-from model_code.index.top_k import SPARE, nearest, search_kept, top_k
+from model_code.index.top_k import SPARE, nearest, search_filtered, top_k
 from model_code.retriever import Ranking
 
 FORMAT, KIND = 2, "dense"
@@ -110,14 +110,14 @@ class DenseIndex:
         count = k * max(1, -(-entries // max(1, self.ids.documents))) + MARGIN  # if all have equally many passages
         while len(waiting) and entries:
             count = min(count, entries)
-            candidates = self._proposed(queries[waiting], count)
+            candidates = self._candidate_rows(queries[waiting], count)
             settled, step = np.empty(len(waiting), dtype=bool), max(1, PIECE // count)
             for start in range(0, len(waiting), step):
                 some, rows = waiting[start : start + step], candidates[start : start + step]
                 scores = self._scores(queries[some], rows)
                 for i, query in enumerate(some):
-                    found = rankings[query] = top_k(scores[i], self.ids.document_ids, k, rows[i])
-                    settled[start + i] = count == entries or self._settled(queries[query], found, rows[i], k)
+                    ranking = rankings[query] = top_k(scores[i], self.ids.document_ids, k, rows[i])
+                    settled[start + i] = count == entries or self._settled(queries[query], ranking, rows[i], k)
             waiting, count = waiting[~settled], 2 * count
         return rankings
 
@@ -126,16 +126,16 @@ class DenseIndex:
 
         FreshetError if a candidate is unknown.
         """
-        found = []
+        scores = []
         for query, documents in zip(self._accepted(queries, fingerprint), candidates, strict=True):
-            own = self.ids.grouped(documents)
-            found.append(own.best(self._scores(query, own.rows)))
-        return found
+            groups = self.ids.grouped(documents)
+            scores.append(groups.best(self._scores(query, groups.rows)))
+        return scores
 
     def vectors_of(self, document_ids: Sequence[str]) -> CandidateVectors:
         """Those of different documents; FreshetError if one is unknown."""
-        own = self.ids.grouped(document_ids)
-        return CandidateVectors(self._wide(own.rows), self._tokens(own.rows), own)
+        groups = self.ids.grouped(document_ids)
+        return CandidateVectors(self._wide(groups.rows), self._tokens(groups.rows), groups)
 
     def search_among(self, queries: np.ndarray, k: int, allowed: Collection[str], fingerprint: str) -> list[Ranking]:
         """The k best of the `allowed` documents for each of `queries` (q, H), scored as `search` does.
@@ -143,23 +143,23 @@ class DenseIndex:
         A few are all scored. Of many, all documents are searched as deep as it takes; where an approximate index does
         not come upon k of them, these are all scored, too. FreshetError if one is unknown.
         """
-        kept, queries = frozenset(allowed), self._accepted(queries, fingerprint)
-        self.ids.require_known(kept)
-        few, least = len(kept) <= max(FEW, self.ids.documents * FEW_SHARE), min(k, len(kept))
-        rankings: list[Ranking] = [[] for _ in queries] if few else self._search_kept(queries, k, kept)
+        documents, queries = frozenset(allowed), self._accepted(queries, fingerprint)
+        self.ids.require_known(documents)
+        few, least = len(documents) <= max(FEW, self.ids.documents * FEW_SHARE), min(k, len(documents))
+        rankings: list[Ranking] = [[] for _ in queries] if few else self._search_allowed(queries, k, documents)
         short = [len(ranking) < least for ranking in rankings]
-        rows = self.ids.rows_of(kept if any(short) else ())
+        rows = self.ids.rows_of(documents if any(short) else ())
         each = zip(queries, rankings, short, strict=True)
         ids = self.ids.document_ids
-        return [top_k(self._scores(query, rows), ids, k, rows) if lacks else found for query, found, lacks in each]
+        return [top_k(self._scores(query, rows), ids, k, rows) if lacks else ranking for query, ranking, lacks in each]
 
-    def _search_kept(self, queries: np.ndarray, k: int, kept: frozenset[str]) -> list[Ranking]:
+    def _search_allowed(self, queries: np.ndarray, k: int, allowed: frozenset[str]) -> list[Ranking]:
         def search(some: np.ndarray, count: int) -> list[Ranking]:
             return self.search(some, count, self.fingerprint)
 
         documents = self.ids.documents
-        return search_kept(
-            search, queries, k, lambda document: document in kept, SPARE + k * documents // len(kept), documents
+        return search_filtered(
+            search, queries, k, lambda document: document in allowed, SPARE + k * documents // len(allowed), documents
         )
 
     def best_passage(self, query: np.ndarray, document_id: str) -> int:
@@ -203,8 +203,8 @@ class DenseIndex:
             approximate = _read(folder / FAISS, settings) if by_row else inverted_file(vectors, settings)
         ids = IdMap(read_json(folder / DOCUMENT_IDS))
         tokens = TokenSigns.load(folder) if (folder / BITS).is_file() else None
-        rest = manifest["vectors_per_passage"], tokens
-        return cls(vectors, ids, manifest["fingerprint"], settings, approximate, *rest)
+        per_passage: int = manifest["vectors_per_passage"]
+        return cls(vectors, ids, manifest["fingerprint"], settings, approximate, per_passage, tokens)
 
     def _accepted(self, vectors: np.ndarray, fingerprint: str) -> np.ndarray:
         if fingerprint != self.fingerprint:
@@ -216,7 +216,7 @@ class DenseIndex:
         _require_rows(vectors, len(vectors), self.vectors.shape[1])
         return vectors
 
-    def _proposed(self, queries: np.ndarray, count: int) -> np.ndarray:
+    def _candidate_rows(self, queries: np.ndarray, count: int) -> np.ndarray:
         """The rows (q, count) that may be the best for each of `queries` (q, H); -1 where there are fewer.
 
         None that was left out is better than the last one, which is -1 where that is all that can be done.
@@ -281,15 +281,16 @@ class JoinedIndex(DenseIndex):
             first.vectors, ids, first.fingerprint, first.settings, first.approximate, first.vectors_per_passage
         )
 
-    def _proposed(self, queries: np.ndarray, count: int) -> np.ndarray:
+    def _candidate_rows(self, queries: np.ndarray, count: int) -> np.ndarray:
         removed, base, *others = self.ids.removed_rows, *(index.vectors for index in self.indexes)
         first = 0 if self.approximate is None else len(base)  # row that is looked through one by one
         scores, rows = nearest(queries, [base[first:], *others], count, removed[removed >= first] - first)
         rows = np.where(np.isneginf(scores), -1, rows + first)
         if self.approximate is None:
             return rows
-        found = np.concatenate([self.approximate.search(queries, count, params=self._without_removed)[1], rows], axis=1)
-        return _and_none(found) if count >= len(self.ids) - first else found
+        _, near = self.approximate.search(queries, count, params=self._without_removed)
+        candidates = np.concatenate([near, rows], axis=1)
+        return _and_none(candidates) if count >= len(self.ids) - first else candidates
 
     @cached_property
     def _without_removed(self) -> Any:
@@ -298,18 +299,18 @@ class JoinedIndex(DenseIndex):
         if not len(removed):
             return None
         faiss = _faiss()
-        left = faiss.IDSelectorNot(faiss.IDSelectorBatch(removed))
-        return faiss.SearchParametersIVF(sel=left, nprobe=self.approximate.nprobe)
+        selector = faiss.IDSelectorNot(faiss.IDSelectorBatch(removed))
+        return faiss.SearchParametersIVF(sel=selector, nprobe=self.approximate.nprobe)
 
     def _wide(self, rows: np.ndarray) -> np.ndarray:
-        found = np.zeros((*rows.shape, self.dimension))
-        for index, inside, own in self._by_index(rows):
-            found[inside] = index.vectors[own]
-        return found
+        vectors = np.zeros((*rows.shape, self.dimension))
+        for index, inside, local in self._by_index(rows):
+            vectors[inside] = index.vectors[local]
+        return vectors
 
     def _tokens(self, rows: np.ndarray) -> TokenSigns | None:
-        own = [index._tokens(own) for index, _, own in self._by_index(rows)]
-        return TokenSigns.joined(own) if own else self.indexes[0]._tokens(rows)
+        parts = [index._tokens(local) for index, _, local in self._by_index(rows)]
+        return TokenSigns.joined(parts) if parts else self.indexes[0]._tokens(rows)
 
     def _by_index(self, rows: np.ndarray) -> Iterator[tuple[DenseIndex, np.ndarray, np.ndarray]]:
         """Each index that has any of `rows`, which of them are its own, and which rows those are there."""
@@ -346,8 +347,8 @@ class CandidateVectors(NamedTuple):
     def nearest(self, query: np.ndarray, document: int) -> np.ndarray:
         """Of one of the documents the vector (H,) that is nearest to a query (H,); the first of equals."""
         start, *end = self.rows.starts[self.rows.places[document] :][:2]
-        own = self.vectors[start : end[0] if end else None]
-        return own[np.argmax(inner_products(own, query))]
+        vectors = self.vectors[start : end[0] if end else None]
+        return vectors[np.argmax(inner_products(vectors, query))]
 
 
 def _and_none(rows: np.ndarray) -> np.ndarray:

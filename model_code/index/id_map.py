@@ -72,10 +72,10 @@ class IdMap:
 
     def rows_of(self, document_ids: Iterable[str]) -> np.ndarray:
         """The rows of these documents, ascending; FreshetError if one is unknown."""
-        wanted = set(document_ids)
-        if not wanted <= self.places.keys():
-            self.require_known(wanted)
-        return np.array(sorted(row for document in wanted for row in self.places[document]), dtype=np.int64)
+        documents = set(document_ids)
+        if not documents <= self.places.keys():
+            self.require_known(documents)
+        return np.array(sorted(row for document in documents for row in self.places[document]), dtype=np.int64)
 
     def grouped(self, document_ids: Sequence[str]) -> Grouped:
         """The rows of different documents; FreshetError if one is unknown.
@@ -125,8 +125,8 @@ class IdMaps:
     @cached_property
     def removed_rows(self) -> np.ndarray:
         """The rows of removed documents, ascending."""
-        own = [ids.rows_of(removed) + first for (ids, removed), first in zip(self.maps, self.first, strict=False)]
-        return np.concatenate(own)
+        maps = zip(self.maps, self.first, strict=False)
+        return np.concatenate([ids.rows_of(removed) + first for (ids, removed), first in maps])
 
     def rows_of(self, document_ids: Iterable[str]) -> np.ndarray:
         """As of one map."""
@@ -136,13 +136,13 @@ class IdMaps:
         """As of one map; the rows of a map follow each other."""
         missing, rows, number = list(document_ids), list[list[int]](), dict[str, int]()
         for (ids, removed), first in zip(self.maps, self.first, strict=False):
-            asked, missing = missing, []
-            for document in asked:
-                if (own := ids.places.get(document)) is None or document in removed:
+            candidates, missing = missing, []
+            for document in candidates:
+                if (local := ids.places.get(document)) is None or document in removed:
                     missing.append(document)
                 else:
                     number[document] = len(rows)
-                    rows.append([first + row for row in own] if first else own)
+                    rows.append([first + row for row in local] if first else local)
         if missing:
             _refuse(set(missing))
         return Grouped.of(rows, np.fromiter(map(number.__getitem__, document_ids), np.int64))

@@ -53,5 +53,6 @@ class Bm25Settings(Settings):
         if self.language not in (AUTO, None):
             import Stemmer
 
-            known = [AUTO, *Stemmer.algorithms()]
-            require(self.language in known, f"bm25.language is {self.language!r}, but must be null or one of {known}")
+            languages = [AUTO, *Stemmer.algorithms()]
+            rule = f"bm25.language is {self.language!r}, but must be null or one of {languages}"
+            require(self.language in languages, rule)

@@ -41,29 +41,29 @@ class Terms:
     """
 
     def __init__(self, language: str | None) -> None:
-        self.language, self._known = language, _Known(language)
+        self.language, self._word_terms = language, _WordTerms(language)
 
     def of(self, text: str) -> list[str]:
         """The terms of a text, in its order; a term comes as often as the text has it."""
-        if len(self._known) >= MOST:
-            self._known = _Known(self.language)
-        found = words(text)
-        terms = list(chain.from_iterable(map(self._known.__getitem__, found)))
+        if len(self._word_terms) >= MOST:
+            self._word_terms = _WordTerms(self.language)
+        tokens = words(text)
+        terms = list(chain.from_iterable(map(self._word_terms.__getitem__, tokens)))
         if max(text, default="") < FIRST_UNSPACED:
             return terms
-        return terms + [found[i] + found[i + 1] for i in _neighbours(found)]
+        return terms + [tokens[i] + tokens[i + 1] for i in _neighbours(tokens)]
 
-    def wanted(self, query: str) -> set[str]:
+    def query_terms(self, query: str) -> set[str]:
         """The terms that a reader looks for: of characters that stand together the pairs, not each alone."""
-        found = words(query)
-        return set(self.of(query)) - {found[place] for i in _neighbours(found) for place in (i, i + 1)}
+        tokens = words(query)
+        return set(self.of(query)) - {tokens[place] for i in _neighbours(tokens) for place in (i, i + 1)}
 
     def places(self, text: str) -> list[tuple[int, int, tuple[str, ...]]]:
         """Where each word begins and ends, and its terms; a pair of characters is a word, too."""
-        found = list(matches(text))
-        alone = [(*match.span(), self._known[match[0]]) for match in found]
-        pairs = _neighbours([match[0] for match in found])
-        return alone + [(found[i].start(), found[i + 1].end(), (found[i][0] + found[i + 1][0],)) for i in pairs]
+        hits = list(matches(text))
+        alone = [(*match.span(), self._word_terms[match[0]]) for match in hits]
+        pairs = _neighbours([match[0] for match in hits])
+        return alone + [(hits[i].start(), hits[i + 1].end(), (hits[i][0] + hits[i + 1][0],)) for i in pairs]
 
 
 @lru_cache(maxsize=8)
@@ -72,7 +72,7 @@ def terms_of(language: str | None) -> Terms:
     return Terms(language)
 
 
-class _Known(dict[str, tuple[str, ...]]):
+class _WordTerms(dict[str, tuple[str, ...]]):
     """The terms of single words, each analysed once."""
 
     def __init__(self, language: str | None) -> None:
@@ -91,10 +91,10 @@ class _Known(dict[str, tuple[str, ...]]):
         return OF_SCRIPTS.get(unicodedata.name(word[0], "").partition(" ")[0], "english")
 
 
-def _neighbours(found: list[str]) -> list[int]:
+def _neighbours(tokens: list[str]) -> list[int]:
     """The places of words that are, like the next, characters of a script without blanks."""
-    alone = [CHARACTER.match(word) is not None for word in found]
-    return [i for i in range(len(found) - 1) if alone[i] and alone[i + 1]]
+    alone = [CHARACTER.match(word) is not None for word in tokens]
+    return [i for i in range(len(tokens) - 1) if alone[i] and alone[i + 1]]
 
 
 @lru_cache

@@ -57,29 +57,29 @@ class TokenSigns:
     @classmethod
     def joined(cls, parts: Sequence[Self | None]) -> Self | None:
         """Those of one or several, one after the other; None of such as have none, FreshetError if only some have."""
-        kept = [part for part in parts if part is not None]
-        if not kept:
+        present = [part for part in parts if part is not None]
+        if not present:
             return None
-        if len(kept) < len(parts):
+        if len(present) < len(parts):
             raise FreshetError("some passages have tokens and others have none; build the index again")
-        sizes = np.concatenate([np.diff(part.starts) for part in kept])
-        return cls(np.concatenate([part.bits for part in kept]), np.concatenate([[0], np.cumsum(sizes)]))
+        sizes = np.concatenate([np.diff(part.starts) for part in present])
+        return cls(np.concatenate([part.bits for part in present]), np.concatenate([[0], np.cumsum(sizes)]))
 
     def similarities(self, texts: Self) -> np.ndarray:
         """MaxSim (n,) float64 of these tokens, which are a query's, with each of n texts.
 
         A token that is 0 stands for none: a query of such alone is similar to nothing, 0.
         """
-        own = self.bits[self.bits.any(axis=1)]
-        if not len(texts) or not len(own):
+        bits = self.bits[self.bits.any(axis=1)]
+        if not len(texts) or not len(bits):
             return np.zeros(len(texts))
         words, nearest = np.ascontiguousarray(texts.bits.T), np.zeros(len(texts), np.int64)
         step = max(1, AT_ONCE // len(texts.bits))
-        for start in range(0, len(own), step):
-            each = zip(words, own[start : start + step].T, strict=True)
-            differing = sum(np.bitwise_count(word ^ asked[:, None]).astype(np.uint16) for word, asked in each)
+        for start in range(0, len(bits), step):
+            each = zip(words, bits[start : start + step].T, strict=True)
+            differing = sum(np.bitwise_count(word ^ column[:, None]).astype(np.uint16) for word, column in each)
             nearest += np.minimum.reduceat(differing, texts.starts[:-1], axis=1).sum(axis=0, dtype=np.int64)
-        return 1 - 2 * nearest / (WORD * own.size)
+        return 1 - 2 * nearest / (WORD * bits.size)
 
     def save(self, folder: Path) -> None:
         """Write them into the folder."""

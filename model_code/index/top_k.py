@@ -36,12 +36,12 @@ def top_k(
     """
     if k < 1:
         raise SettingsError(f"k is {k}, but a ranking holds at least 1 document")
-    wanted = k
+    depth = k
     while True:
-        rows = best_rows(scores, wanted)
-        whole = len(rows) == len(scores)
+        rows = best_rows(scores, depth)
+        complete = len(rows) == len(scores)
         if positive and not (scored := scores[rows] > 0).all():
-            rows, whole = rows[scored], True
+            rows, complete = rows[scored], True
         best: dict[str, float] = {}
         for place, score in zip(
             (rows if places is None else places[rows]).tolist(), scores[rows].tolist(), strict=True
@@ -49,9 +49,9 @@ def top_k(
             document = document_ids[place]
             if score > best.get(document, -inf):
                 best[document] = score
-        if len(best) >= k or whole:
+        if len(best) >= k or complete:
             return best_first(best.items(), k)
-        wanted *= 2  # several passages of one document: more rows hold k documents
+        depth *= 2  # several passages of one document: more rows hold k documents
 
 
 def best_first(scores: Iterable[tuple[str, float]], k: int | None = None) -> Ranking:
@@ -77,11 +77,11 @@ def best_rows(scores: np.ndarray, count: int) -> np.ndarray:
     if np.isnan(floor):
         return np.arange(len(scores))
     rows = np.flatnonzero(scores >= floor)
-    kept = scores[rows]
-    return rows[kept >= _nth_best(kept, count)]
+    candidates = scores[rows]
+    return rows[candidates >= _nth_best(candidates, count)]
 
 
-def search_kept(
+def search_filtered(
     search: Callable[[Any, int], list[Ranking]],
     queries: Any,
     k: int,
@@ -97,11 +97,11 @@ def search_kept(
     """
     first, rankings = min(first, most), []
     for i, ranking in enumerate(search(queries, first)):
-        wanted = first
-        while len(left := [hit for hit in ranking if keep(hit[0])]) < k and len(ranking) == wanted < most:
-            wanted = min(most, 2 * wanted)
-            ranking = search(queries[i : i + 1], wanted)[0]
-        rankings.append(left[:k])
+        depth = first
+        while len(hits := [hit for hit in ranking if keep(hit[0])]) < k and len(ranking) == depth < most:
+            depth = min(most, 2 * depth)
+            ranking = search(queries[i : i + 1], depth)[0]
+        rankings.append(hits[:k])
     return rankings
 
 
@@ -139,7 +139,7 @@ def nearest(
     step = max(FEW, SCORES // (1 if len(vectors) == 1 else 2) // max(1, there))  # several are copied side by side
     for start in range(0, len(queries), step):
         some = queries[start : start + step]
-        blocks = [_inner_products(some, own) for own in vectors]
+        blocks = [_inner_products(some, block) for block in vectors]
         every = np.concatenate(blocks, axis=1) if len(blocks) > 1 else blocks[0]
         if without is not None:
             every[:, without] = -np.inf

@@ -74,8 +74,8 @@ def marks(text: str, query: str, language: str | None = AUTO) -> tuple[tuple[int
 def _met(text: str, query: str, language: str | None) -> Iterator[tuple[int, int, str]]:
     """The query's terms in a text, and where the words that have them begin and end."""
     terms = terms_of(language)
-    wanted = terms.wanted(query)
-    return ((start, end, term) for start, end, own in terms.places(text) for term in wanted.intersection(own))
+    query_terms = terms.query_terms(query)
+    return ((start, end, term) for start, end, forms in terms.places(text) for term in query_terms.intersection(forms))
 
 
 def _borders(text: str, found: list[tuple[int, int]]) -> list[int]:

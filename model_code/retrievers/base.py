@@ -14,7 +14,7 @@ import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.index.id_map import IdMap
-from model_code.index.top_k import SPARE, best_first, search_kept
+from model_code.index.top_k import SPARE, best_first, search_filtered
 from model_code.retriever import Queries, Ranking, Retriever, Search, TokenMatch
 
 Refine = Callable[[Sequence[str], np.ndarray, Sequence[np.ndarray]], np.ndarray]
@@ -178,7 +178,7 @@ def _surviving(segment: Segment, search: Callable[[Any, int], list[Ranking]], qu
     removed = segment.removed
     if not removed:
         return search(queries, k)
-    return search_kept(search, queries, k, lambda document: document not in removed, k + SPARE, k + len(removed))
+    return search_filtered(search, queries, k, lambda document: document not in removed, k + SPARE, k + len(removed))
 
 
 def _merged(rankings: Sequence[Sequence[Ranking]], queries: int, k: int) -> list[Ranking]:

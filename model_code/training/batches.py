@@ -201,8 +201,8 @@ class Collator:
         every, passages = self.data.pairs, self.data.passages
         positives = every.passages[pairs]
         relevant = [every.relevant[pair] for pair in pairs]
-        known = [passages.of_all(documents) for documents in relevant]
-        drawn = self.negatives.draw(pairs, known, np.random.default_rng([self.seed, number]))
+        relevant_passages = [passages.of_all(documents) for documents in relevant]
+        drawn = self.negatives.draw(pairs, relevant_passages, np.random.default_rng([self.seed, number]))
         extra = sorted({passage for row in drawn for passage in row})
         documents = [passages.texts[passage] for passage in (*positives.tolist(), *extra)]
         return TrainingBatch(
@@ -214,15 +214,15 @@ class Collator:
             relevant=torch.from_numpy(membership(relevant, passages.documents[positives])),
             allowed=torch.from_numpy(membership(drawn, np.array(extra, dtype=np.int64))),
             unsupervised=torch.from_numpy(pairs >= len(self.data.supervised)),
-            **self.above(positives, known),
+            **self.above(positives, relevant_passages),
         )
 
-    def above(self, positives: np.ndarray, known: Sequence[np.ndarray]) -> dict[str, Any]:
+    def above(self, positives: np.ndarray, relevant: Sequence[np.ndarray]) -> dict[str, Any]:
         """`paths` and `excluded` of a batch: its pairs' passages (B,), and for each those that answer its query."""
         if self.tree is None:
             return {"paths": None, "excluded": None}
         nodes = [len(parents) for parents in self.tree.parents[: self.paths.shape[1]]]
-        return {"paths": torch.from_numpy(self.paths[positives]), "excluded": nodes_above(self.paths, nodes, known)}
+        return {"paths": torch.from_numpy(self.paths[positives]), "excluded": nodes_above(self.paths, nodes, relevant)}
 
     def query_features(self, queries: Sequence[str]) -> Buckets:
         """Queries as the encoder is given them."""
@@ -239,19 +239,19 @@ def membership(sets: Sequence[Sequence[int] | frozenset[int]], items: np.ndarray
     return np.array([np.isin(items, list(members)) for members in sets], dtype=bool).reshape(len(sets), len(items))
 
 
-def nodes_above(paths: np.ndarray, nodes: Sequence[int], known: Sequence[np.ndarray]) -> list[Tensor | None]:
+def nodes_above(paths: np.ndarray, nodes: Sequence[int], relevant: Sequence[np.ndarray]) -> list[Tensor | None]:
     """The nodes above any passage that answers a query: per level (B, K_t) bool, or None if no query has several.
 
-    paths: (N, M), of every passage. nodes: how many each level has. known: the passages that answer each of B queries;
-    the pair's own node stays the positive all the same.
+    paths: (N, M), of every passage. nodes: how many each level has. relevant: the passages that answer each of B
+    queries; the pair's own node stays the positive all the same.
     """
-    rows = np.repeat(np.arange(len(known)), [len(passages) for passages in known])
+    rows = np.repeat(np.arange(len(relevant)), [len(passages) for passages in relevant])
     masks: list[Tensor | None] = [None] * len(nodes)
-    if len(rows) == len(known):
+    if len(rows) == len(relevant):
         return masks
-    above = paths[np.concatenate(known)]
+    above = paths[np.concatenate(relevant)]
     for level, count in enumerate(nodes):
-        mask = np.zeros((len(known), count), dtype=bool)
+        mask = np.zeros((len(relevant), count), dtype=bool)
         mask[rows, above[:, level]] = True
         masks[level] = torch.from_numpy(mask)
     return masks

@@ -91,10 +91,10 @@ def make_pairs(passages: Passages, judgements: Iterable[tuple[str, Sequence[int]
     ([0, 1, 1], [[0, 1], [1], [0, 1]])
     """
     rows = [(query, document) for query, documents in judgements for document in documents]
-    known: dict[str, set[int]] = {}
+    by_query: dict[str, set[int]] = {}
     for query, document in rows:
-        known.setdefault(query, set()).add(document)
-    frozen = {query: frozenset(documents) for query, documents in known.items()}
+        by_query.setdefault(query, set()).add(document)
+    frozen = {query: frozenset(documents) for query, documents in by_query.items()}
     best = [passages.best(document, query) for query, document in rows]
     queries = [query for query, _ in rows]
     return Pairs(queries, np.array(best, dtype=np.int64), [frozen[query] for query in queries])
@@ -113,10 +113,10 @@ class TrainingData:
         """The supervised pairs, then the unsupervised ones: pair numbers count through both."""
         queries = [*self.supervised.queries, *self.unsupervised.queries]
         passages = np.concatenate([self.supervised.passages, self.unsupervised.passages])
-        known: dict[str, frozenset[int]] = {}
+        by_query: dict[str, frozenset[int]] = {}
         for query, documents in zip(queries, [*self.supervised.relevant, *self.unsupervised.relevant], strict=True):
-            known[query] = known.get(query, frozenset()) | documents
-        relevant = [known[query] for query in queries]
+            by_query[query] = by_query.get(query, frozenset()) | documents
+        relevant = [by_query[query] for query in queries]
         answers = {**self.unsupervised.answers, **self.supervised.answers}
         return Pairs(queries, passages, relevant, answers)
 
@@ -156,10 +156,10 @@ class Answers:
         >>> holds(0), holds(1)
         (False, True)
         """
-        wanted = [f" {words} " for answer in self.answers.get(query, ()) if (words := squad_form(answer))]
-        if not wanted:
+        answers = [f" {words} " for answer in self.answers.get(query, ()) if (words := squad_form(answer))]
+        if not answers:
             return None
-        return lambda passage: any(answer in self._words(passage) for answer in wanted)
+        return lambda passage: any(answer in self._words(passage) for answer in answers)
 
     def _words_of(self, passage: int) -> str:
         return f" {squad_form(self.texts[passage])} "

@@ -99,6 +99,6 @@ def start_vectors(context: StageContext, encoder: Encoder, corpus: Corpus) -> np
     these are what queries ask, so no training would come up to the start.
     """
     index = DenseIndex.load(context.inputs["base_index"], check=False)
-    whole = load_corpus(context.inputs["corpus"]).passages[["document_id", "text"]]
-    same = index.document_ids == whole["document_id"].tolist() and whole.equals(corpus.passages[list(whole)])
+    passages = load_corpus(context.inputs["corpus"]).passages[["document_id", "text"]]
+    same = index.document_ids == passages["document_id"].tolist() and passages.equals(corpus.passages[list(passages)])
     return index.vectors if same and index.fingerprint == encoder.fingerprint() else None

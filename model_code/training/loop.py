@@ -119,8 +119,8 @@ def save_checkpoint(folder: Path, accelerator: Any, state: TrainingState, hierar
 
 def latest_checkpoint(folder: Path | None) -> Path | None:
     """The newest whole checkpoint in `folder`, or None."""
-    whole = () if folder is None else folder.glob("step-[0-9]*")
-    return max(whole, key=lambda path: int(path.name.removeprefix("step-")), default=None)
+    checkpoints = () if folder is None else folder.glob("step-[0-9]*")
+    return max(checkpoints, key=lambda path: int(path.name.removeprefix("step-")), default=None)
 
 
 def load_training_state(checkpoint: Path) -> tuple[TrainingState, Hierarchy | None]:

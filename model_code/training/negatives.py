@@ -32,11 +32,11 @@ class Negatives(ABC):
         """hierarchy: needed if the settings draw siblings; `recluster` may give it, too."""
         self.data, self.settings, self.hierarchy = data, settings, hierarchy
 
-    def draw(self, pairs: np.ndarray, known: list[np.ndarray], rng: np.random.Generator) -> list[list[int]]:
+    def draw(self, pairs: np.ndarray, relevant: list[np.ndarray], rng: np.random.Generator) -> list[list[int]]:
         """The extra passages of each pair: different ones, none of them in the batch or known to answer the query.
 
         Nor does any hold one of the strings that answer the query, where the data names such.
-        pairs: (B,) numbers of training pairs; known: for each the passages of all documents that answer its query.
+        pairs: (B,) numbers of training pairs; relevant: for each the passages of all documents that answer its query.
         Equal arguments give equal draws, until the next `recluster`.
         """
         if not self.settings.negatives_per_query:
@@ -44,7 +44,7 @@ class Negatives(ABC):
         batch = set(self.data.pairs.passages[pairs].tolist())
         return [
             self._draw_one(int(pair), batch.union(passages.tolist()), rng)
-            for pair, passages in zip(pairs, known, strict=True)
+            for pair, passages in zip(pairs, relevant, strict=True)
         ]
 
     @abstractmethod
@@ -69,8 +69,8 @@ def sample(
     """
     most = count + len(banned) + (0 if holds is None else SPARE)
     drawn = rng.choice(candidates, min(len(candidates), most), replace=False)
-    kept = (passage for passage in drawn.tolist() if passage not in banned and (holds is None or not holds(passage)))
-    return list(islice(kept, count))
+    negatives = (key for key in drawn.tolist() if key not in banned and (holds is None or not holds(key)))
+    return list(islice(negatives, count))
 
 
 class SiblingNegatives(Negatives):

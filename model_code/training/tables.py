@@ -45,8 +45,8 @@ class DevEvaluator:
         self.queries = [text for text, _ in queries]
         named = ({str(document): grade for document, grade in judged.items()} for _, judged in queries)
         self.qrels = {str(row): judged for row, judged in enumerate(named)}
-        wanted = {document for _, judged in queries for document in judged}
-        self.rows = _rows(passages, wanted, most_passages, rng)
+        required = {document for _, judged in queries for document in judged}
+        self.rows = _rows(passages, required, most_passages, rng)
         self.texts = [passages.texts[row] for row in self.rows]
         self.interval: list[float] | None = None  # of the last mean over queries, at 95 %
 
@@ -76,13 +76,13 @@ class DevEvaluator:
         return float(values.mean())
 
 
-def _rows(passages: Passages, wanted: set[int], most: int | None, rng: np.random.Generator) -> np.ndarray:
+def _rows(passages: Passages, required: set[int], most: int | None, rng: np.random.Generator) -> np.ndarray:
     everything = np.arange(len(passages.texts))
     if most is None or most >= len(everything):
         return everything
-    kept = np.isin(passages.documents, list(wanted))
-    others = rng.permutation(everything[~kept])[: max(0, most - int(kept.sum()))]
-    return np.sort(np.concatenate([everything[kept], others]))
+    mask = np.isin(passages.documents, list(required))
+    others = rng.permutation(everything[~mask])[: max(0, most - int(mask.sum()))]
+    return np.sort(np.concatenate([everything[mask], others]))
 
 
 class TrainingTables:
@@ -117,8 +117,8 @@ class TrainingTables:
         made = self.pseudo_queries if settings.supervision != "supervised" else self.pseudo_queries.iloc[:0]
         rows = [(text, [self.number[key]]) for text, key in zip(made["text"], made["document_id"], strict=True)]
         answers: dict[str, list[str]] = {}
-        for query, own in supervised.answers.items():  # queries of equal text are one, with the answers of all
-            answers.setdefault(supervised.queries[query], []).extend(own)
+        for query, strings in supervised.answers.items():  # queries of equal text are one, with the answers of all
+            answers.setdefault(supervised.queries[query], []).extend(strings)
         pairs = replace(make_pairs(self.passages, judged), answers=answers)
         return TrainingData(self.passages, pairs, make_pairs(self.passages, rows))
 

@@ -98,13 +98,13 @@ class Objective(nn.Module):
 
     def _contrastive(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> Tensor:
         positives, negatives = documents.split([len(queries), len(documents) - len(queries)])
-        given = queries, positives, self.settings.temperature, Contrast(batch.relevant, negatives, batch.allowed)
+        arguments = queries, positives, self.settings.temperature, Contrast(batch.relevant, negatives, batch.allowed)
         if documents.ndim == 2:
-            return contrastive_losses(*given)
+            return contrastive_losses(*arguments)
         last = self.numbers.index(self.encoder.depth)
         if self.layers.pooling == "self_contrastive":
-            return self_contrastive_losses(*given, last=last, regulariser=self.layers.regulariser)
-        return multi_vector_losses(*given, last=last)
+            return self_contrastive_losses(*arguments, last=last, regulariser=self.layers.regulariser)
+        return multi_vector_losses(*arguments, last=last)
 
     def _losses(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> dict[str, Tensor]:
         contrastive = self._contrastive(queries, documents, batch)
@@ -185,10 +185,8 @@ class Trainer(TrainingLoop):
         return make_optimizer(objective, self.settings)
 
     def _make_collator(self, hierarchy: Hierarchy | None, batch_tokens: int) -> Callable[[int, np.ndarray], Any]:
-        prompts, own = self.encoder.prompts, self.negatives
-        return Collator(
-            self.data, self.settings, self.encoder.tokenize, self.seed, hierarchy, batch_tokens, own, prompts
-        )
+        prompts, tokenize, negatives = self.encoder.prompts, self.encoder.tokenize, self.negatives
+        return Collator(self.data, self.settings, tokenize, self.seed, hierarchy, batch_tokens, negatives, prompts)
 
     def take_step(self) -> None:
         """One step of the optimiser: forward and backward through its batches, and the update."""
@@ -220,8 +218,8 @@ class Trainer(TrainingLoop):
         renews = self.settings.cotraining and self.settings.needs_hierarchy
         if improved and renews and 0 < self.state.step < self.steps:
             texts = self.data.passages.texts
-            whole = len(self.dev.rows) == len(texts)
-            self._recluster(ranked if whole else self.encoder.encode_documents(texts))
+            ranks_all = len(self.dev.rows) == len(texts)
+            self._recluster(ranked if ranks_all else self.encoder.encode_documents(texts))
 
     def _ranked(self, dev: DevEvaluator) -> Any:
         """The passages that an evaluation ranks, as they are searched now."""
