@@ -160,8 +160,8 @@ class Database:
         if self._engine.dialect.name != "sqlite":
             return None
         with self.read() as connection:
-            found = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
-        return None if found == "ok" else str(found)
+            result = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
+        return None if result == "ok" else str(result)
 
     def is_replaced(self) -> bool:
         """Whether SQLite's file is another one by now, or gone: what is written here would be lost."""
@@ -241,8 +241,8 @@ def _tell(context: sa.engine.ExceptionContext) -> None:
     if any(sign in reason for sign in DAMAGE):
         raise Damaged(f"{file} is damaged ({reason})", "mend it: freshet repair") from None
     if "database is locked" in reason:
-        held = f"{_holder(file)} has written to {file} for {BUSY_SECONDS} s without an end"
-        raise FreshetError(f"{held}: wait for it or end it, then try again") from None
+        cause = f"{_holder(file)} has written to {file} for {BUSY_SECONDS} s without an end"
+        raise FreshetError(f"{cause}: wait for it or end it, then try again") from None
 
 
 def _holder(file: str) -> str:

@@ -48,7 +48,7 @@ from model_code.ledger.states import (
     last_events,
     position_at,
     repeats_of,
-    stated,
+    select_events,
 )
 from model_code.ledger.work import WorkTable
 
@@ -70,7 +70,7 @@ LAST = sa.select(events.c.document_id, events.c.kind, events.c.content_hash).whe
 class Target:
     """A generation to go back to: whose it is, its number, where it stands, and the one that is current.
 
-    held: reads those of some documents that its files hold.
+    contents: reads those of some documents that its files hold.
     """
 
     retriever: str
@@ -78,7 +78,7 @@ class Target:
     standing: Standing
     current: int
     current_standing: Standing
-    held: Callable[[Collection[str]], Contents]
+    contents: Callable[[Collection[str]], Contents]
 
 
 class Ledger:
@@ -140,12 +140,12 @@ class Ledger:
                 new = _not_received(connection, batch, new)
                 row = {"batch": batch, "source": source, "received": received}
                 upsert(connection, batches, [row], "batch")
-            known = _last_contents(connection, last)
-            new = [row for row in new if known.get(row["document_id"]) != (row["kind"], row["content_hash"])]
+            contents = _last_contents(connection, last)
+            new = [row for row in new if contents.get(row["document_id"]) != (row["kind"], row["content_hash"])]
             added = insert_events(connection, [row | {"source": source, "received": received} for row in new])
             if rejected:
-                told = ({"hash": _identity(row, source), **vars(row), "source": source} for row in rejected)
-                upsert(connection, rejections, [row | {"received": received} for row in told], "hash")
+                records = ({"hash": _identity(row, source), **vars(row), "source": source} for row in rejected)
+                upsert(connection, rejections, [row | {"received": received} for row in records], "hash")
         return Receipt(len(rows) + len(rejected), len(rows) - len(added), tuple(rejected), added)
 
     def erase(self, document_ids: Collection[str]) -> None:
@@ -330,7 +330,7 @@ def _standing_contents(connection: sa.Connection, document_ids: Iterable[str]) -
     last: dict[tuple[str, str], EventState] = {}
     for ids in chunks(sorted(document_ids)):
         puts = events.c.document_id.in_(ids) & (events.c.kind == EventKind.PUT)
-        arrived = (event for event in stated(connection, head, puts) if event.state is not None)
+        arrived = (event for event in select_events(connection, head, puts) if event.state is not None)
         last |= {(event.document_id, event.content_hash): event.state for event in arrived}  # type: ignore[misc]
     return {content for content, state in last.items() if state != EventState.ROLLED_BACK}
 
@@ -348,32 +348,32 @@ def _compensations(connection: sa.Connection, to: int, target: Target) -> list[R
     later = sorted(connection.scalars(named))
     now = _last_contents(connection, later)
     before = _contents_at(connection, later, to)
-    files = target.held({key for key in later if key not in before or before[key]["kind"] != EventKind.PUT})
+    files = target.contents({key for key in later if key not in before or before[key]["kind"] != EventKind.PUT})
     if erased := sorted(before.keys() & files.keys()):  # removed, as the log reads it, and yet in the files
         raise FreshetError(
             f"generation {target.generation} still holds {erased[0]}, which was erased; go back to another one, "
             f"or finish it: freshet delete --erase {erased[0]}"
         )
-    wanted = before | {key: put_row(document) for key, (_, document) in files.items()} | _said(connection, files)
-    rows = (wanted.get(document_id) or removal_row(document_id) for document_id in later)
+    built = {key: put_row(document) for key, (_, document) in files.items()} | _logged_rows(connection, files)
+    rows = (built.get(key) or before.get(key) or removal_row(key) for key in later)
     return [row for row in rows if now[row["document_id"]] != (row["kind"], row["content_hash"])]
 
 
 def _contents_at(connection: sa.Connection, document_ids: Iterable[str], event: int) -> dict[str, Row]:
     """What the last event up to `event` said of each document, as a row to append."""
-    found, columns = {}, (events.c.kind, events.c.document_id, events.c.content_hash, events.c.payload)
+    rows, columns = {}, (events.c.kind, events.c.document_id, events.c.content_hash, events.c.payload)
     for row in last_events(connection, document_ids, *columns, within=[(0, event)]):
         erased = row.kind == EventKind.PUT and row.payload is None  # which does not come back
-        found[row.document_id] = removal_row(row.document_id) if erased else dict(row._mapping)
-    return found
+        rows[row.document_id] = removal_row(row.document_id) if erased else dict(row._mapping)
+    return rows
 
 
-def _said(connection: sa.Connection, files: Contents) -> dict[str, Row]:
+def _logged_rows(connection: sa.Connection, files: Contents) -> dict[str, Row]:
     """The documents of files as the log has them, where it does.
 
     Files of earlier versions told neither queries nor dates, and the dates went into no content hash.
     """
-    found: dict[str, Row] = {}
+    rows: dict[str, Row] = {}
     for ids in chunks(sorted(files)):
         query = (
             sa.select(events)
@@ -383,18 +383,18 @@ def _said(connection: sa.Connection, files: Contents) -> dict[str, Row]:
         for row in connection.execute(query):
             document = Document.from_payload(row.document_id, row.payload)
             if files[row.document_id][0] in (row.content_hash, replace(document, date=None).content_hash):
-                found[row.document_id] = put_row(document)
-    return found
+                rows[row.document_id] = put_row(document)
+    return rows
 
 
 def _waiting(connection: sa.Connection, to: int, current: int) -> list[int]:
     """The events that count, but neither at `to` nor at `current`: no search has found them yet."""
     history, repeats = history_of(connection), repeats_of(connection)
     searched = [*history.effective(current), *history.effective(to)]
-    known = {each for same in repeats.values() if any(contains(searched, event) for event in same) for each in same}
+    repeated = {each for same in repeats.values() if any(contains(searched, event) for event in same) for each in same}
     counting = in_intervals(history.effective(connection.scalar(HEAD))) & sa.not_(in_intervals(searched))
     query = sa.select(events.c.id).where(counting, IS_CHANGE).order_by(events.c.id)
-    return [event for event in connection.scalars(query) if event not in known]
+    return [event for event in connection.scalars(query) if event not in repeated]
 
 
 def _repeat(connection: sa.Connection, waiting: Sequence[int]) -> None:

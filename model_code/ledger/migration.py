@@ -31,10 +31,10 @@ UNDONE = "SELECT event_id FROM ledger_outcomes WHERE retriever = :default AND st
 POSITION = "SELECT generation FROM ledger_positions WHERE retriever = :default"
 
 
-def migrate(database: Database, default: str | None, current: int, held: Callable[[Collection[str]], Contents]) -> None:
+def migrate(database: Database, default: str | None, current: int, read: Callable[[Collection[str]], Contents]) -> None:
     """Migrate, unless another process did so meanwhile.
 
-    default: the retriever that is searched, None if nothing is live; current: its generation; held: reads those of some
+    default: the retriever that is searched, None if nothing is live; current: its generation; read: reads those of some
     documents that this one holds. FreshetError if a rollback was cut off.
     """
     with database.write() as connection:
@@ -50,7 +50,7 @@ def migrate(database: Database, default: str | None, current: int, held: Callabl
             undone = connection.scalars(sa.text(UNDONE), {"default": default}).all()
             _make_tables(connection)
             _hash_anew(connection)
-            _forget(connection, undone, held)
+            _forget(connection, undone, read)
             connection.execute(sa.update(log).values(log=uuid4().hex))
         if version < VERSION:
             metadata.create_all(connection)  # of version 2 only the feedback is missing
@@ -88,7 +88,7 @@ def _hash_anew(connection: sa.Connection) -> None:
         last = rows[-1].id
 
 
-def _forget(connection: sa.Connection, undone: Collection[int], held: Callable[[Collection[str]], Contents]) -> None:
+def _forget(connection: sa.Connection, undone: Collection[int], read: Callable[[Collection[str]], Contents]) -> None:
     """Delete what was taken back; where no other event names its document, say what holds of it."""
     named: set[str] = set()
     for ids in chunks(sorted(undone)):
@@ -96,7 +96,7 @@ def _forget(connection: sa.Connection, undone: Collection[int], held: Callable[[
         connection.execute(sa.delete(events).where(events.c.id.in_(ids)))
     for ids in chunks(sorted(named)):
         named -= set(connection.scalars(sa.select(events.c.document_id).where(events.c.document_id.in_(ids))))
-    files = held(named)
+    files = read(named)
     rows = [put_row(files[name][1]) if name in files else removal_row(name) for name in sorted(named)]
     insert_events(connection, [row | {"source": "migration", "received": time.time()} for row in rows])
 

@@ -111,12 +111,12 @@ class History:
 
     def _without_detours(self, start: int, top: int, over_files: bool) -> list[Interval]:
         """What leads from an event to another one, the blocks of reverts in place of what they took back."""
-        kept: list[Interval] = []
+        blocks: list[Interval] = []
         for revert in reversed(self.reverts):
             if start < revert.id <= top and revert.to >= start and (over_files or not revert.files):
-                kept.append((revert.id, top))
+                blocks.append((revert.id, top))
                 top = revert.to
-        return [(first, last) for first, last in [(start, top), *reversed(kept)] if first < last]
+        return [(first, last) for first, last in [(start, top), *reversed(blocks)] if first < last]
 
     def end_of_block(self, event: int) -> int:
         """The end of the block that an event lies in, where a position may be; the event itself outside of them all.
@@ -179,8 +179,8 @@ class LogView:
                 first = connection.scalars(ids).all()
                 end = history.end_of_block(first[-1]) if len(first) == limit else end
             parts = [{"start": start, "end": min(last, end)} for start, last in path]
-            found = tuple(Event(**row._mapping) for part in parts for row in connection.execute(CHANGES, part))
-            return Pending(found, position_at(connection, end) if found else self.standing.position)
+            changes = tuple(Event(**row._mapping) for part in parts for row in connection.execute(CHANGES, part))
+            return Pending(changes, position_at(connection, end) if changes else self.standing.position)
 
     def backlog(self) -> Backlog:
         """What waits, without its contents."""
@@ -194,28 +194,28 @@ class LogView:
     def counts(self) -> dict[EventState, int]:
         """How many events are in each state; each document has one live, deleted or absorbed event at most."""
         with self._database.read() as connection:
-            here, one = _Here.read(connection, self.standing), events.c.again.is_(None)
+            here, once = _Here.read(connection, self.standing), events.c.again.is_(None)
             repeated = events.c.id.in_(sa.select(events.c.again).where(IS_AGAIN))
-            arrived, waiting = one & sa.not_(in_intervals(here.blocks)), sa.not_(repeated) & in_intervals(here.path)
-            found = dict.fromkeys(EventState, 0) | self._settled(connection, here.effective)
+            arrived, waiting = once & sa.not_(in_intervals(here.blocks)), sa.not_(repeated) & in_intervals(here.path)
+            counts = dict.fromkeys(EventState, 0) | self._effective_counts(connection, here.effective)
             pending = _count(connection, events, arrived & waiting) + sum(map(here.is_pending, here.repeats.values()))
-            rolled_back = _count(connection, events, arrived) - sum(found.values()) - pending
+            rolled_back = _count(connection, events, arrived) - sum(counts.values()) - pending
             rejected = _count(connection, rejections, sa.true())
         states = {EventState.PENDING: pending, EventState.ROLLED_BACK: rolled_back, EventState.REJECTED: rejected}
-        return found | states
+        return counts | states
 
     def events(self, first: int, last: int) -> list[Event]:
         """The events from the id `first` to `last`, oldest first, with what became of them."""
-        return self._stated(events.c.id.between(first, last))
+        return self._select(events.c.id.between(first, last))
 
     def life(self, document_id: str) -> list[Event]:
         """Every event of a document, oldest first, with what became of it."""
-        return self._stated(events.c.document_id == document_id)
+        return self._select(events.c.document_id == document_id)
 
     def arrivals(self, first: int, last: int) -> list[Event]:
         """The puts from the id `first` to `last` whose document is searched as it arrived then, oldest first."""
-        found = self.events(first, last)
-        return [event for event in found if event.kind == EventKind.PUT and event.state == EventState.LIVE]
+        changes = self.events(first, last)
+        return [event for event in changes if event.kind == EventKind.PUT and event.state == EventState.LIVE]
 
     def snapshot(self) -> Iterator[Document]:
         """The documents of the generation that came through the log, by id."""
@@ -228,30 +228,30 @@ class LogView:
             for some in rows.partitions():
                 yield from (Document.from_payload(row.document_id, row.payload) for row in some)
 
-    def _settled(self, connection: sa.Connection, effective: Iterable[Interval]) -> dict[EventState, int]:
+    def _effective_counts(self, connection: sa.Connection, effective: Iterable[Interval]) -> dict[EventState, int]:
         """How many of the events that count are in each state: of a document's all but the last are superseded."""
         last = _last(effective)
         trained = events.c.id <= self.standing.trained
         query = sa.select(events.c.kind, trained, sa.func.count(), sa.func.sum(last.c.number))
         query = query.select_from(last.join(events, events.c.id == last.c.event)).group_by(events.c.kind, trained)
-        found: Counter[EventState] = Counter()
-        for kind, known, documents, number in connection.execute(query):
-            found += {state_of(kind, bool(known)): documents, EventState.SUPERSEDED: int(number) - documents}
-        return found
+        counts: Counter[EventState] = Counter()
+        for kind, absorbed, documents, number in connection.execute(query):
+            counts += {state_of(kind, bool(absorbed)): documents, EventState.SUPERSEDED: int(number) - documents}
+        return counts
 
-    def _stated(self, condition: sa.ColumnElement[bool]) -> list[Event]:
+    def _select(self, condition: sa.ColumnElement[bool]) -> list[Event]:
         with self._database.read() as connection:
-            return stated(connection, self.standing, condition)
+            return select_events(connection, self.standing, condition)
 
 
-def stated(connection: sa.Connection, standing: Standing, condition: sa.ColumnElement[bool]) -> list[Event]:
+def select_events(connection: sa.Connection, standing: Standing, condition: sa.ColumnElement[bool]) -> list[Event]:
     """Events, oldest first, with what became of them; a revert's own is left out."""
     query = sa.select(events).where(condition, IS_CHANGE).order_by(events.c.id)
-    found = [Event(**row._mapping) for row in connection.execute(query)]
+    changes = [Event(**row._mapping) for row in connection.execute(query)]
     here = _Here.read(connection, standing)
-    named = {event.document_id for event in found}
+    named = {event.document_id for event in changes}
     last = {row.document_id: row.id for row in last_events(connection, named, *PLACE, within=here.effective)}
-    return [replace(event, state=here.state(event, last.get(event.document_id))) for event in found]
+    return [replace(event, state=here.state(event, last.get(event.document_id))) for event in changes]
 
 
 @dataclass(frozen=True)
@@ -305,12 +305,12 @@ def history_of(connection: sa.Connection) -> History:
 
 def repeats_of(connection: sa.Connection) -> dict[int, list[int]]:
     """For each event that a revert appended once more, itself and all that repeat it, ascending."""
-    found: dict[int, list[int]] = {}
+    repeats: dict[int, list[int]] = {}
     for event, again in connection.execute(
         sa.select(events.c.id, events.c.again).where(IS_AGAIN).order_by(events.c.id)
     ):
-        found.setdefault(again, [again]).append(event)
-    return found
+        repeats.setdefault(again, [again]).append(event)
+    return repeats
 
 
 def mark(event: int, received: float, document_id: str, content_hash: str) -> str:
@@ -324,8 +324,8 @@ def mark(event: int, received: float, document_id: str, content_hash: str) -> st
 
 def position_at(connection: sa.Connection, event: int) -> Position:
     """The position of an event, without a mark if the log has none of this number."""
-    received, document_id, content_hash, own = connection.execute(MARKED, {"event": event}).one()
-    return Position(own, event, "" if received is None else mark(event, received, document_id, content_hash))
+    received, document_id, content_hash, log_id = connection.execute(MARKED, {"event": event}).one()
+    return Position(log_id, event, "" if received is None else mark(event, received, document_id, content_hash))
 
 
 def in_intervals(intervals: Iterable[Interval]) -> sa.ColumnElement[bool]:
@@ -341,12 +341,12 @@ def last_events(
 ) -> list[sa.Row[Any]]:
     """The last event of each document, of some intervals or of all; columns: all by default."""
     among = sa.true() if within is None else in_intervals(within)
-    found: list[sa.Row[Any]] = []
+    rows: list[sa.Row[Any]] = []
     for ids in chunks(sorted(document_ids)):
         last = sa.select(sa.func.max(events.c.id)).where(events.c.document_id.in_(ids), among)
         query = sa.select(*(columns or events.c)).where(events.c.id.in_(last.group_by(events.c.document_id)))
-        found += connection.execute(query)
-    return found
+        rows += connection.execute(query)
+    return rows
 
 
 def _last(intervals: Iterable[Interval]) -> sa.Subquery:

@@ -82,8 +82,8 @@ class Work:
 
         It is compared, never parsed. Kind and moment are for people; what is random makes it unlike any other.
         """
-        asked = datetime.fromtimestamp(self.asked, UTC)
-        return f"{self.kind}-{asked:%Y-%m-%d-%H%M}-{self.id[-8:]}-{self.attempts}"
+        moment = datetime.fromtimestamp(self.asked, UTC)
+        return f"{self.kind}-{moment:%Y-%m-%d-%H%M}-{self.id[-8:]}-{self.attempts}"
 
 
 table = sa.Table(
@@ -210,14 +210,14 @@ class WorkTable:
 def _ask(
     connection: sa.Connection, kind: WorkKind, retriever: str, about: EventRange, reason: str, asked_by: str
 ) -> Work | None:
-    known = table.c.kind == kind, table.c.retriever == retriever, _about(about)
-    same = _select(connection, *known, table.c.state.in_((WorkState.OPEN, WorkState.FAILED, WorkState.CANCELED)))
+    subject = table.c.kind == kind, table.c.retriever == retriever, _about(about)
+    same = _select(connection, *subject, table.c.state.in_((WorkState.OPEN, WorkState.FAILED, WorkState.CANCELED)))
     if same:
         return same[-1] if same[-1].state == WorkState.OPEN else None
     if kind == WorkKind.RETRAIN:
         _settle_pilots(connection, retriever, "a retrain was asked for")
     _insert(connection, kind, retriever, about, reason=reason, asked_by=asked_by)
-    return _select(connection, *known, IS_OPEN)[-1]
+    return _select(connection, *subject, IS_OPEN)[-1]
 
 
 def _about(events: EventRange) -> sa.ColumnElement[bool]:
@@ -227,16 +227,15 @@ def _about(events: EventRange) -> sa.ColumnElement[bool]:
 def _insert(connection: sa.Connection, kind: WorkKind, retriever: str, about: EventRange | None, **values: Any) -> None:
     """Add a row; it is open, asked for now and by a person unless `values` say otherwise."""
     events = {"first_event": about.first, "last_event": about.last} if about else {}
-    asked = {"reason": "a person asked", "asked_by": "person", "asked": time.time()}
-    row = {"state": WorkState.OPEN, "attempts": 1, "details": {}, **asked, **events, **values}
+    person = {"reason": "a person asked", "asked_by": "person", "asked": time.time()}
+    row = {"state": WorkState.OPEN, "attempts": 1, "details": {}, **person, **events, **values}
     connection.execute(sa.insert(table).values(id=str(uuid4()), kind=kind, retriever=retriever, **row))
 
 
 def _ended(
     state: WorkState, outcome: str, run_id: str | None = None, details: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    told = {"outcome": outcome, "run_id": run_id, "details": dict(details or {})}
-    return {"state": state, "ended": time.time(), **told}
+    return {"state": state, "ended": time.time(), "outcome": outcome, "run_id": run_id, "details": dict(details or {})}
 
 
 def _end(connection: sa.Connection, values: Mapping[str, Any], *which: sa.ColumnElement[bool]) -> bool:
