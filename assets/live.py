@@ -45,7 +45,7 @@ def live_generation(project: Served) -> dg.MaterializeResult:
 )
 def added_documents(project: Served) -> Iterator[Result]:
     """A batch of changes of the ledger, applied to the live collection as one new generation."""
-    from model_code.live.generation import held
+    from model_code.live.generation import document_rows
     from orchestration.live.collection import LiveCollection
     from orchestration.live.commands import Upkeep
     from orchestration.live.status import look_for_newest
@@ -62,7 +62,7 @@ def added_documents(project: Served) -> Iterator[Result]:
     yield dg.MaterializeResult(data_version=dg.DataVersion(f"{generation.retriever}/{generation.number}"),
                                metadata=facts)  # fmt: skip
     changed = {*applied.added, *applied.updated} if applied else set()
-    missing = sorted(changed - held(collection.generation, changed, ()).keys())
+    missing = sorted(changed - document_rows(collection.generation, changed, ()).keys())
     yield dg.AssetCheckResult(passed=not missing, check_name="every_document_is_found",
                               metadata={"missing": missing[:20], "guard": GUARDED})  # fmt: skip
 

@@ -78,7 +78,7 @@ class Trial:
     def kill(self, number: int, longest: float) -> None:
         """Start a worker, kill it, and compare."""
         journal = Journal(self.root / f"journal-{number}.jsonl")
-        whole = {each.number for each in Collection(self.project.live, DEFAULT).generations() if each.whole}
+        whole = {each.number for each in Collection(self.project.live, DEFAULT).generations() if each.complete}
         known = [each for each in sorted(self.generations) if each in whole][-3:]
         arguments = (self.root, journal.path, self.seed + number, dict.fromkeys(known))
         worker = self.processes.Process(target=work, args=arguments)

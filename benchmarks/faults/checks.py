@@ -9,7 +9,7 @@ from model_code.errors import FreshetError
 from model_code.ledger.work import WorkKind, WorkState
 from model_code.live.generation import Generation
 from orchestration.live.builds import MODEL_VERSION
-from orchestration.live.collection import LiveCollection, held
+from orchestration.live.collection import LiveCollection, document_rows
 from orchestration.project import Project
 from orchestration.registry import history, versions
 
@@ -56,7 +56,7 @@ def searched(collection: LiveCollection) -> State:
         raise FreshetError(
             f"generation {generation.number}: {len(found)} hits of {len(set(found))} documents, {stated} stated"
         )
-    texts = {one: row["text"] for one, row in held(generation, found).items()}
+    texts = {one: row["text"] for one, row in document_rows(generation, found).items()}
     if texts.keys() != set(found):
         raise FreshetError(f"generation {generation.number}: a search finds other documents than those with a text")
     return texts

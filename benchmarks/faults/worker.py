@@ -54,7 +54,7 @@ def work(root: Path, journal: Path, seed: int, generations: Mapping[int, Any]) -
     try:
         collection, other = LiveCollection(Project(root)), LiveCollection(Project(root), OTHER)
         while _is_wanted():
-            whole = {generation.number for generation in collection.collection.generations() if generation.whole}
+            whole = {generation.number for generation in collection.collection.generations() if generation.complete}
             action = draw(chance, [number for number in known if number in whole])
             written.write(begin=action)
             perform(collection, action, lambda: written.write(acknowledged=True))

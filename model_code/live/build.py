@@ -115,9 +115,9 @@ def _place(folder: Path, tree: Hierarchy, vectors: np.ndarray) -> None:
         raise FreshetError(
             f"the hierarchy places {len(tree.leaves)} passages, but the index holds {len(vectors)}; run both again"
         )
-    own = recentred(tree, vectors)
-    own.save(folder / HIERARCHY)
-    Placements(own.paths(), Placements.find(own, vectors).cosines).save(folder)
+    centred = recentred(tree, vectors)
+    centred.save(folder / HIERARCHY)
+    Placements(centred.paths(), Placements.find(centred, vectors).cosines).save(folder)
 
 
 def _check_text(folder: Path, passages: IdMap, text: TextRules | None) -> None:

@@ -66,9 +66,9 @@ class Collection:
         """The generation that is searched; FreshetError if the collection was never opened."""
         number = self.current_number()
         if number is None:
-            known = ", ".join(retrievers(self.live)) or "none"
+            names = ", ".join(retrievers(self.live)) or "none"
             raise FreshetError(
-                f"retriever {self.retriever!r} is not live (live: {known}); take one of these, or make a retriever of "
+                f"retriever {self.retriever!r} is not live (live: {names}); take one of these, or make a retriever of "
                 "params.yaml live: freshet register NAME, then freshet promote"
             )
         folder = self.folder / GENERATIONS / f"{number:06d}"
@@ -80,9 +80,9 @@ class Collection:
         """The generation with a number; FreshetError if there is none."""
         folder = self.folder / GENERATIONS / f"{number:06d}"
         if not folder.is_dir():
-            whole = (generation.number for generation in self.generations() if generation.whole)
-            known = ", ".join(map(str, whole)) or "none"
-            raise FreshetError(f"retriever {self.retriever!r} has no generation {number}; there are: {known}")
+            complete = (generation.number for generation in self.generations() if generation.complete)
+            numbers = ", ".join(map(str, complete)) or "none"
+            raise FreshetError(f"retriever {self.retriever!r} has no generation {number}; there are: {numbers}")
         return Generation.read(folder)
 
     def switch(self, generation: Generation) -> Generation:
@@ -151,8 +151,8 @@ class Collection:
         existing = self.generations()
         builds = [generation for generation in existing if generation.build == generation.number]
         same = {build.number for build in builds if _is_same_build(build.manifest, stated)}
-        copies = [generation for generation in existing if generation.build in same and generation.whole]
-        return [generation for generation in copies if generation.needs <= undamaged(copies)] if copies else []
+        copies = [generation for generation in existing if generation.build in same and generation.complete]
+        return [generation for generation in copies if generation.needs <= intact_folders(copies)] if copies else []
 
     def keep(self, made: Path, number: int) -> Generation:
         """Give the folder `made`, which is sealed, its number, the `next_number`."""
@@ -225,14 +225,14 @@ def set_default_retriever(live: Path, retriever: str) -> None:
     write_text(live / CURRENT, f"{retriever}\n")
 
 
-def undamaged(generations: Iterable[Generation]) -> set[int]:
+def intact_folders(generations: Iterable[Generation]) -> set[int]:
     """The numbers of those folders that these generations read which have every file as it was."""
-    found = set()
+    intact = set()
     for folder in {generation.sibling(number) for generation in generations for number in generation.needs}:
         with suppress(Damaged):
             Generation.read(folder).verify()
-            found.add(int(folder.name))
-    return found
+            intact.add(int(folder.name))
+    return intact
 
 
 def _read(folder: Path) -> Generation | None:

@@ -36,7 +36,7 @@ EXAMPLE = '{"package": ["numpy", "scipy"], "year": {">=": 2020}}'
 def read_fields(path: Path) -> Index:
     """The fields of all documents of a generation, from its documents file; a document's date is the field `date`."""
     rows = zip(*read_columns(path, "document_id", "fields", "date"), strict=True)
-    return index_fields((one, ({"date": date} if date else {}) | json.loads(fields)) for one, fields, date in rows)
+    return index_fields((key, ({"date": date} if date else {}) | json.loads(fields)) for key, fields, date in rows)
 
 
 def index_fields(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Index:
@@ -48,8 +48,8 @@ def index_fields(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Index:
     index: dict[str, dict[str, set[str]]] = {}
     for document_id, fields in rows:
         for name, value in fields.items():
-            for one in value if isinstance(value, list) else [value]:
-                index.setdefault(name, {}).setdefault(_text(one), set()).add(document_id)
+            for member in value if isinstance(value, list) else [value]:
+                index.setdefault(name, {}).setdefault(_text(member), set()).add(document_id)
     return index
 
 
@@ -104,19 +104,19 @@ def matching(index: Index, filters: Filters, every: Callable[[], Set[str]]) -> S
     fit = _Fit(index, every)
     if isinstance(filters, Mapping):
         return fit.all_of(filters)
-    found = [fit.all_of(json_filter(text)) for text in filters if text.startswith("{")]
+    sets = [fit.all_of(json_filter(text)) for text in filters if text.startswith("{")]
     values: dict[str, list[str]] = {}
     for name, operator, value in (_parse(text) for text in filters if not text.startswith("{")):
         if operator == "=":
             values.setdefault(name, []).append(value)
         else:
-            found.append(fit.compared(name, operator, value))
-    for name, wanted in values.items():
-        found.append(fit.compared(name, "in", wanted))
-        for value in wanted:
+            sets.append(fit.comparison(name, operator, value))
+    for name, alternatives in values.items():
+        sets.append(fit.comparison(name, "in", alternatives))
+        for value in alternatives:
             if value not in index[name]:
                 raise FreshetError(f"no document has {name}={value}; values of {name}: {_listed(index[name])}")
-    if not (fitting := set.intersection(*map(set, found))):
+    if not (fitting := set.intersection(*map(set, sets))):
         raise FreshetError(f"no document has all of {', '.join(filters)}; search with fewer filters")
     return fitting
 
@@ -132,42 +132,42 @@ class _Fit:
         shown = json.dumps(conditions, ensure_ascii=False, default=str)
         require(isinstance(conditions, Mapping), f"a filter is an object such as {EXAMPLE}, not {shown[:80]}")
         require(depth < MAX_DEPTH, f"filters are nested more than {MAX_DEPTH} deep")
-        found = [self._one(name, wanted, depth) for name, wanted in conditions.items()]
-        return set.intersection(*map(set, found)) if found else self.every()
+        sets = [self._condition(name, value, depth) for name, value in conditions.items()]
+        return set.intersection(*map(set, sets)) if sets else self.every()
 
-    def _one(self, name: str, wanted: Any, depth: int) -> Set[str]:
+    def _condition(self, name: str, value: Any, depth: int) -> Set[str]:
         if name == "not":
-            return self.every() - self.all_of(wanted, depth + 1)
-        if name in ("and", "or") and isinstance(wanted, list):
-            found = [self.all_of(one, depth + 1) for one in wanted]
-            return set().union(*found) if name == "or" else set(self.every()).intersection(*found)
-        if isinstance(wanted, Mapping):
-            require(bool(wanted), f"the filter of {name} states nothing; write it as {EXAMPLE}")
-            return set.intersection(*(set(self.compared(name, operator, wanted[operator])) for operator in wanted))
-        return self.compared(name, "in" if isinstance(wanted, list) else "=", wanted)
+            return self.every() - self.all_of(value, depth + 1)
+        if name in ("and", "or") and isinstance(value, list):
+            sets = [self.all_of(condition, depth + 1) for condition in value]
+            return set().union(*sets) if name == "or" else set(self.every()).intersection(*sets)
+        if isinstance(value, Mapping):
+            require(bool(value), f"the filter of {name} states nothing; write it as {EXAMPLE}")
+            return set.intersection(*(set(self.comparison(name, operator, value[operator])) for operator in value))
+        return self.comparison(name, "in" if isinstance(value, list) else "=", value)
 
-    def compared(self, name: str, operator: str, wanted: Any) -> Set[str]:
+    def comparison(self, name: str, operator: str, operand: Any) -> Set[str]:
         """The documents of which one value of a field compares so; `!=`: of which none is equal."""
         if operator == "exists":
-            require(isinstance(wanted, bool), f"exists of {name} is true or false")
-            found = set().union(*self.index.get(name, {}).values())
-            return found if wanted else self.every() - found
+            require(isinstance(operand, bool), f"exists of {name} is true or false")
+            present = set().union(*self.index.get(name, {}).values())
+            return present if operand else self.every() - present
         if name not in self.index:
-            known = ", ".join(sorted(self.index)) or "none: the corpus's documents have no fields"
-            raise FreshetError(f"no document has a field {name!r}; fields: {known}")
+            fields = ", ".join(sorted(self.index)) or "none: the corpus's documents have no fields"
+            raise FreshetError(f"no document has a field {name!r}; fields: {fields}")
         values = self.index[name]
         if operator == "=":
-            return values.get(_text(wanted), set())
+            return values.get(_text(operand), set())
         if operator == "!=":
-            return self.every() - values.get(_text(wanted), set())
+            return self.every() - values.get(_text(operand), set())
         if operator == "in":
-            require(isinstance(wanted, list), f"in of {name} takes a list of values")
-            return set().union(*(values.get(_text(one), ()) for one in wanted))
+            require(isinstance(operand, list), f"in of {name} takes a list of values")
+            return set().union(*(values.get(_text(value), ()) for value in operand))
         require(operator in RANGES, f"{name} is filtered by {operator!r}; use one of {', '.join(OPERATORS)}")
-        bound = _measure(_text(wanted))
-        require(bound is not None, f"{name} {operator} {_text(wanted)}: ranges are of numbers and of ISO dates")
+        bound = _measure(_text(operand))
+        require(bound is not None, f"{name} {operator} {_text(operand)}: ranges are of numbers and of ISO dates")
         measured = ((value, _measure(value)) for value in values)
-        within = [value for value, own in measured if type(own) is type(bound) and RANGES[operator](own, bound)]
+        within = [value for value, size in measured if type(size) is type(bound) and RANGES[operator](size, bound)]
         return set().union(*(values[value] for value in within))
 
 

@@ -90,7 +90,7 @@ class Generation:
         return frozenset((self.number, self.base, *self.segments, *removed))
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Whether all that it reads is there; garbage collection leaves of some only what newer ones share."""
         return all((self.sibling(number) / MANIFEST).is_file() for number in self.needs)
 
@@ -134,8 +134,8 @@ class Intact(AbstractContextManager[None]):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Damaged, in place of an error that this may be the cause of."""
-        told = isinstance(error, FreshetError) and not isinstance(error, Damaged)
-        if isinstance(error, Exception) and not told:
+        explained = isinstance(error, FreshetError) and not isinstance(error, Damaged)
+        if isinstance(error, Exception) and not explained:
             self.generation.verify_all()
 
 
@@ -152,12 +152,12 @@ def removed_by_part(generation: Generation) -> Removed:
     return {number: frozenset(table.get(str(number), ())) for number in (generation.base, *generation.segments)}
 
 
-def held(generation: Generation, document_ids: Iterable[str], columns: Sequence[str] = COLUMNS) -> dict[str, Any]:
-    """Those of `document_ids` that the generation finds, by id, with these columns of its files."""
-    wanted, documents = set(document_ids), {}
+def document_rows(generation: Generation, ids: Iterable[str], columns: Sequence[str] = COLUMNS) -> dict[str, Any]:
+    """The rows of those documents that the generation finds, by id, with these columns of its files."""
+    keys, documents = set(ids), {}
     with Intact(generation):
         for number, removed in removed_by_part(generation).items():
-            rows = DocumentFile(generation.sibling(number) / DOCUMENTS).read(wanted, columns)
+            rows = DocumentFile(generation.sibling(number) / DOCUMENTS).read(keys, columns)
             documents |= {id_: row for id_, row in rows.items() if id_ not in removed}
     return documents
 
@@ -220,8 +220,8 @@ def write_documents(source: Path, target: Path, document_ids: Collection[str]) -
 def document_row(document: Document) -> Row:
     """A document as it is kept."""
     queries, fields = json.dumps(list(document.queries), ensure_ascii=False), canonical_fields(document.fields)
-    told = (document.document_id, document.title, document.text, fields, document.content_hash, queries, document.date)
-    return dict(zip(COLUMNS, told, strict=True))
+    texts = document.document_id, document.title, document.text
+    return dict(zip(COLUMNS, (*texts, fields, document.content_hash, queries, document.date), strict=True))
 
 
 def write_rows(rows: Iterable[Row], target: Path) -> None:
@@ -252,14 +252,14 @@ class DocumentFile:
         """Those of `document_ids` that the file has, by id; the columns, of which `document_id` is always one."""
         import pyarrow.parquet as pq
 
-        wanted = set(document_ids)
-        groups = sorted({bisect_right(self._first, document) - 1 for document in wanted} - {-1})
-        known = self._footer.schema.names
-        named = [name for name in dict.fromkeys(("document_id", *columns)) if name in known]
+        keys = set(document_ids)
+        groups = sorted({bisect_right(self._first, document) - 1 for document in keys} - {-1})
+        names = self._footer.schema.names
+        named = [name for name in dict.fromkeys(("document_id", *columns)) if name in names]
         with pq.ParquetFile(self.path, metadata=self._footer) as file:
             table = file.read_row_groups(groups, named, use_threads=False)
         ids = table["document_id"].to_pylist()
-        return {ids[row]: table.slice(row, 1).to_pylist()[0] for row in range(len(ids)) if ids[row] in wanted}
+        return {ids[row]: table.slice(row, 1).to_pylist()[0] for row in range(len(ids)) if ids[row] in keys}
 
 
 def read_columns(path: Path, *columns: str) -> list[list[str]]:
@@ -270,9 +270,9 @@ def read_columns(path: Path, *columns: str) -> list[list[str]]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        known = set(file.schema_arrow.names)
-        missing = sorted(set(columns) - known - LATER.keys())
+        available = set(file.schema_arrow.names)
+        missing = sorted(set(columns) - available - LATER.keys())
         if missing:
             raise FreshetError(f"{path} has no column {missing[0]!r}: an older version wrote it; freshet promote again")
-        table = file.read(columns=[name for name in columns if name in known])
-    return [table[name].to_pylist() if name in known else [LATER[name]] * len(table) for name in columns]
+        table = file.read(columns=[name for name in columns if name in available])
+    return [table[name].to_pylist() if name in available else [LATER[name]] * len(table) for name in columns]

@@ -104,9 +104,9 @@ class Refined:
         """Read what `save` wrote; empty where it wrote nothing."""
         if not (folder / REFINED).is_file():
             return cls()
-        told = read_json(folder / REFINED)
+        stated = read_json(folder / REFINED)
         rows = np.load(folder / REPRESENTATIVES, mmap_mode="r")
-        return cls(told["statuses"], dict(zip(told["documents"], rows, strict=True)))
+        return cls(stated["statuses"], dict(zip(stated["documents"], rows, strict=True)))
 
     @classmethod
     def joined(cls, views: Sequence[PartView]) -> Refined:
@@ -114,9 +114,9 @@ class Refined:
         statuses: dict[str, str] = {}
         queries: dict[str, np.ndarray] = {}
         for view in views:
-            own = cls.load(view.part.folder)
-            statuses |= {key: status for key, status in own.statuses.items() if key in view}
-            queries |= {key: row for key, row in own.queries.items() if key in view}
+            refined = cls.load(view.part.folder)
+            statuses |= {key: status for key, status in refined.statuses.items() if key in view}
+            queries |= {key: row for key, row in refined.queries.items() if key in view}
         return cls(statuses, queries)
 
 

@@ -128,11 +128,11 @@ class Searcher:
 
     def documents(self, document_ids: Ids[str]) -> dict[str, Document]:
         """Those of `document_ids` that can be found, by id."""
-        found = {}
+        rows = {}
         for view in self.views:
-            own = [name for name in document_ids if name in view]
-            found |= view.part.document_file.read(own) if own else {}
-        return {name: document_of(row) for name, row in found.items()}
+            names = [name for name in document_ids if name in view]
+            rows |= view.part.document_file.read(names) if names else {}
+        return {name: document_of(row) for name, row in rows.items()}
 
     def ids_after(self, after: str, limit: int) -> list[str]:
         """The next `limit` documents that can be found, by ascending id."""
@@ -148,7 +148,7 @@ class Searcher:
         if not explain:
             return hits
         shares = self.retriever.explain_all(text, query, names)
-        return [replace(hit, tokens=tuple(own)) for hit, own in zip(hits, shares, strict=True)]
+        return [replace(hit, tokens=tuple(tokens)) for hit, tokens in zip(hits, shares, strict=True)]
 
     def _hit(self, rank: int, score: float, document: Document, text: str, query: Any) -> Hit:
         """query: the encoded `text`, which the best passage is found and the snippet is cut by."""
@@ -181,8 +181,8 @@ class Searcher:
     def _place(self, text: str, best: int, passages: int) -> Place:
         """Where the best of a document's passages stands; all of the text where it was not cut, or nobody knows how."""
         rules = self.generation.manifest["text"] and self.generation.text
-        found = rules.places(text) if rules and passages > 1 else []
-        return found[best] if len(found) == passages else Place(0, len(text))
+        places = rules.places(text) if rules and passages > 1 else []
+        return places[best] if len(places) == passages else Place(0, len(text))
 
 
 def _open(live: Path, retriever: str, loaded: Mapping[int, Part]) -> Searcher:

@@ -39,21 +39,21 @@ def snippet(text: str, query: str, width: int = 32, language: str | None = AUTO)
     >>> snippet("A preface. Sort a list. It is stable. So much for lists.", "stable sort", width=8)
     'Sort a list. It is stable.'
     """
-    found = spans(text)
-    starts = [start for start, _ in found]
+    places = spans(text)
+    starts = [start for start, _ in places]
     met = sorted((bisect_right(starts, start) - 1, term) for start, _, term in _met(text, query, language))
     lead = width // 8
     first = _best_start(met, width - lead)
     last = max((place for place, _ in met if place < first + width - lead), default=first)
-    borders = _borders(text, found)
+    borders = _borders(text, places)
     start = max(border for border in borders if border <= first)
     if last - start >= width:
-        start = max(0, min(first - lead, len(found) - width))
-    stop = min(start + width, len(found))
+        start = max(0, min(first - lead, len(places) - width))
+    stop = min(start + width, len(places))
     stop = max((border for border in borders if max(last, start + width // 2) < border <= stop), default=stop)
-    if stop == len(found):
+    if stop == len(places):
         start = min((border for border in borders if stop - width <= border < start), default=start)
-    shown = slices(text, found, start, stop)
+    shown = slices(text, places, start, stop)
     return "... " * (start not in borders) + shown + " ..." * (stop not in borders)
 
 
@@ -78,11 +78,11 @@ def _met(text: str, query: str, language: str | None) -> Iterator[tuple[int, int
     return ((start, end, term) for start, end, forms in terms.places(text) for term in query_terms.intersection(forms))
 
 
-def _borders(text: str, found: list[tuple[int, int]]) -> list[int]:
+def _borders(text: str, places: list[tuple[int, int]]) -> list[int]:
     """The numbers of the words that sentences begin with, and that of all words."""
-    starts = [start for start, _ in found]
+    starts = [start for start, _ in places]
     ends = (match.end() for match in SENTENCE_END.finditer(text))
-    return sorted({0, len(found), *(bisect_left(starts, end) for end in ends)})
+    return sorted({0, len(places), *(bisect_left(starts, end) for end in ends)})
 
 
 def _best_start(places: list[tuple[int, str]], width: int) -> int:
@@ -91,8 +91,8 @@ def _best_start(places: list[tuple[int, str]], width: int) -> int:
     best, best_weight = 0, 0.0
     for i, (start, _) in enumerate(places):
         end = bisect_left(places, (start + width,), lo=i)
-        seen = {term for _, term in places[i:end]}
-        weight = sum(1 / count[term] for term in sorted(seen))
+        terms = {term for _, term in places[i:end]}
+        weight = sum(1 / count[term] for term in sorted(terms))
         if weight > best_weight:
             best, best_weight = start, weight
     return best

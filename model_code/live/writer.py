@@ -75,7 +75,7 @@ class NetChanges:
                 net.puts.append(change)
             if owner is not None and status != "unchanged":
                 gone[owner.part.number].add(key)
-        return replace(net, removed={number: frozenset(own) for number, own in gone.items()})
+        return replace(net, removed={number: frozenset(keys) for number, keys in gone.items()})
 
 
 def steps(changes: Iterable[Change], views: Sequence[PartView]) -> list[Change]:
@@ -83,7 +83,7 @@ def steps(changes: Iterable[Change], views: Sequence[PartView]) -> list[Change]:
 
     Unlike the net effect they hold what later ones undo or overwrite: vectors that were found in between depend on it.
     """
-    found: list[Change] = []
+    effective: list[Change] = []
     contents: dict[str, str | None] = {}
     for change in changes:
         document_id, after = change.document_id, change.content_hash
@@ -91,9 +91,9 @@ def steps(changes: Iterable[Change], views: Sequence[PartView]) -> list[Change]:
             owner = _owner(views, document_id)
             contents[document_id] = None if owner is None else owner.part.content_hashes[document_id]
         if contents[document_id] != after:
-            found.append(change)
+            effective.append(change)
         contents[document_id] = after
-    return found
+    return effective
 
 
 def _owner(views: Sequence[PartView], document_id: str) -> PartView | None:
@@ -128,7 +128,7 @@ WriteSegment = Callable[[Path, Base, Sequence[Document], TextRules], Part]
 
 
 class Draft:
-    """What the next generation will search: `base`, the `segments` that it shares, oldest first, and `own`, if any."""
+    """What the next generation will search: `base`, shared `segments`, oldest first, and `fresh`, a new one, if any."""
 
     def __init__(self, folder: Path, searcher: Searcher, removed: Removed) -> None:
         """folder: empty, for what is added; removed: all that each part has lost. Segments with nothing left go."""
@@ -136,30 +136,30 @@ class Draft:
         self.folder, self.current, self.before = folder, searcher.generation, searcher.views
         self.root: Base = searcher.base
         self.base, self.segments = views[0], [view for view in views[1:] if view.documents]
-        self.own: PartView | None = None
+        self.fresh: PartView | None = None
 
     def add(self, puts: Sequence[Document], write: WriteSegment, most: int) -> None:
         """Write a segment of new documents; where there would be more than `most`, merge it with the newest others."""
         merged = crowded([*(view.documents for view in self.segments), len(puts)], most)
         target = self.folder / FRESH if merged else self.folder
-        self.own = PartView(write(target, self.root, puts, self.current.text))
+        self.fresh = PartView(write(target, self.root, puts, self.current.text))
         if merged:
             self.merge(merged - 1)
             shutil.rmtree(target)
 
     def merge(self, newest: int) -> None:
-        """Write one segment of the `newest` shared ones and of the own one; of nothing at all, none."""
-        kept, merged = self.segments[: len(self.segments) - newest], self.segments[len(self.segments) - newest :]
-        merged += [] if self.own is None else [self.own]
-        self.segments, self.own = kept, None
+        """Write one segment of the `newest` shared ones and of the fresh one; of nothing at all, none."""
+        shared, merged = self.segments[: len(self.segments) - newest], self.segments[len(self.segments) - newest :]
+        merged += [] if self.fresh is None else [self.fresh]
+        self.segments, self.fresh = shared, None
         if merged:
             merge_segments(self.folder, merged)
-            self.own = PartView(open_segment(self.root, self.folder))
+            self.fresh = PartView(open_segment(self.root, self.folder))
 
     def facts(self, number: int) -> dict[str, Any]:
         """What the manifest of generation `number` says of parts and counts; writes `removed.json` if that is new."""
         shared = [self.base, *self.segments]
-        views = shared + ([] if self.own is None else [self.own])
+        views = shared + ([] if self.fresh is None else [self.fresh])
         before = {view.part.number: view.removed for view in self.before}
         removed = {view.part.number: view.removed for view in shared if view.removed}
         lists = self.current.removed if removed else None  # whose `removed.json` holds; it may name other parts too
@@ -169,7 +169,7 @@ class Draft:
         return {
             "base": self.current.base,
             "build": self.current.build,
-            "segments": [view.part.number for view in self.segments] + ([] if self.own is None else [number]),
+            "segments": [view.part.number for view in self.segments] + ([] if self.fresh is None else [number]),
             "removed": lists,
             "fingerprint": self.current.fingerprint,
             "text": self.current.manifest["text"],
@@ -202,8 +202,8 @@ class LiveWriter:
         """The generation that changes are made to, loaded; parts that were loaded before, or elsewhere, are shared."""
         generation = self.opened or self.collection.current()
         if self._searcher is None or self._searcher.generation != generation:
-            own = {} if self._searcher is None else self._searcher.parts
-            self._searcher = Searcher(self.collection.live, generation, own | self.loaded())
+            parts = {} if self._searcher is None else self._searcher.parts
+            self._searcher = Searcher(self.collection.live, generation, parts | self.loaded())
         return self._searcher
 
     def apply(
@@ -225,7 +225,7 @@ class LiveWriter:
         current = searcher.generation
         with Intact(current):
             net = NetChanges.of(changes, searcher.views, anew)
-            ids = {status: tuple(own) for status, own in net.ids.items()}
+            ids = {status: tuple(keys) for status, keys in net.ids.items()}
             applied = Applied(current, **ids, before=current.manifest["documents"])
             if not (applied.added or applied.updated or applied.deleted) and standing == current.standing:
                 return applied
@@ -288,9 +288,9 @@ class LiveWriter:
             self.collection.seal(folder, facts, standing, parent=made_of)
             generation = self.collection.keep(folder, number)
         loaded = searcher.parts
-        if draft.own is not None:
-            draft.own.part.follow(generation.folder)
-            loaded[number] = draft.own.part
+        if draft.fresh is not None:
+            draft.fresh.part.follow(generation.folder)
+            loaded[number] = draft.fresh.part
         return Searcher(self.collection.live, generation, loaded)
 
 
@@ -311,23 +311,23 @@ def everything_is_found(searcher: Searcher, applied: Applied, sample: int = SAMP
     that search by words are asked for the document alone. FreshetError names the first that fails.
     """
     changed = [*applied.added, *applied.updated]
-    owners = {one: [view for view in searcher.views if one in view] for one in (*applied.deleted, *changed)}
-    _refuse([one for one in applied.deleted if owners[one]], "deleted, but still there")
-    _refuse([one for one in changed if not owners[one]], "added, but in no part")
-    _refuse([one for one in changed if len(owners[one]) > 1], "in two parts")
-    found, more = sum(view.documents for view in searcher.views), len(applied.added) - len(applied.deleted)
-    if found != applied.before + more:
-        raise FreshetError(f"{REFUSED}: it holds {found:,} documents in place of {applied.before:,} and {more:+,}")
+    owners = {key: [view for view in searcher.views if key in view] for key in (*applied.deleted, *changed)}
+    _refuse([key for key in applied.deleted if owners[key]], "deleted, but still there")
+    _refuse([key for key in changed if not owners[key]], "added, but in no part")
+    _refuse([key for key in changed if len(owners[key]) > 1], "in two parts")
+    total, more = sum(view.documents for view in searcher.views), len(applied.added) - len(applied.deleted)
+    if total != applied.before + more:
+        raise FreshetError(f"{REFUSED}: it holds {total:,} documents in place of {applied.before:,} and {more:+,}")
     if searcher.base.retriever.dense is None:
         _by_words(searcher, changed)
         return
     older = _sample(searcher.views, {*changed}, sample, [seed, applied.generation.number])
-    missed = _missed(searcher, {one: owners[one][0] for one in changed} | older)
-    _refuse([one for one in missed if one not in older], "not found by its own vector")
+    missed = _lost_documents(searcher, {key: owners[key][0] for key in changed} | older)
+    _refuse([key for key in missed if key not in older], "not found by its own vector")
     _refuse(missed, "older, and no longer found by its own vector")
 
 
-def _missed(searcher: Searcher, owners: Mapping[str, PartView]) -> list[str]:
+def _lost_documents(searcher: Searcher, owners: Mapping[str, PartView]) -> list[str]:
     """Those documents that their own vector does not find before what is new; FreshetError for vectors that are no
     numbers. owners: the part that has each document.
     """
@@ -335,12 +335,12 @@ def _missed(searcher: Searcher, owners: Mapping[str, PartView]) -> list[str]:
     if not owners or not new:
         return []
     vectors = own_vectors(owners)
-    _refuse([one for one, vector in vectors.items() if not np.isfinite(vector).all()], "not finite")
-    _refuse([one for one, vector in vectors.items() if owners[one] in new and not vector.any()], "of an empty vector")
+    _refuse([key for key, vector in vectors.items() if not np.isfinite(vector).all()], "not finite")
+    _refuse([key for key, vector in vectors.items() if owners[key] in new and not vector.any()], "of an empty vector")
     rankings = new[0].part.dense.search_encoded(np.stack(list(vectors.values())), 1)
     return [
-        one for (one, vector), ranking in zip(vectors.items(), rankings, strict=True)
-        if not _is_found(searcher, one, vector, ranking, owners[one], alone=owners[one] not in new)
+        key for (key, vector), ranking in zip(vectors.items(), rankings, strict=True)
+        if not _is_found(searcher, key, vector, ranking, owners[key], alone=owners[key] not in new)
     ]  # fmt: skip
 
 
@@ -349,12 +349,12 @@ def own_vectors(owners: Mapping[str, PartView]) -> dict[str, np.ndarray]:
     vectors: dict[str, np.ndarray] = {}
     for view in dict.fromkeys(owners.values()):
         index = view.part.dense.index
-        ids, rows = index.ids.document_ids, index.ids.rows_of([one for one, owner in owners.items() if owner is view])
+        ids, rows = index.ids.document_ids, index.ids.rows_of([key for key, owner in owners.items() if owner is view])
         vectors |= {ids[row]: index.vectors[row] for row in reversed(rows.tolist())}  # so that its first one stays
-    return {one: vectors[one] for one in owners}
+    return {key: vectors[key] for key in owners}
 
 
-def _is_found(searcher: Searcher, one: str, query: np.ndarray, ranking: Ranking, owner: PartView, alone: bool) -> bool:
+def _is_found(searcher: Searcher, key: str, query: np.ndarray, ranking: Ranking, owner: PartView, alone: bool) -> bool:
     """Whether the document leads the ranking of its own vector, or what does may well lead: by an equal score, or by a
     longer vector, as |q| |d| bounds the inner product of a query with a document (Cauchy and Schwarz).
 
@@ -363,25 +363,25 @@ def _is_found(searcher: Searcher, one: str, query: np.ndarray, ranking: Ranking,
 
     alone: the document's own part was not searched, so that it only has its score. An approximate index may miss any.
     """
-    if not ranking or ranking[0][0] == one:
+    if not ranking or ranking[0][0] == key:
         return bool(ranking) or alone
     winner, best = ranking[0]
     square = float(query.astype(np.float64) @ query)  # its own score, but for rounding
     if alone and best < square - CLEARLY * abs(square):
         return True
-    own = float(owner.part.dense.scores_encoded(query[None], [[one]])[0][0])
-    if own > best:
+    score = float(owner.part.dense.scores_encoded(query[None], [[key]])[0][0])
+    if score > best:
         return alone or owner.part.dense.index.approximate is not None
     index = searcher.view_of(winner).part.dense.index
     longest = max(float(np.linalg.norm(index.vectors[row])) for row in index.ids.rows_of([winner]))
-    return best - own <= ROUNDING * abs(best) or longest > float(np.linalg.norm(query)) * (1 + ROUNDING)
+    return best - score <= ROUNDING * abs(best) or longest > float(np.linalg.norm(query)) * (1 + ROUNDING)
 
 
 def _by_words(searcher: Searcher, changed: Sequence[str]) -> None:
-    for one in changed:
-        query: Any = searcher.retriever.encode_queries([one])
-        score = searcher.retriever.scores_encoded(query, [[one]])[0][0]
-        _refuse([] if np.isfinite(score) else [one], "without a score")
+    for key in changed:
+        query: Any = searcher.retriever.encode_queries([key])
+        score = searcher.retriever.scores_encoded(query, [[key]])[0][0]
+        _refuse([] if np.isfinite(score) else [key], "without a score")
 
 
 def _sample(views: Sequence[PartView], but: set[str], number: int, seed: list[int]) -> dict[str, PartView]:
@@ -390,13 +390,13 @@ def _sample(views: Sequence[PartView], but: set[str], number: int, seed: list[in
     sizes, drawn = np.cumsum([len(ids) for ids in rows]), {}
     for row in np.random.default_rng(seed).integers(0, sizes[-1], number).tolist():
         part = int(np.searchsorted(sizes, row, side="right"))
-        one = rows[part][row - sizes[part]]
-        if one not in views[part].removed and one not in but:
-            drawn[one] = views[part]
+        key = rows[part][row - sizes[part]]
+        if key not in views[part].removed and key not in but:
+            drawn[key] = views[part]
     return dict(sorted(drawn.items()))
 
 
-def _refuse(document_ids: Sequence[str], what: str) -> None:
+def _refuse(document_ids: Sequence[str], fault: str) -> None:
     if document_ids:
         more = f" ({len(document_ids)} such in all)" if len(document_ids) > 1 else ""
-        raise FreshetError(f"{REFUSED}: document {document_ids[0]!r} is {what}{more}")
+        raise FreshetError(f"{REFUSED}: document {document_ids[0]!r} is {fault}{more}")

@@ -24,7 +24,7 @@ from model_code.documents import STATUSES, Change, Remove, status_of
 from model_code.errors import FreshetError
 from model_code.ledger.events import ANOTHER, EventKind, Feedback, Receipt, Rejection, Standing
 from model_code.live.collection import CURRENT, Collection, default_retriever, retrievers
-from model_code.live.generation import Generation, document_of, held
+from model_code.live.generation import Generation, document_of, document_rows
 from orchestration.live.rows import CleanRows, RawRow, clean
 from orchestration.project import Project, file_lock, sqlite_url
 
@@ -127,7 +127,7 @@ class LiveCollection:
         last = {} if ledger is None else ledger.latest(wanted)
         added = {id_ for id_, event in last.items() if removed_too or event.kind == EventKind.PUT}
         silent = wanted - last.keys()
-        return added | (held(self.generation, silent, ()).keys() if silent else set())
+        return added | (document_rows(self.generation, silent, ()).keys() if silent else set())
 
     def apply(self, limit: int | None = None) -> Applied | None:
         """Make the oldest pending events (at least `limit`) a new generation; None if there are none.
@@ -323,9 +323,9 @@ def _lost(generation: Generation, reason: str) -> str:
     )
 
 
-def contents(generation: Generation, document_ids: Ids[str]) -> Contents:
+def contents(generation: Generation, ids: Ids[str]) -> Contents:
     """Those of some documents that a generation holds, as the log takes them: content hash and document."""
-    return {id_: (row["content_hash"], document_of(row)) for id_, row in held(generation, document_ids).items()}
+    return {id_: (row["content_hash"], document_of(row)) for id_, row in document_rows(generation, ids).items()}
 
 
 def _migrate(project: Project, database: Database) -> None:
@@ -381,7 +381,7 @@ def subscribers(project: Project) -> list[str]:
 def forecast(generation: Generation, changes: Iterable[Change]) -> dict[str, list[str]]:
     """What making `changes` searchable would come to: ids by status, of which the last change of a document decides."""
     last = {change.document_id: change for change in changes}
-    before = held(generation, last, ("content_hash",))
+    before = document_rows(generation, last, ("content_hash",))
     ids: dict[str, list[str]] = {status: [] for status in STATUSES}
     for id_, change in sorted(last.items()):
         ids[status_of(change, before[id_]["content_hash"] if id_ in before else None)].append(id_)

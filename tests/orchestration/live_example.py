@@ -22,7 +22,7 @@ from model_code.live.generation import (
     write_rows,
 )
 from model_code.live.writer import Applied
-from orchestration.live.collection import LiveCollection, held, open_ledger
+from orchestration.live.collection import LiveCollection, document_rows, open_ledger
 from orchestration.project import Project
 
 NOWHERE = Standing()
@@ -67,7 +67,7 @@ def collection_of(project: Project, retriever: str = "hce") -> LiveCollection:
 
 def texts(project: Project, asked: Iterable[str], retriever: str = "hce") -> dict[str, str]:
     """What the current generation holds of the documents asked for: id -> text."""
-    found = held(Collection(project.live, retriever).current(), asked)
+    found = document_rows(Collection(project.live, retriever).current(), asked)
     return {one: row["text"] for one, row in sorted(found.items())}
 
 
@@ -83,7 +83,7 @@ class StandInWriter:
     ) -> Applied:
         before = self.opened or self.collection.current()
         last = {change.document_id: change for change in changes}
-        there, statuses, rows = held(before, last), {}, []
+        there, statuses, rows = document_rows(before, last), {}, []
         for one, change in sorted(last.items()):
             row = there.get(one)
             if isinstance(change, Document):

@@ -59,7 +59,7 @@ def test_what_is_read_stays_with_all_that_it_needs(live: Path) -> None:
     writer.compact()
     writer.apply([Remove("d04")], up_to(4), {})
     assert writer.collect_garbage(keep=1) == ()
-    assert reader.generation.whole
+    assert reader.generation.complete
     del reader
     assert writer.collect_garbage(keep=1) == (1, 2, 3)
 

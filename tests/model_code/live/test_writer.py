@@ -272,7 +272,7 @@ def test_a_generation_of_which_only_the_shared_folder_stays_is_no_place_to_go_ba
     ):
         writer.apply([change], up_to(event + 1), {})
     assert writer.collect_garbage(keep=1) == (2,)
-    assert {one.number: one.whole for one in Collection(live, "r").generations()} == {
+    assert {one.number: one.complete for one in Collection(live, "r").generations()} == {
         0: True, 1: True, 3: False, 4: True
     }  # fmt: skip
     with pytest.raises(FreshetError, match="generation 3 of 'r' needs .*000002, which is gone"):

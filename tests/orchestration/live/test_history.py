@@ -185,7 +185,7 @@ class History:
     def numbers(self, collection: LiveCollection) -> list[int]:
         """The newest generations that one may go back to; none that a process left which died before the switch."""
         current, every = collection.generation.number, collection.collection.generations()
-        whole = [each.number for each in every if each.whole and each.number <= current]
+        whole = [each.number for each in every if each.complete and each.number <= current]
         if collection.retriever != self.default:
             return whole[-4:]
         return [number for number in whole if (self.default, number) in self.held][-4:]
