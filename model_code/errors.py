@@ -14,11 +14,10 @@ class SettingsError(FreshetError):
 
 
 class Damaged(FreshetError):
-    """A file was cut off, changed or lost: `what` says which, and the message ends with what mends it."""
+    """A file was cut off, changed or lost: `damage` says which, and the message ends with what mends it."""
 
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(f"{what}; {remedy}")
-        self.what = what
+    def __init__(self, damage: str, remedy: str) -> None:
+        super().__init__(f"{damage}; {remedy}")
 
 
 class FingerprintMismatch(FreshetError):

@@ -177,19 +177,19 @@ def read_manifest(folder: Path, format_version: int, *older: int, remedy: str = 
     except (ValueError, KeyError, TypeError):
         raise Damaged(f"{path} is torn", remedy) from None
     if manifest.get("format") not in (format_version, *older):
-        found = manifest.get("format")
-        remedy = "update Freshet" if isinstance(found, int) and found > format_version else "build it again"
-        raise FreshetError(f"{folder} has format {found}, but this version reads {format_version}; {remedy}")
+        stated = manifest.get("format")
+        remedy = "update Freshet" if isinstance(stated, int) and stated > format_version else "build it again"
+        raise FreshetError(f"{folder} has format {stated}, but this version reads {format_version}; {remedy}")
     return manifest
 
 
 def verify(folder: Path, manifest: dict[str, Any], remedy: str = BUILD) -> None:
     """Compare the folder's files with the manifest's checksums; Damaged names the first that differs."""
-    found, stated = _checksums(folder), manifest["checksums"]
-    for name in sorted(found.keys() | stated.keys()):
-        if found.get(name) != stated.get(name):
-            what = "is missing" if name not in found else "was added" if name not in stated else "was changed"
-            raise Damaged(f"{folder / name} {what} since {MANIFEST} was written", remedy)
+    actual, stated = _checksums(folder), manifest["checksums"]
+    for name in sorted(actual.keys() | stated.keys()):
+        if actual.get(name) != stated.get(name):
+            change = "is missing" if name not in actual else "was added" if name not in stated else "was changed"
+            raise Damaged(f"{folder / name} {change} since {MANIFEST} was written", remedy)
 
 
 def verify_file(folder: Path, manifest: dict[str, Any], name: str, remedy: str = BUILD) -> None:
@@ -202,5 +202,5 @@ def verify_file(folder: Path, manifest: dict[str, Any], name: str, remedy: str =
 def _checksums(folder: Path, but: Iterable[str] = ()) -> dict[str, str]:
     """Of each file below `folder` by its name there, but for the manifest and some others."""
     start = len(f"{folder}/")
-    found = {f"{place}/{name}"[start:] for place, _, names in os.walk(folder) for name in names}
-    return {name: hash_path(folder / name) for name in found - {MANIFEST, *but}}
+    files = {f"{place}/{name}"[start:] for place, _, names in os.walk(folder) for name in names}
+    return {name: hash_path(folder / name) for name in files - {MANIFEST, *but}}

@@ -118,7 +118,8 @@ class Retriever(ABC, Generic[Queries]):
     def rerank_encoded(self, queries: Queries, candidates: Sequence[Collection[str]]) -> list[Ranking]:
         """Each query's `candidates`, all of them, scored and sorted as by `find`; equal scores go by ascending id."""
         names = list(map(sorted, map(set, candidates)))
-        return [ranked(*own) for own in zip(names, self.scores_encoded(queries, names), strict=True)]
+        scores = self.scores_encoded(queries, names)
+        return [ranked(*pair) for pair in zip(names, scores, strict=True)]
 
     def find(self, queries: Queries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
         """`search` for encoded queries."""

@@ -178,11 +178,11 @@ def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
         raise SettingsError(_message(error, cls, where)) from None
 
 
-def reject_unknown(mapping: Mapping[str, Any], known: list[str], where: str) -> None:
-    """Raise `SettingsError` for the first key of `mapping` that is not `known`, with the nearest known one."""
+def reject_unknown(mapping: Mapping[str, Any], names: list[str], where: str) -> None:
+    """Raise `SettingsError` for the first key of `mapping` that is none of `names`, with the nearest of them."""
     for key in mapping:
-        if key not in known:
-            raise SettingsError(_unknown(key, known, where))
+        if key not in names:
+            raise SettingsError(_unknown(key, names, where))
 
 
 @dataclass(frozen=True)
@@ -270,14 +270,14 @@ def _told(text: str) -> PydanticCustomError:
     return PydanticCustomError("told", "{text}", {"text": text})
 
 
-def _unknown(key: Any, known: list[str], where: str) -> str:
+def _unknown(key: Any, names: list[str], where: str) -> str:
     path = _joined(where, str(key))
     for removed, instead in REMOVED.items():
         if re.fullmatch(removed, path):
             return f"{path} is no longer a setting: {instead}; delete the key"
-    near = difflib.get_close_matches(str(key), known, n=1)
+    near = difflib.get_close_matches(str(key), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
-    return f"{path} is not a setting{hint} Known: {', '.join(known)}"
+    return f"{path} is not a setting{hint} Known: {', '.join(names)}"
 
 
 def _joined(where: str, *keys: Any) -> str:

@@ -285,17 +285,17 @@ class LexicalEncoder(TextModel):
         """The tokenizer without truncation, as one of its own: `token_ids` sets it, maybe in another thread."""
         return Tokenizer.from_str(tokenizer_rules(self.tokenizer))
 
-    def sparse(self, features: Features, k: int, own: bool = False) -> tuple[Tensor, Tensor]:
+    def sparse(self, features: Features, k: int, bag_first: bool = False) -> tuple[Tensor, Tensor]:
         """The k largest weights of each text: entries (B, k) int64 ascending, and weights (B, k) with gradient.
 
         Which entries they are is found without gradient; only their logits are then computed with it. So the gradient
         is that of the dense path, and no (B, T, V) tensor is kept.
-        own: the text's own tokens come before all others, however light, so that they always learn.
+        bag_first: the text's own tokens come before all others, however light, so that they always learn.
         """
         tokens, mask = self._features(features)
         with torch.no_grad():
             logits = best_logits(tokens, mask, self.decoder, self.bias)
-            first = features["input_ids"].to(self.device) if own else None
+            first = features["input_ids"].to(self.device) if bag_first else None
             chosen = largest(logits, self.blocked, min(k, self.open_entries), first)
         return chosen, elu1p(chosen_logits(tokens, mask, self.decoder, self.bias, chosen))
 
@@ -304,7 +304,7 @@ class LexicalEncoder(TextModel):
         tokens, mask = self._features(features)
         return elu1p(chosen_logits(tokens, mask, self.decoder, self.bias, entries))
 
-    def own(self, features: Features) -> Tensor:
+    def binary_bags(self, features: Features) -> Tensor:
         """T(x): 1 at the tokens of each text that may carry weight, 0 elsewhere: (B, V) float32."""
         ids = features["input_ids"].to(self.device)
         rows = torch.zeros(len(ids), self.vocabulary_size, device=self.device).scatter(1, ids, 1.0)
@@ -337,13 +337,13 @@ class LexicalEncoder(TextModel):
         """E(q) at the tokens of the query itself, and nowhere else: learned term weights without expansion."""
         blocked = self.blocked.cpu().numpy()
 
-        def own(features: Features, ids: list[list[int]]) -> list[Sparse]:
+        def encode_bags(features: Features, ids: list[list[int]]) -> list[Sparse]:
             bags = [own_tokens(row, blocked) for row in ids]
             entries = pad(bags, 0)["input_ids"].to(self.device)
             weights = self.at(features, entries).cpu().numpy()
             return [(bag, row[: len(bag)]) for bag, row in zip(bags, weights, strict=True)]
 
-        return self._encode(texts, own, silent, even=True)
+        return self._encode(texts, encode_bags, silent, even=True)
 
     def _encode(
         self,

@@ -224,9 +224,9 @@ class SemiParametricObjective(nn.Module):
     def _views(self, texts: Buckets) -> Views:
         """E(x) with `top_k` entries, and T(x), of the texts in their order."""
         size = self.encoder.vocabulary_size
-        tokens = torch.cat([self.encoder.own(part) for part in texts.parts])[texts.rows]
-        found = (self.encoder.sparse(part, self.top_k, own=True) for part in texts.parts)
-        rows = [weights.new_zeros(len(weights), size).scatter(1, entries, weights) for entries, weights in found]
+        tokens = torch.cat([self.encoder.binary_bags(part) for part in texts.parts])[texts.rows]
+        encoded = (self.encoder.sparse(part, self.top_k, bag_first=True) for part in texts.parts)
+        rows = [weights.new_zeros(len(weights), size).scatter(1, entries, weights) for entries, weights in encoded]
         return Views(torch.cat(rows)[texts.rows], tokens)
 
 

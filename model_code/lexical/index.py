@@ -138,7 +138,7 @@ class PassagesOnTheFly:
 
     def __init__(self, texts: Sequence[str], ids: IdMap, encoder: LexicalEncoder) -> None:
         self.texts, self.ids, self.encoder = texts, ids, encoder
-        self._known: dict[int, Sparse] = {}
+        self._cache: dict[int, Sparse] = {}
 
     def rank(self, queries: Sequence[Sparse], candidates: Sequence[Collection[str]]) -> list[Ranking]:
         """For each query all of its candidate documents, best first."""
@@ -159,12 +159,12 @@ class PassagesOnTheFly:
         return EmbeddingIndex.build(self._embeddings(rows), names, self.encoder.vocabulary_size)
 
     def _embeddings(self, rows: Sequence[int]) -> list[Sparse]:
-        if len(self._known) > CACHE:
-            self._known = {}
-        known = self._known  # another thread may begin anew meanwhile
-        missing = [row for row in rows if row not in known]
-        known.update(zip(missing, self.encoder.encode([self.texts[row] for row in missing]), strict=True))
-        return [known[row] for row in rows]
+        if len(self._cache) > CACHE:
+            self._cache = {}
+        embeddings = self._cache  # another thread may begin anew meanwhile
+        missing = [row for row in rows if row not in embeddings]
+        embeddings.update(zip(missing, self.encoder.encode([self.texts[row] for row in missing]), strict=True))
+        return [embeddings[row] for row in rows]
 
     def save(self, folder: Path) -> None:
         """Write the texts and the document of each."""
@@ -297,11 +297,11 @@ class LexicalSearch(Retriever[list[Sparse]]):
 
         Those that read the whole encoding of the same texts share it, for as long as somebody holds one of them.
         """
-        whole = cache(self.encoder.encode_queries)
+        encode = cache(self.encoder.encode_queries)
 
-        def search(other: Self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
-            queries = other.encode_queries(texts) if other.main in ("alpha", "beta_own") else whole(tuple(texts))
-            return other.find(queries, k, allowed)
+        def search(index: Self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+            queries = index.encode_queries(texts) if index.main in ("alpha", "beta_own") else encode(tuple(texts))
+            return index.find(queries, k, allowed)
 
         return {name: partial(search, self.by(name)) for name in self.names if name != self.main}
 
@@ -338,8 +338,9 @@ def encode_resumably(
 ) -> list[Sparse]:
     """`encoder.encode(texts)`, shard by shard, each kept in `folder` once it is done: resumed or not, equal bytes."""
 
-    def arrays(found: Sequence[Sparse]) -> Arrays:
-        return {name: np.stack(part) for name, part in zip(("ids", "weights"), zip(*found, strict=True), strict=True)}
+    def arrays(embeddings: Sequence[Sparse]) -> Arrays:
+        ids, weights = zip(*embeddings, strict=True)
+        return {"ids": np.stack(ids), "weights": np.stack(weights)}
 
     shards = keep_shards(encoder, texts, folder, arrays, progress)
     return [embedding for shard in shards for embedding in zip(shard["ids"], shard["weights"], strict=True)]

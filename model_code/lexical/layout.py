@@ -61,18 +61,18 @@ def start_encoder(
     head = "mlm" if masked else "closed_form"
     config = LexicalConfig(head, SCALE, False, settings.index_top_k, settings.query_top_k)
     device, limit = pick_device(encoder.device), encoder.max_tokens
-    rest = (load_tokenizer(layout.transformer), config, limit, encoder.precision)
+    options = (load_tokenizer(layout.transformer), config, limit, encoder.precision)
     if masked:
-        return _on_masked_model(load_masked_model(layout.transformer, limit), *rest).to(device).eval()
-    return _start_closed_form(load_transformer(layout.transformer, limit).to(device).eval(), texts, seed, *rest)
+        return _on_masked_model(load_masked_model(layout.transformer, limit), *options).to(device).eval()
+    return _start_closed_form(load_transformer(layout.transformer, limit).to(device).eval(), texts, seed, *options)
 
 
 def _start_closed_form(
-    backbone: Any, texts: Sequence[str], seed: int, tokenizer: Any, config: LexicalConfig, *rest: Any
+    backbone: Any, texts: Sequence[str], seed: int, tokenizer: Any, config: LexicalConfig, *options: Any
 ) -> LexicalEncoder:
     """Solve for the head: W on `HEAD_PASSAGES` of `texts`, idf on all of them. On the backbone's device.
 
-    rest: what else a `LexicalEncoder` takes.
+    options: what else a `LexicalEncoder` takes.
     FreshetError if word embeddings and hidden states differ in width, or no text holds a token that may carry weight.
     """
     embeddings = backbone.get_input_embeddings().weight.detach()
@@ -84,7 +84,7 @@ def _start_closed_form(
     body = ClosedFormBody(backbone, ClosedFormHead(embeddings.shape[1], config.scale))
     blank = nn.Parameter(torch.zeros(len(embeddings)))
     rows = nn.Parameter(torch.zeros_like(embeddings), requires_grad=False)
-    encoder = LexicalEncoder(body, rows, blank, tokenizer, config, *rest).to(embeddings.device)
+    encoder = LexicalEncoder(body, rows, blank, tokenizer, config, *options).to(embeddings.device)
     bags = encoder.bags(texts)
     if not sum(map(len, bags)):
         raise FreshetError("no passage holds a token of the encoder's vocabulary, so there is nothing to start from")
@@ -142,26 +142,27 @@ def load_encoder(
     values = read_json(folder / CONFIG)
     limit = max_tokens or values["max_tokens"]
     config = LexicalConfig(**{key: value for key, value in values.items() if key != "max_tokens"})
-    weights, rest = load_file(folder / HEAD / "model.safetensors"), (load_tokenizer(folder), config, limit, precision)
+    weights, tokenizer = load_file(folder / HEAD / "model.safetensors"), load_tokenizer(folder)
+    options = tokenizer, config, limit, precision
     if config.head == "mlm":
-        encoder = _on_masked_model(load_masked_model(folder, limit), *rest)
+        encoder = _on_masked_model(load_masked_model(folder, limit), *options)
         encoder.bias.data.copy_(weights.get("bias", encoder.bias.data))
     else:
         decoder, bias = nn.Parameter(weights["decoder"], requires_grad=False), nn.Parameter(weights["bias"])
         head = ClosedFormHead(decoder.shape[1], config.scale)
         head.transform.weight.data.copy_(weights["transform"])
-        encoder = LexicalEncoder(ClosedFormBody(load_transformer(folder, limit), head), decoder, bias, *rest)
+        encoder = LexicalEncoder(ClosedFormBody(load_transformer(folder, limit), head), decoder, bias, *options)
     encoder.to(pick_device(device)).eval()
     if for_search and (kind := packing(precision, encoder.device)):
         pack(encoder.body, kind)
     return encoder
 
 
-def _on_masked_model(model: MaskedModel, *rest: Any) -> LexicalEncoder:
-    """rest: what a `LexicalEncoder` takes besides."""
+def _on_masked_model(model: MaskedModel, *options: Any) -> LexicalEncoder:
+    """options: what a `LexicalEncoder` takes besides."""
     decoder = model.decoder
     bias = decoder.bias if decoder.bias is not None else nn.Parameter(decoder.weight.new_zeros(len(decoder.weight)))
-    return LexicalEncoder(model, decoder.weight, bias, *rest)
+    return LexicalEncoder(model, decoder.weight, bias, *options)
 
 
 def _save_head(encoder: LexicalEncoder, folder: Path) -> None:
@@ -173,8 +174,8 @@ def _save_head(encoder: LexicalEncoder, folder: Path) -> None:
         weights |= {"decoder": encoder.decoder, "bias": encoder.bias, "transform": transform}
     elif encoder.body.decoder.bias is None:
         weights, facts = weights | {"bias": encoder.bias}, facts | {"biased": True}
-    kept = {name: weight.detach().cpu().contiguous() for name, weight in weights.items()}
-    save_file(kept, folder / "model.safetensors")
+    tensors = {name: weight.detach().cpu().contiguous() for name, weight in weights.items()}
+    save_file(tensors, folder / "model.safetensors")
     size, hidden = encoder.decoder.shape
     write_json(folder / "config.json", facts | {"hidden": hidden, "vocabulary": size})
 
@@ -186,6 +187,6 @@ def _write_modules(encoder: LexicalEncoder, folder: Path) -> None:
     write_json(folder / "modules.json", modules)
     transformer = {"transformer_task": task, "max_seq_length": encoder.max_tokens, "do_lower_case": False}
     write_json(folder / "sentence_bert_config.json", transformer)
-    kept = {"similarity_fn_name": "dot", "max_active_dims": encoder.config.index_top_k, "model_type": "SparseEncoder"}
-    write_json(folder / "config_sentence_transformers.json", kept)
+    config = {"similarity_fn_name": "dot", "max_active_dims": encoder.config.index_top_k, "model_type": "SparseEncoder"}
+    write_json(folder / "config_sentence_transformers.json", config)
     shutil.copyfile(Path(__file__).with_name(CODE), folder / CODE)

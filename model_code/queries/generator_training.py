@@ -81,7 +81,7 @@ class PairTokens:
         """`input_ids`, `attention_mask` (B, T) and `labels` (B, L) int64, the labels padded with `IGNORED`."""
         queries = [self._query(pair.query) for pair in pairs]
         sections = sections_of(self.tokenizer, [pair.document for pair in pairs], self.section_tokens)
-        chosen = [max(own, key=lambda s: len(set(s) & set(q))) for own, q in zip(sections, queries, strict=True)]
+        chosen = [max(group, key=lambda s: len(set(s) & set(q))) for group, q in zip(sections, queries, strict=True)]
         padded = self.tokenizer.pad({"input_ids": chosen}, return_tensors="pt")
         labels = pad_sequence([torch.tensor(query) for query in queries], batch_first=True, padding_value=IGNORED)
         return {"input_ids": padded["input_ids"], "attention_mask": padded["attention_mask"], "labels": labels}

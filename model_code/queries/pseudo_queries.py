@@ -67,12 +67,12 @@ class InverseCloze:
         ['c d e', 'f g h']
         """
         places, chance = spans(text), random.Random(seed_of(seed, self.kind, document_id))
-        longest, found = int(len(places) * self.settings.max_share), []
+        longest, cuts = int(len(places) * self.settings.max_share), []
         for _ in range(self.settings.per_document if longest >= SHORTEST else 0):
             length = min(longest, chance.randint(self.settings.min_words, self.settings.max_words))
             start = chance.randint(0, len(places) - length)
-            found.append(slices(text, places, start, start + length))
-        return found
+            cuts.append(slices(text, places, start, start + length))
+        return cuts
 
 
 def generated_queries(pseudo_queries: pd.DataFrame) -> dict[str, list[str]]:

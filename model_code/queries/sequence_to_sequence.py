@@ -147,9 +147,9 @@ class SequenceToSequence:
     def _sections(self, chunk: Mapping[str, str]) -> tuple[list[list[int]], list[UnwrittenQuery]]:
         count, sections, drafts = self.settings.per_document, list[list[int]](), list[UnwrittenQuery]()
         each = sections_of(self.tokenizer, list(chunk.values()), self.settings.section_tokens)
-        for document, own in zip(chunk, each, strict=True):
-            drafts += [UnwrittenQuery(document, j, len(sections) + j * len(own) // count) for j in range(count)]
-            sections += own
+        for document, group in zip(chunk, each, strict=True):
+            drafts += [UnwrittenQuery(document, j, len(sections) + j * len(group) // count) for j in range(count)]
+            sections += group
         return sections, drafts
 
     @torch.no_grad()

@@ -114,11 +114,11 @@ class SegmentedRetriever(Retriever[Any]):
         FreshetError if an allowed document is unknown.
         """
         if allowed is None:
-            found = [segment for segment in self.segments if segment.documents]
-            rankings = [_surviving(segment, segment.retriever.search_encoded, queries, k) for segment in found]
+            filled = [segment for segment in self.segments if segment.documents]
+            rankings = [_surviving(segment, segment.retriever.search_encoded, queries, k) for segment in filled]
             return _merged(rankings, len(queries), k)
         shares = _shares(self.segments, allowed)
-        rankings = [segment.retriever.search_encoded(queries, k, own) for segment, own in shares.items()]
+        rankings = [segment.retriever.search_encoded(queries, k, documents) for segment, documents in shares.items()]
         return _merged(rankings, len(queries), k)
 
     def scores_encoded(self, queries: Any, candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -141,9 +141,9 @@ class SegmentedRetriever(Retriever[Any]):
         def search(name: str, texts: Sequence[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
             if allowed is not None:
                 raise FreshetError(f"variant {name} searches all documents of several segments")
-            found = [segment for segment in self.segments if segment.documents]
-            own = [_surviving(segment, segment.retriever.variants()[name], texts, k) for segment in found]
-            return _merged(own, len(texts), k)
+            filled = [segment for segment in self.segments if segment.documents]
+            rankings = [_surviving(segment, segment.retriever.variants()[name], texts, k) for segment in filled]
+            return _merged(rankings, len(texts), k)
 
         return {name: partial(search, name) for name in self.first.variants()}
 
@@ -165,9 +165,9 @@ def _shares(segments: Sequence[Segment], document_ids: Collection[str]) -> dict[
     shares: dict[Segment, list[str]] = {}
     missing = set(document_ids)
     for segment in reversed(segments):
-        if own := segment.rows.among(missing) - segment.removed:
-            shares[segment] = list(own)
-            missing -= own
+        if documents := segment.rows.among(missing) - segment.removed:
+            shares[segment] = list(documents)
+            missing -= documents
     if missing:
         owner(segments, min(missing))  # which says so
     return shares
@@ -185,4 +185,4 @@ def _merged(rankings: Sequence[Sequence[Ranking]], queries: int, k: int) -> list
     """The k best of all segments' rankings, for each of the queries."""
     if len(rankings) == 1:
         return [list(ranking[:k]) for ranking in rankings[0]]
-    return [best_first(chain.from_iterable(own[i] for own in rankings), k) for i in range(queries)]
+    return [best_first(chain.from_iterable(part[i] for part in rankings), k) for i in range(queries)]

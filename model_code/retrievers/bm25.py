@@ -47,8 +47,8 @@ class Bm25Retriever(Bm25, IndexedRetriever[list[Bm25Query]]):
     @classmethod
     def joined(cls, segments: Sequence[Segment]) -> Retriever:
         """The search of all documents that can be found."""
-        own: list[tuple[Any, frozenset[str]]] = [(segment.retriever, segment.removed) for segment in segments]
-        return Bm25([(retriever.segment, removed) for retriever, removed in own], own[0][0].settings)
+        parts: list[tuple[Any, frozenset[str]]] = [(segment.retriever, segment.removed) for segment in segments]
+        return Bm25([(retriever.segment, removed) for retriever, removed in parts], parts[0][0].settings)
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """(n, D): how often each term occurs, hashed to few components with random signs."""

@@ -89,9 +89,9 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     @classmethod
     def joined(cls, segments: Sequence[Segment]) -> Retriever:
         """The search of all documents that can be found."""
-        own: list[tuple[Any, frozenset[str]]] = [(segment.retriever, segment.removed) for segment in segments]
-        index = JoinedIndex([(retriever.index, removed) for retriever, removed in own])
-        return DenseRetriever(own[0][0].encoder, index, own[0][0].fingerprint)
+        parts: list[tuple[Any, frozenset[str]]] = [(segment.retriever, segment.removed) for segment in segments]
+        index = JoinedIndex([(retriever.index, removed) for retriever, removed in parts])
+        return DenseRetriever(parts[0][0].encoder, index, parts[0][0].fingerprint)
 
     def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
         """The vectors (q, H) of query texts, and their tokens."""

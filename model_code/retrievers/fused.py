@@ -99,8 +99,8 @@ class Fusion:
 
     def fingerprint(self, parts: Mapping[str, Retriever]) -> str:
         """SHA-256 of what decides scores: the parts' own fingerprints, weights, scales and feedback."""
-        own = {name: part.fingerprint for name, part in parts.items()}
-        facts = {"parts": own, "weights": dict(self.weights), "scales": self._scales_hash}
+        fingerprints = {name: part.fingerprint for name, part in parts.items()}
+        facts = {"parts": fingerprints, "weights": dict(self.weights), "scales": self._scales_hash}
         return hash_text(canonical_json(facts | ({"feedback": self.feedback} if self.feedback else {})))
 
     @property
@@ -137,8 +137,8 @@ class FusedQueries:
     def __getitem__(self, rows: slice) -> FusedQueries:
         """Some of the queries."""
         groups = (self.parts, self.scoring, self.highest, self.scores)
-        own = ({name: queries[rows] for name, queries in group.items()} for group in groups)
-        return FusedQueries(*own, self.candidates[rows])
+        selected = ({name: queries[rows] for name, queries in group.items()} for group in groups)
+        return FusedQueries(*selected, self.candidates[rows])
 
 
 class FusedSearch(Retriever[FusedQueries]):
@@ -160,9 +160,9 @@ class FusedSearch(Retriever[FusedQueries]):
     def encode_queries(self, texts: Sequence[str]) -> FusedQueries:
         """Each text, encoded by every part; dense parts score by it as its best documents change it."""
         parts = self._encoded(texts)
-        found = {name: part.find(parts[name], self.fusion.depth) for name, part in self.parts.items()}
-        candidates, by_words = _union(found.values()), [name for name in found if name not in self.fusion.scales]
-        highest = {name: [_highest(ranking) for ranking in found[name]] for name in by_words}
+        rankings = {name: part.find(parts[name], self.fusion.depth) for name, part in self.parts.items()}
+        candidates, by_words = _union(rankings.values()), [name for name in rankings if name not in self.fusion.scales]
+        highest = {name: [_highest(ranking) for ranking in rankings[name]] for name in by_words}
         scores = {name: self.parts[name].scores_encoded(parts[name], candidates) for name in by_words}
         dense = {name: parts[name].copy() for name in self.fusion.scales}
         later = {name: [] for name in parts if name not in scores}
@@ -180,24 +180,24 @@ class FusedSearch(Retriever[FusedQueries]):
 
     def _score(self, queries: FusedQueries, i: int) -> None:
         """Append each dense part's scores of the candidates of query i, moved towards the best ones before."""
-        held = {name: self.parts[name].vectors_of(queries.candidates[i]) for name in self.fusion.scales}
+        vectors = {name: self.parts[name].vectors_of(queries.candidates[i]) for name in self.fusion.scales}
         for name in self.late:
-            queries.scores[name + LATE].append(held[name].late_scores(queries.parts[name + LATE][i : i + 1]))
+            queries.scores[name + LATE].append(vectors[name].late_scores(queries.parts[name + LATE][i : i + 1]))
         if self.fusion.feedback and queries.candidates[i]:
-            words = {name: own[i] for name, own in queries.scores.items() if name not in held}
-            dense = {name: own.scores(queries.parts[name][i]) for name, own in held.items()}
+            words = {name: scores[i] for name, scores in queries.scores.items() if name not in vectors}
+            dense = {name: candidates.scores(queries.parts[name][i]) for name, candidates in vectors.items()}
             best = (-self._sum(self._fused(queries, i, words | dense))).argsort(kind="stable")[:BEST].tolist()
-            for name, own in held.items():
-                near = [own.nearest(queries.parts[name][i], document) for document in best]
+            for name, candidates in vectors.items():
+                near = [candidates.nearest(queries.parts[name][i], document) for document in best]
                 queries.scoring[name][i] += np.float32(self.fusion.feedback) * np.mean(near, axis=0, dtype=np.float32)
-        for name, own in held.items():
-            queries.scores[name].append(own.scores(queries.scoring[name][i]))
+        for name, candidates in vectors.items():
+            queries.scores[name].append(candidates.scores(queries.scoring[name][i]))
 
     def search_encoded(self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
         """The k best of the documents that any part has among its best."""
         candidates = self.candidates(queries, k, allowed)
         scores = self.scores_encoded(queries, candidates)
-        return [ranked(documents, own, k) for documents, own in zip(candidates, scores, strict=True)]
+        return [ranked(documents, values, k) for documents, values in zip(candidates, scores, strict=True)]
 
     def candidates(self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None) -> Sequence[list[str]]:
         """For each query the documents that any part has among its best, ascending."""
@@ -214,29 +214,29 @@ class FusedSearch(Retriever[FusedQueries]):
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
     ) -> Iterator[dict[str, np.ndarray]]:
         """For each query f_p(s_p) of its candidates (n), (n,) float64 for every part p."""
-        found = queries.scores
+        scores = queries.scores
         if candidates is not queries.candidates:
-            found = {name: part.scores_encoded(queries.scoring[name], candidates) for name, part in self.parts.items()}
-            held = {name: map(self.parts[name].vectors_of, candidates) for name in self.late}
-            for name, own in held.items():
+            scores = {name: part.scores_encoded(queries.scoring[name], candidates) for name, part in self.parts.items()}
+            vectors = {name: map(self.parts[name].vectors_of, candidates) for name in self.late}
+            for name, rows in vectors.items():
                 tokens = queries.parts[name + LATE]
-                found[name + LATE] = [one.late_scores(tokens[i : i + 1]) for i, one in enumerate(own)]
+                scores[name + LATE] = [candidate.late_scores(tokens[i : i + 1]) for i, candidate in enumerate(rows)]
         for i in range(len(candidates)):
-            yield self._fused(queries, i, {name: scores[i] for name, scores in found.items()})
+            yield self._fused(queries, i, {name: values[i] for name, values in scores.items()})
 
     def _fused(self, queries: FusedQueries, i: int, scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """f_p of each part's scores (n,) for query i, float64."""
         fused = {}
         for name in self.fusion.weights:
-            own = scores[name].astype(np.float64)
+            raw = scores[name].astype(np.float64)
             if scale := self.fusion.scales.get(name):
-                fused[name] = scale.standardised(queries.scoring[name][i], own)
+                fused[name] = scale.standardised(queries.scoring[name][i], raw)
             else:
-                fused[name] = TIMES * own if name.endswith(LATE) else own / queries.highest[name][i]
+                fused[name] = TIMES * raw if name.endswith(LATE) else raw / queries.highest[name][i]
         return fused
 
     def _sum(self, fused: Mapping[str, np.ndarray]) -> np.ndarray:
-        return sum(self.fusion.weights[name] * own for name, own in fused.items())
+        return sum(self.fusion.weights[name] * scores for name, scores in fused.items())
 
     def best_passage_encoded(self, query: FusedQueries, document_id: str) -> int:
         """The best passage as the part with the largest weight says."""
@@ -251,16 +251,16 @@ class FusedSearch(Retriever[FusedQueries]):
         """The same of several documents."""
         (scores,) = self.part_scores(query, [document_ids])
         shares = [
-            [TokenMatch(part, self.fusion.weights[part] * float(own[i])) for part, own in scores.items()]
+            [TokenMatch(part, self.fusion.weights[part] * float(values[i])) for part, values in scores.items()]
             for i in range(len(document_ids))
         ]
-        return [sorted(own, key=lambda share: -share.weight) for own in shares]
+        return [sorted(group, key=lambda share: -share.weight) for group in shares]
 
 
 def _union(rankings: Iterable[Sequence[Ranking]]) -> list[list[str]]:
     """For each query the different documents of all parts' rankings, ascending: equal scores then go by id."""
     each = zip(*rankings, strict=True)
-    return [sorted({document for ranking in own for document, _ in ranking}) for own in each]
+    return [sorted({document for ranking in group for document, _ in ranking}) for group in each]
 
 
 def _highest(ranking: Ranking) -> float:
@@ -288,8 +288,8 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
         """Merge each part's indexes: nothing is encoded."""
         first = parts[0][0]
         for name, part in first.parts.items():
-            own = [(retriever.parts[name], documents) for retriever, documents in parts]
-            type(part).merge(own, folder / name)
+            sources = [(retriever.parts[name], documents) for retriever, documents in parts]
+            type(part).merge(sources, folder / name)
         first._seal(folder, sum(len(documents) for _, documents in parts))
 
     @classmethod
@@ -318,8 +318,8 @@ def leaving_out(names: Sequence[str]) -> dict[str, list[str]]:
     >>> leaving_out(["hce", "bm25", "hce.late"])
     {'bm25': ['hce', 'hce.late'], 'hce.late': ['hce', 'bm25']}
     """
-    rest = {left: [name for name in names if name not in (left, left + LATE)] for left in names}
-    return {left: others for left, others in rest.items() if len(others) > 1}
+    subsets = {part: [name for name in names if name not in (part, part + LATE)] for part in names}
+    return {part: subset for part, subset in subsets.items() if len(subset) > 1}
 
 
 def build_folders(parts: Mapping[str, tuple[Path, Path]], fusion: Fusion, encoder: Path, index: Path) -> None:

@@ -46,11 +46,11 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
         """Index the named documents of each retriever in `folder`, with the tokens and embeddings that they have."""
         chosen = [(retriever, retriever.tokens.ids.rows_of(documents)) for retriever, documents in parts]
-        first, rows = parts[0][0], [(part, row) for part, own in chosen for row in own.tolist()]
+        first, rows = parts[0][0], [(part, row) for part, numbers in chosen for row in numbers.tolist()]
         ids = [part.tokens.ids.document_ids[row] for part, row in rows]
         tokens, passages = TokenIndex.build([part.tokens.bag(row) for part, row in rows], ids), None
         if isinstance(first.passages, EmbeddingIndex):
-            embeddings = [one for part, own in chosen for one in part.passages.embeddings(own)]  # type: ignore[union-attr]
+            embeddings = [embedding for part, numbers in chosen for embedding in part.passages.embeddings(numbers)]  # type: ignore[union-attr]
             passages = EmbeddingIndex.build(embeddings, ids, first.encoder.vocabulary_size)
         elif first.passages is not None:
             texts = [part.passages.texts[row] for part, row in rows]  # type: ignore[union-attr]

@@ -96,18 +96,18 @@ class FusionSettings(settings.Settings):
         )
 
 
-def parse_retriever(own: Mapping[str, Any] | None, shared: Mapping[str, Any], where: str) -> RetrieverSettings:
-    """The retriever `own`, a flat group, with the keys of `training` that it does not override taken from `shared`.
+def parse_retriever(group: Mapping[str, Any] | None, shared: Mapping[str, Any], where: str) -> RetrieverSettings:
+    """The retriever of a flat group, with the keys of `training` that it does not override taken from `shared`.
 
     >>> parse_retriever({"kind": "lexical", "epochs": 2}, {"epochs": 1}, "retrievers.svdr").training.epochs
     2.0
     """
     names = [name for name in RetrieverSettings.model_fields if name != "training"]
-    known = [*names, *settings.keys(TrainingSettings)]
-    settings.require(own is None or isinstance(own, Mapping), f"{where} must be a group of settings, not {own!r}")
-    own = own or {}
-    settings.reject_unknown(own, known, where)
-    trained = {key: value for key, value in own.items() if key not in names}
+    keys = [*names, *settings.keys(TrainingSettings)]
+    settings.require(group is None or isinstance(group, Mapping), f"{where} must be a group of settings, not {group!r}")
+    group = group or {}
+    settings.reject_unknown(group, keys, where)
+    trained = {key: value for key, value in group.items() if key not in names}
     training = settings.parse(TrainingSettings, {**shared, **trained}, where)
-    rest = {key: value for key, value in own.items() if key in names}
-    return settings.parse(RetrieverSettings, {**rest, "training": training}, where)
+    values = {key: value for key, value in group.items() if key in names}
+    return settings.parse(RetrieverSettings, {**values, "training": training}, where)

@@ -33,7 +33,7 @@ class DistributedLloyd(Lloyd):
         settings, ray = engine.current(), engine.ray()
         edges = np.linspace(0, len(vectors), min(settings.workers, len(vectors)) + 1).astype(int).tolist()
         self._slices = [slice(*pair) for pair in zip(edges[:-1], edges[1:], strict=True)]
-        self._held = [ray.put(vectors[part].cpu().numpy()) for part in self._slices]
+        self._points = [ray.put(vectors[part].cpu().numpy()) for part in self._slices]
         options = {"num_cpus": settings.cpus_per_worker, "num_gpus": settings.gpus_per_worker, "max_retries": -1}
         self._device, self._task = settings.device, ray.remote(**options)(compare_slice)
 
@@ -41,31 +41,31 @@ class DistributedLloyd(Lloyd):
         ray = engine.ray()
         shared = ray.put((self.centroids.cpu().numpy(), columns.cpu().numpy()))
         calls = []
-        for part, held in zip(self._slices, self._held, strict=True):
+        for part, points in zip(self._slices, self._points, strict=True):
             state = {name: getattr(self, name)[part].cpu().numpy() for name in STATE}
-            calls.append(self._task.remote(held, shared, rows[part].cpu().numpy(), state, self._device))
+            calls.append(self._task.remote(points, shared, rows[part].cpu().numpy(), state, self._device))
         for part, compared in zip(self._slices, ray.get(calls), strict=True):
             for name in STATE:
-                held = getattr(self, name)
-                held[part] = torch.from_numpy(compared[name].copy()).to(held.device)
+                array = getattr(self, name)
+                array[part] = torch.from_numpy(compared[name].copy()).to(array.device)
 
 
 def compare_slice(
-    held: np.ndarray, shared: tuple[np.ndarray, np.ndarray], rows: np.ndarray, state: dict[str, np.ndarray], device: str
+    part: np.ndarray, shared: tuple[np.ndarray, np.ndarray], rows: np.ndarray, state: dict[str, np.ndarray], device: str
 ) -> dict[str, np.ndarray]:
     """`Lloyd._compare` for a slice of n points.
 
-    held: vectors (n, H); shared: centroids (K, H) and the mask of those that are compared with (K,); rows: the mask of
-    the points that are (n,); state: `STATE` before, returned as it is then.
+    part: vectors (n, H); shared: centroids (K, H) and the mask of those that are compared with (K,); rows: the mask
+    of the points that are (n,); state: `STATE` before, returned as it is then.
     """
-    vectors, centroids, columns = (_unwritten(array, device) for array in (held, *shared))
-    part = Lloyd(vectors, len(centroids))
-    part.centroids = centroids
+    vectors, centroids, columns = (_unwritten(array, device) for array in (part, *shared))
+    lloyd = Lloyd(vectors, len(centroids))
+    lloyd.centroids = centroids
     for name in STATE:
-        setattr(part, name, torch.tensor(state[name], device=device))
+        setattr(lloyd, name, torch.tensor(state[name], device=device))
     with torch.inference_mode():
-        part._compare(torch.tensor(rows, device=device), columns)
-    return {name: getattr(part, name).cpu().numpy() for name in STATE}
+        lloyd._compare(torch.tensor(rows, device=device), columns)
+    return {name: getattr(lloyd, name).cpu().numpy() for name in STATE}
 
 
 def _unwritten(array: np.ndarray, device: str) -> torch.Tensor:

@@ -46,7 +46,7 @@ def encode_tokens_resumably(
 ) -> WithTokens:
     """`encoder.encode_passages_with_tokens(texts)`, otherwise as `encode_resumably`."""
     method = "encode_passages_with_tokens"
-    shards = [*keep_shards(encoder, texts, folder, lambda one: {"vectors": one[0], **vars(one[1])}, progress, method)]
+    shards = [*keep_shards(encoder, texts, folder, lambda it: {"vectors": it[0], **vars(it[1])}, progress, method)]
     if not shards:
         return encoder.encode_passages_with_tokens([])
     tokens = TokenSigns.joined([TokenSigns(shard["bits"], shard["starts"]) for shard in shards])
@@ -76,8 +76,8 @@ def keep_shards(
         done += min(SHARD, len(texts) - start)
         progress(done, len(texts), "passages")
     for file in files.values():
-        with np.load(file) as kept:
-            yield dict(kept)
+        with np.load(file) as archive:
+            yield dict(archive)
 
 
 def encode_shards(encoder: Any, shards: Iterable[Shard], method: str = "encode") -> Iterator[tuple[int, Any]]:

@@ -52,7 +52,7 @@ def compare(context: StageContext) -> dict[str, Any]:
         "main_metric": settings.main_metric,
         "documents": len(corpus.documents),
         "confidence": settings.confidence,
-        "seeds": {one.system: len(one.seeds) for one in systems if one.seeds},
+        "seeds": {system.system: len(system.seeds) for system in systems if system.seeds},
     }
     if not systems:
         return facts | NOTHING
@@ -70,13 +70,12 @@ def compare(context: StageContext) -> dict[str, Any]:
 def _examples(context: StageContext, systems: list[SystemScores], corpus: Corpus, metric: str) -> dict[str, Any]:
     """What the best system found for the queries that it won and lost by most against the next best, and what that
     one found; none with a single system. A relevant document is marked where the corpus's qrels name it."""
-    ranked = sorted(
-        (one for one in systems if not is_variant(one.system)), key=lambda one: (-one.values[metric].mean(), one.system)
-    )
+    plain = [scores for scores in systems if not is_variant(scores.system)]
+    ranked = sorted(plain, key=lambda scores: (-scores.values[metric].mean(), scores.system))
     if len(ranked) < 2:
         return {}
     pair = ranked[:2]
-    runs = {one.system: read_run(_folder(context, one.system) / f"run.{one.split}.trec") for one in pair}
+    runs = {scores.system: read_run(_folder(context, scores.system) / f"run.{scores.split}.trec") for scores in pair}
     texts = dict(zip(corpus.queries["query_id"], corpus.queries["text"], strict=True))
     relevant = set(zip(corpus.qrels["query_id"], corpus.qrels["document_id"], strict=True))
 
@@ -87,15 +86,13 @@ def _examples(context: StageContext, systems: list[SystemScores], corpus: Corpus
         }
         return {"query": texts.get(query, query), "difference": difference, "first": first}
 
-    told = telling_queries(*pair, metric)
-    return {"system": pair[0].system, "reference": pair[1].system} | {
-        name: [row(*one) for one in part] for name, part in told.items()
-    }
+    outcomes = {name: [row(*each) for each in queries] for name, queries in telling_queries(*pair, metric).items()}
+    return {"system": pair[0].system, "reference": pair[1].system} | outcomes
 
 
 def _folder(context: StageContext, system: str) -> Path:
-    own = context.inputs["evaluations"] / system
-    return own if own.is_dir() else context.inputs["baselines"] / system
+    folder = context.inputs["evaluations"] / system
+    return folder if folder.is_dir() else context.inputs["baselines"] / system
 
 
 def _load_systems(context: StageContext) -> list[SystemScores]:

@@ -55,12 +55,12 @@ class HeldOut:
     folder: Path
 
     @classmethod
-    def of(cls, corpus: Corpus, asked: frozenset[str], include_title: bool, folder: Path) -> HeldOut:
-        """asked: the documents that these queries ask for."""
+    def of(cls, corpus: Corpus, relevant: frozenset[str], include_title: bool, folder: Path) -> HeldOut:
+        """relevant: the documents that these queries ask for."""
         changed, passages = frozenset(own_queries(corpus)), judged_corpus(corpus).passages
-        passages = passages[passages["document_id"].isin(list(changed & asked))]
+        passages = passages[passages["document_id"].isin(list(changed & relevant))]
         new = NewPassages(passage_texts(passages, include_title), passages["document_id"].tolist())
-        return cls(new, changed - asked, folder)
+        return cls(new, changed - relevant, folder)
 
     def __bool__(self) -> bool:
         """Whether any document is judged by a line of its own."""
@@ -70,14 +70,14 @@ class HeldOut:
         """The search of segments with these passages in the place of the whole ones, as far as they are in there."""
         first = segments[0].retriever
         if isinstance(first, FusedRetriever):
-            own = {name: [segment.of(segment.retriever.parts[name]) for segment in segments] for name in first.parts}
-            return FusedSearch({name: self.over(segments) for name, segments in own.items()}, first.fusion)
+            parts = {name: [segment.of(segment.retriever.parts[name]) for segment in segments] for name in first.parts}
+            return FusedSearch({name: self.over(segments) for name, segments in parts.items()}, first.fusion)
         learned = segments[0] if first.learns_documents else ()  # from texts without the lines
-        found = {document for document in self.passages.document_ids if document not in learned}
-        found = {document for document in found if any(document in segment for segment in segments)}
-        gone = found | self.left_out
-        kept = [replace(own, removed=own.removed | {one for one in gone if one in own.rows}) for own in segments]
-        return type(first).joined([*kept, *([self._segment(first, found)] if found else [])])
+        documents = {document for document in self.passages.document_ids if document not in learned}
+        documents = {document for document in documents if any(document in segment for segment in segments)}
+        gone = documents | self.left_out
+        others = [replace(each, removed=each.removed | {key for key in gone if key in each.rows}) for each in segments]
+        return type(first).joined([*others, *([self._segment(first, documents)] if documents else [])])
 
     def _segment(self, retriever: IndexedRetriever, documents: set[str]) -> Segment:
         pairs = zip(self.passages.texts, self.passages.document_ids, strict=True)
@@ -109,9 +109,9 @@ class Bench:
         corpus = load_corpus(context.inputs["corpus"])
         settings = context.settings["evaluation"]
         judgements = {split: judged(corpus, split) for split in SPLITS}  # all of them, whatever is sampled
-        asked = frozenset().union(*(relevant for own in judgements.values() for relevant in own.qrels.values()))
+        relevant = frozenset().union(*(grades for part in judgements.values() for grades in part.qrels.values()))
         title, folder = context.settings["encoder"].include_title, context.checkpoints / "held_out"
-        documents, lines = IdMap(corpus.passages["document_id"]), HeldOut.of(corpus, asked, title, folder)
+        documents, lines = IdMap(corpus.passages["document_id"]), HeldOut.of(corpus, relevant, title, folder)
         return cls(sampled(corpus, settings), settings, documents, lines)
 
     def held_out(self, retriever: IndexedRetriever, written: Mapping[str, Sequence[str]] | None = None) -> Retriever:
@@ -124,9 +124,9 @@ class Bench:
 
     def search_live(self, segments: Sequence[Segment]) -> Search:
         """The search of what else has documents of the corpus, as it is judged and with rankings of these alone."""
-        held = {document for segment in segments for document in segment.rows.document_ids if document in segment}
-        known = {document for document in held if document in self.documents}
-        shared = None if held == known else known - self.lines.left_out
+        documents = {document for segment in segments for document in segment.rows.document_ids if document in segment}
+        common = {document for document in documents if document in self.documents}
+        shared = None if documents == common else common - self.lines.left_out
         return lambda texts, k: self.lines.over(segments).search(texts, k, shared)
 
     def search(self, search: Search) -> dict[str, Run]:
@@ -153,11 +153,11 @@ class Bench:
         variants = {name: self.search(search) for name, search in retriever.variants().items()}
         fuse = partial(reciprocal_rank_fusion, k=self.settings.depth, constant=self.settings.fusion_constant)
         variants[RRF] = {
-            split: {query: fuse([list(own), list(bm25[split][query])]) for query, own in run.items()}
+            split: {query: fuse([list(ranking), list(bm25[split][query])]) for query, ranking in run.items()}
             for split, run in runs.items()
         }
         evaluated = {
-            name: self.evaluate(f"{system}.{name}", own, output / VARIANTS / name) for name, own in variants.items()
+            name: self.evaluate(f"{system}.{name}", part, output / VARIANTS / name) for name, part in variants.items()
         }
         return report | {"variants": evaluated}
 

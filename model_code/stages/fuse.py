@@ -62,27 +62,28 @@ def fuse(
     """Build the fusion of `parts` below `output`, evaluate it there and without each part, and return its report."""
     opened = {part: open_retriever(*folders, settings=context.settings["encoder"]) for part, folders in parts.items()}
     judged = {part: bench.held_out(retriever) for part, retriever in opened.items()}
-    late = [part + LATE for part, own in opened.items() if own.dense is not None and own.dense.index.tokens]
+    dense = {part: retriever.dense for part, retriever in opened.items() if retriever.dense is not None}
+    late = [part + LATE for part, retriever in dense.items() if retriever.index.tokens]
     names = [*settings.weights] or [*settings.of, *late]
-    if missing := [own for own in names if own.endswith(LATE) and own not in late]:
+    if missing := [part for part in names if part.endswith(LATE) and part not in late]:
         raise FreshetError(f"fusions.{name} weighs {missing[0]}, but that part's index keeps no tokens; leave it out")
-    weigh = partial(_weighed, bench, opened, judged, settings)
+    weigh = partial(_weighted_fusion, bench, opened, judged, settings)
     fusion, learned_by = weigh(names)
-    left = leaving_out(list(fusion.weights)) if bench.settings.variants else {}
-    others = {f"without_{part}": weigh(rest)[0] for part, rest in left.items()}
+    subsets = leaving_out(list(fusion.weights)) if bench.settings.variants else {}
+    ablations = {f"without_{part}": weigh(subset)[0] for part, subset in subsets.items()}
     encoder, index = output / BUILD / "encoder", output / BUILD / "index"
     build_folders(parts, fusion, encoder, index)
     add_facts(index, {PRECISION: context.settings["encoder"].precision})
     report = bench.evaluate(name, bench.search(FusedSearch(judged, fusion).search), output)
     report |= {"weights": dict(fusion.weights), "learned_by": learned_by}
     variants = {}
-    for without, other in others.items():
-        runs = bench.search(FusedSearch(judged, other).search)
+    for without, ablation in ablations.items():
+        runs = bench.search(FusedSearch(judged, ablation).search)
         variants[without] = bench.evaluate(f"{name}.{without}", runs, output / VARIANTS / without)
     return report | ({"variants": variants} if variants else {})
 
 
-def _weighed(
+def _weighted_fusion(
     bench: Bench,
     opened: Mapping[str, IndexedRetriever],
     judged: Mapping[str, Retriever],
@@ -90,10 +91,10 @@ def _weighed(
     names: Sequence[str],
 ) -> tuple[Fusion, str | None]:
     """The fusion of `names`, and who taught it its weights; None: they are the settings' or the default ones."""
-    dense = {part: own.dense for part, own in opened.items() if part in names and own.dense is not None}
-    scales = {part: Scale.of(own.index.vectors) for part, own in dense.items()}
-    given = {name: settings.weights.get(name, 0.0) for name in names}
-    weights = given if any(given.values()) else default_weights(names, scales)
+    dense = {part: opened[part].dense for part in opened if part in names}
+    scales = {part: Scale.of(retriever.index.vectors) for part, retriever in dense.items() if retriever is not None}
+    weights = {name: settings.weights.get(name, 0.0) for name in names}
+    weights = weights if any(weights.values()) else default_weights(names, scales)
     fusion = Fusion(weights, scales, settings.depth, settings.feedback)
     dev = bench.judgements["dev"]
     if settings.weights or dev.source != "qrels" or len(dev.queries) < LEAST:
@@ -131,8 +132,8 @@ def learn_weights(search: FusedSearch, dev: Judgements, metric: str) -> Fusion:
         gains = tried[best] - tried[weights[part]]
         if part not in late or gains.mean() > gains.std() / len(gains) ** 0.5:
             weights[part] = best
-    kept = {name: weight for name, weight in weights.items() if weight or name not in late}
-    return replace(search.fusion, weights=kept)
+    nonzero = {name: weight for name, weight in weights.items() if weight or name not in late}
+    return replace(search.fusion, weights=nonzero)
 
 
 Scored = tuple[str, list[str], dict[str, np.ndarray]]
@@ -143,6 +144,6 @@ def _values(scored: list[Scored], weights: Mapping[str, float], dev: Judgements,
     """The metric of each query (q,)."""
     run: Run = {}
     for query, documents, scores in scored:
-        total = sum(weights[part] * own for part, own in scores.items())
+        total = sum(weights[part] * part_scores for part, part_scores in scores.items())
         run[query] = [(documents[i], float(total[i])) for i in np.argsort(-total, kind="stable").tolist()]
     return np.array(list(evaluate_run(run, dev.qrels, [metric])[metric].values()))

@@ -32,9 +32,9 @@ def run(context: StageContext) -> dict[str, Any]:
     """
     retriever = context.settings["retriever"]
     least, qrels = retriever.training.min_judged_queries, load_corpus(context.inputs["corpus"]).qrels
-    known = qrels.loc[qrels["split"] == "train", "query_id"].nunique()
-    if known < least:
-        return leave_out(context.output, NOT_TRAINED.format(name=context.name, known=known, least=least))
+    judged = qrels.loc[qrels["split"] == "train", "query_id"].nunique()
+    if judged < least:
+        return leave_out(context.output, NOT_TRAINED.format(name=context.name, known=judged, least=least))
     shared = retriever.training.accumulation if retriever.kind == "dense" else 1  # others have stages that are not
     report = train(_train, context, shared)
     write_card(context, report)
@@ -80,8 +80,8 @@ RESULTS = (
 def write_card(context: StageContext, report: dict[str, Any]) -> None:
     """Write into `encoder/` what it began with and saw, what came of it (`report`), and whose rights it is under."""
     retriever, corpus = context.settings["retriever"], load_corpus(context.inputs["corpus"])
-    given, sparse = context.settings["encoder"].base, retriever.kind == "lexical"
-    base = Path(given).name if Path(given).is_dir() else given  # where it lies says nothing of it
+    location, sparse = context.settings["encoder"].base, retriever.kind == "lexical"
+    base = Path(location).name if Path(location).is_dir() else location  # where it lies says nothing of it
     settings = {name: context.settings[name].model_dump(mode="json") for name in ("encoder", "retriever")}
     settings["encoder"]["base"] = base
     results = "none: there were no dev queries."
@@ -90,7 +90,7 @@ def write_card(context: StageContext, report: dict[str, Any]) -> None:
     facts = {
         "base": base,
         "name": context.name,
-        "licence": _licence(given),
+        "licence": _licence(location),
         "loader": "SparseEncoder" if sparse else "SentenceTransformer",
         "options": ", trust_remote_code=True" if sparse else "",
         "documents": len(corpus.documents),
@@ -105,5 +105,5 @@ def write_card(context: StageContext, report: dict[str, Any]) -> None:
 def _licence(base: str) -> str:
     """What the base's own card states."""
     card = locate(base) / CARD
-    found = LICENCE.match(card.read_text(encoding="utf-8")) if card.is_file() else None
-    return found[1] if found else "unknown"
+    match = LICENCE.match(card.read_text(encoding="utf-8")) if card.is_file() else None
+    return match[1] if match else "unknown"

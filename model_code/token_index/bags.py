@@ -96,8 +96,8 @@ class TokenBags:
     def _bags(self, texts: Sequence[str]) -> Bags:
         tokens, lengths = self._words.tokens(texts) if self._words else self._whole(texts)
         keep = self._counted[tokens]
-        kept = np.concatenate([[0], np.cumsum(keep)])
-        return Bags(tokens[keep], np.diff(kept[np.cumsum(lengths)], prepend=0))
+        counts = np.concatenate([[0], np.cumsum(keep)])
+        return Bags(tokens[keep], np.diff(counts[np.cumsum(lengths)], prepend=0))
 
     def _whole(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         ids = [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -133,8 +133,8 @@ class WordCache:
             self._clear()
         numbers, ends, number = [], [], self._numbers.__getitem__
         for text in texts:
-            whole = any(token in text for token in self._added)  # such as a literal "[MASK]", which is one token
-            numbers += map(number, [WHOLE + text] if whole else WORD.findall(text))
+            unsplit = any(token in text for token in self._added)  # such as a literal "[MASK]", which is one token
+            numbers += map(number, [WHOLE + text] if unsplit else WORD.findall(text))
             ends.append(len(numbers))
         self._resolve()
         return self._pieces_of(np.array(numbers, dtype=np.int64), np.array(ends, dtype=np.int64))

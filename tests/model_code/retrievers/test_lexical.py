@@ -179,7 +179,7 @@ def test_beta_rerank_embeds_passages_as_they_come(tmp_path: Path, monkeypatch: p
         assert all(a[1] is b[1] for a, b in zip(passages._embeddings([3, 1]), (kept[2], kept[0]), strict=True))
     monkeypatch.setattr("model_code.lexical.index.CACHE", 2)
     passages._embeddings([4])
-    assert list(passages._known) == [4]
+    assert list(passages._cache) == [4]
 
 
 def test_by_tokens_nothing_is_encoded_and_nothing_else_is_kept(tmp_path: Path) -> None:
