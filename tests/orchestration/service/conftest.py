@@ -84,25 +84,13 @@ class FakeSearcher:
             raise ZeroDivisionError
         documents = self.live.generations[self.number]
         found = [name for name, body in sorted(documents.items()) if text in body]
-        return [
-            Hit(
-                i,
-                1 / i,
-                name,
-                f"generation {self.number}",
-                documents[name],
-                0,
-                len(documents[name]),
-                None,
-                documents[name],
-                ((0, len(documents[name])),),
-                {"kind": "food"},
-                None,
-                (0, 1),
-                self.number,
-            )  # fmt: skip
-            for i, name in enumerate(found[:k], 1)
-        ]
+        return [self._hit(rank, name, documents[name]) for rank, name in enumerate(found[:k], 1)]
+
+    def _hit(self, rank, name, text):
+        title, marks, fields = f"generation {self.number}", ((0, len(text)),), {"kind": "food"}
+        return Hit(
+            rank, 1 / rank, name, title, text, 0, len(text), None, text, marks, fields, None, (0, 1), self.number
+        )
 
     def documents(self, ids):
         there = self.live.generations[self.number]

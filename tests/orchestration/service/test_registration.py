@@ -68,29 +68,23 @@ def test_what_a_killed_service_left_is_ignored(tmp_path, holder):
     assert running(tmp_path) is None
 
 
-def test_a_service_that_only_starts_is_not_found_yet(tmp_path):
-    with registered(tmp_path):
-        assert running(tmp_path) is None
-
-
-def test_a_service_that_begins_to_stop_is_found_no_more(tmp_path, monkeypatch):
+def test_a_service_is_found_from_its_announcement_until_it_begins_to_stop(tmp_path, monkeypatch):
     found = []
 
     async def shutdown(self, sockets):
         found.append(running(tmp_path))
 
     monkeypatch.setattr("uvicorn.Server.shutdown", shutdown)
+    assert client_of(Project(tmp_path)) is None
+    assert not (tmp_path / ".freshet").exists()
     with registered(tmp_path) as registration:
+        assert running(tmp_path) is None
         registration.announce("http://127.0.0.1:1", "now")
+        assert running(tmp_path)["url"] == "http://127.0.0.1:1"
         server = object.__new__(_Server)  # whose beginning takes the signals of this process
         server.registration, server.service = registration, SimpleNamespace(writer=Mock())
         asyncio.run(server.shutdown())
     assert found == [None]
-
-
-def test_no_service_no_client(tmp_path):
-    assert client_of(Project(tmp_path)) is None
-    assert not (tmp_path / ".freshet").exists()
 
 
 def test_a_service_that_does_not_answer_is_one_line():
@@ -136,7 +130,8 @@ def test_what_a_service_refuses_is_one_line(status, body, message, kind):
 def test_the_client_imports_nothing_slow():
     code = (
         "import sys; import freshet, orchestration.live.client, orchestration.cli.live;"
-        "slow = {'numpy', 'torch', 'dagster', 'fastapi', 'pydantic', 'httpx', 'sqlalchemy', 'ruamel.yaml'};"
+        "freshet.Client('http://x'); freshet.AsyncClient('http://x');"
+        "slow = {'numpy', 'torch', 'dagster', 'mlflow', 'fastapi', 'pydantic', 'httpx', 'sqlalchemy', 'ruamel.yaml'};"
         "print(sorted(slow & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

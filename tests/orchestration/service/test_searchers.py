@@ -18,7 +18,7 @@ from tests.orchestration.service.conftest import FakeLive, FakeSearcher
 
 @pytest.fixture(autouse=True)
 def _seldom(monkeypatch):
-    monkeypatch.setattr("orchestration.service.searchers.POLL_SECONDS", 60)
+    monkeypatch.setattr(module, "POLL_SECONDS", 60)
 
 
 @pytest.fixture
@@ -88,6 +88,13 @@ def test_the_newest_generation_is_named_only_where_it_answers(make):
     assert searchers.newest() == ("good", 1)
 
 
+@pytest.fixture
+def pool(monkeypatch):
+    """Of one thread."""
+    monkeypatch.setattr(module, "THREADS", 1)
+    return SearchPool()
+
+
 def asked_behind(pool, *asked):
     """What each of `asked` (kind, texts) gets, all of which wait behind a search; and what was searched together."""
     begun, go_on, together = threading.Event(), threading.Event(), []
@@ -114,34 +121,29 @@ def asked_behind(pool, *asked):
     return asyncio.run(ask())[:-1], together
 
 
-def test_what_waits_and_is_alike_is_searched_at_once(monkeypatch):
-    monkeypatch.setattr(module, "THREADS", 1)
-    answers, together = asked_behind(SearchPool(), ("k=1", ["a"]), ("k=2", ["b"]), ("k=1", ["c", "d"]), ("k=1", ["e"]))
+def test_what_waits_and_is_alike_is_searched_at_once(pool):
+    answers, together = asked_behind(pool, ("k=1", ["a"]), ("k=2", ["b"]), ("k=1", ["c", "d"]), ("k=1", ["e"]))
     assert answers == [["A"], ["B"], ["C", "D"], ["E"]]
     assert together == [["a", "c", "d", "e"], ["b"]]
 
 
-def test_so_many_are_searched_at_once(monkeypatch):
-    monkeypatch.setattr(module, "THREADS", 1)
+def test_so_many_are_searched_at_once(pool, monkeypatch):
     monkeypatch.setattr(module, "TOGETHER", 3)
     asked = [("k", list(texts)) for texts in ("abcd", "e", "fgh", "ij")]
-    answers, together = asked_behind(SearchPool(), *asked)
+    answers, together = asked_behind(pool, *asked)
     assert answers == [[text.upper() for text in texts] for _, texts in asked]
     assert ["".join(texts) for texts in together] == ["abcd", "eij", "fgh"]
 
 
-def test_nobody_suffers_from_anothers_search(monkeypatch):
-    monkeypatch.setattr(module, "THREADS", 1)
-    pool = SearchPool()
+def test_nobody_suffers_from_anothers_search(pool):
     answers, _ = asked_behind(pool, ("k", ["a"]), ("k", ["bad"]), ("k", ["c"]))
     assert [answers[0], answers[2]] == [["A"], ["C"]]
     assert isinstance(answers[1], ZeroDivisionError)
     assert pool.inside == 0
 
 
-def test_what_nobody_waits_for_any_more_is_not_searched(monkeypatch):
-    monkeypatch.setattr(module, "THREADS", 1)
-    pool, searched = SearchPool(), []
+def test_what_nobody_waits_for_any_more_is_not_searched(pool):
+    searched = []
 
     async def ask():
         gone = asyncio.create_task(pool.search("k", ["gone"], searched.append))
