@@ -15,14 +15,10 @@ TIED = {
 }
 
 
-def order(run):
-    return {query: [document for document, _ in ranking] for query, ranking in run.items()}
-
-
 def test_scores_that_differ_only_beyond_32_bits_keep_our_order(tmp_path):
     close = {"q": [("a", 0.7000000000000002), ("b", 0.7000000000000001), ("c", 0.7)]}
     write_run(tmp_path / "run.trec", close, tag="dense")
-    assert order(read_run(tmp_path / "run.trec")) == order(close)
+    assert [document for document, _ in read_run(tmp_path / "run.trec")["q"]] == ["a", "b", "c"]
 
 
 def test_trec_eval_itself_sees_our_order(tmp_path):
@@ -46,17 +42,14 @@ def test_the_bytes(tmp_path):
     assert (tmp_path / "again.trec").read_bytes() == (tmp_path / "run.trec").read_bytes()
 
 
-def test_scores_fall_strictly_in_32_bits():
+def test_scores_fall_strictly_in_32_bits_and_distinct_ones_are_only_rounded():
     generator = np.random.default_rng(0)
     scores = np.sort(generator.integers(-3, 4, size=200) / 3)[::-1]
     strict = falling(scores.tolist())
     assert (np.diff(np.array([f"{score:.9g}" for score in strict], dtype=np.float32)) < 0).all()
     assert np.abs(np.array(strict) - scores).max() < 1e-5
-
-
-def test_distinct_scores_are_only_rounded():
-    scores = [3.0, 1 / 3, 1e-7, 0.0, -2.5]
-    assert falling(scores) == [float(np.float32(score)) for score in scores]
+    distinct = [3.0, 1 / 3, 1e-7, 0.0, -2.5]
+    assert falling(distinct) == [float(np.float32(score)) for score in distinct]
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])

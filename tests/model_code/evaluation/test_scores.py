@@ -29,16 +29,13 @@ def test_what_cannot_be_paired_is_refused_by_name(other, message):
         check_comparable([scores("a"), other])
 
 
-def test_seeds_are_averaged_per_query():
+def test_seeds_of_the_same_queries_are_averaged_per_query():
     runs = [scores("hce"), scores("hce_seed1", (0.0, 0.0, 1.0)), scores("hce_seed2", (0.5, 0.0, 0.0)), scores("mlr")]
     mean, other = averaged_over_seeds(runs)
     assert mean.system == "hce"
     assert mean.values["hit@1"].tolist() == [0.5, 0.0, 0.5]
     assert other.system == "mlr"
     assert other.values.equals(scores("mlr").values)
-
-
-def test_seeds_of_different_queries_are_refused():
     with pytest.raises(FreshetError, match="different queries"):
         averaged_over_seeds([scores("a"), scores("a_seed1", ids=("q1", "q2", "q9"))])
 

@@ -31,11 +31,8 @@ def test_bootstrap_interval_covers_the_truth_about_as_often_as_it_says():
     values = generator.normal(0.3, 1.0, size=(80, 400))  # 400 experiments of 80 queries
     low, high = bootstrap_interval(values, samples=1000, confidence=0.9, seed=0)
     assert 0.85 <= np.mean((low <= 0.3) & (high >= 0.3)) <= 0.95
-
-
-def test_interval_of_equal_values_is_a_point():
     low, high = bootstrap_interval(np.full((30, 1), 0.25), samples=200, confidence=0.95, seed=0)
-    assert (low[0], high[0]) == pytest.approx((0.25, 0.25))
+    assert (low[0], high[0]) == pytest.approx((0.25, 0.25)), "that of equal values is a point"
 
 
 def test_randomisation_test_of_few_queries_is_the_exact_enumeration():
@@ -112,9 +109,6 @@ def test_holm_by_its_definition():
         expected[i] = min(1.0, max(p[order[j]] * (7 - j) for j in range(position + 1)))
     assert holm(p) == pytest.approx(expected)
     assert (holm(p) >= p).all()
-
-
-def test_holm_of_one_or_none():
     assert holm(np.array([0.04])).tolist() == [0.04]
     assert holm(np.array([])).tolist() == []
 

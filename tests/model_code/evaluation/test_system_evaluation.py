@@ -9,11 +9,7 @@ from model_code.corpus.tables import Judgements
 from model_code.evaluation.runs import read_run
 from model_code.evaluation.scores import load_scores
 from model_code.evaluation.settings import EvaluationSettings
-from model_code.evaluation.system_evaluation import (
-    evaluate_system,
-    sample_queries,
-    search_splits,
-)
+from model_code.evaluation.system_evaluation import evaluate_system, sample_queries, search_splits
 from model_code.files import read_json
 
 SETTINGS = EvaluationSettings(metrics=("nDCG@10", "hit@1", "R@2"), depth=10)
@@ -37,7 +33,7 @@ def evaluate(folder, dev="ab", test="abca", settings=SETTINGS):
     return evaluate_system("dense", runs, judged, settings, folder)
 
 
-def test_what_is_in_the_folder(tmp_path):
+def test_what_is_in_the_folder_and_scores_are_long_and_complete(tmp_path):
     summary = evaluate(tmp_path / "dense")
     names = sorted(path.name for path in (tmp_path / "dense").iterdir())
     assert names == ["metrics.json", "run.dev.trec", "run.test.trec", "scores.parquet"]
@@ -46,10 +42,6 @@ def test_what_is_in_the_folder(tmp_path):
     test = {"queries": 4, "nDCG@10": 0.657732, "hit@1": 0.5, "R@2": 0.75}
     assert summary["test"] == pytest.approx(test, abs=1e-6)
     assert [document for document, _ in read_run(tmp_path / "dense" / "run.test.trec")["q003"]] == ["a", "b"]
-
-
-def test_scores_are_long_and_complete(tmp_path):
-    evaluate(tmp_path / "dense")
     table = pd.read_parquet(tmp_path / "dense" / "scores.parquet")
     assert list(table.columns) == ["query_id", "split", "metric", "value"]
     assert len(table) == (2 + 4) * 3
@@ -65,7 +57,7 @@ def test_an_empty_split_is_counted_and_no_error(tmp_path):
     assert load_scores(tmp_path / "dense", "test").queries == 4
 
 
-def test_a_sample_is_fixed_and_grows_with_its_limit():
+def test_a_sample_is_fixed_grows_with_its_limit_and_ignores_the_other_queries_names():
     judged = judgements("abcd" * 25)
     small, large = sample_queries(judged, 10), sample_queries(judged, 30)
     assert (len(small.queries), len(large.queries)) == (10, 30)
@@ -73,13 +65,7 @@ def test_a_sample_is_fixed_and_grows_with_its_limit():
     assert list(small.queries) == sorted(small.queries) == sorted(small.qrels)
     assert sample_queries(judged, None) is judged
     assert len(sample_queries(judged, 1000).queries) == 100
-
-
-def test_a_sample_ignores_the_other_queries_names(tmp_path):
-    judged = judgements("abcd" * 25)
-    kept = sample_queries(judged, 50)
-    again = sample_queries(kept, 10)
-    assert again == sample_queries(judged, 10)
+    assert sample_queries(large, 10) == small
 
 
 def test_the_sample_limits_both_splits(tmp_path):
