@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,14 @@ from model_code.files import read_json, write_json
 Damage = Callable[[Path], object]
 
 
+def each(broken: Mapping[str, list[tuple[Damage, str]]]) -> pytest.MarkDecorator:
+    """Parametrise over what breaks the contract of each output, and what is then said."""
+    rows = [(name, *row) for name, damages in broken.items() for row in damages]
+    return pytest.mark.parametrize(("name", "damage", "message"), rows)
+
+
 def copied(context: StageContext, folder: Path) -> StageContext:
     """The same stage with a copy of its output, which a test may damage."""
-    import shutil
-
     return replace(context, output=shutil.copytree(context.output, folder / context.output.name))
 
 

@@ -25,6 +25,7 @@ from model_code.stages import comparison
 from tests.model_code.contracts.damage import (
     assert_refused,
     copied,
+    each,
     json_edited,
     json_with,
     removed,
@@ -84,11 +85,6 @@ def test_each_broken_rule_is_named_with_its_line(path, old, new, message):
         check_lines(path)
 
 
-def test_more_than_depth_documents_are_refused(path):
-    with pytest.raises(FreshetError, match=r"rank breaks .*\(2\).*row 2"):
-        check_lines(path, depth=2)
-
-
 @pytest.mark.parametrize("line", ["q2 Q0 d2 1 2\n", "q2 Q0 d2 1 2 hce more\n", "q2 Q0 d2 one 2 hce\n"])
 def test_a_line_of_another_form_is_refused(path, line):
     path.write_text(path.read_text() + line)
@@ -96,9 +92,11 @@ def test_a_line_of_another_form_is_refused(path, line):
         check_lines(path)
 
 
-def test_a_missing_run_is_refused(tmp_path):
+def test_a_run_that_is_missing_or_deeper_than_was_asked_for_is_refused(path, tmp_path):
     with pytest.raises(FreshetError, match="run.dev.trec is missing"):
         check_lines(tmp_path / "run.dev.trec")
+    with pytest.raises(FreshetError, match=r"rank breaks .*\(2\).*row 2"):
+        check_lines(path, depth=2)
 
 
 def test_a_hundred_thousand_lines_take_hardly_a_second(tmp_path):
@@ -113,12 +111,7 @@ def test_a_hundred_thousand_lines_take_hardly_a_second(tmp_path):
 
 SETTINGS = EvaluationSettings(depth=100)
 NAMES = {"": "hce", "variants/rrf": "hce.rrf"}
-BASELINES = {
-    "bm25": "bm25",
-    "zero_shot": "zero_shot",
-    "untrained": "untrained",
-    "zero_shot/variants/rrf": "zero_shot.rrf",
-}
+BASELINES = {name: name for name in ("bm25", "zero_shot", "untrained")} | {"zero_shot/variants/rrf": "zero_shot.rrf"}
 
 
 def search(texts, k):
@@ -133,121 +126,62 @@ def write(root, names, with_qrels=True):
         runs = search_splits(search, judgements, SETTINGS.depth)
         evaluate_system(name, runs, judgements, SETTINGS, root / "output" / place)
         if name in ("bm25", "zero_shot", "untrained"):
-            (root / "output" / place / "build" / "encoder").mkdir(parents=True)
-            Fusion({"zero_shot": 1.0, "bm25": 3.0}).save(root / "output" / place / "build" / "encoder")
-            (root / "output" / place / "build" / "index").mkdir()
-            seal(root / "output" / place / "build" / "index", 1, {})
+            build = root / "output" / place / "build"
+            for part in ("encoder", "index"):
+                (build / part).mkdir(parents=True)
+            Fusion({"zero_shot": 1.0, "bm25": 3.0}).save(build / "encoder")
+            seal(build / "index", 1, {})
     settings = {"evaluation": SETTINGS, "pseudo_queries.generators": ("inverse_cloze",)}
     return StageContext(root, {"corpus": root / "corpus"}, root / "output", settings, root, "hce")
 
 
-@pytest.fixture(scope="module")
-def evaluated(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("evaluated"), NAMES)
-
-
-@pytest.fixture(scope="module")
-def baselines(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("baselines"), BASELINES)
-
-
-@pytest.mark.parametrize("with_qrels", [True, False])
-def test_whole_evaluations_pass_also_where_nobody_judges(tmp_path, with_qrels):
-    check("evaluate", write(tmp_path / "hce", NAMES, with_qrels))
-    check("baselines", write(tmp_path / "baselines", BASELINES, with_qrels))
-
-
-def test_a_perfect_ranking_passes_though_its_sum_of_gains_is_rounded_otherwise_than_the_ideal(evaluated, tmp_path):
-    relevant = {"a": 3, "b": 3, "c": 2, "d": 2}
-    ranked = [(name, 1.0) for name in [*relevant, *"efghij"]]
-    score = evaluate_run({"q": ranked}, {"q": relevant}, ["nDCG@10"])["nDCG@10"]["q"]
-    assert score > 1
-    perfect = copied(evaluated, tmp_path)
-    path = perfect.output / "scores.parquet"
-    scores = pd.read_parquet(path)
-    scores.loc[scores["metric"] == "nDCG@10", "value"] = score
-    scores.to_parquet(path, index=False)
-    json_edited("metrics.json", lambda value: [value[split].update({"nDCG@10": 1.0}) for split in ("dev", "test")])(
-        perfect.output
-    )
-    check("evaluate", perfect)
-
-
-def first_value(value):
-    return lambda table: table.assign(value=[value, *table["value"][1:]])
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (removed("metrics.json"), "must hold metrics.json: missing"),
-        (written("scores.parquet"), "must hold scores.parquet: missing or empty"),
-        (removed("run.dev.trec"), "run.dev.trec is missing"),
-        (written("run.dev.trec", "q Q0 d 1 1 hce\n"), "run.dev.trec breaks its contract"),
-        (written("variants/rrf/run.test.trec", "q\n"), "in the evaluation of hce.rrf: .*is no TREC run"),
-        (json_with("metrics.json", system="mlr"), "must be of 'hce', not of 'mlr'"),
-        (json_with("variants/rrf/metrics.json", system="hce"), "hce.rrf: metrics.json must be of 'hce.rrf'"),
-        (json_edited("metrics.json", lambda value: value["dev"].update(queries=7)), "dev: queries must be the mean"),
-        (json_edited("metrics.json", lambda value: value["test"].update(MAP=0.5)), "test: MAP must be the mean"),
-        (
-            json_edited("metrics.json", lambda value: value["test"].pop("MAP")),
-            "test: the metrics that were scored: 1 missing, such as 'MAP'",
-        ),
-        (table_with("scores.parquet", first_value(1.5)), "value breaks .*in_range.*1.5"),
-        (table_with("scores.parquet", first_value(float("nan"))), "value breaks not_nullable"),
-        (table_with("scores.parquet", lambda table: table[1:]), "(MAP|nDCG@10) of every query"),
-        (table_with("scores.parquet", lambda table: table[table["query_id"] != table["query_id"][0]]), "1 missing"),
-        (table_with("scores.parquet", lambda table: table[table["metric"] != "MAP"]), "MAP"),
-        (table_with("scores.parquet", lambda table: pd.concat([table, table[:1]])), "must be unique"),
-        (table_with("scores.parquet", lambda table: table.assign(split="train")), "split breaks isin"),
-        (lambda folder: shutil.rmtree(folder / "variants" / "rrf"), "hce: variants/: 1 missing, such as 'rrf'"),
-    ],
-)
-def test_each_broken_rule_of_a_retriever_is_named(evaluated, tmp_path, damage, message):
-    assert_refused("evaluate", evaluated, tmp_path, damage, message)
-
-
-def test_without_variants_there_must_be_none(evaluated):
-    settings = evaluated.settings | {"evaluation": EvaluationSettings(variants=False)}
-    with pytest.raises(FreshetError, match="variants/: 1 unknown, such as 'rrf'"):
-        check("evaluate", replace(evaluated, settings=settings))
-
-
-def test_every_metric_of_the_settings_must_be_scored(evaluated):
-    settings = evaluated.settings | {"evaluation": EvaluationSettings(metrics=("nDCG@10", "R@3"))}
-    with pytest.raises(FreshetError, match="scores.parquet, dev: R@3 of every query"):
-        check("evaluate", replace(evaluated, settings=settings))
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda folder: shutil.rmtree(folder / "bm25"), "one folder per baseline: 1 missing, such as 'bm25'"),
-        (lambda folder: shutil.copytree(folder / "bm25", folder / "bm25_generated"), "1 unknown, such as 'bm25_gen"),
-        (written("bm25/run.test.trec", "q Q0 d 1 1 bm25\n"), "in the evaluation of bm25: the table run.test.trec"),
-        (written("bm25/variants/rrf/x", "x"), "bm25: variants/: 1 unknown"),
-        (lambda folder: shutil.rmtree(folder / "zero_shot" / "variants"), "zero_shot: variants/: 1 missing"),
-    ],
-)
-def test_each_broken_rule_of_the_baselines_is_named(baselines, tmp_path, damage, message):
-    assert_refused("baselines", baselines, tmp_path, damage, message)
-
-
-def test_bm25_over_generated_queries_must_be_there_where_a_model_writes_some(baselines):
-    settings = baselines.settings | {"pseudo_queries.generators": ("sequence_to_sequence",)}
-    with pytest.raises(FreshetError, match="1 missing, such as 'bm25_generated'"):
-        check("baselines", replace(baselines, settings=settings))
-
-
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory):
-    root = tmp_path_factory.mktemp("comparison")
+def compared(root):
     place = context(write_inputs(root), root / "output")
     place.output.mkdir()
     with pytest.MonkeyPatch.context() as patch:  # drawing takes seconds
         patch.setattr(comparison, "systems_plot", lambda systems, metrics: b"png")
         comparison.run(place)
     return place
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    root = tmp_path_factory.mktemp("places")
+    written = {"evaluate": write(root / "evaluate", NAMES), "baselines": write(root / "baselines", BASELINES)}
+    return written | {"comparison": compared(root / "comparison")}
+
+
+def test_whole_outputs_pass_also_where_nobody_judges(places, tmp_path):
+    unjudged = {"evaluate": write(tmp_path / "hce", NAMES, False), "baselines": write(tmp_path / "b", BASELINES, False)}
+    for stage, place in (*places.items(), *unjudged.items()):
+        check(stage, place)
+
+
+def test_a_perfect_ranking_passes_though_its_sum_of_gains_is_rounded_otherwise_than_the_ideal(places, tmp_path):
+    relevant = {"a": 3, "b": 3, "c": 2, "d": 2}
+    ranked = [(name, 1.0) for name in [*relevant, *"efghij"]]
+    score = evaluate_run({"q": ranked}, {"q": relevant}, ["nDCG@10"])["nDCG@10"]["q"]
+    assert score > 1
+    perfect = copied(places["evaluate"], tmp_path)
+    table_with("scores.parquet", lambda table: table.assign(
+        value=table["value"].mask(table["metric"] == "nDCG@10", score)
+    ))(perfect.output)  # fmt: skip
+    json_edited("metrics.json", lambda value: [value[split].update({"nDCG@10": 1.0}) for split in ("dev", "test")])(
+        perfect.output
+    )
+    check("evaluate", perfect)
+
+
+def with_scores(edit):
+    return table_with("scores.parquet", edit)
+
+
+def with_means(edit):
+    return json_edited("metrics.json", edit)
+
+
+def first_value(value):
+    return with_scores(lambda table: table.assign(value=[value, *table["value"][1:]]))
 
 
 def in_comparison(edit):
@@ -258,13 +192,38 @@ def cell(comparison, **changes):
     comparison["systems"]["hce"]["MAP"].update(changes)
 
 
-def test_a_whole_comparison_passes(compared):
-    check("comparison", compared)
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
+BROKEN = {
+    "evaluate": [
+        (removed("metrics.json"), "must hold metrics.json: missing"),
+        (written("scores.parquet"), "must hold scores.parquet: missing or empty"),
+        (removed("run.dev.trec"), "run.dev.trec is missing"),
+        (written("run.dev.trec", "q Q0 d 1 1 hce\n"), "run.dev.trec breaks its contract"),
+        (written("variants/rrf/run.test.trec", "q\n"), "in the evaluation of hce.rrf: .*is no TREC run"),
+        (json_with("metrics.json", system="mlr"), "must be of 'hce', not of 'mlr'"),
+        (json_with("variants/rrf/metrics.json", system="hce"), "hce.rrf: metrics.json must be of 'hce.rrf'"),
+        (with_means(lambda value: value["dev"].update(queries=7)), "dev: queries must be the mean"),
+        (with_means(lambda value: value["test"].update(MAP=0.5)), "test: MAP must be the mean"),
+        (
+            with_means(lambda value: value["test"].pop("MAP")),
+            "test: the metrics that were .*: 1 missing, such as 'MAP'",
+        ),
+        (first_value(1.5), "value breaks .*in_range.*1.5"),
+        (first_value(float("nan")), "value breaks not_nullable"),
+        (with_scores(lambda table: table[1:]), "(MAP|nDCG@10) of every query"),
+        (with_scores(lambda table: table[table["query_id"] != table["query_id"][0]]), "1 missing"),
+        (with_scores(lambda table: table[table["metric"] != "MAP"]), "MAP"),
+        (with_scores(lambda table: pd.concat([table, table[:1]])), "must be unique"),
+        (with_scores(lambda table: table.assign(split="train")), "split breaks isin"),
+        (lambda folder: shutil.rmtree(folder / "variants" / "rrf"), "hce: variants/: 1 missing, such as 'rrf'"),
+    ],
+    "baselines": [
+        (lambda folder: shutil.rmtree(folder / "bm25"), "one folder per baseline: 1 missing, such as 'bm25'"),
+        (lambda folder: shutil.copytree(folder / "bm25", folder / "bm25_generated"), "1 unknown, such as 'bm25_gen"),
+        (written("bm25/run.test.trec", "q Q0 d 1 1 bm25\n"), "in the evaluation of bm25: the table run.test.trec"),
+        (written("bm25/variants/rrf/x", "x"), "bm25: variants/: 1 unknown"),
+        (lambda folder: shutil.rmtree(folder / "zero_shot" / "variants"), "zero_shot: variants/: 1 missing"),
+    ],
+    "comparison": [
         (written("comparison.png"), "must hold comparison.png: missing or empty"),
         (written("comparison.json", "{"), "it cannot be read: JSONDecodeError"),
         (json_with("metrics.json", hce={}), "metrics.json must hold the means"),
@@ -274,6 +233,22 @@ def test_a_whole_comparison_passes(compared):
         (in_comparison(lambda value: value["systems"]["hce"].pop("nDCG@10")), "hce must have the main metric"),
         (in_comparison(lambda value: cell(value, low=0.99, high=1.0)), "hce: MAP must lie within its interval"),
     ],
+}
+
+
+@each(BROKEN)
+def test_each_broken_rule_is_named(places, tmp_path, name, damage, message):
+    assert_refused(name, places[name], tmp_path, damage, message)
+
+
+@pytest.mark.parametrize(
+    ("stage", "settings", "message"),
+    [
+        ("evaluate", {"evaluation": EvaluationSettings(variants=False)}, "variants/: 1 unknown, such as 'rrf'"),
+        ("evaluate", {"evaluation": EvaluationSettings(metrics=("nDCG@10", "R@3"))}, "dev: R@3 of every query"),
+        ("baselines", {"pseudo_queries.generators": ("sequence_to_sequence",)}, "1 missing, such as 'bm25_generated'"),
+    ],
 )
-def test_each_broken_rule_is_named(compared, tmp_path, damage, message):
-    assert_refused("comparison", compared, tmp_path, damage, message)
+def test_what_the_settings_ask_for_must_be_there_and_no_more(places, stage, settings, message):
+    with pytest.raises(FreshetError, match=message):
+        check(stage, replace(places[stage], settings=places[stage].settings | settings))

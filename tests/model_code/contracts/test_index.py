@@ -22,6 +22,7 @@ from tests.model_code.contracts.damage import (
     array_cut,
     array_with,
     assert_refused,
+    each,
     json_edited,
     json_with,
     removed,
@@ -41,12 +42,12 @@ def context(root, kind):
     return StageContext(root, {"corpus": root / "corpus"}, root / "output", settings, root)
 
 
-def dense(root, each=1):
+def dense(root, vectors=1):
     place = context(root, "dense")
-    ids = [name for name in PASSAGES for _ in range(each)]
+    ids = [name for name in PASSAGES for _ in range(vectors)]
     rows = np.resize(UNIT, (len(ids), 6))
-    tokens = TokenSigns.of([signs(np.ones((2, 6)))] * len(PASSAGES)) if each == 1 else None
-    DenseIndex.build(rows, ids, "f", vectors_per_passage=each, tokens=tokens).save(place.output / "index")
+    tokens = TokenSigns.of([signs(np.ones((2, 6)))] * len(PASSAGES)) if vectors == 1 else None
+    DenseIndex.build(rows, ids, "f", vectors_per_passage=vectors, tokens=tokens).save(place.output / "index")
     return place
 
 
@@ -74,12 +75,12 @@ def lexical(root, search="full"):
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
     root = tmp_path_factory.mktemp("indexes")
-    return {make.__name__: make(root / make.__name__) for make in (dense, dsi, lexical)}
+    made = {make.__name__: make(root / make.__name__) for make in (dense, dsi, lexical)}
+    return made | {search: lexical(root / search, search) for search in ("beta_own", "beta_rerank")}
 
 
 def test_whole_indexes_pass(places, tmp_path):
-    others = [lexical(tmp_path / search, search) for search in ("beta_own", "beta_rerank")]
-    for place in (*places.values(), dense(tmp_path / "several", each=3), *others):
+    for place in (*places.values(), dense(tmp_path / "several", vectors=3)):
         check("index", place)
     check("base_index", places["dense"])
 
@@ -89,59 +90,57 @@ def embedded(damage):
     return lambda folder: damage(folder / "embeddings")
 
 
-@pytest.mark.parametrize(
-    ("kind", "damage", "message"),
-    [
-        ("dense", json_with(MANIFEST, kind="lexical"), "states the kind 'lexical'; the settings say 'dense'"),
-        ("dense", json_with(MANIFEST, passages=6), "must state the corpus's 5 passages, not 6"),
-        ("dense", json_with(MANIFEST, documents=2), "must state the corpus's 3 documents, not 2"),
-        ("dense", json_with(MANIFEST, dimension=7), r"index/vectors.npy must be \(5, 7\) float32, not \(5, 6\)"),
-        ("dense", json_with(MANIFEST, vectors_per_passage=2), "document_ids.json must name the document of each row"),
-        ("dense", json_edited("document_ids.json", lambda ids: ids.reverse()), "in the order of the corpus's passages"),
-        ("dense", array_cut("vectors.npy"), r"must be \(5, 6\) float32, not \(4, 6\)"),
-        ("dense", array_with("vectors.npy", (2, 0), np.nan), "vectors.npy must have unit norm.* off by nan"),
-        ("dense", array_with("vectors.npy", 3, 0.0), "vectors.npy must have unit norm.* off by 1"),
-        ("dense", removed("vectors.npy"), "index/ must hold vectors.npy"),
-        (
-            "dense",
-            array_cut("token_signs.npy"),
-            "must say where in token_signs.npy the tokens of each",
-        ),
-        ("dense", array_cut("token_starts.npy"), "of each of 5 passages are"),
-        ("dense", array_with("token_starts.npy", 2, 0), "of each of 5 passages are"),
-        ("dense", lambda folder: np.save(folder / "vectors.npy", np.eye(6)[:5]), "float32, not .* float64"),
-        ("dsi", json_with(MANIFEST, passages=5), "must state the corpus's 3 passages, not 5"),
-        ("dsi", text_replaced("document_ids.json", '"b"', '"x"'), "must name each document once"),
-        ("dsi", text_replaced("document_ids.json", '["c"', '["c","c"'), "must name each document once"),
-        ("dsi", array_with("vectors.npy", (2, 0), np.inf), "vectors.npy must be finite"),
-        ("dsi", array_cut("representatives.npy"), "representatives.npy must have 3 rows, not 2"),
-        ("dsi", array_with("representatives.npy", (0, 0), np.nan), "representatives.npy must be finite"),
-        ("dsi", removed("representatives.npy"), "must hold representatives.npy"),
-        ("dsi", json_with(MANIFEST, encoding_scale=-1.0), "must state an encoding_scale above 0"),
-        ("lexical", json_with(MANIFEST, search="beta"), "index/embeddings/ must not be there, as search is beta"),
-        ("lexical", lambda folder: shutil.rmtree(folder / "tokens"), "index/tokens/ must be there"),
-        ("lexical", lambda folder: shutil.rmtree(folder / "embeddings"), "index/embeddings/ must be there"),
-        ("lexical", removed("tokens/document_ids.json"), "tokens/ must hold document_ids.json"),
-        (
-            "lexical",
-            json_edited("tokens/document_ids.json", lambda ids: ids.reverse()),
-            "tokens/document_ids.json must",
-        ),
-        ("lexical", embedded(json_edited("document_ids.json", lambda ids: ids.pop())), "embeddings/document_ids.json"),
-        ("lexical", embedded(array_with("weights.npy", 0, np.inf)), "weights.npy must be finite"),
-        ("beta_rerank", json_with(f"passages/{MANIFEST}", passages=4), "passages/manifest.json must state 5 passages"),
+BROKEN = {
+    "dense": [
+        (json_with(MANIFEST, kind="lexical"), "states the kind 'lexical'; the settings say 'dense'"),
+        (json_with(MANIFEST, passages=6), "must state the corpus's 5 passages, not 6"),
+        (json_with(MANIFEST, documents=2), "must state the corpus's 3 documents, not 2"),
+        (json_with(MANIFEST, dimension=7), r"index/vectors.npy must be \(5, 7\) float32, not \(5, 6\)"),
+        (json_with(MANIFEST, vectors_per_passage=2), "document_ids.json must name the document of each row"),
+        (json_edited("document_ids.json", lambda ids: ids.reverse()), "in the order of the corpus's passages"),
+        (array_cut("vectors.npy"), r"must be \(5, 6\) float32, not \(4, 6\)"),
+        (array_with("vectors.npy", (2, 0), np.nan), "vectors.npy must have unit norm.* off by nan"),
+        (array_with("vectors.npy", 3, 0.0), "vectors.npy must have unit norm.* off by 1"),
+        (removed("vectors.npy"), "index/ must hold vectors.npy"),
+        (array_cut("token_signs.npy"), "must say where in token_signs.npy the tokens of each"),
+        (array_cut("token_starts.npy"), "of each of 5 passages are"),
+        (array_with("token_starts.npy", 2, 0), "of each of 5 passages are"),
+        (lambda folder: np.save(folder / "vectors.npy", np.eye(6)[:5]), "float32, not .* float64"),
     ],
-)
-def test_each_broken_rule_is_named(places, tmp_path, kind, damage, message):
-    place = places[kind] if kind in places else lexical(tmp_path / kind, kind)
+    "dsi": [
+        (json_with(MANIFEST, passages=5), "must state the corpus's 3 passages, not 5"),
+        (text_replaced("document_ids.json", '"b"', '"x"'), "must name each document once"),
+        (text_replaced("document_ids.json", '["c"', '["c","c"'), "must name each document once"),
+        (array_with("vectors.npy", (2, 0), np.inf), "vectors.npy must be finite"),
+        (array_cut("representatives.npy"), "representatives.npy must have 3 rows, not 2"),
+        (array_with("representatives.npy", (0, 0), np.nan), "representatives.npy must be finite"),
+        (removed("representatives.npy"), "must hold representatives.npy"),
+        (json_with(MANIFEST, encoding_scale=-1.0), "must state an encoding_scale above 0"),
+    ],
+    "lexical": [
+        (json_with(MANIFEST, search="beta"), "index/embeddings/ must not be there, as search is beta"),
+        (lambda folder: shutil.rmtree(folder / "tokens"), "index/tokens/ must be there"),
+        (lambda folder: shutil.rmtree(folder / "embeddings"), "index/embeddings/ must be there"),
+        (removed("tokens/document_ids.json"), "tokens/ must hold document_ids.json"),
+        (json_edited("tokens/document_ids.json", lambda ids: ids.reverse()), "tokens/document_ids.json must"),
+        (embedded(json_edited("document_ids.json", lambda ids: ids.pop())), "embeddings/document_ids.json"),
+        (embedded(array_with("weights.npy", 0, np.inf)), "weights.npy must be finite"),
+    ],
+    "beta_rerank": [
+        (json_with(f"passages/{MANIFEST}", passages=4), "passages/manifest.json must state 5 passages"),
+    ],
+}
 
+
+@each(BROKEN)
+def test_each_broken_rule_is_named(places, tmp_path, name, damage, message):
     def sealed(output):
         damage(output / "index")
         facts = read_json(output / "index" / MANIFEST)  # the contract, not the checksum, must find what is wrong
         seal(output / "index", facts.pop("format"), {key: facts[key] for key in facts if key != "checksums"})
 
-    for stage in ("index", "base_index") if kind == "dense" else ("index",):
-        assert_refused(stage, place, tmp_path / stage, sealed, message)
+    for stage in ("index", "base_index") if name == "dense" else ("index",):
+        assert_refused(stage, places[name], tmp_path / stage, sealed, message)
 
 
 @pytest.mark.parametrize("kind", ["dense", "dsi", "lexical"])

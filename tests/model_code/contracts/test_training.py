@@ -25,6 +25,7 @@ from model_code.stages import hierarchy
 from tests.model_code.contracts.damage import (
     assert_refused,
     copied,
+    each,
     json_edited,
     json_with,
     removed,
@@ -36,18 +37,78 @@ from tests.model_code.queries.toy import make_tiny_t5
 from tests.model_code.stages.test_hierarchy import context
 from tests.tiny_encoder import make_tiny_encoder
 
+WORDS = [f"word{i}" for i in range(40)]
+HISTORY = [{"step": 0, "nDCG@10": 0.5}, {"step": 5, "loss": 1.5}, {"step": 9, "loss": 1.25, "nDCG@10": 0.75}]
+KINDS = ("dense", "layers", "lexical", "dsi")
+STAGES = dict.fromkeys(KINDS, "train") | {"hierarchy": "hierarchy", "generator": "query_generator"}
 
-def cluster(folder, **settings):
-    place = context(folder, 60, 60, **settings)
+
+def clustered(root):
+    place = context(root, 60, 60)
     with pytest.MonkeyPatch.context() as patch:  # drawing takes longer than all the rest
         patch.setattr(hierarchy, "draw_hierarchy", lambda tree, unit, path, topics: path.write_bytes(b"png"))
         hierarchy.run(place)
     return place
 
 
+def trained(root, encoder, name):
+    """What training leaves, without training."""
+    for folder in ("corpus", "output"):
+        (root / folder).mkdir(parents=True)
+    pd.DataFrame({"document_id": ["a", "a", "b"]}).to_parquet(root / "corpus" / "passages.parquet")
+    write_json(root / "output" / "history.json", HISTORY)
+    save(root / "output", encoder, name)
+    settings = {"retriever": SimpleNamespace(kind=name if name in ("lexical", "dsi") else "dense")}
+    return StageContext(root, {"corpus": root / "corpus"}, root / "output", settings, root, name)
+
+
+def save(output, encoder, name):
+    if name == "lexical":
+        base = EncoderSettings(base=str(encoder), max_tokens=16, device="cpu", precision="float32")
+        save_encoder(start_encoder(base, SETTINGS, WORDS, 0), output / "encoder")
+        return
+    loaded = Encoder.load(encoder, precision="float32", device="cpu")
+    if name == "layers":
+        loaded.layers = (1, 2)
+    loaded.save(output / "encoder")
+    if name == "dsi":
+        vectors = np.eye(4, dtype=np.float32)[:2]
+        DenseIndex.build(vectors, ["b", "a"], "f").save(output / "document_vectors")
+        complete(output / "document_vectors", vectors, 1.0)
+
+
+def generator(root):
+    (root / "output").mkdir(parents=True)
+    save_sequence_model(*load_sequence_model(make_tiny_t5(root / "t5", WORDS)), root / "output" / "model", 8)
+    write_json(root / "output" / "history.json", [{"step": 0, "log_likelihood": -4.5}, {"step": 5, "loss": 1.5}])
+    settings = {"pseudo_queries.training": SimpleNamespace(base="some-t5")}
+    return StageContext(root, {}, root / "output", settings, root)
+
+
 @pytest.fixture(scope="module")
-def clustered(tmp_path_factory):
-    return cluster(tmp_path_factory.mktemp("clustered"))
+def places(tmp_path_factory):
+    root = tmp_path_factory.mktemp("places")
+    encoder = make_tiny_encoder(root / "base" / "encoder", WORDS)
+    made = {name: trained(root / name, encoder, name) for name in KINDS}
+    return made | {"hierarchy": clustered(root / "hierarchy"), "generator": generator(root / "generator")}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_what_a_stage_leaves_passes(places, name):
+    check(STAGES[name], places[name])
+
+
+def test_a_tree_over_another_corpus_is_refused(places, tmp_path):
+    pd.DataFrame({"document_id": ["d0"] * 61}).to_parquet(tmp_path / "passages.parquet")
+    with pytest.raises(FreshetError, match="places 60 passages; the corpus has 61"):
+        check("hierarchy", replace(places["hierarchy"], inputs={"corpus": tmp_path}))
+
+
+def test_where_no_generator_is_trained_there_must_be_none(places, tmp_path):
+    none = replace(places["generator"], settings={"pseudo_queries.training": SimpleNamespace(base=None)})
+    check("query_generator", replace(none, output=tmp_path))
+    with pytest.raises(FreshetError, match="no generator is trained, so model/ must not be there"):
+        check("query_generator", none)
 
 
 def with_centroids(factor):
@@ -67,106 +128,8 @@ def without_a_leaf(folder):
     Hierarchy(tree.centroids, tree.parents, tree.leaves[:-1]).save(folder)
 
 
-def test_whole_trees_pass(tmp_path):
-    check("hierarchy", cluster(tmp_path / "tree", branching=3))
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (removed("hierarchy.png"), "must hold hierarchy.png"),
-        (json_edited("topics.json", lambda topics: topics[-1].pop()), "topics.json must name each node of each level"),
-        (written("hierarchy.safetensors", "no tensors"), "cannot be read|safetensors"),
-        (json_with("hierarchy.json", format=0), "format 0"),
-        (json_edited("document_ids.json", lambda ids: ids.reverse()), "document_ids.json must name the document"),
-        (with_centroids(1.5), "centroids.1 must have unit norm.* off by 0.5"),
-        (with_centroids(np.nan), "centroids.1 must have unit norm.* off by nan"),
-        (without_a_leaf, "places 59 passages; the corpus has 60"),
-        (json_edited("statistics.json", lambda value: value["levels"].pop()), "statistics.json must have every level"),
-    ],
-)
-def test_each_broken_rule_is_named(clustered, tmp_path, damage, message):
-    assert_refused("hierarchy", clustered, tmp_path, damage, message)
-
-
-def test_a_tree_over_another_corpus_is_refused(clustered, tmp_path):
-    pd.DataFrame({"document_id": ["d0"] * 61}).to_parquet(tmp_path / "passages.parquet")
-    with pytest.raises(FreshetError, match="places 60 passages; the corpus has 61"):
-        check("hierarchy", replace(clustered, inputs={"corpus": tmp_path}))
-
-
-WORDS = [f"word{i}" for i in range(40)]
-HISTORY = [{"step": 0, "nDCG@10": 0.5}, {"step": 5, "loss": 1.5}, {"step": 9, "loss": 1.25, "nDCG@10": 0.75}]
-KINDS = ("dense", "layers", "lexical", "dsi")
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    return make_tiny_encoder(tmp_path_factory.mktemp("base") / "encoder", WORDS)
-
-
-def trained(root, encoder, name):
-    """What training leaves, without training."""
-    for folder in ("corpus", "output"):
-        (root / folder).mkdir(parents=True)
-    pd.DataFrame({"document_id": ["a", "a", "b"]}).to_parquet(root / "corpus" / "passages.parquet")
-    write_json(root / "output" / "history.json", HISTORY)
-    save(root / "output", encoder, name)
-    kind = name if name in ("lexical", "dsi") else "dense"
-    retriever = SimpleNamespace(kind=kind)
-    settings = {"retriever": retriever}
-    return StageContext(root, {"corpus": root / "corpus"}, root / "output", settings, root, name)
-
-
-def save(output, encoder, name):
-    if name == "lexical":
-        base = EncoderSettings(base=str(encoder), max_tokens=16, device="cpu", precision="float32")
-        save_encoder(start_encoder(base, SETTINGS, WORDS, 0), output / "encoder")
-        return
-    loaded = Encoder.load(encoder, precision="float32", device="cpu")
-    if name == "layers":
-        loaded.layers = (1, 2)
-    loaded.save(output / "encoder")
-    if name == "dsi":
-        vectors = np.eye(4, dtype=np.float32)[:2]
-        DenseIndex.build(vectors, ["b", "a"], "f").save(output / "document_vectors")
-        complete(output / "document_vectors", vectors, 1.0)
-
-
-@pytest.fixture(scope="module")
-def places(encoder, tmp_path_factory):
-    root = tmp_path_factory.mktemp("trained")
-    return {name: trained(root / name, encoder, name) for name in KINDS}
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_what_training_leaves_passes(places, name):
-    check("train", places[name])
-
-
 def row(number, **changes):
     return json_edited("history.json", lambda rows: rows[number].update(changes))
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (removed("history.json"), "must hold history.json"),
-        (written("history.json", "[]"), "its columns are|index|'step'|series"),
-        (row(1, step=0), "history.json .* step breaks steps that rise.*row 1: 0"),
-        (row(0, step=-1), "step breaks greater_than_or_equal_to"),
-        (row(1, step=2.5), "step|int64"),
-        (json_edited("history.json", lambda rows: rows[1].pop("step")), "step"),
-        (row(1, loss=None), "history.json: loss must be a number where it is given"),
-        (row(2, **{"nDCG@10": 1.5}), "nDCG@10 breaks in_range"),
-        (text_replaced("history.json", "1.5", "NaN"), "loss must be a number where it is given"),
-        (text_replaced("history.json", "1.5", "Infinity"), "loss breaks finite numbers.*inf"),
-        (text_replaced("history.json", "1.5", '"low"'), "loss"),
-        (written("history.json", '[{"step": 0, "nDCG@10": 0.5}]'), "'loss'"),
-    ],
-)
-def test_each_broken_rule_of_the_curve_is_named(places, tmp_path, damage, message):
-    assert_refused("train", places["dense"], tmp_path, damage, message)
 
 
 def test_a_perfect_dev_metric_may_be_above_one_by_a_rounding(places, tmp_path):
@@ -188,28 +151,45 @@ def with_tensor(value):
     return damage
 
 
-@pytest.mark.parametrize(
-    ("name", "damage", "message"),
-    [
-        ("dense", lambda folder: shutil.rmtree(folder / "encoder"), "encoder/ must hold config.json"),
+BROKEN = {
+    "hierarchy": [
+        (removed("hierarchy.png"), "must hold hierarchy.png"),
+        (json_edited("topics.json", lambda topics: topics[-1].pop()), "topics.json must name each node of each level"),
+        (written("hierarchy.safetensors", "no tensors"), "cannot be read|safetensors"),
+        (json_with("hierarchy.json", format=0), "format 0"),
+        (json_edited("document_ids.json", lambda ids: ids.reverse()), "document_ids.json must name the document"),
+        (with_centroids(1.5), "centroids.1 must have unit norm.* off by 0.5"),
+        (with_centroids(np.nan), "centroids.1 must have unit norm.* off by nan"),
+        (without_a_leaf, "places 59 passages; the corpus has 60"),
+        (json_edited("statistics.json", lambda value: value["levels"].pop()), "statistics.json must have every level"),
+    ],
+    "dense": [
+        (removed("history.json"), "must hold history.json"),
+        (written("history.json", "[]"), "its columns are|index|'step'|series"),
+        (row(1, step=0), "history.json .* step breaks steps that rise.*row 1: 0"),
+        (row(0, step=-1), "step breaks greater_than_or_equal_to"),
+        (row(1, step=2.5), "step|int64"),
+        (json_edited("history.json", lambda rows: rows[1].pop("step")), "step"),
+        (row(1, loss=None), "history.json: loss must be a number where it is given"),
+        (row(2, **{"nDCG@10": 1.5}), "nDCG@10 breaks in_range"),
+        (text_replaced("history.json", "1.5", "NaN"), "loss must be a number where it is given"),
+        (text_replaced("history.json", "1.5", "Infinity"), "loss breaks finite numbers.*inf"),
+        (text_replaced("history.json", "1.5", '"low"'), "loss"),
+        (written("history.json", '[{"step": 0, "nDCG@10": 0.5}]'), "'loss'"),
+        (lambda folder: shutil.rmtree(folder / "encoder"), "encoder/ must hold config.json"),
         *(
-            ("dense", removed(f"encoder/{name}"), f"encoder/ must hold {name}")
+            (removed(f"encoder/{name}"), f"encoder/ must hold {name}")
             for name in ("config.json", "model.safetensors", "tokenizer.json", "modules.json")
         ),
-        ("dense", removed("encoder/1_Pooling/config.json"), "1_Pooling/ must hold config.json"),
-        ("dense", with_tensor(np.nan), r"encoder/model.safetensors: \S+ must be finite numbers"),
-        ("dense", written("encoder/model.safetensors", "cut"), "encoder/model.safetensors cannot be read"),
-        ("lexical", removed("encoder/lexical.json"), "encoder/ must hold lexical.json"),
-        ("lexical", removed("encoder/1_LexicalHead/model.safetensors"), "1_LexicalHead/ must hold model.safetensors"),
+        (removed("encoder/1_Pooling/config.json"), "1_Pooling/ must hold config.json"),
+        (with_tensor(np.nan), r"encoder/model.safetensors: \S+ must be finite numbers"),
+        (written("encoder/model.safetensors", "cut"), "encoder/model.safetensors cannot be read"),
     ],
-)
-def test_each_broken_rule_of_the_encoder_is_named(places, tmp_path, name, damage, message):
-    assert_refused("train", places[name], tmp_path, damage, message)
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
+    "lexical": [
+        (removed("encoder/lexical.json"), "encoder/ must hold lexical.json"),
+        (removed("encoder/1_LexicalHead/model.safetensors"), "1_LexicalHead/ must hold model.safetensors"),
+    ],
+    "dsi": [
         (lambda output: shutil.rmtree(output / "document_vectors"), "document_vectors/ must hold manifest.json"),
         (written("document_vectors/more", "x"), "more was added since manifest.json"),
         (
@@ -219,36 +199,14 @@ def test_each_broken_rule_of_the_encoder_is_named(places, tmp_path, name, damage
             "document_vectors/manifest.json must state an encoding_scale above 0",
         ),
     ],
-)
-def test_learned_vectors_keep_the_contract_of_their_index(places, tmp_path, damage, message):
-    assert_refused("train", places["dsi"], tmp_path, damage, message)
-
-
-@pytest.fixture(scope="module")
-def generator(tmp_path_factory):
-    root = tmp_path_factory.mktemp("generator")
-    (root / "output").mkdir()
-    save_sequence_model(*load_sequence_model(make_tiny_t5(root / "t5", WORDS)), root / "output" / "model", 8)
-    write_json(root / "output" / "history.json", [{"step": 0, "log_likelihood": -4.5}, {"step": 5, "loss": 1.5}])
-    settings = {"pseudo_queries.training": SimpleNamespace(base="some-t5")}
-    return StageContext(root, {}, root / "output", settings, root)
-
-
-def test_a_trained_generator_passes_and_so_does_none(generator, tmp_path):
-    check("query_generator", generator)
-    none = {"pseudo_queries.training": SimpleNamespace(base=None)}
-    check("query_generator", replace(generator, output=tmp_path, settings=none))
-    with pytest.raises(FreshetError, match="no generator is trained, so model/ must not be there"):
-        check("query_generator", replace(generator, settings=none))
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
+    "generator": [
         (removed("history.json"), "must hold history.json"),
         (lambda output: shutil.rmtree(output / "model"), "model/ must hold config.json"),
         (removed("model/generation_config.json"), "model/ must hold generation_config.json"),
     ],
-)
-def test_each_broken_rule_of_the_generator_is_named(generator, tmp_path, damage, message):
-    assert_refused("query_generator", generator, tmp_path, damage, message)
+}
+
+
+@each(BROKEN)
+def test_each_broken_rule_is_named(places, tmp_path, name, damage, message):
+    assert_refused(STAGES[name], places[name], tmp_path, damage, message)
