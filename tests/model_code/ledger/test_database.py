@@ -30,13 +30,12 @@ def test_looking_creates_nothing(tmp_path):
     assert existing_database(url) is not None
 
 
-def test_another_version_is_refused(tmp_path):
-    url = f"sqlite:///{tmp_path}/ledger.sqlite"
-    open_database(url).close()
+def test_another_version_is_refused(tmp_path, sqlite_url):
+    open_database(sqlite_url).close()
     with sqlite3.connect(tmp_path / "ledger.sqlite") as connection:
         connection.execute("UPDATE ledger_version SET version = 99")
     with pytest.raises(FreshetError, match=r"is a ledger of version 99, but this Freshet reads 3"):
-        open_database(url)
+        open_database(sqlite_url)
 
 
 @pytest.mark.parametrize("url", ["nonsense", "sqlite", "nosuchbase://x/y"])
@@ -45,38 +44,37 @@ def test_a_wrong_url_is_explained(url):
         open_database(url)
 
 
-def test_commits_go_to_a_write_ahead_log_and_to_the_disk(tmp_path):
-    database = open_database(f"sqlite:///{tmp_path}/ledger.sqlite")
+def test_commits_go_to_a_write_ahead_log_and_to_the_disk(sqlite_url):
+    database = open_database(sqlite_url)
     with database.read() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
 
 
-def test_a_file_that_got_the_name_since_is_noticed(tmp_path):
-    database = open_database(f"sqlite:///{tmp_path}/ledger.sqlite")
+def test_a_file_that_got_the_name_since_is_noticed(tmp_path, sqlite_url):
+    database = open_database(sqlite_url)
     assert not database.is_replaced()
     (tmp_path / "ledger.sqlite").rename(tmp_path / "moved.sqlite")
     assert database.is_replaced()
-    open_database(f"sqlite:///{tmp_path}/ledger.sqlite").close()
+    open_database(sqlite_url).close()
     assert database.is_replaced()
 
 
-def test_forty_looks_leave_no_file_open(tmp_path):
-    url = f"sqlite:///{tmp_path}/ledger.sqlite"
-    Ledger.open(url).close()
+def test_forty_looks_leave_no_file_open(sqlite_url):
+    Ledger.open(sqlite_url).close()
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for number in range(40):
         if number % 2:
-            with Ledger.open(url) as ledger:
+            with Ledger.open(sqlite_url) as ledger:
                 assert ledger.position().event == 0
         else:
-            assert Ledger.open(url).position().event == 0
+            assert Ledger.open(sqlite_url).position().event == 0
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_reader_is_not_held_up_by_a_writer(tmp_path):
-    database = open_database(f"sqlite:///{tmp_path}/ledger.sqlite")
+def test_a_reader_is_not_held_up_by_a_writer(sqlite_url):
+    database = open_database(sqlite_url)
     row = {"kind": "put", "document_id": "a", "content_hash": "", "source": "", "received": 0.0}
     with database.write() as writing:
         writing.execute(sa.insert(schema.events).values(row))
@@ -84,9 +82,9 @@ def test_a_reader_is_not_held_up_by_a_writer(tmp_path):
             assert reading.scalar(sa.select(sa.func.count()).select_from(schema.events)) == 0
 
 
-def test_who_keeps_the_ledger_for_too_long_is_named(tmp_path, monkeypatch):
+def test_who_keeps_the_ledger_for_too_long_is_named(tmp_path, sqlite_url, monkeypatch):
     monkeypatch.setattr("model_code.ledger.database.BUSY_SECONDS", 0)
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite")
+    ledger = Ledger.open(sqlite_url)
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(FreshetError, match=rf"process {os.getpid()} \(.*ledger.sqlite for 0 s.*wait for it"):
@@ -101,15 +99,14 @@ def test_the_tables_and_the_longest_question_are_valid_postgresql():
         assert "FROM ledger_events" in str(query.compile(dialect=postgresql.dialect()))
 
 
-def test_a_ledger_of_version_2_gets_a_place_for_feedback_and_keeps_the_rest(tmp_path):
-    url = f"sqlite:///{tmp_path}/ledger.sqlite"
-    with Ledger.open(url) as ledger:
+def test_a_ledger_of_version_2_gets_a_place_for_feedback_and_keeps_the_rest(tmp_path, sqlite_url):
+    with Ledger.open(sqlite_url) as ledger:
         ledger.receive([Document("a", "A", "text")], "test")
         identity = ledger.id
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as connection, connection:
         connection.execute("DROP TABLE ledger_feedback")
         connection.execute("UPDATE ledger_version SET version = 2")
-    with Ledger.open(url, migrate=lambda database: migrate(database, None, 0, lambda ids: {})) as ledger:
+    with Ledger.open(sqlite_url, migrate=lambda database: migrate(database, None, 0, lambda ids: {})) as ledger:
         assert (ledger.id, ledger.position().event, ledger.feedback()) == (identity, 1, [])
         verdicts = (("ada", "click", 2), ("ada", "up", 1), ("ada", "click", 3), ("bob", "click", 1), ("ada", "down", 4),
                     ("bob", "click", 2))  # fmt: skip
@@ -120,9 +117,9 @@ def test_a_ledger_of_version_2_gets_a_place_for_feedback_and_keeps_the_rest(tmp_
         assert ledger.feedback() == [replace(said[4], received=4), replace(said[5], received=5)]
 
 
-def test_what_an_earlier_upgrade_appended_counts_as_events_do(tmp_path):
+def test_what_an_earlier_upgrade_appended_counts_as_events_do(sqlite_url):
     """It named no retriever; `undone` was what had been taken back, which its compensations say again."""
-    with Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite") as ledger:
+    with Ledger.open(sqlite_url) as ledger:
         ledger.receive([Document("a", "A", "undone")], "test")
         ledger.remove(["a"], "migration")
         facts = {"to": 1, "files": False, "first": 2, "undone": [[0, 1]]}

@@ -6,7 +6,6 @@ Run: python -m pytest tests/model_code/ledger/test_migration.py
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from tests.model_code.ledger.lives import events_of, fold
 
 OLD = json.loads(Path(__file__).with_name("version_1.json").read_text(encoding="utf-8"))
 LIVES = range(len(OLD["lives"]))
-NUMBERS = itertools.count()
 
 
 def old_project(url: str, life: dict) -> None:
@@ -58,13 +56,6 @@ def held(files: dict):
     return lambda names: {n: (files[n][1], Document(n, n, files[n][0])) for n in names if n in files}
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request, tmp_path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/ledger.sqlite"
-    return f"postgresql+psycopg://{request.getfixturevalue('postgresql')(f'migration_{next(NUMBERS)}')}"
-
-
 def migrated(url: str, life: dict) -> Ledger:
     old_project(url, life)
     with pytest.raises(Exception, match="version 1"):
@@ -83,9 +74,9 @@ def migrate_at(url: str, life: dict, current: int | None = None) -> Ledger:
 
 
 @pytest.mark.parametrize("number", LIVES)
-def test_every_generation_is_led_to_what_was_in_effect_and_can_be_gone_back_to(tmp_path, number):
+def test_every_generation_is_led_to_what_was_in_effect_and_can_be_gone_back_to(sqlite_url, number):
     life = OLD["lives"][number]
-    with migrated(f"sqlite:///{tmp_path}/ledger.sqlite", life) as ledger:
+    with migrated(sqlite_url, life) as ledger:
         live, standing = life["live"]["hce"], Standing(ledger.position(0), replay=True)
         undone = {row[1] for row in life["tables"]["ledger_outcomes"] if row[0] == "hce" and row[2] == "rolled_back"}
         every = ledger.seen_from(standing).pending()
@@ -118,8 +109,8 @@ def test_both_databases_tell_the_same_and_a_second_time_nothing_happens(url):
         assert again.receive([Document("new", "new", "text")], "test").events[0] > before[-1][0]
 
 
-def test_the_database_is_copied_and_an_error_leaves_it_as_it_was(tmp_path, monkeypatch):
-    life, url = OLD["lives"][1], f"sqlite:///{tmp_path}/ledger.sqlite"
+def test_the_database_is_copied_and_an_error_leaves_it_as_it_was(tmp_path, sqlite_url, monkeypatch):
+    life, url = OLD["lives"][1], sqlite_url
     old_project(url, life)
     with pytest.raises(FreshetError, match="to generation -1 was cut off"):
         migrate_at(url, life, current=-1)

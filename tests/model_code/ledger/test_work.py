@@ -5,7 +5,6 @@ pytest tests/model_code/ledger/test_work.py
 
 from __future__ import annotations
 
-import itertools
 import threading
 
 import pytest
@@ -14,18 +13,11 @@ import sqlalchemy as sa
 from model_code.ledger.database import open_database
 from model_code.ledger.work import ATTEMPTS, EventRange, WorkKind, WorkState, WorkTable, table
 
-NUMBERS = itertools.count()
 BATCH, LATER = EventRange(1, 24), EventRange(25, 48)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request, tmp_path):
-    """A new database, of both kinds."""
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/live/ledger.sqlite"
-    else:
-        fresh = request.getfixturevalue("postgresql")
-        url = f"postgresql+psycopg://{fresh(f'work_{next(NUMBERS)}')}"
+@pytest.fixture
+def database(url):
     opened = open_database(url)
     yield opened
     opened.close()
@@ -98,11 +90,8 @@ def test_what_ended_stays_as_it_ended_and_may_be_asked_for_again(work):
     )  # fmt: skip
     assert ended.ended >= ended.asked
     assert ask(work, WorkKind.ADD).id != asked.id, "what was rolled back arrives again"
-
-
-def test_what_a_person_canceled_is_not_asked_for_again(work):
     work.end(ask(work), WorkState.CANCELED, "by hand")
-    assert ask(work) is None
+    assert ask(work) is None, "a person canceled it"
 
 
 def test_an_addition_of_more_takes_the_place_of_one_of_less(work):
