@@ -22,9 +22,10 @@ def put(key: str) -> Document:
     return Document(key, key, key)
 
 
-def random_steps(
-    state: IncDsiState, documents: list[NewDocument], seed: int
-) -> list[tuple[Change, NewDocument | None]]:
+Steps = list[tuple[Change, NewDocument | None]]
+
+
+def random_steps(state: IncDsiState, documents: list[NewDocument], seed: int) -> Steps:
     """30 changes of twelve documents, of which four are old; each put has vectors of its own."""
     chance, there, found = random.Random(seed), set(state.ids), []
     names = [*(f"n{i}" for i in range(8)), *state.ids[:4]]
@@ -76,6 +77,5 @@ def test_additions_in_a_row_are_one_batch_and_documents_of_several_passages_leav
     state, documents = make(20, 3)
     new = {i: NewDocument(key, documents[0].queries) for i, key in enumerate(["a", "b", "old 1"])}
     steps = [put("a"), put("b"), put("old 1"), put("old 1"), Remove("old 1"), Remove("old 2"), put("long")]
-    assert [move if isinstance(move, str) else move.id.upper() for move in moves(steps, new, state)] == [
-        "A", "B", "old 1", "OLD 1", "old 1", "old 2"
-    ]  # fmt: skip
+    found = [move if isinstance(move, str) else move.id.upper() for move in moves(steps, new, state)]
+    assert found == ["A", "B", "old 1", "OLD 1", "old 1", "old 2"]

@@ -26,11 +26,9 @@ from tests.model_code.live.laws import OLD, WORDS, go_back, make_encoder, open_b
 
 SHORT = {name: (title, " ".join(text.split()[:5])) for name, (title, text) in OLD.items()}  # one passage each
 ON = AdditionSettings(refine=True, gamma1=2.0, gamma2=0.1, lambda2=1e-3)
+N1 = Document("n1", "word1", "word2 word3. word4 word5", {}, ("word1 word9", "word3"))
 HISTORY: list[list[Change]] = [
-    [
-        Document("n1", "word1", "word2 word3. word4 word5", {}, ("word1 word9", "word3")),
-        Document("n0", "word7", "word8 word9"),
-    ],
+    [N1, Document("n0", "word7", "word8 word9")],
     [Document("n1", "word1", "word2 word3 word11"), Remove("d02")],
     [Remove("n0")],
     [Document("d03", "word12", "word4 word5"), Document("n2", "word1", "word2 word3. word4 word5")],
@@ -79,6 +77,10 @@ def play(live: Path, history: list[list[Change]] = HISTORY, cold: bool = False, 
         if compact:
             writer.compact()
     return vectors(live)
+
+
+def state_of(live: Path) -> IncDsiState:
+    return load_state(writer_of(live).searcher, ON.spans, live.with_name("additions"))
 
 
 def test_replaying_gives_the_same_vectors(opened: Path, tmp_path: Path) -> None:
@@ -171,13 +173,16 @@ def test_a_vector_is_that_of_the_solver_over_all_others(live: Path) -> None:
 
 
 def test_rolling_back_takes_the_later_additions_out_of_the_state(live: Path) -> None:
-    writer = writer_of(live)
+    writer, n9 = writer_of(live), Document("n9", "word1", "word2 word3. word4 word5")
     first = writer.apply(HISTORY[0], up_to(1), {}).generation.number
-    writer.apply([Document("n9", "word1", "word2 word3. word4 word5")], up_to(2), {})
+    writer.apply([n9], up_to(2), {})
     before = vectors(live)["n9"]
+    for event, changes in enumerate(HISTORY[1:], start=3):
+        writer.apply(changes, up_to(event), {})
     go_back(live, first)
-    assert writer.apply([Document("n9", "word1", "word2 word3. word4 word5")], up_to(2), {}).added == ("n9",)
+    assert writer.apply([n9], up_to(9), {}).added == ("n9",)
     assert vectors(live)["n9"] == before
+    assert state_of(live).ids == [*SHORT, "n1", "n0", "n9"]
 
 
 def test_additions_that_were_not_refined_are_taken_in_from_their_texts(live: Path) -> None:
@@ -186,10 +191,6 @@ def test_additions_that_were_not_refined_are_taken_in_from_their_texts(live: Pat
     writer_of(live).apply([Document("n3", "word1", "word2")], up_to(2), {})
     assert state_of(live).ids[-3:] == ["n0", "n1", "n3"]
     assert len(list(live.with_name("additions").iterdir())) == 2, "of the base, and of what was not refined"
-
-
-def state_of(live: Path) -> IncDsiState:
-    return load_state(writer_of(live).searcher, ON.spans, live.with_name("additions"))
 
 
 def test_a_lost_memory_changes_no_vector_that_is_searched(live: Path) -> None:
@@ -210,13 +211,6 @@ def test_what_is_kept_of_texts_and_torn_is_told_and_made_again(live: Path) -> No
         state_of(live)
     shutil.rmtree(kept)
     np.testing.assert_array_equal(state_of(live).queries.view, before.queries.view)
-
-
-def test_the_state_is_that_of_the_generation(live: Path) -> None:
-    play(live)
-    go_back(live, 1)
-    writer_of(live).apply([Document("n8", "word1", "word2")], up_to(9), {})
-    assert state_of(live).ids == [*SHORT, "n1", "n0", "n8"]
 
 
 def test_statuses_are_told_and_nothing_is_unsearchable(live: Path) -> None:
@@ -248,16 +242,14 @@ def test_a_failed_publication_leaves_no_trace(live: Path, monkeypatch: pytest.Mo
 
 
 def passages(live: Path, document: str) -> list[list[float]]:
-    views = Searcher.open(live, "r").views
-    rows = [pair for view in views for pair in zip(view.part.retriever.index.document_ids,
-                                                   view.part.retriever.index.vectors, strict=True)]  # fmt: skip
+    indexes = [view.part.retriever.index for view in Searcher.open(live, "r").views]
+    rows = [pair for index in indexes for pair in zip(index.document_ids, index.vectors, strict=True)]
     return [vector.tolist() for key, vector in rows if key == document]
 
 
 def test_a_document_of_several_passages_is_added_as_it_is_beside_refined_ones(live: Path) -> None:
     plain, alone = (Path(shutil.copytree(live, live.with_name(name))) for name in ("plain", "alone"))
-    long_text = "word1", " ".join(WORDS[:20])
-    long = Document("long", *long_text, {}, ("word1 word9",))
+    long = Document("long", *LONG, {}, ("word1 word9",))
     LiveWriter(plain, "r").apply([long], up_to(1), {})
     writer_of(alone).apply(HISTORY[0], up_to(1), {})
     writer = writer_of(live)
@@ -269,7 +261,7 @@ def test_a_document_of_several_passages_is_added_as_it_is_beside_refined_ones(li
     assert told.pop("long") == "NOT_REFINED"
     assert set(told) == {"n0", "n1"}
     assert "NOT_REFINED" not in told.values()
-    assert writer.apply([Document("longer", *long_text)], up_to(2), {}).added == ("longer",), "also by itself"
+    assert writer.apply([Document("longer", *LONG)], up_to(2), {}).added == ("longer",), "also by itself"
 
 
 @pytest.mark.parametrize("kind", ["multi_vector", "lexical"])
