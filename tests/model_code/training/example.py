@@ -6,18 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from model_code.encoding.encoder import Encoder
 from model_code.hierarchy.tree import Hierarchy
-from model_code.training.data import Answers, Passages, TrainingData, make_pairs
+from model_code.training.data import Answers, Pairs, Passages, TrainingData, make_pairs
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator
+from model_code.training.trainer import Trainer
 from tests.tiny_encoder import make_tiny_encoder
 
 WORDS = [f"word{i}" for i in range(40)]
 ASKS = [f"ask{i}" for i in range(40)]  # queries use other words than documents: ask7 for word7
 LEAVES = np.repeat(np.arange(6), [6, 5, 4, 4, 3, 2]).astype(np.int32)
 PARENTS = (np.zeros(2, np.int32), np.array([0, 0, 0, 0, 1, 1], np.int32))
+NO_PAIRS = Pairs([], np.empty(0, np.int64), [])
 
 
 def make_passages(seed: int = 0) -> Passages:
@@ -46,17 +49,10 @@ def held(answers: Answers, queries: Sequence[str], passages: Sequence[int]) -> l
     return [[holds(passage) for passage in passages] for holds in rows]
 
 
-def make_dev(passages: Passages, **options: int) -> DevEvaluator:
+def make_dev(passages: Passages, **options: int | None) -> DevEvaluator:
     """Words 2, 3 and 4 of each document ask for it."""
     queries = [(" ".join(ask(text)[1:4]), {i: 1}) for i, text in enumerate(passages.texts)]
-    return DevEvaluator(
-        passages,
-        queries,
-        "MRR@10",
-        seed=0,
-        most_queries=options.get("most_queries", 100),
-        most_passages=options.get("most_passages"),
-    )
+    return DevEvaluator(passages, queries, "MRR@10", seed=0, **({"most_queries": 100} | options))
 
 
 def make_tree(vectors: np.ndarray) -> Hierarchy:
@@ -81,6 +77,17 @@ def make_settings(**changes: object) -> TrainingSettings:
         "document_max_tokens": 64,
     }  # fmt: skip
     return TrainingSettings(**(small | changes))  # type: ignore[arg-type]
+
+
+def weights(trainer: Trainer) -> torch.Tensor:
+    """All that the trainer's encoder has learned."""
+    return torch.cat([parameter.detach().flatten() for parameter in trainer.encoder.parameters()])
+
+
+def say_dev(trainer: Trainer, *values: float) -> None:
+    """Let the trainer's evaluations give these values, one after the other."""
+    said = iter(values)
+    trainer.dev.score = lambda *_: next(said)  # type: ignore[method-assign, union-attr]
 
 
 def _unit(vector: np.ndarray) -> np.ndarray:

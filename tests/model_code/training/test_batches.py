@@ -13,42 +13,31 @@ import torch
 
 from model_code.encoding.base_models import Prompts
 from model_code.encoding.encoder import Buckets
-from model_code.training.batches import (
-    BatchSchedule,
-    Collator,
-    PairStream,
-    TrainingBatch,
-    couples,
-    distinct_batches,
-)
+from model_code.training.batches import BatchSchedule, Collator, PairStream, TrainingBatch, couples, distinct_batches
 from model_code.training.data import Pairs, Passages, TrainingData
-from tests.model_code.training.example import LEAVES, make_data, make_settings, make_tree
+from tests.model_code.training.example import LEAVES, NO_PAIRS, make_data, make_settings, make_tree
 
 
 def one_kind(pairs: int, documents: int = 50) -> TrainingData:
     passages = Passages(["text"] * documents, np.arange(documents))
     numbers = np.arange(pairs) % documents
     made = Pairs(["query"] * pairs, numbers, [frozenset([int(n)]) for n in numbers])
-    return TrainingData(passages, made, Pairs([], np.empty(0, np.int64), []))
+    return TrainingData(passages, made, NO_PAIRS)
 
 
 @pytest.mark.parametrize(
     ("pairs", "size", "epochs", "accumulation"), [(50, 8, 1.0, 1), (50, 8, 2.5, 2), (7, 8, 3.0, 1), (64, 8, 1.0, 3)]
 )
 def test_length_is_what_it_yields(pairs: int, size: int, epochs: float, accumulation: int):
-    settings = make_settings(
-        supervision="supervised", batch_size=size, epochs=epochs, steps=None, accumulation=accumulation
-    )
-    schedule = BatchSchedule(one_kind(pairs), settings, seed=0)
+    changes = {"batch_size": size, "epochs": epochs, "steps": None, "accumulation": accumulation}
+    schedule = BatchSchedule(one_kind(pairs), make_settings(supervision="supervised", **changes), seed=0)
     batches = list(schedule)
     assert len(batches) == len(schedule) == schedule.steps * accumulation
     assert {len(batch) for batch in batches} == {min(size, pairs)}
     with pytest.raises(IndexError):
         schedule[len(schedule)]
-
-
-def test_steps_override_epochs():
-    assert BatchSchedule(one_kind(50), make_settings(supervision="supervised", steps=3, epochs=9.0), seed=0).steps == 3
+    settings = make_settings(supervision="supervised", **changes | {"steps": 3})
+    assert BatchSchedule(one_kind(pairs), settings, seed=0).steps == 3, "steps override epochs"
 
 
 def test_a_handful_of_supervised_pairs_beside_many_others_is_told():
@@ -90,13 +79,10 @@ def test_any_batch_can_be_had_without_those_before():
     assert [again[number].tolist() for number in (37, 2, 20)] == [whole[number] for number in (37, 2, 20)]
 
 
-def test_no_document_twice_in_a_batch_where_avoidable():
+def test_no_document_twice_in_a_batch_where_avoidable_and_unavoidable_duplicates_fill_it():
     documents = np.repeat(np.arange(20), 5)  # five queries each
     for batch in distinct_batches(np.random.default_rng(0).permutation(100), documents, 10)[:-1]:
         assert len(set(documents[batch])) == 10
-
-
-def test_unavoidable_duplicates_fill_the_batch():
     batches = distinct_batches(np.arange(6), np.array([0, 0, 0, 0, 0, 1]), size=3)
     assert sorted(np.concatenate(batches).tolist()) == list(range(6))
 
@@ -122,7 +108,7 @@ def test_sibling_batches_consist_of_couples():
     def share(batches: str) -> float:
         """How many pairs of a batch have a sibling in it."""
         settings = make_settings(supervision="supervised", batch_size=4, batches=batches, steps=60)
-        data = TrainingData(make_data().passages, make_data().supervised, Pairs([], np.empty(0, np.int64), []))
+        data = TrainingData(make_data().passages, make_data().supervised, NO_PAIRS)
         drawn = [LEAVES[batch] for batch in BatchSchedule(data, settings, seed=0, leaves=LEAVES)]
         return float(np.mean([np.mean([(leaves == leaf).sum() > 1 for leaf in leaves]) for leaves in drawn]))
 
@@ -138,7 +124,7 @@ def test_joint_batches_have_both_kinds_in_their_shares():
 
 def test_joint_training_without_qrels_is_unsupervised():
     data = make_data()
-    only = TrainingData(data.passages, Pairs([], np.empty(0, np.int64), []), data.unsupervised)
+    only = TrainingData(data.passages, NO_PAIRS, data.unsupervised)
     schedule = BatchSchedule(only, make_settings(batch_size=6, steps=None, epochs=2.0), seed=0)
     assert schedule.steps == 8
     assert {len(batch) for batch in schedule} == {6}
@@ -165,7 +151,7 @@ def two_passages_each() -> TrainingData:
     passages = Passages([f"text {i}" for i in range(24)], np.arange(24) % 12)
     relevant = [frozenset({i, (i + 1) % 12}) for i in range(12)]
     pairs = Pairs([f"query {i}" for i in range(12)], np.arange(12), relevant)
-    return TrainingData(passages, pairs, Pairs([], np.empty(0, np.int64), []))
+    return TrainingData(passages, pairs, NO_PAIRS)
 
 
 def make_batch(number: int = 0, data: TrainingData | None = None, **settings) -> tuple[TrainingBatch, np.ndarray]:
@@ -181,16 +167,12 @@ def test_relevant_marks_every_known_pair(number: int):
     assert batch.relevant.tolist() == expected
 
 
-def test_own_negatives_are_the_querys_only():
+def test_documents_are_the_positives_and_then_the_extra_ones_each_of_which_is_of_some_query():
     batch, pairs = make_batch()
     assert batch.allowed.sum(dim=1).max() <= 2
     assert batch.allowed.sum(dim=0).min() >= 1  # no document is encoded for nothing
-    assert len(texts_of(batch.documents)) == len(pairs) + batch.allowed.shape[1]
-
-
-def test_documents_are_the_positives_and_then_the_extra_ones():
-    batch, pairs = make_batch()
     texts = texts_of(batch.documents)
+    assert len(texts) == len(pairs) + batch.allowed.shape[1]
     assert texts[: len(pairs)] == [f"text {i}" for i in pairs]
     assert texts_of(batch.queries) == [f"query {i}" for i in pairs]
     assert not set(texts[: len(pairs)]) & set(texts[len(pairs) :])
@@ -207,11 +189,13 @@ def test_prompts_stand_before_queries_and_documents():
     assert texts_of(prompted.documents) == [f"d {text}" for text in texts_of(bare.documents)]
 
 
-def test_paths_are_the_passages_ancestors_at_the_first_m_levels():
+def test_paths_are_the_passages_ancestors_at_the_first_m_levels_and_without_weight_there_are_none():
     batch, pairs = make_batch(hierarchy_levels=1)
     assert batch.paths.tolist() == [[TREE.path(i)[0]] for i in pairs]
     batch, pairs = make_batch()
     assert batch.paths.tolist() == [list(TREE.path(i)) for i in pairs]
+    batch, _ = make_batch(hierarchy_weight=0.0)
+    assert batch.paths is batch.excluded is None
 
 
 def test_nodes_above_other_relevant_passages_are_no_negatives():
@@ -223,19 +207,9 @@ def test_nodes_above_other_relevant_passages_are_no_negatives():
             assert batch.excluded[level].shape == (len(pairs), nodes)
 
 
-def test_nothing_is_excluded_where_a_query_has_one_passage():
+def test_nothing_is_excluded_where_a_query_has_one_passage_and_kinds_are_marked():
     batch, _ = make_batch(data=make_data(), supervision="joint")
     assert batch.excluded == [None, None]
-
-
-def test_without_weight_there_are_no_paths():
-    batch, _ = make_batch(hierarchy_weight=0.0)
-    assert batch.paths is None
-    assert batch.excluded is None
-
-
-def test_kinds_are_marked():
-    batch, _ = make_batch(data=make_data(), supervision="joint")
     assert batch.unsupervised.tolist() == [False] * 3 + [True] * 3
 
 

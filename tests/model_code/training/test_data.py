@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from model_code.training import data as module
-from model_code.training.data import Answers, Pairs, Passages, TrainingData, make_pairs, squad_form
+from model_code.training.data import Answers, Passages, TrainingData, make_pairs, squad_form
 from tests.model_code.training.example import held
 
 PIECES = ["the", "The", "a", "an", "An", "moss", "Moss", "fern", "fern's", "69,197", "69197", "U.S.", "us", "(in)",
@@ -23,12 +23,9 @@ def long_documents() -> Passages:
     return Passages(["alpha beta", "gamma delta", "gamma gamma beta", "delta"], np.array([0, 1, 0, 2]))
 
 
-def test_passages_of_a_document_need_not_be_neighbours():
-    assert [long_documents().of(document).tolist() for document in range(3)] == [[0, 2], [1], [3]]
-
-
 def test_a_pair_takes_the_passage_that_shares_most_words_and_the_first_of_equals():
     passages = long_documents()
+    assert [passages.of(document).tolist() for document in range(3)] == [[0, 2], [1], [3]], "need not be neighbours"
     assert passages.best(0, "Gamma, beta!") == 2
     assert passages.best(0, "beta") == 0
     assert passages.best(0, "nothing in common") == 0
@@ -39,13 +36,14 @@ def test_every_relevant_document_makes_a_pair_and_is_known():
     assert list(pairs.queries) == ["beta gamma", "beta gamma", "delta"]
     assert pairs.passages.tolist() == [2, 3, 1]
     assert list(pairs.relevant) == [frozenset({0, 2}), frozenset({0, 2}), frozenset({1})]
+    none = make_pairs(long_documents(), [])
+    assert (len(none), none.passages.dtype) == (0, np.int64)
 
 
 def test_equal_queries_know_of_each_other_across_both_kinds():
     passages = long_documents()
-    data = TrainingData(
-        passages, make_pairs(passages, [("delta", [1])]), make_pairs(passages, [("delta", [2]), ("beta", [0])])
-    )
+    supervised = make_pairs(passages, [("delta", [1])])
+    data = TrainingData(passages, supervised, make_pairs(passages, [("delta", [2]), ("beta", [0])]))
     assert list(data.pairs.relevant) == [frozenset({1, 2}), frozenset({1, 2}), frozenset({0})]
     assert data.pairs.passages.tolist() == [1, 3, 0]
 
@@ -55,13 +53,6 @@ def test_answers_are_those_of_the_judged_queries_and_looked_for_in_the_passages(
     supervised = replace(make_pairs(passages, [("delta", [1]), ("beta", [0])]), answers={"delta": ["Gamma, gamma"]})
     data = TrainingData(passages, supervised, make_pairs(passages, [("gamma", [1])]))
     assert held(data.answers, data.pairs.queries, range(4)) == [[False, False, True, False], [False] * 4, [False] * 4]
-
-
-def test_no_judgements_make_no_pairs():
-    pairs = make_pairs(long_documents(), [])
-    assert isinstance(pairs, Pairs)
-    assert len(pairs) == 0
-    assert pairs.passages.dtype == np.int64
 
 
 def squad_normalised(text: str) -> str:

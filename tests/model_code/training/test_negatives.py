@@ -12,17 +12,19 @@ import torch
 
 from model_code.errors import FreshetError
 from model_code.index.bm25 import Bm25
-from model_code.training.data import Pairs, Passages, TrainingData, make_pairs
+from model_code.training.data import Passages, TrainingData, make_pairs
 from model_code.training.negatives import Negatives, make_negatives
 from model_code.training.trainer import Trainer
 from tests.model_code.training.example import (
     LEAVES,
+    NO_PAIRS,
     WORDS,
     make_dev,
     make_encoder,
     make_passages,
     make_settings,
     make_tree,
+    weights,
 )
 from tests.model_code.training.example import make_data as example_data
 from tests.model_code.training.killing import kill_at
@@ -134,7 +136,7 @@ def test_equal_seeds_draw_alike_whatever_was_drawn_before():
 
 def one_pair_per_passage(passages: Passages) -> TrainingData:
     pairs = make_pairs(passages, [(f"query {i}", [i]) for i in range(len(passages.texts))])
-    return TrainingData(passages, pairs, Pairs([], np.empty(0, np.int64), []))
+    return TrainingData(passages, pairs, NO_PAIRS)
 
 
 def draw(
@@ -153,8 +155,9 @@ def test_siblings_come_from_the_same_leaf(passage: int):
     assert len(set(drawn)) == len(drawn) == min(3, (LEAVES[passage] == LEAVES).sum() - 1)
 
 
-def test_every_sibling_is_drawn_sooner_or_later():
+def test_every_sibling_is_drawn_sooner_or_later_but_for_documents_that_answer_the_query():
     assert {other for seed in range(40) for other in draw(0, seed)} == {1, 2, 3, 4, 5}
+    assert {other for seed in range(20) for other in draw(0, seed, known=[0, 2, 3])} == {1, 4, 5}
 
 
 def test_a_lower_m_deals_negatives_over_the_levels_below():
@@ -164,16 +167,9 @@ def test_a_lower_m_deals_negatives_over_the_levels_below():
     assert {row[1] for row in drawn} == {19, 20, 21}  # and its parent leaf 4's
 
 
-def test_documents_that_answer_the_query_are_never_drawn():
-    assert {other for seed in range(20) for other in draw(0, seed, known=[0, 2, 3])} == {1, 4, 5}
-
-
-def test_siblings_in_the_batch_are_negatives_already():
+def test_siblings_in_the_batch_are_negatives_already_and_where_none_are_wanted_none_are_drawn():
     assert draw(19, batch=[20], negatives_per_query=2) == [21]
     assert draw(19, batch=[20, 21], negatives_per_query=2) == []
-
-
-def test_none_wanted_none_drawn():
     assert draw(0, negatives_per_query=0) == []
 
 
@@ -191,42 +187,22 @@ def test_a_new_tree_gives_new_siblings():
     assert set(drawn) == set(np.flatnonzero(other.leaves == other.leaves[23]).tolist()) - {23}
 
 
-def trainer_of(tmp_path: Path, checkpoints: Path | None = None, cluster=None, **changes) -> Trainer:
+def trainer_of(tmp_path: Path, checkpoints: Path, kind: str) -> Trainer:
     encoder, data = make_encoder(tmp_path / "tiny"), example_data()
-    if changes.get("negatives") == "bm25":  # which finds nothing in common between "ask7" and "word7"
-        data = replace(
-            data, passages=replace(data.passages, texts=[text.replace("word", "ask") for text in data.passages.texts])
-        )
-    settings = make_settings(**({"negatives": "siblings", "negatives_depth": 4} | changes))
+    if kind == "bm25":  # which finds nothing in common between "ask7" and "word7"
+        asked = [text.replace("word", "ask") for text in data.passages.texts]
+        data = replace(data, passages=replace(data.passages, texts=asked))
+    settings = make_settings(negatives=kind, negatives_depth=4)
     tree = make_tree(encoder.encode(data.passages.texts)) if settings.needs_hierarchy else None
-    return Trainer(encoder, data, settings, 0, tree, make_dev(data.passages), checkpoints=checkpoints, cluster=cluster)
-
-
-def weights(trainer: Trainer) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in trainer.encoder.parameters()])
+    return Trainer(encoder, data, settings, 0, tree, make_dev(data.passages), checkpoints=checkpoints)
 
 
 @pytest.mark.parametrize(("kind", "kill"), [("siblings", 7), ("siblings", 10), ("bm25", 7)])  # checkpoints: 4, 8 and 12
 def test_a_resumed_run_is_as_if_never_stopped(tmp_path: Path, kind: str, kill: int):
-    whole = trainer_of(tmp_path, tmp_path / "others", negatives=kind)
+    whole = trainer_of(tmp_path, tmp_path / "others", kind)
     expected = whole.fit().to_json()
-    kill_at(trainer_of(tmp_path, tmp_path / "checkpoints", negatives=kind), kill)
-    resumed = trainer_of(tmp_path, tmp_path / "checkpoints", negatives=kind)
+    kill_at(trainer_of(tmp_path, tmp_path / "checkpoints", kind), kill)
+    resumed = trainer_of(tmp_path, tmp_path / "checkpoints", kind)
     assert resumed.state.step == kill // 4 * 4
     assert resumed.fit().to_json() == expected
     assert torch.equal(weights(resumed), weights(whole))
-
-
-def test_cotraining_takes_the_new_tree(tmp_path: Path):
-    trees = []
-
-    def cluster(vectors: np.ndarray):
-        trees.append(make_tree(vectors))
-        return trees[-1]
-
-    trainer = trainer_of(tmp_path, cluster=cluster, cotraining=True)
-    values = iter([0.1, 0.2, 0.2, 0.2])
-    trainer.dev.score = lambda *_: next(values)
-    assert trainer.fit().reclustered_at == [4]
-    assert trainer.negatives.hierarchy is trees[0]
-    assert trainer.collate.negatives is trainer.negatives

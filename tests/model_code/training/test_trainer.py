@@ -18,11 +18,22 @@ from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.contrastive import Contrast, contrastive_losses, multi_vector_losses, self_contrastive_losses
 from model_code.losses.hierarchy import level_losses
 from model_code.training.batches import BatchSchedule, Collator
-from model_code.training.data import Pairs, TrainingData
+from model_code.training.data import TrainingData
 from model_code.training.loop import latest_checkpoint
 from model_code.training.optimisation import freeze, make_optimizer
 from model_code.training.trainer import LAST_LAYER, Objective, Trainer, recluster
-from tests.model_code.training.example import PARENTS, make_data, make_dev, make_encoder, make_settings, make_tree
+from tests.model_code.training.example import (
+    NO_PAIRS,
+    PARENTS,
+    make_data,
+    make_dev,
+    make_encoder,
+    make_settings,
+    make_tree,
+    say_dev,
+    weights,
+)
+from tests.model_code.training.killing import kill_at
 
 POOLINGS = ["self_contrastive", "multi_vector"]
 EVERY = pytest.mark.parametrize("pooling", POOLINGS)
@@ -85,13 +96,8 @@ def make_trainer(tmp_path: Path, dev: bool = True, **changes) -> Trainer:
     encoder, data = make_encoder(tmp_path / "tiny"), make_data()
     represent_documents(encoder, options.get("layers", LAST_LAYER))
     tree = make_tree(encoder.encode(data.passages.texts))
-    return Trainer(
-        encoder, data, make_settings(**changes), 0, tree, make_dev(data.passages) if dev else None, **options
-    )
-
-
-def weights(trainer: Trainer) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in trainer.encoder.parameters()])
+    evaluator = make_dev(data.passages) if dev else None
+    return Trainer(encoder, data, make_settings(**changes), 0, tree, evaluator, **options)
 
 
 @pytest.mark.parametrize(
@@ -114,29 +120,23 @@ def test_rows_of_the_history(tmp_path: Path):
     assert set(history[1]) == {"step", "loss", "contrastive", "hierarchy_1", "hierarchy_2", "learning_rate"}
 
 
-def test_the_best_step_is_returned_not_the_last(tmp_path: Path):
+@pytest.mark.parametrize(("values", "best"), [([0.2, 0.6, 0.6, 0.1], 4), ([0.9, 0.5, 0.4, 0.3], 0)])
+def test_the_best_step_is_returned_not_the_last_and_an_encoder_that_only_gets_worse_as_it_came(
+    tmp_path: Path, values: list[float], best: int
+):
     trainer = make_trainer(tmp_path, evaluate_every=4)
-    values = iter([0.2, 0.6, 0.6, 0.1])
-    at_step = {}
+    at_step = {0: weights(trainer)}
+    scores = iter(values)
 
     def score(*_: object) -> float:
-        at_step[trainer.state.step] = weights(trainer).clone()
-        return next(values)
+        at_step.setdefault(trainer.state.step, weights(trainer))
+        return next(scores)
 
     trainer.dev.score = score
     result = trainer.fit()
-    assert (result.best_step, result.best_metric, result.step) == (4, 0.6, 12)
-    assert torch.equal(weights(trainer), at_step[4])
+    assert (result.best_step, result.best_metric, result.step) == (best, max(values), 12)
+    assert torch.equal(weights(trainer), at_step[best])
     assert not torch.equal(weights(trainer), at_step[12])
-
-
-def test_an_encoder_that_only_gets_worse_is_returned_as_it_came(tmp_path: Path):
-    before = weights(make_trainer(tmp_path))
-    trainer = make_trainer(tmp_path)
-    values = iter([0.9, 0.5, 0.4, 0.3])
-    trainer.dev.score = lambda *_: next(values)
-    assert trainer.fit().best_step == 0
-    assert torch.equal(weights(trainer), before)
 
 
 def test_without_dev_queries_the_last_step_is_kept(tmp_path: Path):
@@ -196,15 +196,15 @@ def test_accumulated_batches_give_the_mean_gradient(tmp_path: Path):
 
 
 def test_cotraining_reclusters_after_an_improvement_and_never_at_the_end(tmp_path: Path):
-    clustered = []
+    clustered, trees = [], []
 
     def cluster(vectors: np.ndarray):
         clustered.append(vectors)
-        return make_tree(vectors)
+        trees.append(make_tree(vectors))
+        return trees[-1]
 
     trainer = make_trainer(tmp_path, cotraining=True, cluster=cluster)
-    values = iter([0.1, 0.2, 0.2, 0.9])
-    trainer.dev.score = lambda *_: next(values)
+    say_dev(trainer, 0.1, 0.2, 0.2, 0.9)
     vectors = {}
     encode = trainer.dev.encode_passages
     trainer.dev.encode_passages = lambda encoder: vectors.setdefault(trainer.state.step, encode(encoder))
@@ -212,6 +212,8 @@ def test_cotraining_reclusters_after_an_improvement_and_never_at_the_end(tmp_pat
     assert result.reclustered_at == [4]
     assert len(clustered) == 1
     assert np.array_equal(clustered[0], vectors[4])
+    assert trainer.hierarchy is trainer.negatives.hierarchy is trees[0]
+    assert trainer.collate.negatives is trainer.negatives
 
 
 @pytest.mark.parametrize(
@@ -223,42 +225,19 @@ def test_cotraining_reclusters_after_an_improvement_and_never_at_the_end(tmp_pat
     ],
 )
 def test_cotraining_without_the_hierarchy_loss_renews_siblings_alone(tmp_path: Path, changes, reclustered):
-    def run(checkpoints: Path | None, *values: float, **more) -> Trainer:
-        trainer = make_trainer(
-            tmp_path,
-            cotraining=True,
-            cluster=make_tree,
-            hierarchy_weight=0.0,
-            checkpoints=checkpoints,
-            **changes,
-            **more,
-        )
-        scores = iter(values)
-        trainer.dev.score = lambda *_: next(scores)
-        return trainer
+    def trainer(checkpoints: Path | None, *values: float) -> Trainer:
+        settings = {"cotraining": True, "hierarchy_weight": 0.0, "checkpoint_every": 6} | changes
+        made = make_trainer(tmp_path, cluster=make_tree, checkpoints=checkpoints, **settings)
+        say_dev(made, *values)
+        return made
 
-    whole = run(None, 0.1, 0.2, 0.2, 0.2)
+    whole = trainer(None, 0.1, 0.2, 0.2, 0.2)
     assert whole.fit().reclustered_at == reclustered
-    first = run(tmp_path / "checkpoints", 0.1, 0.2, 0.2, 0.2, checkpoint_every=6)
-    stopping = first.take_step
-    first.take_step = lambda: stopping() if first.state.step < 6 else (_ for _ in ()).throw(KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        first.fit()
-    resumed = run(tmp_path / "checkpoints", 0.2, 0.2, checkpoint_every=6)
+    kill_at(trainer(tmp_path / "checkpoints", 0.1, 0.2, 0.2, 0.2), 7)
+    resumed = trainer(tmp_path / "checkpoints", 0.2, 0.2)
+    assert resumed.state.step == 6
     assert resumed.fit().reclustered_at == reclustered
     assert torch.equal(weights(resumed), weights(whole))
-
-
-def test_cotraining_encodes_the_whole_corpus_where_dev_is_a_sample(tmp_path: Path):
-    shapes = []
-    trainer = make_trainer(
-        tmp_path, cotraining=True, cluster=lambda vectors: shapes.append(vectors.shape) or make_tree(vectors)
-    )
-    trainer.dev = make_dev(trainer.data.passages, most_queries=3, most_passages=10)
-    values = iter([0.1, 0.2, 0.2, 0.2])
-    trainer.dev.score = lambda *_: next(values)
-    trainer.fit()
-    assert shapes == [(24, 32)]
 
 
 def test_a_finished_run_resumes_to_the_same_result(tmp_path: Path):
@@ -292,9 +271,9 @@ def test_equal_seeds_give_equal_weights_and_others_do_not(tmp_path: Path, seed_o
 
 
 def test_wants_that_cannot_be_met_are_refused(tmp_path: Path):
-    encoder, data, empty = make_encoder(tmp_path / "tiny"), make_data(), Pairs([], np.empty(0, np.int64), [])
+    encoder, data = make_encoder(tmp_path / "tiny"), make_data()
     with pytest.raises(FreshetError, match="no training pair"):
-        Trainer(encoder, TrainingData(data.passages, empty, empty), make_settings(), 0)
+        Trainer(encoder, TrainingData(data.passages, NO_PAIRS, NO_PAIRS), make_settings(), 0)
     with pytest.raises(FreshetError, match="need a hierarchy"):
         Trainer(encoder, data, make_settings(), 0)
     with pytest.raises(FreshetError, match="cotraining re-clusters"):
@@ -308,9 +287,8 @@ def test_the_encoders_moments_stay_and_the_centroids_start_anew(tmp_path: Path):
     tree = make_tree(vectors)
     objective = Objective(encoder, settings, tree)
     optimizer = make_optimizer(objective, settings)
-    objective(Collator(data, settings, encoder.tokenize, 0, tree)(0, BatchSchedule(data, settings, 0)[0]))[
-        "loss"
-    ].backward()
+    batch = Collator(data, settings, encoder.tokenize, 0, tree)(0, BatchSchedule(data, settings, 0)[0])
+    objective(batch)["loss"].backward()
     optimizer.step()
     moments = {p: optimizer.state[p]["exp_avg"].clone() for p in encoder.parameters() if p in optimizer.state}
 
@@ -383,9 +361,11 @@ def test_dev_evaluation_ranks_by_the_best_vector(tmp_path: Path):
 
 
 @pytest.mark.parametrize("most_passages", [None, 20])
-def test_cotraining_clusters_the_last_layers_vectors(tmp_path: Path, most_passages: int | None):
+def test_cotraining_clusters_the_last_layers_vectors_of_all_where_dev_is_a_sample_too(
+    tmp_path: Path, most_passages: int | None
+):
     trainer = make_trainer(tmp_path, layers=layers_of("multi_vector"), cotraining=True, cluster=make_tree)
-    trainer.dev = make_dev(trainer.data.passages, **({"most_passages": most_passages} if most_passages else {}))
+    trainer.dev = make_dev(trainer.data.passages, most_passages=most_passages)
     seen = []
 
     def cluster(vectors: np.ndarray):
