@@ -56,10 +56,7 @@ def test_a_fit_corpus_passes_with_data_docs_and_a_pure_verdict(tmp_path):
 def test_every_broken_bound_is_named_and_stays_readable(tmp_path):
     with pytest.raises(FreshetError) as refusal:
         acceptance.run(context(tmp_path, min_documents=13, same=8))
-    for message in (
-        "documents: too few: 12, and 13 at least",
-        "queries: equal to another: 58.3",
-    ):
+    for message in ("documents: too few: 12, and 13 at least", "queries: equal to another: 58.3"):
         assert message in str(refusal.value)
     verdict = read_json(tmp_path / ".freshet" / "data_docs" / "verdict.json")
     assert [row["passed"] for row in verdict["expectations"]].count(False) == 2

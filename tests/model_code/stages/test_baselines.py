@@ -49,31 +49,37 @@ def run_stage(inputs, output, generators=("inverse_cloze",)):
     return baselines.run(StageContext(root=output, inputs=inputs, output=output, settings=settings, checkpoints=output))
 
 
-def test_all_are_evaluated_on_the_same_queries(inputs, tmp_path):
-    report = run_stage(inputs, tmp_path / "baselines")
-    assert sorted(path.name for path in (tmp_path / "baselines").iterdir()) == ["bm25", "untrained", "zero_shot"]
+@pytest.fixture(scope="module")
+def made(inputs, tmp_path_factory):
+    """The stage's report, and its folder."""
+    output = tmp_path_factory.mktemp("made") / "baselines"
+    return run_stage(inputs, output), output
+
+
+def test_all_are_evaluated_on_the_same_queries_and_equal_inputs_give_equal_bytes(inputs, made, tmp_path):
+    report, output = made
+    assert sorted(path.name for path in output.iterdir()) == ["bm25", "untrained", "zero_shot"]
     for name in report:
         found = {key: value for key, value in report[name].items() if key not in ("variants", "weights", "learned_by")}
-        assert found == read_json(tmp_path / "baselines" / name / "metrics.json")
+        assert found == read_json(output / name / "metrics.json")
         assert report[name]["test"]["queries"] == 48
-    check_comparable([load_scores(tmp_path / "baselines" / name, "test") for name in report])
+    check_comparable([load_scores(output / name, "test") for name in report])
+    assert report["bm25"]["test"]["hit@1"] == 1.0, "documents are found by their own words"
+    run_stage(inputs, tmp_path / "again")
+    assert hash_path(tmp_path / "again") == hash_path(output)
 
 
-def test_the_untrained_encoder_has_a_hybrid_and_bm25_has_none(inputs, tmp_path):
-    report = run_stage(inputs, tmp_path / "baselines")
+def test_the_untrained_encoder_has_variants_and_bm25_has_none(made):
+    """Each of 18 training queries is asked again by a test query, and 30 documents have none."""
+    report, output = made
     names = ["nearest_query", "rrf"]
     assert sorted(report["zero_shot"]["variants"]) == names
     assert "variants" not in report["bm25"]
     assert sorted(report["untrained"]["variants"]) == ["without_bm25", "without_zero_shot.late"]
-    assert list(report["untrained"]["weights"]) == ["zero_shot", "bm25", "zero_shot.late"]
-    written = sorted((tmp_path / "baselines" / "zero_shot").rglob("metrics.json"))
+    written = sorted((output / "zero_shot").rglob("metrics.json"))
     assert [read_json(path)["system"] for path in written] == ["zero_shot", *(f"zero_shot.{name}" for name in names)]
-
-
-def test_the_nearest_training_query_finds_what_it_asks_for_and_nothing_else(inputs, tmp_path):
-    """Each of 18 training queries is asked again by a test query, and 30 documents have none."""
-    found = run_stage(inputs, tmp_path / "baselines")["zero_shot"]["variants"]["nearest_query"]["test"]
-    assert found["hit@1"] == found["R@100"] == pytest.approx(18 / 48)
+    found = report["zero_shot"]["variants"]["nearest_query"]["test"]
+    assert found["hit@1"] == found["R@100"] == pytest.approx(18 / 48), "what it asks for and nothing else"
 
 
 def test_without_documents_in_common_there_is_no_nearest_training_query(inputs, tmp_path):
@@ -86,17 +92,10 @@ def test_without_documents_in_common_there_is_no_nearest_training_query(inputs, 
     assert "nearest_query" not in report["zero_shot"]["variants"]
 
 
-def test_bm25_finds_documents_by_their_own_words(inputs, tmp_path):
-    assert run_stage(inputs, tmp_path / "baselines")["bm25"]["test"]["hit@1"] == 1.0
-
-
 def test_generated_queries_count_as_words_of_their_documents(inputs, tmp_path):
     table = pd.read_parquet(inputs["pseudo_queries"] / "pseudo_queries.parquet")
     own = f"{TEXTS['river-01']} " * 3  # another document's words, which then find the wrong one first
-    rows = [
-        ("d~1", "river-00", own, "sequence_to_sequence"),
-        ("d~2", "music-00", own, "inverse_cloze"),
-    ]
+    rows = [("d~1", "river-00", own, "sequence_to_sequence"), ("d~2", "music-00", own, "inverse_cloze")]
     written = pd.DataFrame(rows, columns=["query_id", "document_id", "text", "kind"])
     (tmp_path / "queries").mkdir()
     pd.concat([table, written]).to_parquet(tmp_path / "queries" / "pseudo_queries.parquet")
@@ -112,13 +111,13 @@ def test_generated_queries_count_as_words_of_their_documents(inputs, tmp_path):
     assert first == "river-00"
 
 
-def test_each_can_be_opened_and_finds_what_was_evaluated(inputs, tmp_path):
-    report = run_stage(inputs, tmp_path / "baselines")
-    expected = {"zero_shot": 1.0, "bm25": 5.0, "zero_shot.late": 1.0}
-    assert report["untrained"]["weights"] == expected, "nobody judged enough dev queries"
+def test_each_can_be_opened_and_finds_what_was_evaluated(inputs, made):
+    report, output = made
+    weights = [("zero_shot", 1.0), ("bm25", 5.0), ("zero_shot.late", 1.0)]
+    assert list(report["untrained"]["weights"].items()) == weights, "nobody judged enough dev queries"
     passages = load_corpus(inputs["corpus"]).passages["document_id"].tolist()
     for name in ("bm25", "zero_shot", "untrained"):
-        build = tmp_path / "baselines" / name / "build"
+        build = output / name / "build"
         retriever = open_retriever(build / "encoder", build / "index")
         assert retriever.search([TEXTS["river-01"]], 1)[0][0][0] == "river-01"
         assert retriever.fingerprint == read_json(build / "index" / "manifest.json")["fingerprint"]
@@ -126,14 +125,12 @@ def test_each_can_be_opened_and_finds_what_was_evaluated(inputs, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def fused_by(inputs, tmp_path_factory):
+def run_fuse(inputs, made, tmp_path_factory):
     """Run the stage `fuse` on what is built: bm25, zero_shot, and the same encoder as if it were trained, `hce`."""
-    root = tmp_path_factory.mktemp("fused")
-    report = run_stage(inputs, root / "baselines")
-    built = root / "baselines" / "zero_shot" / "build"
+    root, built = tmp_path_factory.mktemp("fused"), made[1] / "zero_shot" / "build"
     shutil.copytree(built / "encoder", root / "train" / "hce" / "encoder")
     shutil.copytree(built / "index", root / "index" / "hce" / "index")
-    places = {"baselines": root / "baselines", "trained": root / "train", "indexes": root / "index"}
+    places = {"baselines": made[1], "trained": root / "train", "indexes": root / "index"}
     encoder = EncoderSettings(base=str(inputs["base"]), max_tokens=32, precision="float32", device="cpu")
 
     def run(output, **fusion):
@@ -144,44 +141,32 @@ def fused_by(inputs, tmp_path_factory):
         check_fuse(context)
         return report
 
-    return report, run
+    return run
 
 
-def test_a_fusion_of_the_same_parts_is_the_untrained_one_whatever_they_are_called(fused_by, tmp_path):
-    report, run = fused_by
-    found = run(tmp_path / "fused", of=("hce", "bm25"))
+def test_a_fusion_of_the_same_parts_is_the_untrained_one_whatever_they_are_called(made, run_fuse, tmp_path):
+    report, _ = made
+    found = run_fuse(tmp_path / "fused", of=("hce", "bm25"))
     assert found["test"] == report["untrained"]["test"]
     assert found["weights"] == {"hce": 1.0, "bm25": 5.0, "hce.late": 1.0}
     assert list(found["variants"]) == ["without_bm25", "without_hce.late"]
-    given = run(tmp_path / "given", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 0.0})
+    given = run_fuse(tmp_path / "given", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 0.0})
     assert given["test"]["nDCG@10"] == report["zero_shot"]["test"]["nDCG@10"]
     assert "variants" not in given, "without one of two the other is a system of its own"
-    pair = {"hce": 1.0, "bm25": 5.0}
-    assert found["variants"]["without_hce.late"]["test"] == run(tmp_path / "pair", of=tuple(pair), weights=pair)["test"]
+    pair = run_fuse(tmp_path / "pair", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 5.0})
+    assert found["variants"]["without_hce.late"]["test"] == pair["test"]
 
 
-def test_late_interaction_of_a_part_that_keeps_no_tokens_is_refused(fused_by, tmp_path):
-    _, run = fused_by
+def test_late_interaction_of_a_part_that_keeps_no_tokens_is_refused(run_fuse, tmp_path):
     with pytest.raises(FreshetError, match=r"fusions.fused weighs bm25.late, but that part's index keeps no tokens"):
-        run(tmp_path / "fused", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 1.0, "bm25.late": 1.0})
+        run_fuse(tmp_path / "fused", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 1.0, "bm25.late": 1.0})
 
 
-def test_the_share_of_each_of_three_parts_is_told_by_leaving_it_out(fused_by, tmp_path):
-    _, run = fused_by
+def test_the_share_of_each_of_three_parts_is_told_by_leaving_it_out(run_fuse, tmp_path):
     weights = {"hce": 1.0, "zero_shot": 0.0, "bm25": 0.5}
-    variants = run(tmp_path / "three", of=tuple(weights), weights=weights)["variants"]
+    variants = run_fuse(tmp_path / "three", of=tuple(weights), weights=weights)["variants"]
     assert list(variants) == ["without_hce", "without_zero_shot", "without_bm25"]
-    pair = run(tmp_path / "pair", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 0.5})
+    pair = run_fuse(tmp_path / "pair", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 0.5})
     assert variants["without_zero_shot"]["test"] == pair["test"]
-    written = sorted((tmp_path / "three" / "variants").rglob("metrics.json"))
-    assert [read_json(path)["system"] for path in written] == [
-        "fused.without_bm25",
-        "fused.without_hce",
-        "fused.without_zero_shot",
-    ]
-
-
-def test_equal_inputs_give_equal_bytes(inputs, tmp_path):
-    run_stage(inputs, tmp_path / "one")
-    run_stage(inputs, tmp_path / "two")
-    assert hash_path(tmp_path / "one") == hash_path(tmp_path / "two")
+    written = (tmp_path / "three" / "variants").rglob("metrics.json")
+    assert {read_json(path)["system"] for path in written} == {f"fused.{name}" for name in variants}

@@ -54,13 +54,8 @@ def write_inputs(root, with_qrels=True, splits=("dev", "test")):
 
 
 def context(inputs, output):
-    return StageContext(
-        output,
-        inputs,
-        output,
-        {"evaluation": SETTINGS, "retrievers": dict.fromkeys(("contrastive", "hce")), "fusions": {}, "seed": 1},
-        output,
-    )
+    settings = {"evaluation": SETTINGS, "retrievers": dict.fromkeys(("contrastive", "hce")), "fusions": {}, "seed": 1}
+    return StageContext(output, inputs, output, settings, output)
 
 
 def run_stage(inputs, output):
@@ -79,9 +74,11 @@ def result(inputs, tmp_path_factory):
     return run_stage(inputs, output), output
 
 
-def test_what_is_written(result):
+def test_what_is_written_and_the_same_bytes_again(inputs, result, tmp_path):
     names = {path.name for path in result[1].iterdir()}
     assert names == {"comparison.json", "comparison.png", "metrics.json"}
+    run_stage(inputs, tmp_path / "again")
+    assert hash_path(tmp_path / "again") == hash_path(result[1])
 
 
 def test_where_nobody_judged_nothing_is_compared_and_what_was_left_out_is_said(tmp_path):
@@ -122,6 +119,8 @@ def test_the_json_is_the_contract_of_results(result):
     assert (content["split"], content["queries"]) == ("test", 48)
     assert report["best"] == "hce.rrf"
     assert report["values"]["hce"] == content["systems"]["hce"]["nDCG@10"]["value"]
+    groups = {name: part["queries"] for name, part in content["groups"].items()}
+    assert groups == {"seen": 24, "unseen": 24}, "unseen queries stand apart"
 
 
 def test_what_the_best_won_and_lost_against_the_next_is_shown_with_both_rankings(result):
@@ -137,19 +136,12 @@ def test_what_the_best_won_and_lost_against_the_next_is_shown_with_both_rankings
             assert len({name for ranking in row["first"].values() for name, _ in ranking}) == 2
 
 
-def test_unseen_queries_stand_apart(result):
-    content = read_json(result[1] / "comparison.json")
-    assert {name: part["queries"] for name, part in content["groups"].items()} == {"seen": 24, "unseen": 24}
-
-
 def test_trainings_that_differ_in_their_seed_are_one_row_with_its_variants(tmp_path):
-    inputs = write_inputs(tmp_path)
-    seeded = context(inputs, tmp_path / "output")
+    seeded = context(write_inputs(tmp_path), tmp_path / "output")
     seeded.output.mkdir()
-    for place in ("", "variants/rrf"):
+    for place, name in (("", "hce_seed1"), ("variants/rrf", "hce_seed1.rrf")):
         target = tmp_path / "evaluations" / "hce_seed1" / place
         shutil.copytree(tmp_path / "evaluations" / "contrastive", target, dirs_exist_ok=True)
-        name = "hce_seed1.rrf" if place else "hce_seed1"
         write_json(target / "metrics.json", {"system": name})
     retrievers = dict.fromkeys(("contrastive", "hce", "hce_seed1"))
     seeded = replace(seeded, settings=seeded.settings | {"retrievers": retrievers})
@@ -160,11 +152,6 @@ def test_trainings_that_differ_in_their_seed_are_one_row_with_its_variants(tmp_p
     assert list(content["systems"]) == ["bm25", "contrastive", "hce", "hce.rrf", "zero_shot"]
     means = [1 - 10 / 48, 1 - 12 / 48]
     assert content["systems"]["hce"]["hit@1"]["value"] == pytest.approx(sum(means) / 2, abs=1e-6)
-
-
-def test_equal_inputs_give_equal_bytes(inputs, result, tmp_path):
-    run_stage(inputs, tmp_path / "again")
-    assert hash_path(tmp_path / "again") == hash_path(result[1])
 
 
 def test_without_test_queries_dev_is_reported(tmp_path):

@@ -65,9 +65,8 @@ def test_malformed_rows_are_quarantined_with_their_reasons(project):
 
 
 def test_past_the_limit_the_first_offenders_are_named(project):
-    with pytest.raises(
-        FreshetError, match=r"5 of 45 rows of documents .*corpus.jsonl:41 bad JSON.*corpus.jsonl:42 missing id"
-    ):
+    offenders = "5 of 45 rows of documents .*corpus.jsonl:41 bad JSON.*corpus.jsonl:42 missing id"
+    with pytest.raises(FreshetError, match=offenders):
         run(project)
 
 

@@ -24,11 +24,7 @@ from model_code.retrievers import bm25
 from model_code.retrievers.fused import FusedRetriever, Fusion, Scale
 from model_code.retrievers.kinds import open_retriever
 from model_code.stages import evaluate
-from tests.model_code.evaluation.tiny_corpus import (
-    DOCUMENTS,
-    TEXTS,
-    write_corpus,
-)
+from tests.model_code.evaluation.tiny_corpus import DOCUMENTS, TEXTS, write_corpus
 from tests.tiny_encoder import make_tiny_encoder
 
 
@@ -60,51 +56,39 @@ def write_index(root, encoder_folder, target):
     DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint()).save(target)
 
 
+ENCODER = EncoderSettings(base="unused", max_tokens=32, include_title=False, precision="float32", device="cpu")
+
+
+def context(inputs, folder, **changes):
+    settings = {"encoder": ENCODER, "evaluation": EvaluationSettings(**changes)}
+    return StageContext(folder, inputs, folder, settings, folder, "hce")
+
+
 def run_stage(inputs, output, **changes):
     output.mkdir()
-    encoder = EncoderSettings(base="unused", max_tokens=32, include_title=False, precision="float32", device="cpu")
-    context = StageContext(
-        root=output, inputs=inputs, output=output, checkpoints=output, name="hce",
-        settings={"encoder": encoder, "evaluation": EvaluationSettings(**changes)},
-    )  # fmt: skip
-    return evaluate.run(context)
+    return evaluate.run(context(inputs, output, **changes))
 
 
-def test_the_folder_and_the_report(inputs, tmp_path):
+def test_the_folder_the_report_and_the_same_bytes_again(inputs, tmp_path):
     report = run_stage(inputs, tmp_path / "hce")
     assert {key: report[key] for key in report if key != "variants"} == read_json(tmp_path / "hce" / "metrics.json")
     assert (report["dev"]["queries"], report["test"]["queries"]) == (6, 48)
     assert report["test"]["hit@10"] > 0.5
+    assert list(report["variants"]) == ["rrf"]
     run = read_run(tmp_path / "hce" / "run.test.trec")
     assert len(run) == 48
     assert all(len(ranking) == 48 for ranking in run.values())
+    run_stage(inputs, tmp_path / "again")
+    assert hash_path(tmp_path / "again") == hash_path(tmp_path / "hce")
 
 
-def test_equal_inputs_give_equal_bytes(inputs, tmp_path):
-    run_stage(inputs, tmp_path / "one")
-    run_stage(inputs, tmp_path / "two")
-    assert hash_path(tmp_path / "one") == hash_path(tmp_path / "two")
-
-
-def test_of_a_corpus_that_nobody_judged_nothing_is_scored(inputs, tmp_path):
+def test_of_a_corpus_that_nobody_judged_nothing_is_scored_nor_bm25s_run_on_other_queries_taken(inputs, tmp_path):
+    bare = inputs | {"corpus": write_corpus(tmp_path / "corpus", with_qrels=False)}
+    with pytest.raises(FreshetError, match="made on other dev queries"):
+        run_stage(bare, tmp_path / "refused")
     write_bm25_runs(tmp_path / "baselines" / "bm25", splits=())
-    changed = {"corpus": write_corpus(tmp_path / "corpus", with_qrels=False), "baselines": tmp_path / "baselines"}
-    bare = inputs | changed
-    report = run_stage(bare, tmp_path / "hce")
+    report = run_stage(bare | {"baselines": tmp_path / "baselines"}, tmp_path / "hce")
     assert (report["dev"], report["test"]) == ({"queries": 0}, {"queries": 0})
-
-
-def test_variants_have_evaluation_folders_of_the_same_form(inputs, tmp_path):
-    report = run_stage(inputs, tmp_path / "hce")
-    assert sorted(report["variants"]) == ["rrf"]
-    for name, variant in report["variants"].items():
-        folder = tmp_path / "hce" / "variants" / name
-        assert variant == read_json(folder / "metrics.json")
-        assert variant["system"] == f"hce.{name}"
-        assert {path.name for path in folder.iterdir()} == {
-            path.name for path in (tmp_path / "hce").iterdir() if path.is_file()
-        }
-    check_comparable([load_scores(path.parent, "test") for path in (tmp_path / "hce").rglob("metrics.json")])
 
 
 def test_the_hybrid_is_made_of_bm25s_run_and_the_retrievers(inputs, tmp_path):
@@ -117,23 +101,21 @@ def test_the_hybrid_is_made_of_bm25s_run_and_the_retrievers(inputs, tmp_path):
         assert [document for document, _ in fused[query]] == [document for document, _ in expected]
 
 
-def test_variants_of_the_retriever_itself_are_evaluated(inputs, tmp_path, monkeypatch):
+def test_variants_of_the_retriever_itself_are_evaluated_alike_and_can_be_left_out(inputs, tmp_path, monkeypatch):
     backwards = lambda self: {"backwards": lambda texts, k: [r[::-1] for r in self.search(texts, k)]}  # noqa: E731
     monkeypatch.setattr("model_code.retrievers.dense.DenseRetriever.variants", backwards)
     report = run_stage(inputs, tmp_path / "hce")
     assert sorted(report["variants"]) == ["backwards", "rrf"]
     assert report["variants"]["backwards"]["test"]["nDCG@10"] < report["test"]["nDCG@10"]
-
-
-def test_variants_can_be_left_out(inputs, tmp_path):
-    assert "variants" not in run_stage(inputs, tmp_path / "hce", variants=False)
-    assert not (tmp_path / "hce" / "variants").exists()
-
-
-def test_bm25s_run_on_other_queries_is_refused(inputs, tmp_path):
-    bare = inputs | {"corpus": write_corpus(tmp_path / "corpus", with_qrels=False)}
-    with pytest.raises(FreshetError, match="made on other dev queries"):
-        run_stage(bare, tmp_path / "hce")
+    for name, variant in report["variants"].items():
+        folder = tmp_path / "hce" / "variants" / name
+        assert variant == read_json(folder / "metrics.json")
+        assert variant["system"] == f"hce.{name}"
+        own_files = {path.name for path in (tmp_path / "hce").iterdir() if path.is_file()}
+        assert {path.name for path in folder.iterdir()} == own_files
+    check_comparable([load_scores(path.parent, "test") for path in (tmp_path / "hce").rglob("metrics.json")])
+    assert "variants" not in run_stage(inputs, tmp_path / "alone", variants=False)
+    assert not (tmp_path / "alone" / "variants").exists()
 
 
 def test_another_encoders_index_is_refused(inputs, tmp_path):
@@ -169,18 +151,10 @@ def ask(name):
     return f"{name} {name} who asks for {name}"
 
 
-def bench_of(inputs, folder):
-    encoder = EncoderSettings(base="unused", max_tokens=32, include_title=False, precision="float32", device="cpu")
-    settings = {"encoder": encoder, "evaluation": EvaluationSettings()}
-    return evaluate.Bench.load(
-        StageContext(root=folder, inputs=inputs, output=folder, checkpoints=folder, settings=settings)
-    )
-
-
 @pytest.mark.parametrize("kind", ["dense", "bm25", "fused"])
 def test_what_judges_itself_is_searched_without_the_lines_that_ask_for_it(own_lines, tmp_path, kind):
     """As an index of the judged texts alone would be, without the documents that training asks for."""
-    bench, whole = bench_of(own_lines, tmp_path), load_corpus(own_lines["corpus"]).passages
+    bench, whole = evaluate.Bench.load(context(own_lines, tmp_path)), load_corpus(own_lines["corpus"]).passages
     judged_passages = judged_corpus(load_corpus(own_lines["corpus"])).passages[18:]
     asked = list(bench.judgements["test"].queries.values())
     assert not any(text in passage for text in asked for passage in judged_passages["text"])
@@ -203,9 +177,7 @@ def build(kind, inputs, passages, folder):
         return open_retriever(folder / "encoder", folder / "index")
     encoder = Encoder.load(inputs["trained"] / "encoder", max_tokens=32, precision="float32")
     DenseIndex.build(encoder.encode(texts), ids, encoder.fingerprint()).save(folder / "index")
-    dense = open_retriever(inputs["trained"] / "encoder", folder / "index", EncoderSettings(
-        base="unused", max_tokens=32, precision="float32", device="cpu"
-    ))  # fmt: skip
+    dense = open_retriever(inputs["trained"] / "encoder", folder / "index", ENCODER)
     if kind == "dense":
         return dense
     words = build("bm25", inputs, passages, folder / "words")
@@ -214,6 +186,6 @@ def build(kind, inputs, passages, folder):
 
 
 def test_a_corpus_that_others_judge_is_searched_as_it_is(inputs, tmp_path):
-    bench = bench_of(inputs, tmp_path)
+    bench = evaluate.Bench.load(context(inputs, tmp_path))
     retriever = build("bm25", inputs, load_corpus(inputs["corpus"]).passages, tmp_path)
     assert bench.held_out(retriever) is retriever

@@ -21,31 +21,22 @@ def context(folder: Path, passages: int, vectors: int, **settings: object) -> St
     for name in ("corpus", "index", "output", "checkpoints"):
         (folder / name).mkdir(parents=True)
     ids = [f"d{i}" for i in range(passages)]
-    pd.DataFrame({"document_id": ids, "title": ids, "text": "a text"}).to_parquet(
-        folder / "corpus" / "passages.parquet", index=False
-    )
+    table = pd.DataFrame({"document_id": ids, "title": ids, "text": "a text"})
+    table.to_parquet(folder / "corpus" / "passages.parquet", index=False)
     matrix = np.random.default_rng(0).standard_normal((vectors, 8)).astype(np.float32)
     np.save(folder / "index" / "vectors.npy", matrix)
-    return StageContext(
-        root=folder,
-        inputs={"corpus": folder / "corpus", "base_index": folder / "index"},
-        output=folder / "output",
-        settings={"hierarchy": HierarchySettings(**settings), "seed": 5},
-        checkpoints=folder / "checkpoints",
-    )
+    inputs = {"corpus": folder / "corpus", "base_index": folder / "index"}
+    groups = {"hierarchy": HierarchySettings(**settings), "seed": 5}
+    return StageContext(folder, inputs, folder / "output", groups, folder / "checkpoints")
 
 
 def test_output_is_complete_and_pure(tmp_path: Path) -> None:
     reports = [run(context(tmp_path / name, 120, 120)) for name in ("a", "b")]
     files = {path.name for path in (tmp_path / "a" / "output").iterdir()}
     assert files == {
-        "hierarchy.safetensors",
-        "hierarchy.json",
-        "statistics.json",
-        "hierarchy.png",
-        "document_ids.json",
+        "hierarchy.safetensors", "hierarchy.json", "statistics.json", "hierarchy.png", "document_ids.json",
         "topics.json",
-    }
+    }  # fmt: skip
     assert hash_path(tmp_path / "a" / "output") == hash_path(tmp_path / "b" / "output")
     assert canonical_json(reports[0]) == canonical_json(reports[1])
     assert reports[0]["passages"] == 120

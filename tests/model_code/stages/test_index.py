@@ -23,14 +23,12 @@ from model_code.stages import base_index, index
 from model_code.training.settings import TrainingSettings
 from tests.tiny_encoder import make_tiny_encoder
 
-PASSAGES = pd.DataFrame(
-    {
-        "document_id": ["sort", "read", "read"],
-        "ordinal": [0, 0, 1],
-        "title": ["list.sort", "csv.read", "csv.read"],
-        "text": ["Sort a list of numbers.", "Read a table.", "From a file."],
-    }
-)
+PASSAGES = pd.DataFrame({
+    "document_id": ["sort", "read", "read"],
+    "ordinal": [0, 0, 1],
+    "title": ["list.sort", "csv.read", "csv.read"],
+    "text": ["Sort a list of numbers.", "Read a table.", "From a file."],
+})  # fmt: skip
 
 
 @pytest.fixture
@@ -68,44 +66,29 @@ def test_base_index_holds_passage_i_in_row_i(tmp_path: Path, corpus: Path) -> No
     np.testing.assert_allclose(built.vectors, encoder.encode(texts), atol=2e-6)
     assert built.document_ids == PASSAGES["document_id"].tolist()
     assert (built.tokens.bits == encoder.encode_passages_with_tokens(texts)[1].bits).all()
-    assert report == {
-        "passages": 3,
-        "documents": 2,
-        "dimension": 32,
-        "factory": "Flat",
-        "fingerprint": encoder.fingerprint(),
-    }
+    facts = {"passages": 3, "documents": 2, "dimension": 32, "factory": "Flat"}
+    assert report == facts | {"fingerprint": encoder.fingerprint()}
 
 
-def test_without_late_interaction_no_tokens_are_kept(tmp_path: Path, corpus: Path) -> None:
-    stage = context(tmp_path, "base_index", {"corpus": corpus})
+def test_titles_and_the_tokens_of_late_interaction_can_be_left_out(tmp_path: Path, corpus: Path) -> None:
+    stage = context(tmp_path, "base_index", {"corpus": corpus}, include_title=False)
     stage.settings["index"] = IndexSettings(late_interaction=False)
     base_index.run(stage)
-    assert DenseIndex.load(stage.output / "index").tokens is None
-
-
-def test_titles_can_be_left_out(tmp_path: Path, corpus: Path) -> None:
-    stage = context(tmp_path, "base_index", {"corpus": corpus}, include_title=False)
-    base_index.run(stage)
+    built = DenseIndex.load(stage.output / "index")
     encoder = Encoder.load(tmp_path / "base", 16, precision="float32", device="cpu")
-    expected = encoder.encode(PASSAGES["text"].tolist())
-    np.testing.assert_allclose(np.load(stage.output / "index" / "vectors.npy"), expected, atol=2e-6)
-
-
-def test_index_uses_the_trained_encoder(tmp_path: Path, corpus: Path) -> None:
-    trained = make_tiny_encoder(tmp_path / "trained" / "encoder", ["sort", "list"], seed=3)
-    stage = context(tmp_path, "index", {"corpus": corpus, "trained": trained.parent})
-    report = index.run(stage)
-    assert report["fingerprint"] == Encoder.load(trained, 16).fingerprint()
-    assert report["fingerprint"] != Encoder.load(tmp_path / "base", 16).fingerprint()
+    np.testing.assert_allclose(built.vectors, encoder.encode(PASSAGES["text"].tolist()), atol=2e-6)
+    assert built.tokens is None
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_what_is_opened_encodes_as_the_index_was_encoded(tmp_path: Path, corpus: Path, precision: str) -> None:
+def test_the_trained_encoder_is_used_and_encodes_as_the_index_was_encoded(
+    tmp_path: Path, corpus: Path, precision: str
+) -> None:
     trained = make_tiny_encoder(tmp_path / "trained" / "encoder", ["sort", "list"], seed=3)
     stage = context(tmp_path, "index", {"corpus": corpus, "trained": trained.parent})
     stage.settings["encoder"] = stage.settings["encoder"].replace(precision=precision)
-    index.run(stage)
+    fingerprint = index.run(stage)["fingerprint"]
+    assert fingerprint == Encoder.load(trained, 16).fingerprint() != Encoder.load(tmp_path / "base", 16).fingerprint()
     opened = open_retriever(trained, stage.output / "index")
     alike = Encoder.load(trained, 16, precision=precision, device="cpu", for_search=True)
     np.testing.assert_array_equal(opened.encode_queries(["sort a list"]), alike.encode(["sort a list"]))

@@ -79,8 +79,9 @@ def make_context(tmp_path: Path, qrels: bool = True, **changes) -> StageContext:
     return StageContext(tmp_path, inputs, tmp_path / run / "output", settings, tmp_path / run / "checkpoints", "hce")
 
 
-def test_report_and_outputs(tmp_path: Path):
+def test_report_and_outputs_and_a_card_with_base_corpus_settings_results_and_licence(tmp_path: Path):
     context = make_context(tmp_path)
+    (tmp_path / "base" / "README.md").write_text("---\nlanguage: en\nlicense: apache-2.0\ntags:\n- a\n---\n# Base\n")
     report = train.run(context)
     history = read_json(context.output / "history.json")
     assert {key: report[key] for key in ("supervision", "supervised_pairs", "unsupervised_pairs")} == {
@@ -92,12 +93,6 @@ def test_report_and_outputs(tmp_path: Path):
     assert report["best_dev"] == max(row["nDCG@10"] for row in history)
     saved = Encoder.load(context.output / "encoder", 16, precision="float32", device="cpu")
     assert saved.fingerprint() == report["fingerprint"]
-
-
-def test_the_card_tells_base_corpus_settings_results_with_their_interval_and_licence(tmp_path: Path):
-    context = make_context(tmp_path)
-    (tmp_path / "base" / "README.md").write_text("---\nlanguage: en\nlicense: apache-2.0\ntags:\n- a\n---\n# Base\n")
-    report = train.run(context)
     card = (context.output / "encoder" / "README.md").read_text()
     head = yaml.safe_load(card.split("---\n")[1])
     assert head["base_model"] == "base"
@@ -114,12 +109,16 @@ def test_the_card_tells_base_corpus_settings_results_with_their_interval_and_lic
     assert outside.encode(["word1"]).shape == (1, 32)
 
 
-def test_where_nobody_judged_the_card_says_so(tmp_path: Path):
+def test_a_corpus_without_qrels_trains_on_made_queries_chooses_no_step_and_its_card_says_so(tmp_path: Path):
     context = make_context(tmp_path, qrels=False)
-    assert train.run(context)["best_dev"] is None
+    report = train.run(context)
+    assert (report["supervision"], report["dev_queries"], report["best_dev"]) == ("unsupervised", 0, None)
+    assert (report["supervised_pairs"], report["unsupervised_pairs"]) == (0, 16)
     card = (context.output / "encoder" / "README.md").read_text()
     assert "**Results**: none" in card
     assert "license: unknown" in card
+    with pytest.raises(FreshetError, match="no training qrels; set supervision"):
+        train.run(make_context(tmp_path, supervision="supervised"))
 
 
 @pytest.mark.parametrize(("qrels", "known"), [(True, 10), (False, 0)])
@@ -152,8 +151,8 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path):
 
 
 def test_every_judgement_of_a_training_query_is_a_pair_on_its_best_passage(tmp_path: Path):
-    context = make_context(tmp_path, qrels=True)
-    tables = tables_of(context)
+    context = make_context(tmp_path)
+    tables = TrainingTables.load(context)
     data = tables.training_data(SETTINGS)
     passages = pd.read_parquet(context.inputs["corpus"] / "passages.parquet")
     queries = pd.read_parquet(context.inputs["corpus"] / "queries.parquet").set_index("text")["query_id"]
@@ -169,38 +168,26 @@ def test_every_judgement_of_a_training_query_is_a_pair_on_its_best_passage(tmp_p
     assert both in dev.qrels.values()  # d05's query is a dev query with two answers
 
 
-@pytest.mark.parametrize(
-    ("supervision", "sizes"), [("supervised", (10, 0)), ("unsupervised", (0, 16)), ("joint", (10, 16))]
-)
-def test_supervision_chooses_the_pairs(tmp_path: Path, supervision: str, sizes: tuple[int, int]):
-    data = tables_of(make_context(tmp_path)).training_data(SETTINGS.replace(supervision=supervision))
-    assert (len(data.supervised), len(data.unsupervised)) == sizes
+def test_supervision_chooses_the_pairs(tmp_path: Path):
+    tables = TrainingTables.load(make_context(tmp_path))
+    for supervision, sizes in {"supervised": (10, 0), "unsupervised": (0, 16), "joint": (10, 16)}.items():
+        data = tables.training_data(SETTINGS.replace(supervision=supervision))
+        assert (len(data.supervised), len(data.unsupervised)) == sizes
 
 
-def test_a_corpus_without_qrels_trains_on_made_queries_and_chooses_no_step(tmp_path: Path):
-    report = train.run(make_context(tmp_path, qrels=False))
-    assert (report["supervision"], report["dev_queries"]) == ("unsupervised", 0)
-    assert (report["supervised_pairs"], report["unsupervised_pairs"]) == (0, 16)
-    with pytest.raises(FreshetError, match="no training qrels; set supervision"):
-        train.run(make_context(tmp_path, supervision="supervised"))
-
-
-def test_the_base_indexs_vectors_stand_for_step_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    context = make_context(tmp_path, evaluate_every=None)
+def test_the_base_indexs_vectors_stand_for_step_0_unless_another_encoder_made_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     encoded, encode = [], Encoder._encode
 
     def spy(encoder: Encoder, forward: object, texts: list[str], *rest: object, **more: object) -> np.ndarray:
         encoded.append(len(texts))
         return encode(encoder, forward, texts, *rest, **more)
 
-    monkeypatch.setattr(Encoder, "_encode", spy)
-    train.run(context)
-    assert encoded == [4, 22, 4]  # dev queries at step 0; passages and dev queries at the end
-
-
-def test_an_index_of_another_encoder_is_not_taken_for_step_0(tmp_path: Path):
     context = make_context(tmp_path, evaluate_every=None)
+    monkeypatch.setattr(Encoder, "_encode", spy)
     expected = train.run(context)["start_dev"]
+    assert encoded == [4, 22, 4]  # dev queries at step 0; passages and dev queries at the end
     index = DenseIndex.load(tmp_path / "base_index")
     shuffled = DenseIndex.build(index.vectors[::-1], index.document_ids, "another fingerprint")
     shuffled.save(tmp_path / "base_index")
@@ -221,10 +208,6 @@ def test_plain_contrastive_training_reads_no_hierarchy(tmp_path: Path):
     context = make_context(tmp_path, hierarchy_weight=0.0, negatives="bm25")
     (tmp_path / "hierarchy").rename(tmp_path / "gone")
     assert train.run(context)["steps"] == 4
-
-
-def tables_of(context: StageContext) -> TrainingTables:
-    return TrainingTables.load(context)
 
 
 def test_a_corpus_that_judges_itself_starts_from_documents_without_what_asks_for_them(tmp_path: Path) -> None:
@@ -248,8 +231,7 @@ def test_a_corpus_that_judges_itself_starts_from_documents_without_what_asks_for
     report = train.run(context)
     tables = TrainingTables.load(context)
     evaluator = tables.dev_evaluator(SETTINGS, 3)
-    judged = evaluator.score(encoder.encode(evaluator.queries), evaluator.encode_passages(encoder))
+    asked_for = encoder.encode(evaluator.queries)
+    judged = evaluator.score(asked_for, evaluator.encode_passages(encoder))
     assert report["start_dev"] == pytest.approx(judged)
-    assert judged < evaluator.score(encoder.encode(evaluator.queries), vectors[evaluator.rows]), (
-        "or the test shows nothing"
-    )
+    assert judged < evaluator.score(asked_for, vectors[evaluator.rows]), "or the test shows nothing"
