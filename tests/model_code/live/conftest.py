@@ -81,6 +81,12 @@ def fields_of(document: str) -> str:
     return json.dumps(fields, sort_keys=True)
 
 
+@pytest.fixture
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that pull no plug."""
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+
+
 @pytest.fixture(scope="session")
 def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a dense encoder, and a live collection of the old documents of the laws."""

@@ -6,10 +6,12 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import hash_path, read_json, write_json
+from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 from model_code.ledger.events import Standing
 from model_code.live import collection
 from model_code.live.collection import Collection, default_retriever, retrievers, set_default_retriever
@@ -23,7 +25,9 @@ def snapshot(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): hash_path(path) for path in root.rglob("*") if path.is_file()}
 
 
-def test_generation_zero_states_what_it_is(build: Build, tmp_path: Path) -> None:
+def test_generation_zero_states_what_it_is_and_opening_the_same_build_again_changes_nothing(
+    build: Build, tmp_path: Path
+) -> None:
     generation = build.open(tmp_path, model_version=3)
     assert generation.folder == tmp_path / "live" / "hce" / "generations" / "000000"
     manifest = generation.manifest
@@ -33,27 +37,19 @@ def test_generation_zero_states_what_it_is(build: Build, tmp_path: Path) -> None
     assert Collection(tmp_path / "live", "hce").current() == generation
     assert default_retriever(tmp_path / "live") == "hce"
     assert set(DocumentFile(generation.folder / DOCUMENTS).read(["csv.reader", "later.document"])) == {"csv.reader"}
+    before = snapshot(tmp_path)
+    assert build.open(tmp_path, model_version=4) == generation
+    assert snapshot(tmp_path) == before
 
 
 def test_it_is_a_copy(build: Build, tmp_path: Path) -> None:
-    copy = Build(
-        **{
-            name: Path(shutil.copytree(path, tmp_path / name) if path.is_dir() else path)
-            for name, path in vars(build).items()
-        }
-    )
-    generation = copy.open(tmp_path)
-    for path in (copy.encoder, copy.index, copy.hierarchy):
+    folders = {name: path for name, path in vars(build).items() if path.is_dir()}
+    copies = {name: Path(shutil.copytree(path, tmp_path / name)) for name, path in folders.items()}
+    generation = replace(build, **copies).open(tmp_path)
+    for path in copies.values():
         shutil.rmtree(path)
     generation.verify()
     assert Searcher.open(tmp_path / "live").search("split a string", 1)[0].document_id == "str.split"
-
-
-def test_opening_the_same_build_again_changes_nothing(build: Build, tmp_path: Path) -> None:
-    first = build.open(tmp_path, model_version=1)
-    before = snapshot(tmp_path)
-    assert build.open(tmp_path, model_version=2) == first
-    assert snapshot(tmp_path) == before
 
 
 def test_another_build_is_the_next_generation_and_going_back_shares_the_files_of_the_old(
@@ -82,10 +78,8 @@ def test_what_lies_above_the_current_generation_is_deleted_by_the_next_writer(bu
     stated = {name: value for name, value in read_json(older).items() if name != "position"}
     write_json(older, stated | {"format": 3, "ledger": {"watermark": 4}})
     live.tidy()
-    assert [(each.number, each.standing is None, each.watermark) for each in live.generations()] == [
-        (0, False, 0),
-        (1, True, 4),
-    ]
+    left = [(each.number, each.standing is None, each.watermark) for each in live.generations()]
+    assert left == [(0, False, 0), (1, True, 4)]
     assert live.publish_again(first, Standing(), {}).number == 2
 
 
@@ -124,32 +118,21 @@ def test_a_crash_at_any_step_leaves_the_old_generation(
 
 
 def test_parts_that_do_not_belong_together_are_refused(build: Build, other_build: Build, tmp_path: Path) -> None:
-    mixed = Build(other_build.encoder, build.index, build.documents, build.hierarchy)
     with pytest.raises(FingerprintMismatch, match="run the stage index again"):
-        mixed.open(tmp_path)
-    assert Collection(tmp_path / "live", "hce").generations() == []
-    with pytest.raises(FreshetError, match="nothing is live yet"):
-        default_retriever(tmp_path / "live")
-
-
-def test_a_corpus_that_lacks_a_document_is_refused(build: Build, tmp_path: Path) -> None:
-    import pandas as pd
-
+        replace(build, encoder=other_build.encoder).open(tmp_path)
     frame = pd.read_parquet(build.documents)
     frame[frame["document_id"] != "re.split"].to_parquet(tmp_path / "short.parquet", index=False)
     with pytest.raises(FreshetError, match="lacks 1 documents that the index holds, first 're.split'"):
-        Build(build.encoder, build.index, tmp_path / "short.parquet", build.hierarchy).open(tmp_path)
-
-
-def test_a_hierarchy_of_other_passages_is_refused(build: Build, tmp_path: Path) -> None:
-    from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
-
+        replace(build, documents=tmp_path / "short.parquet").open(tmp_path)
     tree = Hierarchy.load(build.hierarchy)
     (tmp_path / "tree").mkdir()
     Hierarchy(tree.centroids, tree.parents, tree.leaves[:8]).save(tmp_path / "tree")
     write_json(tmp_path / "tree" / DOCUMENT_IDS, read_json(build.hierarchy / DOCUMENT_IDS)[:8])
     with pytest.raises(FreshetError, match="places 8 passages of 8 documents, but the index holds 9"):
-        Build(build.encoder, build.index, build.documents, tmp_path / "tree").open(tmp_path)
+        replace(build, hierarchy=tmp_path / "tree").open(tmp_path)
+    assert Collection(tmp_path / "live", "hce").generations() == []
+    with pytest.raises(FreshetError, match="nothing is live yet"):
+        default_retriever(tmp_path / "live")
 
 
 @pytest.mark.parametrize("damage", ["changed", "missing"])
@@ -167,16 +150,12 @@ def test_a_damaged_generation_is_never_switched_to(
         live.read(7)
 
 
-def test_a_swapped_encoder_is_refused_at_search(build: Build, other_build: Build, tmp_path: Path) -> None:
+def test_a_swapped_encoder_and_a_newer_format_are_refused(build: Build, other_build: Build, tmp_path: Path) -> None:
     generation = build.open(tmp_path)
     shutil.rmtree(generation.folder / "encoder")
     shutil.copytree(other_build.encoder, generation.folder / "encoder")
     with pytest.raises(FingerprintMismatch, match="its encoder has fingerprint"):
         Searcher.open(tmp_path / "live")
-
-
-def test_a_newer_format_is_refused(build: Build, tmp_path: Path) -> None:
-    generation = build.open(tmp_path)
     write_json(generation.folder / "manifest.json", generation.manifest | {"format": 99})
     with pytest.raises(FreshetError, match="has format 99"):
         Generation.read(generation.folder)

@@ -57,16 +57,13 @@ def crash(live: Path, changes: list[Document | Remove], event: int, at: int) -> 
     return False
 
 
-def test_dying_at_any_file_operation_leaves_old_or_new(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda handle: None)
+@pytest.mark.usefixtures("no_waiting_for_the_disk")
+def test_dying_at_any_file_operation_leaves_old_or_new(live: Path) -> None:
     seen, at, died = set(), 0, True
     while died:
         at += 1
-        changes = [
-            Document(f"n{at}", "word1", f"word{at % 30} word3"),
-            Remove(f"n{at - 3}"),
-            Document("d03", "", f"word{at % 29}"),
-        ]
+        added, updated = Document(f"n{at}", "word1", f"word{at % 30} word3"), Document("d03", "", f"word{at % 29}")
+        changes = [added, Remove(f"n{at - 3}"), updated]
         old, before = Collection(live, "r").current(), rankings(live)
         died = crash(live, changes, at, at)
         found = Searcher.open(live, "r")
@@ -144,13 +141,8 @@ while True:
 def test_kill_9_at_any_moment_loses_nothing_that_was_reported(live: Path) -> None:
     rng, root = random.Random(), Path(__file__).parents[3]
     for _ in range(2):
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(live)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=root,
-        )
+        command, pipe = [sys.executable, "-c", CHILD, str(live)], subprocess.PIPE
+        child = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=root)
         assert child.stdout is not None
         lines = [child.stdout.readline() for _ in range(3)]
         with pytest.raises(subprocess.TimeoutExpired):

@@ -12,36 +12,35 @@ from model_code.documents import Document
 from model_code.live.generation import COLUMNS, ROW_GROUP, DocumentFile, document_row, write_rows
 
 IDS = [f"package.module{number % 7}.näme{number}" for number in range(5 * ROW_GROUP + 3)]
+ROWS = {one: document_row(Document(one, f"title of {one}", f"text of {one}")) for one in IDS}
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("documents") / "documents.parquet"
-    write_rows((document_row(Document(one, f"title of {one}", f"text of {one}")) for one in IDS), file)
+    write_rows(iter(ROWS.values()), file)
     return file
 
 
 def test_every_document_is_found_by_its_id(path: Path):
-    file, rows = (
-        DocumentFile(path),
-        {one: document_row(Document(one, f"title of {one}", f"text of {one}")) for one in IDS},
-    )
-    assert file.read(IDS) == rows
+    file = DocumentFile(path)
+    assert file.read(IDS) == ROWS
     for one in sorted(IDS)[:: ROW_GROUP // 2 - 1]:
-        assert file.read([one]) == {one: rows[one]}
+        assert file.read([one]) == {one: ROWS[one]}
     chosen = random.Random(0).sample(IDS, 10)
-    assert file.read(chosen) == {one: rows[one] for one in chosen}
+    assert file.read(chosen) == {one: ROWS[one] for one in chosen}
 
 
-def test_others_are_left_out(path: Path):
+def test_others_are_left_out(path: Path, tmp_path: Path):
     assert DocumentFile(path).read(["a", "package.module3", "zzz", IDS[5]]).keys() == {IDS[5]}
     assert DocumentFile(path).read([]) == {}
+    write_rows([], tmp_path / "documents.parquet")
+    assert DocumentFile(tmp_path / "documents.parquet").read(["a"]) == {}
 
 
 def test_only_the_wanted_columns_are_read(path: Path):
-    assert DocumentFile(path).read([IDS[0]], ("title",)) == {
-        IDS[0]: {"document_id": IDS[0], "title": f"title of {IDS[0]}"}
-    }
+    row = {"document_id": IDS[0], "title": f"title of {IDS[0]}"}
+    assert DocumentFile(path).read([IDS[0]], ("title",)) == {IDS[0]: row}
     assert tuple(DocumentFile(path).read([IDS[0]])[IDS[0]]) == COLUMNS
 
 
@@ -51,8 +50,3 @@ def test_threads_share_one(path: Path):
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(file.read, parts))
     assert [set(one) for one in found] == [set(part) for part in parts]
-
-
-def test_a_file_without_documents_has_none(tmp_path: Path):
-    write_rows([], tmp_path / "documents.parquet")
-    assert DocumentFile(tmp_path / "documents.parquet").read(["a"]) == {}

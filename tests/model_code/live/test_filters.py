@@ -117,6 +117,7 @@ def test_filters_as_one_writes_them(filters, found):
         ({"year": {"in": 3}}, "in of year takes a list"),
         ({"year": {"exists": 1}}, "exists of year is true or false"),
         ({"or": [3]}, "a filter is an object such as"),
+        (["year=1990"], "no document has year=1990; values of year: 2023, 2024"),
         (["year=2023", "tags=x", "date>2000-01-01"], "no document has all of year=2023, tags=x, date>2000-01-01"),
     ],
 )

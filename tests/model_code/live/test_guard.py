@@ -17,11 +17,7 @@ from model_code.live.writer import LiveWriter, everything_is_found, own_vectors
 from model_code.retrievers.dense import DenseRetriever
 from tests.model_code.live.laws import KINDS, NEW, OLD, make_encoder, open_build, put, rankings, up_to
 
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch):
-    """Nothing here pulls the plug."""
-    monkeypatch.setattr("os.fsync", lambda handle: None)
+pytestmark = pytest.mark.usefixtures("no_waiting_for_the_disk")
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -67,7 +63,7 @@ def dense(opened):
         pytest.skip("a fault of vectors")
 
 
-def faulty(writer, fault):
+def faulty(writer, fault, event=1):
     """What the guard says of a generation that `fault` was done to."""
     said = []
 
@@ -75,7 +71,7 @@ def faulty(writer, fault):
         fault(searcher)
         said.append(pytest.raises(FreshetError, everything_is_found, searcher, applied, sample=200).value.args[0])
 
-    writer.apply(CHANGES, up_to(1), {}, guard)
+    writer.apply(CHANGES, up_to(event), {}, guard)
     return said[0].removeprefix("the new generation is refused: document ")
 
 
@@ -142,14 +138,7 @@ def find_again(searcher):
 def test_older_documents_that_are_lost_or_come_back_are_refused(writer, fault, sign):
     before = writer.apply([Remove("d06")], up_to(1), {}, everything_is_found).generation.manifest["documents"]
     added, found = len(NEW) - 1, before + len(NEW) - 1 + sign  # d05 goes
-    said = []
-
-    def guard(searcher, applied):
-        fault(searcher)
-        said.append(pytest.raises(FreshetError, everything_is_found, searcher, applied).value.args[0])
-
-    writer.apply(CHANGES, up_to(2), {}, guard)
-    assert said[0].endswith(f"it holds {found} documents in place of {before} and +{added}")
+    assert faulty(writer, fault, event=2).endswith(f"it holds {found} documents in place of {before} and +{added}")
 
 
 def test_a_shared_part_is_not_searched(opened, writer):
@@ -159,8 +148,7 @@ def test_a_shared_part_is_not_searched(opened, writer):
         searcher.base.retriever.index.search = None
         everything_is_found(searcher, applied)
 
-    writer.apply(CHANGES, up_to(1), {}, guard)
-    assert writer.collection.current().number == 1
+    assert writer.apply(CHANGES, up_to(1), {}, guard).generation.number == 1
 
 
 def test_a_shorter_vector_on_top_is_refused_and_a_longer_one_is_not(opened, tmp_path):

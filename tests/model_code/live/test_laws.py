@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from model_code.documents import Document, Remove
+from model_code.live.collection import Collection
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
 from tests.model_code.live.laws import KINDS, NEW, OLD, corpus, make_encoder, open_build, put, rankings, reranked, up_to
@@ -126,14 +127,7 @@ def test_an_update_is_a_deletion_and_an_addition(live: Path, tmp_path: Path) -> 
     replaced = singles(other, [Remove("d03"), put("d03", CHANGED)])
     assert rankings(updated) == rankings(replaced)
     back = singles(live, [put("d03", OLD)])
-    assert rankings(back) == rankings(open_parent(live))
-
-
-def open_parent(live: Path) -> Searcher:
-    """Generation 0, whatever is current."""
-    from model_code.live.collection import Collection
-
-    return Searcher(live, Collection(live, "r").read(0), {})
+    assert rankings(back) == rankings(Searcher(live, Collection(live, "r").read(0), {}))
 
 
 @pytest.mark.parametrize("kind", INDEXED, indirect=True, scope="module")
@@ -142,21 +136,20 @@ def test_filters_and_hits_see_all_parts(live: Path, rebuilt) -> None:
     left = {name: own for name, own in (ALL | {"d03": CHANGED["d03"]}).items() if name != "d04"}
     whole = rebuilt(left)
     for filters in ([], ["even=true"], ["arrived=later"], ["even=false", "arrived=later"]):
-        found = writer.searcher.search_batch(["word1 word2", "word7 word9"], 6, filters)
-        expected = whole.search_batch(["word1 word2", "word7 word9"], 6, filters)
-        assert [[(h.document_id, h.score, h.title, h.snippet) for h in hits] for hits in found] == [
-            [(h.document_id, h.score, h.title, h.snippet) for h in hits] for hits in expected
-        ]
+        batches = (one.search_batch(["word1 word2", "word7 word9"], 6, filters) for one in (writer.searcher, whole))
+        found, expected = (
+            [[(hit.document_id, hit.score, hit.title, hit.snippet) for hit in hits] for hits in batch]
+            for batch in batches
+        )
+        assert found == expected
     tree = writer.searcher.base.tree
     paths = {tuple(tree.path(row)) for row in range(len(tree.leaves))}
     hits = writer.searcher.search("word1 word2", 30)
     assert hits
     assert {hit.path for hit in hits} <= paths
-    texts = [hit.document_id for hit in hits]
-    assert (
-        reranked(writer.searcher.retriever, ["word1 word2"], [texts])[0]
-        == reranked(whole.retriever, ["word1 word2"], [texts])[0]
-    )
+    candidates = [[hit.document_id for hit in hits]]
+    again, expected = (reranked(one.retriever, ["word1 word2"], candidates) for one in (writer.searcher, whole))
+    assert again == expected
 
 
 @pytest.mark.parametrize("kind", ["dense", "inverted_file", "dsi", "lexical", "fused"], indirect=True, scope="module")

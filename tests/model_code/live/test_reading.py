@@ -20,19 +20,11 @@ from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
 from tests.model_code.live.laws import rankings, up_to
 
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here pulls the plug."""
-    monkeypatch.setattr("os.fsync", lambda handle: None)
+pytestmark = pytest.mark.usefixtures("no_waiting_for_the_disk")
 
 
 def add(writer: LiveWriter, number: int) -> None:
     writer.apply([Document(f"n{number}", "word1", f"word{number % 5} word2")], up_to(number), {})
-
-
-def numbers(live: Path) -> list[int]:
-    return [one.number for one in Collection(live, "r").generations()]
 
 
 def test_what_a_searcher_reads_stays_until_it_is_let_go(live: Path) -> None:
@@ -93,7 +85,8 @@ def test_readers_and_a_writer_that_collects_at_every_change(live: Path) -> None:
     assert wrong == []
     assert min(done) > 0
     writer.collect_garbage(keep=1)
-    assert numbers(live) == sorted(Collection(live, "r").current().needs)
+    collection = Collection(live, "r")
+    assert [one.number for one in collection.generations()] == sorted(collection.current().needs)
 
 
 def test_readers_and_a_writer_share_what_is_loaded(live: Path) -> None:

@@ -20,11 +20,7 @@ from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
 from tests.model_code.live.laws import NEW, OLD, RULES, go_back, open_build, put, rankings, up_to
 
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here pulls the plug."""
-    monkeypatch.setattr("os.fsync", lambda handle: None)
+pytestmark = pytest.mark.usefixtures("no_waiting_for_the_disk")
 
 
 @pytest.fixture
@@ -67,11 +63,8 @@ def test_the_same_changes_again_change_nothing(writer: LiveWriter) -> None:
     assert names_below(moved.generation.folder) == {"manifest.json"}
     assert moved.generation.segments == first.generation.segments
     assert moved.generation.watermark == 4
-    for other in (
-        put("d00x", NEW, ("word1",)),
-        Document("d03", "word1", "word2 word3", {"a": [2]}),
-        Document("d03", "", "word2 word3"),
-    ):
+    fields, title = Document("d03", "word1", "word2 word3", {"a": [2]}), Document("d03", "", "word2 word3")
+    for other in (put("d00x", NEW, ("word1",)), fields, title):
         assert writer.apply([other], up_to(4), {}).updated == (other.document_id,)
 
 
@@ -90,8 +83,9 @@ def test_a_segment_stays_open_under_the_name_that_it_gets_and_is_read_once(write
     assert not part.reading.is_there()
 
 
-def test_a_generation_holds_only_what_it_added(writer: LiveWriter) -> None:
+def test_a_generation_holds_only_what_it_added_and_tells_what_was_since_training(writer: LiveWriter) -> None:
     added = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
+    assert (trained_documents(added), added_since_training(added)) == (OLD.keys(), {"d00x"})
     assert names_below(added.folder) == {
         "documents.parquet", "hierarchy/document_ids.json", "placements.safetensors", "manifest.json",
         "index/vectors.npy", "index/document_ids.json", "index/manifest.json",
@@ -190,30 +184,23 @@ def test_refine_makes_the_vectors_that_are_indexed(live: Path) -> None:
         return np.stack([own.mean(axis=0) if len(own) else v for v, own in zip(vectors, queries, strict=True)])
 
     writer = LiveWriter(live, "r", refine=refine)
-    writer.apply(
-        [Document("a", "word1", "word2", {}, ("word5 word6", "word6 word5")), Document("b", "word1", "word3")],
-        up_to(1),
-        {},
-    )
+    asked = Document("a", "word1", "word2", {}, ("word5 word6", "word6 word5"))
+    writer.apply([asked, Document("b", "word1", "word3")], up_to(1), {})
     assert seen == [(["a", "b"], [(2, 32), (0, 32)])]
     encoder = writer.searcher.retriever.encoder
     index = writer.searcher.views[1].part.retriever.index
     np.testing.assert_allclose(index.vectors[0], encoder.encode(["word5 word6", "word6 word5"]).mean(axis=0), atol=1e-6)
     np.testing.assert_allclose(index.vectors[1], encoder.encode(["word1 word3"])[0], atol=1e-6)
-    before = rankings(writer)
+    left = {hit for ranking in rankings(writer) for hit in ranking if hit[0] != "d01"}
     writer.apply([Remove("d01")], up_to(2), {})
     writer.compact()
-    assert {hit for ranking in rankings(writer) for hit in ranking} == {
-        hit for ranking in before for hit in ranking if hit[0] != "d01"
-    }
+    assert {hit for ranking in rankings(writer) for hit in ranking} == left
     bad = LiveWriter(live, "r", refine=lambda ids, vectors, queries: vectors[:, :3])
     with pytest.raises(FreshetError, match="refine gave vectors of shape"):
         bad.apply([Document("c", "word1", "word2")], up_to(3), {})
 
 
-def test_what_cannot_be_applied_is_refused_and_changes_nothing(
-    writer: LiveWriter, encoder: Path, tmp_path: Path
-) -> None:
+def test_what_cannot_be_applied_is_refused_and_changes_nothing(encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="has neither title nor text"):
         Document("a", "", "")
     unknown = open_build("dense", tmp_path / "unknown", encoder, OLD, rules=None)
@@ -224,26 +211,21 @@ def test_what_cannot_be_applied_is_refused_and_changes_nothing(
 
 def test_a_segment_of_another_encoder_is_refused(writer: LiveWriter) -> None:
     folder = writer.apply([put("d00x", NEW)], up_to(1), {}).generation.folder
-    facts = read_json(folder / "index" / "manifest.json")
-    seal(
-        folder / "index",
-        facts.pop("format"),
-        {k: v for k, v in facts.items() if k != "checksums"} | {"fingerprint": "f" * 64},
-    )
+    facts = read_json(folder / "index" / "manifest.json") | {"fingerprint": "f" * 64}
+    facts.pop("checksums")
+    seal(folder / "index", facts.pop("format"), facts)
     with pytest.raises(FingerprintMismatch, match="the index was built with encoder ffffffffffff"):
         rankings(writer.collection.live)
 
 
 def test_opening_the_same_build_again_keeps_what_was_added(writer: LiveWriter, encoder: Path, tmp_path: Path) -> None:
-    root = tmp_path
     added = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
-    open_build("dense", root, encoder, OLD)
+    open_build("dense", tmp_path, encoder, OLD)
     assert writer.collection.current() == added
-    other = {**OLD, "d99": ("word1", "word2")}
-    open_build("dense", root, encoder, other)
+    open_build("dense", tmp_path, encoder, {**OLD, "d99": ("word1", "word2")})
     assert writer.collection.current().base == 2
     assert writer.apply([put("d01x", NEW)], up_to(1), {}).generation.base == 2
-    open_build("dense", root, encoder, OLD)
+    open_build("dense", tmp_path, encoder, OLD)
     again = writer.collection.current()
     assert (again.number, again.needs - {again.number}) == (4, added.needs)
     before = Searcher(writer.collection.live, added, {}).search("word1", 99)
@@ -255,9 +237,8 @@ def test_a_damaged_shared_folder_is_found_when_going_back(writer: LiveWriter) ->
     first = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
     writer.apply([put("d01x", NEW)], up_to(2), {})
     (first.folder / "documents.parquet").write_bytes(b"nonsense")
-    assert writer.apply([put("d02x", NEW)], up_to(3), {}).generation.number == 3, (
-        "shared folders are not read on every switch"
-    )
+    third = writer.apply([put("d02x", NEW)], up_to(3), {}).generation
+    assert third.number == 3, "shared folders are not read on every switch"
     with pytest.raises(FreshetError, match="documents.parquet was changed"):
         writer.collection.read(2).verify_all()
     shutil.rmtree(first.folder)
@@ -267,10 +248,9 @@ def test_a_damaged_shared_folder_is_found_when_going_back(writer: LiveWriter) ->
 
 def test_a_generation_of_which_only_the_shared_folder_stays_is_no_place_to_go_back_to(live: Path) -> None:
     writer = LiveWriter(live, "r")
-    for event, change in enumerate(
-        [Document("n1", "word1", "word2"), Remove("d03"), Document("n2", "word1", "word3"), Remove("d04")]
-    ):
-        writer.apply([change], up_to(event + 1), {})
+    changes = [Document("n1", "word1", "word2"), Remove("d03"), Document("n2", "word1", "word3"), Remove("d04")]
+    for event, change in enumerate(changes, start=1):
+        writer.apply([change], up_to(event), {})
     assert writer.collect_garbage(keep=1) == (2,)
     assert {one.number: one.complete for one in Collection(live, "r").generations()} == {
         0: True, 1: True, 3: False, 4: True
@@ -279,8 +259,3 @@ def test_a_generation_of_which_only_the_shared_folder_stays_is_no_place_to_go_ba
         Collection(live, "r").read(3).verify_all()
     with pytest.raises(FreshetError, match="has no generation 2; there are: 0, 1, 4"):
         Collection(live, "r").read(2)
-
-
-def test_what_was_added_since_training_is_told(writer: LiveWriter) -> None:
-    generation = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
-    assert (trained_documents(generation), added_since_training(generation)) == (OLD.keys(), {"d00x"})
