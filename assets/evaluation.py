@@ -14,9 +14,9 @@ from orchestration.pipeline.stages import Stage
 def preview_metrics(folder: Path) -> Preview:
     """The metrics of each system that lies in the folder and then of variants, a row each, those of test first."""
     paths = sorted(folder.rglob("metrics.json"), key=lambda path: (len(path.parts), path))
-    found, splits = [read_json(path) for path in paths], ("test", "gate", "dev")
+    metrics, splits = [read_json(path) for path in paths], ("test", "gate", "dev")
     return {"metrics": table([{"system": each["system"], "split": split, **each[split]}
-                              for split in splits for each in found])}  # fmt: skip
+                              for split in splits for each in metrics])}  # fmt: skip
 
 
 def preview_comparison(folder: Path) -> Preview:

@@ -52,7 +52,7 @@ def added_documents(project: Served) -> Iterator[Result]:
 
     collection = LiveCollection(project)
     applied = collection.apply()
-    newest = look_for_newest(project, collection.writer.searcher, collection.seen) if applied else None
+    newest = look_for_newest(project, collection.writer.searcher, collection.log_view) if applied else None
     behind = Upkeep(project, {collection.retriever: collection}.get).finish(but=collection.retriever)
     generation = applied.generation if applied else collection.generation
     facts: dict[str, Any] = {"generation": generation.number, "documents": generation.manifest["documents"]}
@@ -67,10 +67,10 @@ def added_documents(project: Served) -> Iterator[Result]:
                               metadata={"missing": missing[:20], "guard": GUARDED})  # fmt: skip
 
 
-def canary_facts(found: dict[str, Any] | None) -> dict[str, Any]:
+def canary_facts(canary: dict[str, Any] | None) -> dict[str, Any]:
     """How a document of the newest batch fared, for a page; rank 0: a search for its title does not find it."""
-    return {} if found is None else {"newest": found["document"], "newest_lag": found["lag"],
-                                     "newest_rank": found["rank"] or 0}  # fmt: skip
+    return {} if canary is None else {"newest": canary["document"], "newest_lag": canary["lag"],
+                                     "newest_rank": canary["rank"] or 0}  # fmt: skip
 
 
 @dg.asset(
@@ -80,7 +80,7 @@ def canary_facts(found: dict[str, Any] | None) -> dict[str, Any]:
     check_specs=[_check("within_thresholds", "drift_report", "No measure of drift lies beyond its threshold.")],
 )
 def drift_report(project: Served) -> Iterator[Result]:
-    """How far what was added since the last report differs from what the retriever was trained on."""
+    """Drift of what was added since the last report from what the retriever was trained on."""
     from orchestration.freshness.drift import watch
 
     watched = watch(project)

@@ -76,7 +76,7 @@ def _stage_asset(table: Sequence[Stage], stage: Stage, page: Page) -> dg.AssetsD
     suffix = f"_{stage.retriever.replace('-', '_')}" if stage.retriever else ""  # Dagster takes no hyphens
     spec = dg.AssetSpec(
         asset_key(stage),
-        deps=[asset_key(other) for other in upstream(stage, table)] or [LOCK_KEY],
+        deps=[asset_key(dependency) for dependency in upstream(stage, table)] or [LOCK_KEY],
         description=stage.description,
         group_name=page.group + suffix,
         kinds=set(page.kinds),
@@ -136,15 +136,15 @@ def check_result(project: Project, stage: Stage) -> dg.AssetCheckResult:
     from model_code.contracts import registry
 
     output, settings = project.root / stage.output, parameters.load(project.params_file)
-    seen, passed = {}, True
+    facts, passed = {}, True
     try:
         registry.check(stage.name, stage_context(stage, project, settings, output, project.state / "checkpoints"))
         if reason := left_out(output):
-            seen = {"left out": reason}
+            facts = {"left out": reason}
     except FreshetError as error:
         again = f"dvc repro --force --single-item {stage.address} makes it again, and nothing else."
-        passed, seen = False, {"violation": str(error), "what to do": f"Made before this rule, or damaged: {again}"}
-    return dg.AssetCheckResult(passed=passed, asset_key=asset_key(stage), check_name=CONTRACT, metadata=seen)
+        passed, facts = False, {"violation": str(error), "what to do": f"Made before this rule, or damaged: {again}"}
+    return dg.AssetCheckResult(passed=passed, asset_key=asset_key(stage), check_name=CONTRACT, metadata=facts)
 
 
 def _metadata(project: Project, stage: Stage, page: Page, key: str) -> dict[str, Any]:

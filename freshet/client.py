@@ -88,7 +88,7 @@ class Client:
         return self._change("/documents", {"documents": list(documents), "source": source}, wait)
 
     def update(self, documents: Iterable[Row], *, wait: bool = True, source: str = "client") -> ChangeResult:
-        """The same, but documents that are not there yet are refused."""
+        """Update documents as `add` does; those that are not there yet are refused."""
         return self._change("/documents", {"documents": list(documents), "source": source, "only_known": True}, wait)
 
     def delete(self, document_ids: Iterable[str], *, wait: bool = True, source: str = "client") -> ChangeResult:
@@ -154,16 +154,16 @@ class Client:
         return answer
 
     def _exchange(self, method: str, path: str, content: bytes | None, seconds: float) -> tuple[int, bytes]:
-        """A service closes a connection that was idle for long, so one that was kept may fail: the next is new.
+        """Send a request, once more over a new connection if a kept one fails: a service closes what was idle for long.
 
         To send a change twice changes nothing.
         """
-        kept = "connection" in self._local.__dict__
+        reused = "connection" in self._local.__dict__
         try:
             return self._send(method, path, content, seconds)
         except ConnectionError:
             self.close()
-            if not kept:
+            if not reused:
                 raise
             return self._send(method, path, content, seconds)
 
@@ -184,10 +184,10 @@ class Client:
 def _awaited(method: Callable[Concatenate[Client, P], T]) -> Callable[Concatenate[AsyncClient, P], Awaitable[T]]:
     @wraps(method)
     async def call(self: AsyncClient, *arguments: P.args, **options: P.kwargs) -> T:
-        from asyncio import get_running_loop
+        from asyncio import get_running_loop  # whoever awaits has it; a cold search goes without
 
-        asked = partial(method, self._client, *arguments, **options)
-        return await get_running_loop().run_in_executor(self._pool, asked)
+        request = partial(method, self._client, *arguments, **options)
+        return await get_running_loop().run_in_executor(self._pool, request)
 
     return call
 

@@ -13,7 +13,7 @@ from model_code.retriever import Hit
 T = TypeVar("T")
 
 
-def _told(text: str) -> Any:
+def _described(text: str) -> Any:
     """A field with its description, which the OpenAPI page shows."""
     return field(metadata={"description": text})
 
@@ -50,7 +50,7 @@ class StoredDocument:
     title: str
     text: str
     fields: Mapping[str, Any]
-    date: str | None = _told("ISO, with its zone.")
+    date: str | None = _described("ISO, with its zone.")
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class DocumentPage:
     """Some documents in the order of their ids."""
 
     generation: int
-    total: int = _told("Documents in all.")
+    total: int = _described("Documents in all.")
     documents: list[StoredDocument]
-    next: str | None = _told("What to give as `after` for the next page; null after the last.")
+    next: str | None = _described("What to give as `after` for the next page; null after the last.")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class FieldValues:
 class RejectedRow:
     """A row that was refused."""
 
-    row: int = _told("Its number in the request, from 1.")
+    row: int = _described("Its number in the request, from 1.")
     document_id: str | None
     reason: str
 
@@ -85,11 +85,11 @@ class ChangeResult:
     """What became of a change. With `searchable` false it is safe in the ledger and will be searchable soon."""
 
     searchable: bool
-    generation: int | None = _told("A generation that contains the change, once it is searchable.")
-    received: int = _told("Rows that came: new events, unchanged and rejected ones.")
-    unchanged: int = _told("Documents that are so already, or are gone already.")
+    generation: int | None = _described("A generation that contains the change, once it is searchable.")
+    received: int = _described("Rows that came: new events, unchanged and rejected ones.")
+    unchanged: int = _described("Documents that are so already, or are gone already.")
     rejected: list[RejectedRow]
-    events: list[int] = _told("The ledger's numbers of these changes.")
+    events: list[int] = _described("The ledger's numbers of these changes.")
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class SyncResult:
     added: list[str]
     updated: list[str]
     deleted: list[str]
-    waiting: list[str] = _told("Recorded changes that no search finds yet.")
+    waiting: list[str] = _described("Recorded changes that no search finds yet.")
     unchanged: int
-    beside: int = _told("Documents of another origin, which stay.")
-    rejected: list[RejectedRow] = _told("Files and rows that cannot be read; their documents stay as they were.")
-    generation: int | None = _told("The one that holds what the source holds; null for a trial.")
+    beside: int = _described("Documents of another origin, which stay.")
+    rejected: list[RejectedRow] = _described("Files and rows that cannot be read; their documents stay as they were.")
+    generation: int | None = _described("The one that holds what the source holds; null for a trial.")

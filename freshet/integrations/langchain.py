@@ -40,16 +40,15 @@ class FreshetRetriever(BaseRetriever):
 
 def passage_of(hit: Hit) -> LangChainDocument:
     """A hit as LangChain has it."""
-    told = ("document_id", "title", "section", "start", "end", "date", "score", "generation")
-    metadata = {**hit.fields} | {name: getattr(hit, name) for name in told}
+    names = ("document_id", "title", "section", "start", "end", "date", "score", "generation")
+    metadata = {**hit.fields} | {name: getattr(hit, name) for name in names}
     return LangChainDocument(id=hit.document_id, page_content=hit.text, metadata=metadata)
 
 
-def document_of(found: Hit | StoredDocument) -> LangChainDocument:
+def document_of(result: Hit | StoredDocument) -> LangChainDocument:
     """A passage or a document with the metadata that `add_texts` takes."""
-    told = {"title": found.title, "date": found.date}
-    metadata = {**found.fields} | {name: value for name, value in told.items() if value}
-    return LangChainDocument(id=found.document_id, page_content=found.text, metadata=metadata)
+    metadata = {**result.fields} | {name: value for name in ("title", "date") if (value := getattr(result, name))}
+    return LangChainDocument(id=result.document_id, page_content=result.text, metadata=metadata)
 
 
 class FreshetVectorStore(VectorStore):
@@ -89,8 +88,7 @@ class FreshetVectorStore(VectorStore):
         """
         bodies = list(texts)
         names = [name or str(uuid.uuid4()) for name in ids or [None] * len(bodies)]
-        told = metadatas or [{}] * len(bodies)
-        rows = [_row(*each) for each in zip(names, bodies, told, strict=True)]
+        rows = [_row(*each) for each in zip(names, bodies, metadatas or [{}] * len(bodies), strict=True)]
         if rows and (rejected := self.client.add(rows).rejected):
             raise InvalidRequest(f"row {rejected[0].row} of {len(rows)} was refused: {rejected[0].reason}")
         return names
@@ -99,18 +97,17 @@ class FreshetVectorStore(VectorStore):
         """Delete documents; those that are not there are passed over. ValueError without ids, which would be all."""
         if ids is None:
             raise ValueError("name the ids to delete; a live collection is not emptied by leaving them out")
-        known = [document.id for document in self.get_by_ids(ids)]
-        if known:
-            self.client.delete(known)
+        if existing := [document.id for document in self.get_by_ids(ids)]:
+            self.client.delete(existing)
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[LangChainDocument]:
         """Whole documents, in the order of `ids`, without those that are not there."""
-        found = []
+        documents = []
         for name in ids:
             with suppress(NotFoundError):
-                found.append(document_of(self.client.get(name)))
-        return found
+                documents.append(document_of(self.client.get(name)))
+        return documents
 
     def similarity_search(
         self, query: str, k: int = 4, filter: Mapping[str, Any] | None = None, **options: Any
@@ -128,5 +125,5 @@ class FreshetVectorStore(VectorStore):
 
 def _row(name: str, text: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     fields = dict(metadata)
-    own = {key: fields.pop(key) for key in ("title", "date") if key in fields}
-    return {"_id": name, "text": text, "title": own.pop("title", ""), **own, "fields": fields}
+    header = {key: fields.pop(key) for key in ("title", "date") if key in fields}
+    return {"_id": name, "text": text, "title": "", **header, "fields": fields}

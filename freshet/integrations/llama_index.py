@@ -24,8 +24,8 @@ class FreshetNodes(BaseRetriever):
 
 
 def _node(hit: Hit) -> TextNode:
-    told = ("document_id", "title", "section", "date", "generation")
-    metadata = {**hit.fields} | {name: getattr(hit, name) for name in told}
+    names = ("document_id", "title", "section", "date", "generation")
+    metadata = {**hit.fields} | {name: getattr(hit, name) for name in names}
     return TextNode(
         id_=f"{hit.document_id}#{hit.start}",
         text=hit.text,

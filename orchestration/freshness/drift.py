@@ -59,14 +59,14 @@ def calibration_of(
     With scores of old documents only where the arrivals have them, as these take a while. arrived: see `old_scores`.
     """
     folder = _folder(project, searcher, settings)
-    kept = folder / "reference"
-    if not (kept / MANIFEST).is_file():
-        build_reference(project, searcher, settings).save(kept)
-    reference = DriftReference.load(kept)
-    made, asked = reference.questions.made, reference.questions.asked
+    path = folder / "reference"
+    if not (path / MANIFEST).is_file():
+        build_reference(project, searcher, settings).save(path)
+    reference = DriftReference.load(path)
+    made_scores, asked_scores = [batch.quality for batch in arrivals], [batch.asked for batch in arrivals]
     scores = OldScores(
-        queries.old_scores(searcher, made if _enough(settings, [batch.quality for batch in arrivals]) else (), arrived),
-        queries.old_scores(searcher, asked if _enough(settings, [batch.asked for batch in arrivals]) else (), arrived),
+        queries.old_scores(searcher, reference.questions.made if _enough(settings, made_scores) else (), arrived),
+        queries.old_scores(searcher, reference.questions.asked if _enough(settings, asked_scores) else (), arrived),
     )
     return Calibration(reference, settings.drift, folder / "nulls", scores)
 
@@ -86,8 +86,8 @@ def build_reference(project: Project, searcher: Searcher, settings: Parameters) 
         np.array(list(first.values()), np.int64),
         trained=len(trained_documents(searcher.generation)),
         questions=Questions(
-            tuple(_made(searcher, settings, documents)),
-            tuple(_asked(project, searcher, settings)),
+            tuple(_made_questions(searcher, settings, documents)),
+            tuple(_judged_questions(project, searcher, settings)),
             tuple(protected_queries(project, searcher, chosen.seed)),
         ),
         note=note,
@@ -132,20 +132,20 @@ def not_asked_in_training(artifacts: Path) -> set[str]:
     if not made.is_file():
         return set()
     judged = zip(*read_columns(corpus / "qrels.parquet", "document_id", "split"), strict=True)
-    asked = {document for document, split in judged if split == "train"} | set(read_columns(made, "document_id")[0])
-    return set(read_columns(corpus / DOCUMENTS, "document_id")[0]) - asked
+    targets = {document for document, split in judged if split == "train"} | set(read_columns(made, "document_id")[0])
+    return set(read_columns(corpus / DOCUMENTS, "document_id")[0]) - targets
 
 
-def _made(searcher: Searcher, settings: Parameters, documents: set[str]) -> list[Question]:
+def _made_questions(searcher: Searcher, settings: Parameters, documents: set[str]) -> list[Question]:
     """Spans cut out of some of the old documents."""
-    ids, texts = read_columns(searcher.base.documents, "document_id", "text")
+    rows = zip(*read_columns(searcher.base.documents, "document_id", "text"), strict=True)
     alive = set(searcher.views[0].document_ids()) & documents
-    known = {document_id: text for document_id, text in zip(ids, texts, strict=True) if document_id in alive}
-    sample = {document_id: known[document_id] for document_id in queries.some(known, SCORED, settings.drift.seed)}
+    texts = {document_id: text for document_id, text in rows if document_id in alive}
+    sample = {document_id: texts[document_id] for document_id in queries.some(texts, SCORED, settings.drift.seed)}
     return queries.made_questions(sample, settings.drift.seed)
 
 
-def _asked(project: Project, searcher: Searcher, settings: Parameters) -> list[Question]:
+def _judged_questions(project: Project, searcher: Searcher, settings: Parameters) -> list[Question]:
     """The corpus's own queries for some of the old documents, where it has any; those of the splits dev and test, as
     training moves queries, and for documents that the retriever was trained with and that are live as they were."""
     alive = set(searcher.views[0].document_ids()) & trained_documents(searcher.generation)
@@ -165,9 +165,9 @@ def protected_queries(project: Project, searcher: Searcher, seed: int) -> list[Q
     trained, judgements = trained_documents(searcher.generation), queries.judged_queries(project.artifacts, "dev")
     if judgements is None:
         return []
-    found = {query: trained & relevant.keys() for query, relevant in judgements.qrels.items()}
-    chosen = queries.some((query for query, documents in found.items() if documents), PROTECTED, seed)
-    questions = [_question(judgements.queries[query], found[query]) for query in chosen]
+    answers = {query: trained & relevant.keys() for query, relevant in judgements.qrels.items()}
+    chosen = queries.some((query for query, documents in answers.items() if documents), PROTECTED, seed)
+    questions = [_question(judgements.queries[query], answers[query]) for query in chosen]
     ranked = zip(questions, queries.first_ranks(searcher.base.retriever.search, questions, DEPTH).tolist(), strict=True)
     return [replace(question, rank=rank) for question, rank in ranked]
 
@@ -179,9 +179,9 @@ def protected_scores(searcher: Searcher, reference: DriftReference, arrived: Map
     arrived: by a query that documents came with, those documents, which answer it as well.
     """
     old, live = searcher.views[0], sum(view.documents for view in searcher.views)
-    kept = [query for query in reference.questions.protected if all(answer in old for answer in query.answers)]
-    questions = [_question(query.text, {*query.answers, *arrived.get(query.text, ())}) for query in kept]
-    ranks = np.array([query.rank for query in kept], np.int64)
+    unchanged = [query for query in reference.questions.protected if all(answer in old for answer in query.answers)]
+    questions = [_question(query.text, {*query.answers, *arrived.get(query.text, ())}) for query in unchanged]
+    ranks = np.array([query.rank for query in unchanged], np.int64)
     now = queries.first_ranks(searcher.retriever.search, questions, DEPTH)
     return Paired(
         reciprocal_ranks(ranks),
@@ -200,8 +200,8 @@ def batches(ledger: Ledger, window: int, watermark: int, trained: int = 0) -> li
     trained: the last event whose document the retriever may have been trained with; none up to it is an arrival.
     """
     reports = [report for report in reversed(ledger.last_drift(window + 1)) if report["last_event"] > trained]
-    known = [EventRange(max(report["first_event"], trained + 1), report["last_event"]) for report in reports]
-    return [*known[-window:], EventRange(max([0, trained, *(batch.last for batch in known)]) + 1, watermark)]
+    reported = [EventRange(max(report["first_event"], trained + 1), report["last_event"]) for report in reports]
+    return [*reported[-window:], EventRange(max([0, trained, *(batch.last for batch in reported)]) + 1, watermark)]
 
 
 @dataclass(frozen=True)
@@ -210,22 +210,22 @@ class Gatherer:
 
     searcher: Searcher
     settings: Parameters
-    seen: LogView
+    log_view: LogView
 
     def arrivals(self, batch: EventRange) -> Arrivals:
         """The documents of a batch that were new or other than before, and are still live as they arrived then, each in
         the order of its event."""
-        events = self.seen.arrivals(batch.first, batch.last)
         trained, base = trained_documents(self.searcher.generation), self.searcher.views[0]
-        found = [one for one in events if not (one.document_id in trained and one.document_id in base)]  # as it was
-        put = [one.document_id for one in found]
-        vectors, texts = self._vectors_and_texts(put)
+        arrivals = self.log_view.arrivals(batch.first, batch.last)
+        events = [each for each in arrivals if not (each.document_id in trained and each.document_id in base)]
+        ids = [event.document_id for event in events]
+        vectors, texts = self._vectors_and_texts(ids)
         return Arrivals(
             vectors,
             self.searcher.generation.fingerprint,
             quality=self._scores(texts),
-            asked=self._asked_scores(found),
-            statuses=tuple(self._statuses[one] for one in put if one in self._statuses),
+            asked=self._asked_scores(events),
+            statuses=tuple(self._statuses[id_] for id_ in ids if id_ in self._statuses),
         )
 
     @cached_property
@@ -235,10 +235,10 @@ class Gatherer:
 
     def _scores(self, texts: dict[str, str]) -> np.ndarray | None:
         measured = {document_id: texts[document_id] for document_id in self._measured(texts)}
-        return self._found(queries.made_questions(measured, self.settings.drift.seed))
+        return self._retrieval_scores(queries.made_questions(measured, self.settings.drift.seed))
 
-    def _found(self, questions: Sequence[Question]) -> np.ndarray | None:
-        """How well the documents that questions are about are found; None without any."""
+    def _retrieval_scores(self, questions: Sequence[Question]) -> np.ndarray | None:
+        """The scores of the documents that questions are about; None without any."""
         return queries.asked_scores(self.searcher, questions) if questions else None
 
     def _asked_scores(self, events: Sequence[Event]) -> np.ndarray | None:
@@ -246,19 +246,19 @@ class Gatherer:
         none of those that these very queries placed."""
         placed = {id_ for id_, status in self._statuses.items() if refined([status])}
         others = (event for event in events if event.document_id not in placed)
-        given = {event.document_id: (event.payload or {}).get("queries", ()) for event in others}
-        measured = self._measured(document_id for document_id, texts in given.items() if texts)
+        query_texts = {event.document_id: (event.payload or {}).get("queries", ()) for event in others}
+        measured = self._measured(document_id for document_id, texts in query_texts.items() if texts)
         questions = [
             Question(document_id, query, self.answers[query])
             for document_id in measured
-            for query in given[document_id]
+            for query in query_texts[document_id]
         ]
-        return self._found(questions)
+        return self._retrieval_scores(questions)
 
     @cached_property
     def answers(self) -> dict[str, frozenset[str]]:
         """The live documents, by a query that they came with."""
-        return queries.answers(self.seen.snapshot())
+        return queries.answers(self.log_view.snapshot())
 
     def _measured(self, document_ids: Iterable[str]) -> list[str]:
         """As many of the documents as a report looks at: to search for the others would be for nothing."""
@@ -322,9 +322,9 @@ def _measured(
     project: Project, searcher: Searcher, settings: Parameters, ledger: Ledger, record: bool
 ) -> Watched | None:
     generation, chosen = searcher.generation, settings.drift
-    seen = ledger.seen_from(standing_of(ledger, generation))
-    *earlier, newest = batches(ledger, chosen.window, generation.watermark, seen.standing.trained)
-    gatherer = Gatherer(searcher, settings, seen)
+    log_view = ledger.seen_from(standing_of(ledger, generation))
+    *earlier, newest = batches(ledger, chosen.window, generation.watermark, log_view.standing.trained)
+    gatherer = Gatherer(searcher, settings, log_view)
     arrived = gatherer.arrivals(newest)
     if len(arrived.vectors) < (chosen.minimum_batch if record else 1):
         return None

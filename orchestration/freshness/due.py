@@ -115,26 +115,26 @@ TIMEOUT = 10.0  # seconds for the receiver to answer
 
 def problems(project: Project) -> dict[str, str]:
     """Everything that is wrong now, in words, by a key that another occurrence of the same does not have."""
-    free, found = shutil.disk_usage(project.root).free, {}
+    free, messages = shutil.disk_usage(project.root).free, {}
     if free < LEAST_FREE:
-        found["disk"] = f"the disk of {project.root} has {free / 1e6:.0f} MB left"
+        messages["disk"] = f"the disk of {project.root} has {free / 1e6:.0f} MB left"
     for name in retrievers(project.live):
         try:
             ledger = live_status(project, name)["ledger"]
         except FreshetError as error:  # a lost log, a damaged generation: what is asked of the others is asked on
-            found[f"broken {name} {error}"] = f"{name}: {error}"
+            messages[f"broken {name} {error}"] = f"{name}: {error}"
             continue
         if ledger is None:
             continue
-        found |= _waiting(project, name, ledger["lag"]) | _drifted(name, ledger["drift"])
+        messages |= _waiting(project, name, ledger["lag"]) | _drifted(name, ledger["drift"])
         for row in ledger["work"]:
             if row["state"] == WorkState.FAILED:
-                found[f"work {row['id']}"] = f"{row['retriever']}: {row['kind']} failed, {row['outcome']}"
+                messages[f"work {row['id']}"] = f"{row['retriever']}: {row['kind']} failed, {row['outcome']}"
     for line in history.read(project)[-1:]:
         if line["verdict"] and not line["verdict"]["passed"]:
             why = "; ".join(line["verdict"]["reasons"])
-            found[f"gate {line['when']} {line['to']}"] = f"gate: {line['action']} version {line['to']}: {why}"
-    return found
+            messages[f"gate {line['when']} {line['to']}"] = f"gate: {line['action']} version {line['to']}: {why}"
+    return messages
 
 
 def _waiting(project: Project, name: str, lag: Mapping[str, Any]) -> dict[str, str]:

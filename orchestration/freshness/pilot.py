@@ -95,22 +95,22 @@ def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotR
     workspace = Project(folder / WORKSPACE, home=project.root)
     make_workspace(workspace, partial(export, project, generation, only=chosen), share_cache=False)
     parameters.assign(workspace.params_file, ANY_SIZE)
-    asked, settings = _asked(workspace, new, show), parameters.load(workspace.params_file)
+    targets, settings = _targets(workspace, new, show), parameters.load(workspace.params_file)
     _build(workspace, f"evaluate@{plan.retriever}", show)
     score(workspace, plan.retriever, [view.segment for view in live.views], folder / "searched")
     trained = load_gate_scores(workspace.artifacts / "evaluate" / plan.retriever)
     searched = load_gate_scores(folder / "searched")
     margin = settings.drift.quality_margin
-    verdict = judge_pilot(trained, searched, settings.promotion, asked, margin, settings.seed)
+    verdict = judge_pilot(trained, searched, settings.promotion, targets, margin, settings.seed)
     return PilotResult(plan, len(chosen), len(new), verdict)
 
 
-def _require_new(project: Project, asked: int, new: int) -> None:
+def _require_new(project: Project, targets: int, new: int) -> None:
     """NoPilot where so few new documents can be asked for that no interval tells."""
     minimum = parameters.load(project.params_file).drift.minimum_batch
-    if asked < (least := max(minimum // ASKED_SHARE, 1)):
+    if targets < (least := max(minimum // ASKED_SHARE, 1)):
         raise NoPilot(
-            f"the gate's queries ask for {asked} of the {new} new documents at most, fewer than {least} "
+            f"the gate's queries ask for {targets} of the {new} new documents at most, fewer than {least} "
             f"(drift.minimum_batch / {ASKED_SHARE}): a pilot needs documents that arrive with `queries`"
         )
 
@@ -133,8 +133,8 @@ def _ranked(project: Project, plan: Plan) -> list[str]:
     """The new documents: those that came with queries first, and of them what came last."""
     new = set(plan.new)
     with open_ledger(project, plan.retriever) as ledger:
-        seen = ledger.seen_from(standing_of(ledger, generation_of(project, plan)))
-        events = [event for event in reversed(seen.arrivals(1, plan.watermark)) if event.document_id in new]
+        log_view = ledger.seen_from(standing_of(ledger, generation_of(project, plan)))
+        events = [event for event in reversed(log_view.arrivals(1, plan.watermark)) if event.document_id in new]
     ranked = sorted(events, key=lambda event: not (event.document and event.document.queries))
     ids = list(dict.fromkeys(event.document_id for event in ranked))
     return ids + sorted(new.difference(ids))
@@ -146,14 +146,14 @@ def _build(workspace: Project, target: str, show: Show) -> None:
         show(f"stage {address} ran")
 
 
-def _asked(workspace: Project, new: Set[str], show: Show) -> Mapping[str, str]:
+def _targets(workspace: Project, new: Set[str], show: Show) -> Mapping[str, str]:
     """By query of the gate the new document that it asks for, before anything is trained; NoPilot if too few."""
     _build(workspace, "corpus", show)
     most = parameters.load(workspace.params_file).evaluation.max_queries
     judged = sample_queries(gate_judgements(workspace.artifacts), most)
-    asked = {query: min(new & relevant.keys()) for query, relevant in judged.qrels.items() if new & relevant.keys()}
-    _require_new(workspace, len(set(asked.values())), len(new))
-    return asked
+    targets = {query: min(new & relevant.keys()) for query, relevant in judged.qrels.items() if new & relevant.keys()}
+    _require_new(workspace, len(set(targets.values())), len(new))
+    return targets
 
 
 def pilot_by_hand(project: Project, documents: int, show: Show = print) -> PilotResult:

@@ -57,8 +57,8 @@ def judged_queries(artifacts: Path, split: str) -> Judgements | None:
 def gate_judgements(artifacts: Path) -> Judgements:
     """Those that promotions are judged by: the gate's own, or the test queries if it has none."""
     corpus = load_corpus(artifacts / "corpus")
-    own = judged(corpus, GATE)
-    return own if own.queries else judged(corpus, "test")
+    gate = judged(corpus, GATE)
+    return gate if gate.queries else judged(corpus, "test")
 
 
 def has_queries(artifacts: Path) -> bool:
@@ -150,12 +150,12 @@ def relevance(said: Iterable[Feedback]) -> dict[str, dict[str, int]]:
     """
     thumbs: Counter[tuple[str, str]] = Counter()
     clicks: dict[tuple[str, str], float] = {}
-    for one in said:
-        pair = one.query, one.document_id
-        if one.verdict == Opinion.CLICK:
-            clicks[pair] = clicks.get(pair, 0.0) + math.log2(1 + one.rank)
+    for feedback in said:
+        pair = feedback.query, feedback.document_id
+        if feedback.verdict == Opinion.CLICK:
+            clicks[pair] = clicks.get(pair, 0.0) + math.log2(1 + feedback.rank)
         else:
-            thumbs[pair] += 1 if one.verdict == Opinion.UP else -1
+            thumbs[pair] += 1 if feedback.verdict == Opinion.UP else -1
     judged: dict[str, dict[str, int]] = {}
     for query, document in sorted(thumbs.keys() | clicks.keys()):
         if thumb := thumbs[query, document]:

@@ -77,12 +77,12 @@ def prepare(project: Project, key: str, show: Show = print, dagster_run: str | N
 
 def prepared(project: Project, key: str) -> Ready:
     """The retrain as `prepare` left it; nothing is built. FreshetError if it did not end, or its challenger is gone."""
-    plan, challenger = retrain_plan.read_plan(project, key), retrain_plan.folder_of(project, key) / CHALLENGER
-    number = read_json(challenger)["version"] if challenger.is_file() else None
-    found = [one for one in versions.versions(project) if one.version == number]
-    if plan is None or not found:
+    plan, file = retrain_plan.read_plan(project, key), retrain_plan.folder_of(project, key) / CHALLENGER
+    number = read_json(file)["version"] if file.is_file() else None
+    challenger = next((version for version in versions.versions(project) if version.version == number), None)
+    if plan is None or challenger is None:
         raise FreshetError(f"retrain {key} has no challenger: train it first, by `freshet retrain --key {key}`")
-    return Ready(project, retrain_plan.workspace_of(project, key), plan, found[0])
+    return Ready(project, retrain_plan.workspace_of(project, key), plan, challenger)
 
 
 def judge(ready: Ready) -> Verdict:

@@ -44,13 +44,13 @@ def export(project: Project, generation: Generation, folder: Path, only: Set[str
     rows = (row for row in live_documents(generation) if only is None or row["id"] in only)
     documents = sorted(rows, key=lambda row: row["id"])
     live = {row["id"] for row in documents}
-    table, given = _corpus_table(project, "queries"), _given(project, generation, live)
-    qrels = _qrels(table, _corpus_table(project, "qrels"), given, live)
-    texts = {query_id(text): text for text in given} | dict(zip(table["query_id"], table["text"], strict=True))
+    table, judgements = _corpus_table(project, "queries"), _judgements(project, generation, live)
+    qrels = _qrels(table, _corpus_table(project, "qrels"), judgements, live)
+    texts = {query_id(text): text for text in judgements} | dict(zip(table["query_id"], table["text"], strict=True))
     answered = table.dropna(subset="answers") if "answers" in table else table.iloc[:0].assign(answers=None)
     strings = dict(zip(answered["query_id"], answered["answers"], strict=True))  # as JSON
-    asked = {row["query_id"] for row in qrels}
-    queries = [{"id": id_, "text": text, "answers": strings.get(id_)} for id_, text in texts.items() if id_ in asked]
+    judged = {row["query_id"] for row in qrels}
+    queries = [{"id": id_, "text": text, "answers": strings.get(id_)} for id_, text in texts.items() if id_ in judged]
     write_snapshot(folder, {"documents": documents, "queries": queries, "qrels": qrels})
 
 
@@ -61,27 +61,27 @@ def live_documents(generation: Generation) -> Iterator[Row]:
         yield dict(zip(("id", *FIELDS[1:]), row, strict=True))
 
 
-def _given(project: Project, generation: Generation, live: Set[str]) -> dict[str, dict[str, int]]:
-    """How relevant live documents are to texts that documents arrived with, or that people judged."""
+def _judgements(project: Project, generation: Generation, live: Set[str]) -> dict[str, dict[str, int]]:
+    """Relevance of live documents to texts that documents arrived with, or that people judged."""
     ledger = existing_ledger(project)
     arrived = () if ledger is None else ledger.seen_from(standing_of(ledger, generation)).snapshot()
-    given = {text: dict.fromkeys(ids, 1) for text, ids in answers(arrived).items()}
+    judgements = {text: dict.fromkeys(ids, 1) for text, ids in answers(arrived).items()}
     for text, judged in relevance(all_feedback(project)).items():
-        given[text] = given.get(text, {}) | judged
-    kept = {text: {id_: judged[id_] for id_ in sorted(judged.keys() & live)} for text, judged in given.items()}
-    return {text: judged for text, judged in kept.items() if any(judged.values())}
+        judgements[text] = judgements.get(text, {}) | judged
+    alive = {text: {id_: judged[id_] for id_ in sorted(judged.keys() & live)} for text, judged in judgements.items()}
+    return {text: judged for text, judged in alive.items() if any(judged.values())}
 
 
 def _qrels(
-    queries: pd.DataFrame, qrels: pd.DataFrame, given: Mapping[str, Mapping[str, int]], live: Set[str]
+    queries: pd.DataFrame, qrels: pd.DataFrame, judgements: Mapping[str, Mapping[str, int]], live: Set[str]
 ) -> list[Row]:
     """The judgements of live documents: those given, and the corpus's own, which count where both judge a pair."""
     queries = queries.dropna(subset="split")
     splits = dict(zip(queries["query_id"], queries["split"], strict=True))
-    known = dict(zip(map(str.casefold, queries["text"]), queries["query_id"], strict=True))
+    ids = dict(zip(map(str.casefold, queries["text"]), queries["query_id"], strict=True))
     judged = {
-        (known.get(text.casefold(), query_id(text)), document): relevant
-        for text, documents in sorted(given.items())
+        (ids.get(text.casefold(), query_id(text)), document): relevant
+        for text, documents in sorted(judgements.items())
         for document, relevant in documents.items()
     }
     for row in qrels[qrels["document_id"].isin(list(live)) & qrels["query_id"].isin(list(splits))].itertuples():
@@ -110,9 +110,9 @@ def _corpus_table(project: Project, name: str) -> pd.DataFrame:
 
 def queries_for(workspace: Project, documents: Iterable[str]) -> frozenset[str]:
     """The queries of the gate that ask for one of `documents`."""
-    wanted = set(documents)
+    targets = set(documents)
     qrels = gate_judgements(workspace.artifacts).qrels
-    return frozenset(query for query, relevant in qrels.items() if wanted & relevant.keys())
+    return frozenset(query for query, relevant in qrels.items() if targets & relevant.keys())
 
 
 SNAPSHOT = "snapshot"  # the folder of the documents to train on

@@ -65,11 +65,11 @@ def backup(project: Project, target: Path) -> str | None:
     for name in SETTINGS:
         if (project.root / name).is_file():
             shutil.copyfile(project.root / name, aside / name)
-    left = _copy_ledger(project, live / LEDGER)
+    advice = _copy_ledger(project, live / LEDGER)
     fsync_tree(aside)
     aside.rename(target)
     fsync(target.parent)
-    return left
+    return advice
 
 
 def _copy_ledger(project: Project, target: Path) -> str | None:
@@ -99,9 +99,9 @@ def restore(source: Path, root: Path) -> Project:
     if not (source / "live").is_dir():
         raise FreshetError(f"{source} is no backup: it has no folder live")
     file = ledger_file(project)
-    for taken in (project.live, *([file] if file else [])):
-        if taken.exists():
-            raise FreshetError(f"{taken} is there: move it away first, and delete it once the backup has what you miss")
+    for path in (project.live, *([file] if file else [])):
+        if path.exists():
+            raise FreshetError(f"{path} is there: move it away first, and delete it once the backup has what you miss")
     root.mkdir(parents=True, exist_ok=True)
     aside = root / ".live.making"
     shutil.rmtree(aside, ignore_errors=True)
@@ -115,6 +115,6 @@ def restore(source: Path, root: Path) -> Project:
     fsync_tree(aside)
     aside.rename(project.live)
     fsync(root)
-    if found := next(problems(project), None):
-        raise FreshetError(found)
+    if problem := next(problems(project), None):
+        raise FreshetError(problem)
     return project

@@ -33,8 +33,8 @@ def registered(state: Path) -> Iterator[Registration]:
     state.mkdir(parents=True, exist_ok=True)
     with (state / LOCK).open("a") as stream:
         if not _lock(stream, fcntl.LOCK_EX, PATIENCE):
-            other = running(state)
-            where = f" at {other['url']} (process {other['pid']})" if other else ""
+            service = running(state)
+            where = f" at {service['url']} (process {service['pid']})" if service else ""
             raise FreshetError(f"this project is served already{where}; end that service first")
         registration = Registration(state / FILE)
         registration.withdraw()  # what a killed service left would be true again, now that the lock is held

@@ -106,27 +106,27 @@ class LiveCollection:
         cleaned = rows if isinstance(rows, CleanRows) else clean(rows, self.settings, source)
         if not only_known:
             return cleaned
-        return cleaned.restricted_to(self.known(cleaned.document_ids), UNKNOWN)
+        return cleaned.restricted_to(self.existing_ids(cleaned.document_ids), UNKNOWN)
 
     def remove(self, document_ids: Iterable[str], source: str) -> Receipt:
         """Record removals; ids of no document, searchable or waiting, are refused."""
         ids = list(document_ids)
-        known = self.known(ids, removed_too=True)
-        refused = [Rejection(row, printable(id_), UNKNOWN) for row, id_ in enumerate(ids, 1) if id_ not in known]
+        existing = self.existing_ids(ids, removed_too=True)
+        refused = [Rejection(row, printable(id_), UNKNOWN) for row, id_ in enumerate(ids, 1) if id_ not in existing]
         ledger = self.ledger
         require_sound(ledger, self.generation)
-        return ledger.remove([id_ for id_ in ids if id_ in known], source, refused)
+        return ledger.remove([id_ for id_ in ids if id_ in existing], source, refused)
 
-    def known(self, document_ids: Iterable[str], removed_too: bool = False) -> set[str]:
+    def existing_ids(self, document_ids: Iterable[str], removed_too: bool = False) -> set[str]:
         """Return the ids that exist: added and not removed since, or part of the built corpus.
 
         removed_too: those removed since as well, so that removing twice is no error. Asking makes no ledger.
         """
-        wanted = set(filter(is_possible_id, document_ids))
+        ids = set(filter(is_possible_id, document_ids))
         ledger = self.existing_ledger
-        last = {} if ledger is None else ledger.latest(wanted)
+        last = {} if ledger is None else ledger.latest(ids)
         added = {id_ for id_, event in last.items() if removed_too or event.kind == EventKind.PUT}
-        silent = wanted - last.keys()
+        silent = ids - last.keys()
         return added | (document_rows(self.generation, silent, ()).keys() if silent else set())
 
     def apply(self, limit: int | None = None) -> Applied | None:
@@ -135,14 +135,14 @@ class LiveCollection:
         FreshetError if not every document would be found by its own vector, see `everything_is_found`; the events stay
         pending.
         """
-        with self._writing() as seen:
-            pending = seen.pending(limit)
-            return apply_pending(self.writer, seen.standing, pending) if pending.events else None
+        with self._writing() as log_view:
+            pending = log_view.pending(limit)
+            return apply_pending(self.writer, log_view.standing, pending) if pending.events else None
 
     def compact(self) -> Generation:
         """Merge the generation's segments into one; rankings stay as they are."""
-        with self._writing() as seen:
-            return self.writer.compact(seen.standing)
+        with self._writing() as log_view:
+            return self.writer.compact(log_view.standing)
 
     def revert(self, number: int) -> Generation:
         """Take all documents back to what generation `number` holds, and search it again.
@@ -160,7 +160,7 @@ class LiveCollection:
             )
         if standing_of(self.ledger, self.generation).replay:
             self.apply()  # else nobody knows what of the log no search has found yet
-        with self._writing() as seen:
+        with self._writing() as log_view:
             current, chosen = self.generation, self.collection.read(number)
             if chosen.number == current.number:
                 return current
@@ -168,7 +168,7 @@ class LiveCollection:
 
             chosen.verify_all()
             place, files = standing_of(self.ledger, chosen), partial(contents, chosen)
-            target = Target(self.retriever, number, place, current.number, seen.standing, files)
+            target = Target(self.retriever, number, place, current.number, log_view.standing, files)
             event = self.ledger.revert(target)
             return self._publish_reverted(number, event)
 
@@ -185,7 +185,7 @@ class LiveCollection:
             return self.writer.collect_garbage(keep, registered)
 
     @property
-    def seen(self) -> LogView:
+    def log_view(self) -> LogView:
         """The log as the generation sees it that is searched now."""
         return self.ledger.seen_from(standing_of(self.ledger, self.generation))
 
@@ -204,7 +204,7 @@ class LiveCollection:
 
     @contextmanager
     def _writing(self) -> Iterator[LogView]:
-        """Hold the one writer's lock, with a log that is the collection's own; yields the log as it sees it.
+        """Hold the one writer's lock, with a log that is the collection's own; yields its view of the log.
 
         What a writer that was killed left is removed, and a revert that it had begun is finished.
         """

@@ -180,14 +180,14 @@ def erase_documents(live: LiveCollection, document_ids: Sequence[str], source: s
     outcome.erased = [each for each in dict.fromkeys(document_ids) if each not in refused]
     others = (name for name in retrievers(live.project.live) if name != live.retriever)
     collections = [live, *(LiveCollection(live.project, name) for name in others)]
-    left = [line for each in collections for line in _erase(each, outcome.erased)]
+    remains = [line for each in collections for line in _erase(each, outcome.erased)]
     live.ledger.erase(outcome.erased)
     file = ledger_file(live.project)  # an upgrade or a repair may have kept copies of it, and generations
-    copies = file.parent.glob(f"{file.name}.*") if file else ()
-    kept = sorted([*copies, *live.project.live.glob(f"*/{DAMAGED}")])
-    left += [f"{path}, which was set aside: delete it if you miss nothing" for path in kept]
-    if left:
-        raise FreshetError("deleted, and no search finds them; but texts remain: " + "; ".join(left))
+    ledger_copies = file.parent.glob(f"{file.name}.*") if file else ()
+    copies = sorted([*ledger_copies, *live.project.live.glob(f"*/{DAMAGED}")])
+    remains += [f"{path}, which was set aside: delete it if you miss nothing" for path in copies]
+    if remains:
+        raise FreshetError("deleted, and no search finds them; but texts remain: " + "; ".join(remains))
     return outcome
 
 
@@ -209,11 +209,11 @@ def _erase(live: LiveCollection, document_ids: Sequence[str]) -> Iterator[str]:
 
 def _holders(live: LiveCollection, document_ids: Sequence[str]) -> set[int]:
     """The numbers of the generations whose own files hold one of the documents."""
-    asked = set(document_ids)
+    ids = set(document_ids)
     return {
         each.number
         for each in live.collection.generations()
-        if (file := each.folder / DOCUMENTS).is_file() and not asked.isdisjoint(read_columns(file, "document_id")[0])
+        if (file := each.folder / DOCUMENTS).is_file() and not ids.isdisjoint(read_columns(file, "document_id")[0])
     }
 
 
@@ -228,7 +228,7 @@ class Upkeep:
         """loaded: a retriever's collection if it is open already, with encoder and index in memory."""
         self.project, self._loaded = project, loaded
         self.failures: dict[str, str] = {}
-        self._own: dict[str, LiveCollection] = {}
+        self._collections: dict[str, LiveCollection] = {}
         self._failed_now: set[str] = set()
 
     def step(self, limit: int | None = PIECE, but: str | None = None) -> bool:
@@ -284,15 +284,15 @@ class Upkeep:
         if (keep := parameters.load(self.project.params_file).live.keep_generations) is None:
             return False
 
-        kept = {build.number for build in opened_builds(collection)} | planned(self.project, name)
-        if len(collection.unneeded(keep, kept)) < COLLECTED:
+        protected = {build.number for build in opened_builds(collection)} | planned(self.project, name)
+        if len(collection.unneeded(keep, protected)) < COLLECTED:
             return False
-        return bool(self._collection(name).collect_garbage(keep, kept))
+        return bool(self._collection(name).collect_garbage(keep, protected))
 
     def _collection(self, name: str) -> LiveCollection:
         if (loaded := self._loaded(name)) is not None:
-            self._own.pop(name, None)
+            self._collections.pop(name, None)
             return loaded
-        if name not in self._own:
-            self._own[name] = LiveCollection(self.project, name)
-        return self._own[name]
+        if name not in self._collections:
+            self._collections[name] = LiveCollection(self.project, name)
+        return self._collections[name]

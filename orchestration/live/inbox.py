@@ -97,7 +97,7 @@ def _take(live: LiveCollection, path: Path) -> Taken | None:
 def _refusals(receipt: Receipt) -> str:
     """Why the rows were refused, a line for each of the first."""
     rows = receipt.rejected
-    lines = [f"row {one.row}  {one.document_id or '(no id)'}  {one.reason}" for one in rows[:SHOWN]]
+    lines = [f"row {refusal.row}  {refusal.document_id or '(no id)'}  {refusal.reason}" for refusal in rows[:SHOWN]]
     more = [f"and {len(rows) - SHOWN:,} more"] if len(rows) > SHOWN else []
     return "\n".join([f"no row was accepted, {len(rows):,} were refused:", *lines, *more])
 

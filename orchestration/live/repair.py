@@ -53,13 +53,13 @@ if TYPE_CHECKING:
 
 def problems(project: Project) -> Iterator[str]:
     """What is wrong, a line each that ends with the command that mends it."""
-    yield from _told(default_retriever, project.live)
-    yield from _told(_require_whole_log, project)
+    yield from _errors(default_retriever, project.live)
+    yield from _errors(_require_whole_log, project)
     for collection in _collections(project):
         folders = sorted((collection.folder / GENERATIONS).glob("[0-9]*"))
-        damaged = [line for folder in folders for line in _told(lambda folder=folder: Generation.read(folder).verify())]
+        damaged = [line for each in folders for line in _errors(lambda folder=each: Generation.read(folder).verify())]
         yield from damaged
-        yield from _told(collection.current) if damaged else _told(_require_agreement, project, collection)
+        yield from _errors(collection.current) if damaged else _errors(_require_agreement, project, collection)
 
 
 def _collections(project: Project) -> list[Collection]:
@@ -68,7 +68,7 @@ def _collections(project: Project) -> list[Collection]:
     return [Collection(project.live, name) for name in sorted(names)]
 
 
-def _told(check: Callable[..., object], *arguments: object) -> list[str]:
+def _errors(check: Callable[..., object], *arguments: object) -> list[str]:
     """The message of the error that a check ends with."""
     try:
         check(*arguments)
@@ -81,9 +81,9 @@ def _require_whole_log(project: Project) -> None:
     ledger = existing_ledger(project)
     if ledger is not None:
         with ledger:
-            found = ledger.damage()
-        if found is not None:
-            raise Damaged(f"the ledger is damaged ({found})", REPAIR)
+            damage = ledger.damage()
+        if damage is not None:
+            raise Damaged(f"the ledger is damaged ({damage})", REPAIR)
 
 
 def _require_agreement(project: Project, collection: Collection) -> None:
@@ -95,13 +95,13 @@ def _require_agreement(project: Project, collection: Collection) -> None:
         folder = generation.sibling(number)
         if not (folder / INDEX / MANIFEST).is_file():
             continue
-        (kept,) = read_columns(folder / DOCUMENTS, "document_id")
+        (ids,) = read_columns(folder / DOCUMENTS, "document_id")
         stated = read_json(folder / INDEX / MANIFEST)["documents"]
-        if set(kept) != set(read_json(folder / PASSAGES)) or len(kept) != stated:
-            raise Damaged(f"{folder} keeps {len(kept)} documents, but its index holds others ({stated})", REPAIR)
-    found, stated = len(document_hashes(generation)), generation.manifest["documents"]
-    if found != stated and (generation.folder / INDEX).is_dir():
-        raise Damaged(f"{generation.folder} holds {found} documents, but states {stated}", REPAIR)
+        if set(ids) != set(read_json(folder / PASSAGES)) or len(ids) != stated:
+            raise Damaged(f"{folder} keeps {len(ids)} documents, but its index holds others ({stated})", REPAIR)
+    documents, stated = len(document_hashes(generation)), generation.manifest["documents"]
+    if documents != stated and (generation.folder / INDEX).is_dir():
+        raise Damaged(f"{generation.folder} holds {documents} documents, but states {stated}", REPAIR)
     _require_log(project, generation)
 
 
@@ -111,9 +111,9 @@ def _require_log(project: Project, generation: Generation) -> None:
     if ledger is None:
         return
     with ledger:
-        standing, held = standing_of(ledger, generation), document_hashes(generation)
+        standing, hashes = standing_of(ledger, generation), document_hashes(generation)
         arrived = ledger.seen_from(standing).snapshot()
-        wrong = [each.document_id for each in arrived if held.get(each.document_id) != each.content_hash]
+        wrong = [each.document_id for each in arrived if hashes.get(each.document_id) != each.content_hash]
     if wrong:
         raise Damaged(
             f"generation {generation.number} of {generation.retriever!r} lacks what its log says of {len(wrong)} "
@@ -156,7 +156,7 @@ class Files:
             except Damaged:
                 damaged.append(folder)
         searched = [each for each in generations if number is None or each.number <= number]
-        texts = [each for each in searched if not _told(each.verify_documents)]
+        texts = [each for each in searched if not _errors(each.verify_documents)]
         whole = [each for each in searched if each.needs <= sound]
         builds = [each for each in texts if each.number == each.build]
         newest = (each[-1] if each else None for each in (texts, whole))
@@ -305,23 +305,23 @@ def _say(
     said: dict[str, Statement] = {}
     for statement in statements:
         said |= dict.fromkeys(statement.hashes.keys() - said.keys(), statement)
-    known = ledger.contents()
+    logged = ledger.contents()
     # what the log has to lead from: where retrievers go on, and the builds that may be opened again
     starts = [document_hashes(each) for files in live for each in (*files.builds, files.whole) if each]
 
     def is_known(document_id: str, content: str) -> bool:
-        told = [known[document_id]] if document_id in known else [start.get(document_id, "") for start in starts]
-        return all(each == content for each in told)
+        stated = [logged[document_id]] if document_id in logged else [start.get(document_id, "") for start in starts]
+        return all(each == content for each in stated)
 
     newest = next((each for each in statements if each.hashes), None)
     for statement in statements:
-        own = sorted(id_ for id_, by in said.items() if by is statement)
-        missing = [id_ for id_ in own if not is_known(id_, statement.hashes[id_])]
+        ids = sorted(id_ for id_, by in said.items() if by is statement)
+        missing = [id_ for id_ in ids if not is_known(id_, statement.hashes[id_])]
         puts = [id_ for id_ in missing if statement.hashes[id_]]
         for origin in sorted({origins.get(id_, SOURCE) for id_ in puts}):
             ledger.receive(statement.read([id_ for id_ in puts if origins.get(id_, SOURCE) == origin]), origin)
         ledger.remove([id_ for id_ in missing if not statement.hashes[id_]], SOURCE)
-        if statement is not newest and (only := [id_ for id_ in own if statement.hashes[id_]]):
+        if statement is not newest and (only := [id_ for id_ in ids if statement.hashes[id_]]):
             yield f"put again, as only {statement.name} held them: {', '.join(only)}"
         elif puts:
             yield f"{len(puts):,} documents of {statement.name} are written to the log again"

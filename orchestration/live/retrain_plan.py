@@ -69,7 +69,7 @@ def is_of_another_collection(project: Project, plan: Plan) -> bool:
     if position.log is not None and (ledger is None or ledger.unsound(position) is not None):
         return True
     collection = Collection(project.live, plan.retriever)
-    same = [one for one in collection.generations() if one.number == plan.generation]  # none if it was not kept
+    same = [each for each in collection.generations() if each.number == plan.generation]  # none if it was not kept
     return bool(plan.origin and same and _origin(same[0]) != plan.origin)
 
 

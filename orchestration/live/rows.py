@@ -39,12 +39,12 @@ class CleanRows:
         """The id of each sound document."""
         return [document.document_id for document in self.documents]
 
-    def restricted_to(self, known: Set[str], reason: str) -> CleanRows:
+    def restricted_to(self, allowed: Set[str], reason: str) -> CleanRows:
         """The same with documents of other ids refused, for this reason."""
         numbered = list(zip(self.numbers, self.document_ids, strict=True))
-        refused = [Rejection(number, id_, reason) for number, id_ in numbered if id_ not in known]
-        documents = tuple(document for document in self.documents if document.document_id in known)
-        return CleanRows(documents, tuple(n for n, id_ in numbered if id_ in known), (*self.rejected, *refused))
+        refused = [Rejection(number, id_, reason) for number, id_ in numbered if id_ not in allowed]
+        documents = tuple(document for document in self.documents if document.document_id in allowed)
+        return CleanRows(documents, tuple(n for n, id_ in numbered if id_ in allowed), (*self.rejected, *refused))
 
 
 def read_file(path: Path, name: str | None = None, columns: ColumnSettings = COLUMNS) -> Iterator[Row | Malformed]:

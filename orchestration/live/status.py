@@ -29,26 +29,26 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
     from model_code.live.collection import Collection
 
     current = Collection(project.live, retriever).current()
-    found = {"retriever": retriever, "generation": current.number, "watermark": current.watermark, "ledger": None}
+    status = {"retriever": retriever, "generation": current.number, "watermark": current.watermark, "ledger": None}
     newest = canary(project)
-    found["newest"] = newest if newest and newest["retriever"] == retriever else None
+    status["newest"] = newest if newest and newest["retriever"] == retriever else None
     ledger = own_ledger(project, current)
     if ledger is None:
-        return found
+        return status
     with ledger:
-        seen = ledger.seen_from(standing_of(ledger, current))
-        waits = seen.backlog()
-        found["ledger"] = {
-            "documents": {str(state): number for state, number in seen.counts().items()},
+        log_view = ledger.seen_from(standing_of(ledger, current))
+        waits = log_view.backlog()
+        status["ledger"] = {
+            "documents": {str(state): number for state, number in log_view.counts().items()},
             "lag": {"pending": waits.number, "seconds": waits.seconds},
             "work": _dated(work.as_dict() for work in ledger.work.last(retriever, SHOWN)),
             "drift": next(iter(_dated(ledger.last_drift(1))), None),
             "rejections": _dated(ledger.last_rejections(SHOWN)),
         }
-    return found
+    return status
 
 
-def look_for_newest(project: Project, searcher: Searcher, seen: LogView) -> dict[str, Any] | None:
+def look_for_newest(project: Project, searcher: Searcher, log_view: LogView) -> dict[str, Any] | None:
     """How the first document of the newest batch fared, kept for `canary`; None where a generation brought none.
 
     lag: seconds from the ledger to searchable. rank: where a search for its own title finds it, None if not among the
@@ -58,7 +58,7 @@ def look_for_newest(project: Project, searcher: Searcher, seen: LogView) -> dict
     if "events" not in generation.manifest["provenance"]:
         return None
     first, last = generation.manifest["provenance"]["events"]
-    events = seen.events(first, min(last, first + TRIED))
+    events = log_view.events(first, min(last, first + TRIED))
     event = next((event for event in events if event.state == EventState.LIVE and event.document), None)
     if event is None or event.document is None:
         return None
@@ -66,9 +66,9 @@ def look_for_newest(project: Project, searcher: Searcher, seen: LogView) -> dict
     hits = searcher.search(event.document.title or event.document.text[:200], DEPTH)
     rank = next((hit.rank for hit in hits if hit.document_id == event.document_id), None)
     lag = round(max(0.0, published - event.received), 3)
-    found = {"retriever": generation.retriever, "document": event.document_id, "rank": rank, "lag": lag}
-    write_json(project.state / CANARY, found)
-    return found
+    facts = {"retriever": generation.retriever, "document": event.document_id, "rank": rank, "lag": lag}
+    write_json(project.state / CANARY, facts)
+    return facts
 
 
 def canary(project: Project) -> dict[str, Any] | None:
@@ -111,9 +111,9 @@ def live_status_lines(status: Mapping[str, Any], default: bool = True) -> Iterat
         yield f"work        {work['kind']} ({work['state']}): {work['outcome'] or work['reason']}"
 
 
-def _drift_lines(kept: Mapping[str, Any]) -> Iterator[str]:
+def _drift_lines(record: Mapping[str, Any]) -> Iterator[str]:
     """What of the last report is past its threshold, and what it called for."""
-    report, decision = kept.get("report", kept), kept.get("decision")
+    report, decision = record.get("report", record), record.get("decision")
     measures = report.get("measures", ())
     over = [
         f"{measure['name']} {measure['value']:.3g} is past its threshold {measure['threshold']:.3g}"

@@ -46,23 +46,23 @@ class Synced(Outcome):
 
     def __str__(self) -> str:
         """The counts, then the names of what changed."""
-        named = [f"  {change:9} {one}" for change in CHANGES for one in getattr(self, change)]
+        named = [f"  {change:9} {id_}" for change in CHANGES for id_ in getattr(self, change)]
         more = [f"  and {len(named) - SHOWN:,} more: --json names all"] if len(named) > SHOWN else []
         beside = [f"  {self.beside:,} documents of another origin stay"] if self.beside else []
         return "\n".join([super().__str__(), *named[:SHOWN], *more, *beside])
 
 
 @dataclass(frozen=True)
-class Held:
+class SourceContents:
     """What a source holds: the hash of each document's content, the unit that it stands in, and the rows refused.
 
-    known: the documents that it held when it was looked at before.
+    earlier: the documents that it held when it was looked at before.
     """
 
     hashes: dict[str, str]
     units: dict[str, str]
     refused: list[dict[str, Any]]
-    known: set[str]
+    earlier: set[str]
 
 
 def sync(
@@ -79,40 +79,40 @@ def sync(
     cannot be read, or lacks more than `SHARE` of the documents that came from it; then `force` deletes them.
     make: see `apply`.
     """
-    own = recognised(live.settings, live.project.root)
-    settings = own if path is None else _named(live, path, cwd or Path.cwd())
-    is_own = _place(settings, live.project) == _place(own, live.project)
+    project_settings = recognised(live.settings, live.project.root)
+    settings = project_settings if path is None else _named(live, path, cwd or Path.cwd())
+    is_own = _place(settings, live.project) == _place(project_settings, live.project)
     label = "sync" if is_own else f"sync {_place(settings, live.project)}"
     with file_lock(live.project.state / "sync.lock", "waiting for another sync of this project"):
         units = _units(open_source(settings, live.project.root), settings)
         path_of_memory = live.project.state / "sync" / f"{hash_text(label)[:12]}.json"
         memory = read_json(path_of_memory) if path_of_memory.is_file() else {"rules": None, "units": {}}
         remembered = _remembered(units, settings, memory)
-        wanted = _held(remembered, memory, settings)
+        source = _contents(remembered, memory, settings)
         index = indexed(live)
         ledger = live.existing_ledger
         origins = {} if ledger is None else ledger.origins()
-        mine = {one for one in index if origins.get(one, "sync") == label or one in wanted.known}
-        kept = {refused["document_id"] for refused in wanted.refused}
-        gone = sorted(mine - wanted.hashes.keys() - kept)
-        puts = [one for one, content in wanted.hashes.items() if index.get(one) != content]
+        mine = {id_ for id_ in index if origins.get(id_, "sync") == label or id_ in source.earlier}
+        refused_ids = {refused["document_id"] for refused in source.refused}
+        gone = sorted(mine - source.hashes.keys() - refused_ids)
+        puts = [id_ for id_, content in source.hashes.items() if index.get(id_) != content]
         outcome = Synced(
-            added=sorted(one for one in puts if one not in index),
-            updated=sorted(one for one in puts if one in index),
+            added=sorted(id_ for id_ in puts if id_ not in index),
+            updated=sorted(id_ for id_ in puts if id_ in index),
             deleted=gone,
-            unchanged=len(wanted.hashes) - len(puts),
-            rejected=wanted.refused,
-            beside=len(index.keys() - mine - wanted.hashes.keys()),
+            unchanged=len(source.hashes) - len(puts),
+            rejected=source.refused,
+            beside=len(index.keys() - mine - source.hashes.keys()),
         )
         if not dry_run:
-            if not force and gone and (not wanted.hashes or len(gone) > max(FEW, SHARE * len(mine))):
+            if not force and gone and (not source.hashes or len(gone) > max(FEW, SHARE * len(mine))):
                 raise FreshetError(
                     f"{len(gone):,} of {len(mine):,} documents are no longer in the source, {gone[0]!r} among them: "
                     "nothing is changed. If the source is whole, `freshet sync --force` deletes them"
                 )
-            receipts = _record(live, outcome, _documents(units, settings, wanted, set(puts)), label)
+            receipts = _record(live, outcome, _documents(units, settings, source, set(puts)), label)
             apply(live, outcome, receipts, make)
-            _prove(live, outcome, index, wanted)
+            _prove(live, outcome, index, source)
             if remembered != memory:
                 write_json(path_of_memory, remembered)
     return outcome
@@ -122,7 +122,7 @@ def indexed(live: LiveCollection) -> dict[str, str]:
     """The content hash of each document, as searched once everything that waits is applied."""
     hashes = document_hashes(live.generation)
     if live.existing_ledger is not None:
-        for event in live.seen.pending().events:
+        for event in live.log_view.pending().events:
             if event.kind == EventKind.PUT:
                 hashes[event.document_id] = event.content_hash
             else:
@@ -166,29 +166,29 @@ def _remembered(units: Units, settings: CorpusSettings, memory: Memory) -> Memor
     return {"rules": rules, "units": new}
 
 
-def _held(remembered: Memory, before: Memory, settings: CorpusSettings) -> Held:
+def _contents(remembered: Memory, before: Memory, settings: CorpusSettings) -> SourceContents:
     """What the source holds, as the corpus stage would find it."""
     light: dict[str, Document] = {}  # with the keys of title and text in their place
     hashes, places, refused = {}, {}, []
     for name, unit in remembered["units"].items():
         refused += unit["refused"]
-        for one, content, title, text, date in unit["documents"]:
-            if one in light:
+        for id_, content, title, text, date in unit["documents"]:
+            if id_ in light:
                 reason = "duplicate id: an earlier row has it"
-                refused.append({"file": name, "row": None, "document_id": one, "reason": reason})
+                refused.append({"file": name, "row": None, "document_id": id_, "reason": reason})
             else:
-                light[one], hashes[one], places[one] = Document(one, title, text, date=date), content, name
-    kept = [document.document_id for document in merge_duplicates(light.values(), settings.merge_duplicates)[0]]
-    known = {one[0] for unit in before["units"].values() for one in unit["documents"]}
-    return Held({one: hashes[one] for one in kept}, places, refused, known)
+                light[id_], hashes[id_], places[id_] = Document(id_, title, text, date=date), content, name
+    remaining = [document.document_id for document in merge_duplicates(light.values(), settings.merge_duplicates)[0]]
+    earlier = {row[0] for unit in before["units"].values() for row in unit["documents"]}
+    return SourceContents({id_: hashes[id_] for id_ in remaining}, places, refused, earlier)
 
 
 def _summary(rows: Rows, content: str, settings: CorpusSettings) -> dict[str, Any]:
     """What a unit came to: of each sound document its id, hash, what tells it from a duplicate, and its date."""
     quarantine = Quarantine()
     documents = [
-        [one.document_id, one.content_hash, _key(one.title), _key(one.text), one.date]
-        for one in quarantine.admit(rows(), partial(document_of, max_characters=settings.max_characters))
+        [document.document_id, document.content_hash, _key(document.title), _key(document.text), document.date]
+        for document in quarantine.admit(rows(), partial(document_of, max_characters=settings.max_characters))
     ]
     return {"hash": content, "documents": documents, "refused": list(map(_refusal, quarantine.refused))}
 
@@ -204,24 +204,24 @@ def _key(text: str) -> str:
     return hash_text(text_key(text))[:32] if text else ""
 
 
-def _documents(units: Units, settings: CorpusSettings, wanted: Held, puts: set[str]) -> list[Document]:
+def _documents(units: Units, settings: CorpusSettings, source: SourceContents, puts: set[str]) -> list[Document]:
     """The documents to put, read again: each as it first stands in its unit."""
-    found: dict[str, Document] = {}
-    for name in sorted({wanted.units[one] for one in puts}):
+    documents: dict[str, Document] = {}
+    for name in sorted({source.units[id_] for id_ in puts}):
         for document in Quarantine().admit(
             units[name][1](), partial(document_of, max_characters=settings.max_characters)
         ):
             if document.document_id in puts:
-                found.setdefault(document.document_id, document)
-    return list(found.values())
+                documents.setdefault(document.document_id, document)
+    return list(documents.values())
 
 
 def _record(live: LiveCollection, outcome: Synced, documents: list[Document], label: str) -> list[Receipt]:
     receipts = []
     if documents:
         rejected = [
-            Rejection(one["row"] or 1, one["document_id"], f"{one['file']}: {one['reason']}")
-            for one in outcome.rejected
+            Rejection(row["row"] or 1, row["document_id"], f"{row['file']}: {row['reason']}")
+            for row in outcome.rejected
         ]
         rows = CleanRows(tuple(documents), tuple(range(1, len(documents) + 1)), tuple(rejected))
         receipts.append(live.receive(rows, label))
@@ -230,11 +230,11 @@ def _record(live: LiveCollection, outcome: Synced, documents: list[Document], la
     return receipts
 
 
-def _prove(live: LiveCollection, outcome: Synced, before: dict[str, str], wanted: Held) -> None:
+def _prove(live: LiveCollection, outcome: Synced, before: dict[str, str], source: SourceContents) -> None:
     """FreshetError unless the index holds what it held, with the source's changes."""
     after = indexed(live)
-    should = {one: content for one, content in before.items() if one not in set(outcome.deleted)} | wanted.hashes
-    wrong = sorted(one for one in after.keys() | should.keys() if after.get(one) != should.get(one))
+    should = {id_: content for id_, content in before.items() if id_ not in set(outcome.deleted)} | source.hashes
+    wrong = sorted(id_ for id_ in after.keys() | should.keys() if after.get(id_) != should.get(id_))
     if wrong:
         raise FreshetError(
             f"{len(wrong):,} documents are not as the source has them, {wrong[0]!r} among them: it changed meanwhile, "

@@ -132,7 +132,7 @@ class Service:
         searcher, now = self.searchers.current(), time.monotonic()
         if searcher.generation.number != self._looked[0] and now - self._looked[1] >= CANARY_SECONDS:
             self._looked = searcher.generation.number, now
-            look_for_newest(self.project, searcher, self.collection().seen)
+            look_for_newest(self.project, searcher, self.collection().log_view)
         return False
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -169,7 +169,7 @@ class Service:
         """0 if nothing waits, or no document ever arrived: to look makes no ledger."""
         if self._collection is None or existing_ledger(self.project) is None:
             return 0.0
-        return self._collection.seen.backlog().seconds or 0.0
+        return self._collection.log_view.backlog().seconds or 0.0
 
     def _told(self, question: Callable[[], T], unknown: T) -> T:
         """The answer; `unknown` if the ledger gives none, which the pages that tell of failures must survive."""

@@ -124,7 +124,7 @@ def test_without_judged_queries_of_old_documents_there_is_nothing_to_compare_wit
 
 def gatherer_of(project):
     settings = parameters.load(project.params_file)
-    return Gatherer(Searcher.open(project.live), settings, LiveCollection(project).seen)
+    return Gatherer(Searcher.open(project.live), settings, LiveCollection(project).log_view)
 
 
 def test_no_more_documents_are_scored_than_are_measured(project):

@@ -71,7 +71,7 @@ def promoting(monkeypatch, project, passed=True):
 
 
 def states(project):
-    return {str(state): number for state, number in LiveCollection(project, "hce").seen.counts().items() if number}
+    return {str(state): number for state, number in LiveCollection(project, "hce").log_view.counts().items() if number}
 
 
 def test_the_challenger_holds_what_its_snapshot_held(project):

@@ -138,7 +138,7 @@ def test_what_was_erased_is_in_no_file_and_does_not_come_back(own, tmp_path, mon
     assert said.exit_code == 0
     assert "what was erased since is here again" in said.output.replace("\n", " ")
     assert list(held_in(tmp_path / "elsewhere" / "live", "quokka"))
-    assert [event.payload is None for event in live.seen.life("n1")] == [True] * 3
+    assert [event.payload is None for event in live.log_view.life("n1")] == [True] * 3
     again = LiveCollection(own)
     again.receive([row("n1", "word2 quokka two", queries=["what is quokka"])], "test")
     assert again.apply().added == ("n1",), "the same content is new again"

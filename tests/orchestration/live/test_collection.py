@@ -48,7 +48,7 @@ def current(project: Project):
 
 
 def states(collection) -> dict[str, int]:
-    return {str(state): number for state, number in collection.seen.counts().items() if number}
+    return {str(state): number for state, number in collection.log_view.counts().items() if number}
 
 
 def test_an_id_that_no_document_can_have_is_refused_alone_and_told_in_short(project, collection):
@@ -69,7 +69,7 @@ def test_documents_become_searchable_and_twice_the_same_changes_nothing(project,
     assert applied.generation.manifest["provenance"] == {"sources": ["api"], "events": [1, 2]}
     assert collection.receive([row("a"), row("str.split", "Split differently.")], "file").unchanged == 2
     assert collection.apply() is None
-    assert [event.state for event in collection.seen.life("a")] == ["live"]
+    assert [event.state for event in collection.log_view.life("a")] == ["live"]
 
 
 def test_rows_are_cleaned_and_refused_by_the_corpus_rules(collection):
@@ -87,11 +87,11 @@ def test_rows_are_cleaned_and_refused_by_the_corpus_rules(collection):
         (6, "e", "wrong type"),
     ]  # fmt: skip
     assert (receipt.received, receipt.unchanged, len(receipt.events)) == (len(rows), 0, 2)
-    first, second = collection.seen.pending().events
+    first, second = collection.log_view.pending().events
     assert first.document_id == "7"
     assert first.payload == {"title": "Two lines", "text": "Café", "fields": {"package": "x"}, "queries": []}
     assert (second.payload["queries"], second.payload["fields"]) == (["what is d?"], {"package": "y"})
-    assert collection.seen.counts()["rejected"] == 4
+    assert collection.log_view.counts()["rejected"] == 4
 
 
 def test_a_file_is_read_like_a_source(collection, tmp_path):
@@ -99,7 +99,7 @@ def test_a_file_is_read_like_a_source(collection, tmp_path):
     path.write_text("_id,title,text,package\na,A,some words,numpy\nb,B\n")
     receipt = collection.receive(read_file(path), "more.csv")
     assert [one.reason for one in receipt.rejected] == ["bad line: 2 cells under 4 columns"]
-    assert collection.seen.pending().events[0].payload["fields"] == {"package": "numpy"}
+    assert collection.log_view.pending().events[0].payload["fields"] == {"package": "numpy"}
     with pytest.raises(FreshetError, match="unknown format"):
         collection.receive(read_file(tmp_path / "params.yaml"), "params.yaml")
     with pytest.raises(FreshetError, match="is not a file"):
@@ -166,7 +166,7 @@ def test_what_waits_at_a_revert_is_searchable_after_the_next_application(project
     assert states(collection) == {"pending": 2, "rolled_back": 1}
     assert collection.apply().added == ("a", "waiting")
     assert texts(project, ["a", "waiting"]) == {"a": "2", "waiting": "some text"}
-    assert [event.state for event in collection.seen.events(*receipt.events)] == ["live", "live"]
+    assert [event.state for event in collection.log_view.events(*receipt.events)] == ["live", "live"]
 
 
 def test_what_was_taken_back_comes_again_if_it_is_added_again(project, collection):
@@ -364,11 +364,11 @@ def test_a_document_of_the_newest_batch_is_looked_for_by_its_title(project, coll
             asked.append((text, k))
             return [SimpleNamespace(document_id=one, rank=number) for number, one in enumerate(hits, start=1)]
 
-    assert look_for_newest(project, Finder(), collection.seen) is None, "a build brought none"
+    assert look_for_newest(project, Finder(), collection.log_view) is None, "a build brought none"
     collection.receive([row("gone"), row("a"), row("b")], "api")
     collection.remove(["gone"], "api")
     collection.apply()
-    found = look_for_newest(project, Finder(), collection.seen)
+    found = look_for_newest(project, Finder(), collection.log_view)
     assert asked == [("a", 10)]
     assert (found["document"], found["rank"], 0 <= found["lag"] < 60) == ("a", rank, True)
     assert live_status(project, "hce")["newest"] == found
@@ -476,7 +476,7 @@ def test_forty_looks_leave_no_file_open(project, collection):
         live_status(project, "hce")
         with open_ledger(project) as ledger:
             assert backlog_of(ledger, current(project))
-        assert collection_of(project).known(["a"]) == {"a"}
+        assert collection_of(project).existing_ids(["a"]) == {"a"}
     gc.enable()
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -484,4 +484,4 @@ def test_forty_looks_leave_no_file_open(project, collection):
 def test_events_are_read_no_further_than_asked_for(project, collection):
     collection.receive([row(str(i)) for i in range(5)], "api")
     assert len(collection.apply(2).added) == 2
-    assert len(collection.seen.pending(2).events) == 2
+    assert len(collection.log_view.pending(2).events) == 2

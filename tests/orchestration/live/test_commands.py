@@ -194,7 +194,7 @@ def test_the_running_service_makes_searchable_what_is_recorded_here(project, mor
     assert (outcome.added, outcome.updated, outcome.unchanged, outcome.failed) == (["a"], ["str.split"], 1, False)
     assert (outcome.generation, asked) == (1, [1])
     assert [row["row"] for row in outcome.rejected] == [4]
-    assert own.seen.counts()["rejected"] == 1
+    assert own.log_view.counts()["rejected"] == 1
     assert commands.add_files(own, [more], only_known=True).unchanged == 3
     assert asked == [1], "nothing new: the service is not asked"
     assert commands.delete_documents(own, ["a"]).deleted == ["a"]
@@ -203,7 +203,7 @@ def test_the_running_service_makes_searchable_what_is_recorded_here(project, mor
 def test_a_file_whose_name_is_no_utf_8_is_added(run, project, tmp_path):
     (tmp_path / "caf\udce9.jsonl").write_text('{"id": "a", "title": "a", "text": "some text"}\n')
     assert run("add", "caf\udce9.jsonl")[1] == "1 added (generation 1)\n"
-    assert collection_of(project).seen.life("a")[0].source == "caf?.jsonl"
+    assert collection_of(project).log_view.life("a")[0].source == "caf?.jsonl"
 
 
 def test_what_the_service_has_not_applied_yet_waits(project, monkeypatch):

@@ -43,8 +43,8 @@ def test_finished_files_are_received_in_order_and_moved(collection):
     assert (new.file, len(new.receipt.events), new.reason) == ("new.jsonl", 1, None)
     assert listing(collection) == [".hidden.jsonl", ".lock", "done/new.jsonl", "done/old.csv", "growing.jsonl.part"]
     assert collection.apply().added == ("a",)
-    assert collection.seen.life("a")[-1].payload["text"] == "2"
-    assert collection.seen.life("a")[-1].source == "inbox/new.jsonl"
+    assert collection.log_view.life("a")[-1].payload["text"] == "2"
+    assert collection.log_view.life("a")[-1].source == "inbox/new.jsonl"
     assert inbox.take_all(collection) == []
 
 
@@ -83,7 +83,7 @@ def test_the_same_content_again_is_received_no_more_whatever_its_name(collection
     collection.receive([{"id": "a", "title": "a", "text": "2"}], "api")
     drop(collection, "two.jsonl", LINE.format("a", "1"))
     assert inbox.take_all(collection)[0].receipt.events == ()
-    assert collection.seen.life("a")[-1].payload["text"] == "2"
+    assert collection.log_view.life("a")[-1].payload["text"] == "2"
     assert listing(collection) == [".lock", "done/one.jsonl", "done/two.jsonl"]
 
 
@@ -96,7 +96,7 @@ def test_a_file_whose_documents_were_rolled_back_is_received_again(collection):
         drop(collection, "one.jsonl", LINE.format("a", "1"))
         (again,) = inbox.take_all(collection)
         collection.apply()
-    assert [event.state for event in collection.seen.life("a")] == ["rolled_back", None, "live"]
+    assert [event.state for event in collection.log_view.life("a")] == ["rolled_back", None, "live"]
     assert (again.receipt.events, again.receipt.unchanged) == ((), 1)
 
 
@@ -122,7 +122,7 @@ def test_a_file_of_which_every_row_was_refused_fails_and_says_why(collection):
     assert lines[0] == "no row was accepted, 25 were refused:"
     assert lines[1].startswith("row 1  a  empty text")
     assert lines[-2:] == ["and 5 more", "Mend the file and drop it into inbox/ again."]
-    assert collection.seen.counts()["rejected"] == 25
+    assert collection.log_view.counts()["rejected"] == 25
 
 
 def test_a_file_that_said_nothing_new_is_received_again_after_a_rollback(collection):
@@ -143,7 +143,7 @@ def test_a_file_that_said_nothing_new_does_not_undo_what_came_after_it(collectio
     for again in (False, True):
         drop(collection, "one.jsonl", LINE.format("a", "1"))
         inbox.take_all(collection)
-        assert collection.seen.life("a")[-1].payload["text"] == ("2" if again else "1")
+        assert collection.log_view.life("a")[-1].payload["text"] == ("2" if again else "1")
         collection.receive([{"id": "a", "title": "a", "text": "2"}], "api")
 
 
@@ -173,7 +173,7 @@ def test_files_of_one_name_and_other_content_are_all_kept(collection):
         drop(collection, "x.jsonl", LINE.format("a", text))
         inbox.take_all(collection)
     assert len(list((collection.project.root / "inbox" / "done").iterdir())) == 3
-    assert len(collection.seen.life("a")) == 3
+    assert len(collection.log_view.life("a")) == 3
 
 
 @pytest.mark.parametrize(("name", "content", "reason"), [
@@ -212,7 +212,7 @@ def test_a_crash_at_any_point_receives_everything_once(collection, monkeypatch, 
             inbox.take_all(collection)
         except KeyboardInterrupt:
             continue
-    assert [event.payload["text"] for event in collection.seen.life("a")] == ["1", "2"]
+    assert [event.payload["text"] for event in collection.log_view.life("a")] == ["1", "2"]
     assert listing(collection) == [".lock", "done/a.jsonl", "done/b.jsonl", "failed/bad.pdf", "failed/bad.pdf.reason"]
 
 
@@ -238,7 +238,7 @@ def test_a_name_that_is_no_utf_8_is_received_like_any_other(collection):
     found = {taken.file: taken.reason for taken in inbox.take_all(collection)}
     assert found.keys() == {"caf?.jsonl", "caf?.xls"}
     assert "caf?.xls has an unknown format" in found["caf?.xls"]
-    assert collection.seen.life("a")[-1].source == "inbox/caf?.jsonl"
+    assert collection.log_view.life("a")[-1].source == "inbox/caf?.jsonl"
     assert [os.fsencode(name) for name in listing(collection)] == [
         b".lock", b"done/caf\xe9.jsonl", b"failed/caf\xe9.xls", b"failed/caf\xe9.xls.reason"
     ]  # fmt: skip

@@ -203,7 +203,7 @@ def test_no_document_is_missing_in_any_retriever_after_the_ledger_was_lost(two, 
     again = {"gone": "some text", "numpy.sort": BASE["numpy.sort"], "only.here": "in one corpus"}
     assert any("only other held them: gone, numpy.sort, only.here" in line for line in said)
     assert all_texts(two) == [dict(sorted((WHOLE | again).items()))] * 2
-    assert collection_of(two, "other").known(["b"]) == {"b"}
+    assert collection_of(two, "other").existing_ids(["b"]) == {"b"}
     event = collection_of(two, "other").ledger.latest(["str.split"])["str.split"]
     assert (event.document.queries, event.document.fields) == (("how to split",), {"package": "x"})
     assert list(problems(two)) == []

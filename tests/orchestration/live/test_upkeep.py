@@ -48,7 +48,7 @@ def receive(project, *names):
 
 
 def pending(project, name):
-    return LiveCollection(project, name).seen.backlog().number
+    return LiveCollection(project, name).log_view.backlog().number
 
 
 def generations(project, name="hce"):

@@ -226,7 +226,7 @@ def test_a_version_knows_up_to_which_event_it_was_built_wherever_its_generation_
     shutil.rmtree(project.live / "r")
     opened = release.open_live(project)
     assert (opened.watermark, opened.build, opened.segments) == (1, opened.number, ()), "nothing is added a second time"
-    assert (opened.standing.trained, LiveCollection(project).seen.pending().events) == (1, ())
+    assert (opened.standing.trained, LiveCollection(project).log_view.pending().events) == (1, ())
 
 
 def test_a_version_of_another_log_is_opened_with_all_that_this_one_has(builds, project):
@@ -240,7 +240,7 @@ def test_a_version_of_another_log_is_opened_with_all_that_this_one_has(builds, p
     release.promote(project)
     opened = Collection(project.live, "r").current()
     assert (opened.watermark, opened.standing.trained, opened.standing.replay) == (1, 0, False)
-    assert LiveCollection(project).seen.pending().events == ()
+    assert LiveCollection(project).log_view.pending().events == ()
 
 
 def move_alias(project, number):
@@ -271,7 +271,7 @@ def test_an_alias_moved_by_hand_is_followed_with_what_waits_and_rolled_back(buil
     assert "moved by hand, against the gate: as the test wants it" in move.summary
     assert moves(project)[2:] == [("moved by hand", "2", "1")]
     assert history.read(project)[-1]["verdict"]["passed"] is False
-    assert LiveCollection(project).seen.pending().events == ()
+    assert LiveCollection(project).log_view.pending().events == ()
     assert (release.moved_by_hand(project), release.settle(project)) == (None, None)
     assert release.rollback(project).champion.version == build_version(project) == "2"
     assert current(project).manifest["documents"] == len(OLD) + 1
@@ -312,7 +312,7 @@ def test_a_running_service_answers_throughout_a_move_by_hand_and_its_rollback(bu
         assert moves(project)[2:] == [("moved by hand", "2", "1")]
         assert release.rollback(project).champion.version == build_version(project) == "2"
         assert answers_newest()
-    assert LiveCollection(project).seen.pending().events == ()
+    assert LiveCollection(project).log_view.pending().events == ()
     assert current(project).manifest["documents"] == len(OLD) + 1
 
 
@@ -333,7 +333,7 @@ def test_by_the_other_setting_the_alias_goes_back_and_nothing_else_changes(build
     move = call(project)
     assert (move.passed, versions.holder(project).version, build_version(project)) == (False, "2", "2")
     assert moves(project)[2:] == [("put back", "2", "1")]
-    assert (len(LiveCollection(project).seen.pending().events), current(project).number) == (1, number)
+    assert (len(LiveCollection(project).log_view.pending().events), current(project).number) == (1, number)
     judging(monkeypatch, True)
     move_alias(project, "1")
     assert release.settle(project).champion.version == build_version(project) == "1", "the gate is for it"

@@ -178,7 +178,7 @@ def test_it_ends_gracefully(project, process, client):
     assert not (project.state / "service.json").exists()
     assert client_of(project) is None
     collection = LiveCollection(project)
-    assert collection.seen.backlog().number == 0
+    assert collection.log_view.backlog().number == 0
     assert collection.apply() is None
 
 
@@ -199,4 +199,4 @@ def test_it_ends_in_its_time_whoever_holds_the_lock_and_answers_who_waits(projec
     assert process.returncode == 0
     assert printed.splitlines()[-1].startswith("stopped; what could not be made searchable in time waits in the ledger")
     assert errors == "" or errors.startswith(f"waiting: process {os.getpid()} (")
-    assert LiveCollection(project).seen.backlog().number == 2
+    assert LiveCollection(project).log_view.backlog().number == 2
