@@ -144,8 +144,8 @@ class Guard:
         scheme, _, stated = authorization.partition(" ")
         if scheme.lower() == "basic":  # what a browser sends after it has asked for a password
             stated = _password(stated)
-        known = secrets.compare_digest(stated.encode(), self.token.encode())
-        return known and scheme.lower() in ("bearer", "basic")
+        matches = secrets.compare_digest(stated.encode(), self.token.encode())
+        return matches and scheme.lower() in ("bearer", "basic")
 
     def _objection(self, scope: Scope, headers: dict[str, str]) -> str | None:
         """Why the request is refused, whoever asks; None if it is not."""
@@ -159,8 +159,8 @@ class Guard:
             return None
         opened = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
         link = reads and opened and self.page(scope["path"])  # a person followed one, to what only shows something
-        own = site is None or site in OF_THIS_PAGE or link
-        if own and (origin is None or origin.partition("://")[2] == host):
+        same_site = site is None or site in OF_THIS_PAGE or link
+        if same_site and (origin is None or origin.partition("://")[2] == host):
             return None
         return "a page of another site asked for this; nothing was done"
 
@@ -195,13 +195,13 @@ def token_to_demand(host: str, file: Path, demanded: bool = False) -> str | None
 def require_origins(origins: Sequence[str]) -> None:
     """Refuse what no browser sends as `Origin`, such as `*`, by a `SettingsError`."""
     for origin in origins:
-        wanted = re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", origin)
-        require(wanted is not None, f"--cors-origin is {origin!r}; name one site, such as https://app.example:8443")
+        is_site = re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", origin) is not None
+        require(is_site, f"--cors-origin is {origin!r}; name one site, such as https://app.example:8443")
 
 
 def dagster_webserver() -> None:
     """Run Dagster's webserver, whose arguments follow on the command line, behind the guard."""
-    from dagster_webserver.cli import main
+    from dagster_webserver.cli import main  # like MLflow below, for its own process alone: the service has neither
 
     run = uvicorn.run
     page = lambda path: not path.endswith("/graphql")  # noqa: E731

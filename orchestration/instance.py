@@ -51,11 +51,11 @@ def dagster_home(project: Project) -> Path:
             with dg.DagsterInstance.from_config(str(home)) as instance:
                 instance.get_runs(limit=1)
                 instance.fetch_materializations(dg.AssetKey("any"), limit=1)
-    made_for, wanted = STORAGE in (home / "dagster.yaml").read_text(encoding="utf-8"), DATABASE in os.environ
-    if made_for != wanted:
+    made_for, is_set = STORAGE in (home / "dagster.yaml").read_text(encoding="utf-8"), DATABASE in os.environ
+    if made_for != is_set:
         raise FreshetError(
             f"{home / 'dagster.yaml'} was made {'with' if made_for else 'without'} {DATABASE}, which is "
-            f"{'' if wanted else 'not '}set now: change the environment back, or delete that file for a new history"
+            f"{'' if is_set else 'not '}set now: change the environment back, or delete that file for a new history"
         )
     os.environ["DAGSTER_HOME"] = str(home)
     return home

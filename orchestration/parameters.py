@@ -11,6 +11,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ruamel.yaml import YAML
+
 from model_code import settings
 from model_code.additions.settings import AdditionSettings
 from model_code.corpus.settings import AcceptanceSettings, CorpusSettings, PassageSettings
@@ -104,17 +106,17 @@ def evaluation_folder(artifacts: Path, name: str) -> Path:
 def parse(mapping: Mapping[str, Any]) -> Parameters:
     """Parse all groups; raises `SettingsError` naming the first unknown key or impossible value."""
     settings.reject_unknown(mapping, list(Parameters.model_fields), PARAMS)
-    given = {name: group for name, group in mapping.items() if group is not None}
-    training = settings.parse(TrainingSettings, given.get("training"), "training")
-    retrievers = given.get("retrievers")
+    groups = {name: group for name, group in mapping.items() if group is not None}
+    training = settings.parse(TrainingSettings, groups.get("training"), "training")
+    retrievers = groups.get("retrievers")
     example = "retrievers must map names to settings, such as {hce: {hierarchy_weight: 0.2}}"
     require(isinstance(retrievers, Mapping) and bool(retrievers), example)
     parsed = {}
-    for name, own in retrievers.items():
+    for name, group in retrievers.items():
         _check_name(name, where := f"retrievers.{name}")
-        parsed[name] = parse_retriever(own, given.get("training") or {}, where)
-    fusions = _parse_fusions(given.get("fusions") or {}, parsed)
-    groups = {**given, "training": training, "retrievers": parsed, "fusions": fusions}
+        parsed[name] = parse_retriever(group, groups.get("training") or {}, where)
+    fusions = _parse_fusions(groups.get("fusions") or {}, parsed)
+    groups |= {"training": training, "retrievers": parsed, "fusions": fusions}
     parameters = settings.parse(Parameters, groups, "")
     _check_gate(parameters.promotion, parameters.evaluation)
     return parameters
@@ -125,8 +127,8 @@ def reference() -> list[Described]:
     rows: list[Described] = []
     for name, group in Parameters.model_fields.items():
         if name == "retrievers":
-            own = describe(RetrieverSettings, f"{name}.NAME")
-            rows += [row for row in own if not row.key.startswith(f"{name}.NAME.training.")]
+            described = describe(RetrieverSettings, f"{name}.NAME")
+            rows += [row for row in described if not row.key.startswith(f"{name}.NAME.training.")]
         elif name == "fusions":
             rows += describe(FusionSettings, f"{name}.NAME")
         else:
@@ -140,7 +142,7 @@ def reference_page() -> str:
     for group, rows in groupby(reference(), key=lambda row: row.key.partition(".")[0]):
         lines += [f"## {group}", "", "| key | values | default | what it is |", "|---|---|---|---|"]
         for row in rows:
-            bounds = re.sub("|".join(SIGNS), lambda found: SIGNS[found[0]], row.bounds)
+            bounds = re.sub("|".join(SIGNS), lambda match: SIGNS[match[0]], row.bounds)
             values = ", ".join(filter(None, (row.type, bounds)))
             cells = (f"`{row.key}`", values, f"`{row.default}`" * bool(row.default), row.description)
             lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
@@ -162,14 +164,14 @@ def _parse_fusions(groups: Any, retrievers: Mapping[str, RetrieverSettings]) -> 
     example = "fusions must map names to settings, such as {fused: {of: [hce, bm25]}}"
     require(isinstance(groups, Mapping), example)
     parsed = {}
-    for name, own in groups.items():
+    for name, group in groups.items():
         where = f"fusions.{name}"
         _check_name(name, where)
         require(name not in retrievers, f"{where}: a retriever has this name; choose another one")
-        parsed[name] = settings.parse(FusionSettings, own, where)
-        known = [*PARTS, *retrievers]
-        unknown = [part for part in parsed[name].of if part not in known]
-        require(not unknown, f"{where}.of names {unknown[:1]}, which is none of {known}")
+        parsed[name] = settings.parse(FusionSettings, group, where)
+        parts = [*PARTS, *retrievers]
+        unknown = [part for part in parsed[name].of if part not in parts]
+        require(not unknown, f"{where}.of names {unknown[:1]}, which is none of {parts}")
     return parsed
 
 
@@ -250,8 +252,6 @@ def _assign(document: Any, assignment: str) -> None:
 
 def _editor() -> Any:
     """YAML that keeps comments and quotes, spells None as null, and quotes dates: DVC takes no unquoted ones."""
-    from ruamel.yaml import YAML
-
     yaml, tag = YAML(), "tag:yaml.org,2002:"
     yaml.preserve_quotes, yaml.width = True, 120
     add = yaml.representer.add_representer

@@ -129,15 +129,15 @@ class Project:
 
     def require_own_identity(self) -> None:
         """FreshetError if the project is a copy and the original is there still; one that was moved is noted."""
-        own, path = self.identity, self.state / "identity"
+        identity, path = self.identity, self.state / "identity"
         original = Path(*_lines(path)[1:] or [path])
-        if original.is_file() and _lines(original)[0] == own and not original.samefile(path):
+        if original.is_file() and _lines(original)[0] == identity and not original.samefile(path):
             raise FreshetError(
                 f"this project is a copy of the one whose {original} names it in the same store of MLflow: "
                 f"delete {path}, and it is another one there"
             )
-        if _lines(path) != [own, str(path.resolve())]:
-            write_text(path, f"{own}\n{path.resolve()}\n")
+        if _lines(path) != [identity, str(path.resolve())]:
+            write_text(path, f"{identity}\n{path.resolve()}\n")
 
     @property
     def token_file(self) -> Path:
@@ -237,9 +237,9 @@ def mapping_in(yaml: Any, text: str) -> Any:
     return groups
 
 
-def load_yaml(yaml: Any, text: str, what: str, remedy: str = "") -> Any:
-    """What the YAML `text` holds; `SettingsError` with `what` and `remedy` if it is none."""
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+def load_yaml(yaml: Any, text: str, label: str, remedy: str = "") -> Any:
+    """What the YAML `text` holds; `SettingsError` with `label` and `remedy` if it is none."""
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError  # as a client of the service reads no settings
 
     try:
         return yaml.load(text)
@@ -249,11 +249,11 @@ def load_yaml(yaml: Any, text: str, what: str, remedy: str = "") -> Any:
         reason = f"{error.problem}{place}"
     except (YAMLError, ValueError) as error:  # a control character; a day such as 2025-02-30
         reason = str(error).splitlines()[0]
-    raise SettingsError(f"{what} is not valid YAML: {reason}{remedy}")
+    raise SettingsError(f"{label} is not valid YAML: {reason}{remedy}")
 
 
 def plain_yaml() -> Any:
     """YAML that makes plain values."""
-    from ruamel.yaml import YAML
+    from ruamel.yaml import YAML  # see `load_yaml`
 
     return YAML(typ="safe", pure=True)

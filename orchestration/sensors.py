@@ -52,11 +52,11 @@ def build_jobs(table: Sequence[Stage]) -> list[dg.UnresolvedAssetJobDefinition]:
     """`full_build` and `evaluate`. Selections are typed: they do not depend on the installed ANTLR version."""
     built = dg.AssetSelection.all() - dg.AssetSelection.assets(*ADDING, *PILOTING, *RETRAINING, SYNCED)
     evaluated = dg.AssetSelection.assets(*(asset_key(stage) for stage in table if stage.name in EVALUATION_STAGES))
-    whole = "From the corpus's source to a promoted retriever and its live collection."
-    part = "Baselines, evaluation of every trained retriever, and the comparison."
+    build_text = "From the corpus's source to a promoted retriever and its live collection."
+    evaluation_text = "Baselines, evaluation of every trained retriever, and the comparison."
     return [
-        dg.define_asset_job("full_build", built, description=whole),
-        dg.define_asset_job("evaluate", evaluated, description=part),
+        dg.define_asset_job("full_build", built, description=build_text),
+        dg.define_asset_job("evaluate", evaluated, description=evaluation_text),
     ]
 
 
@@ -84,25 +84,25 @@ def freshness(context: dg.SensorEvaluationContext, project: Served) -> dg.Sensor
     from orchestration.freshness.due import account
     from orchestration.live.status import canary
 
-    due, stands, told = tick(project), account(project), json.loads(context.cursor or "{}")
-    asked = [
+    due, stands, reported = tick(project), account(project), json.loads(context.cursor or "{}")
+    requests = [
         dg.RunRequest(work.run_key, job_name=JOBS[work.kind].name, partition_key=work.run_key,
                       tags={"freshet/why": work.reason[:200]})
         for work in due
     ]  # fmt: skip
     added = [JOBS[work.kind].partitions_def.build_add_request([work.run_key]) for work in due]
     if not due and stands and stands.unmeasured >= _minimum(project):
-        asked.append(_look_at_drift(stands, _minimum(project)))
-        added.append(BATCHES.build_add_request([asked[0].partition_key]))
+        requests.append(_look_at_drift(stands, _minimum(project)))
+        added.append(BATCHES.build_add_request([requests[0].partition_key]))
     now = time.time()
-    well = [key for key in _well(project, stands) if now - told.get(key.to_user_string(), 0.0) >= EVERY[key]]
+    well = [key for key in _well(project, stands) if now - reported.get(key.to_user_string(), 0.0) >= EVERY[key]]
     facts = asdict(stands) | canary_facts(canary(project)) if stands else {}
     return dg.SensorResult(
-        run_requests=asked,
-        skip_reason=None if asked else "nothing arrived, and neither a pilot nor a retrain is due",
+        run_requests=requests,
+        skip_reason=None if requests else "nothing arrived, and neither a pilot nor a retrain is due",
         dynamic_partitions_requests=added,
         asset_events=[dg.AssetMaterialization(key, metadata=facts) for key in well],
-        cursor=json.dumps(told | {key.to_user_string(): now for key in well}),
+        cursor=json.dumps(reported | {key.to_user_string(): now for key in well}),
     )
 
 
@@ -166,13 +166,13 @@ def notices(context: dg.SensorEvaluationContext, project: Served) -> dg.SkipReas
 
     since = datetime.now(UTC) - timedelta(days=1)
     failed = context.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=since))
-    found = problems(project) | {run.run_id: _failure(context.instance, run) for run in failed}
-    found |= _stale(context.instance)
-    new = [text for key, text in found.items() if key not in json.loads(context.cursor or "[]")]
+    messages = problems(project) | {run.run_id: _failure(context.instance, run) for run in failed}
+    messages |= _stale(context.instance)
+    new = [text for key, text in messages.items() if key not in json.loads(context.cursor or "[]")]
     if new:
         tell(project, new)
-    context.update_cursor(json.dumps(list(found)))  # behind the telling: one that failed is tried again
-    return dg.SkipReason("; ".join(found.values()) or "nothing is wrong")
+    context.update_cursor(json.dumps(list(messages)))  # behind the telling: one that failed is tried again
+    return dg.SkipReason("; ".join(messages.values()) or "nothing is wrong")
 
 
 def _failure(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:

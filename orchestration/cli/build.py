@@ -106,8 +106,8 @@ def run(
     project = Project.find()
     with project.lock():
         _, settings = parameters.edited(project.params_file, assignments or [])
-        known = table.expand(settings.retrievers, settings.fusions)
-        targets = [stage.address for name in stages or [] for stage in table.find(name, known)]
+        all_stages = table.expand(settings.retrievers, settings.fusions)
+        targets = [stage.address for name in stages or [] for stage in table.find(name, all_stages)]
         parameters.assign(project.params_file, assignments or [])  # only now, as a misspelt stage stops here
         if ingestion.read_lock(project) is None:
             ingestion.ingest(project)
@@ -134,7 +134,7 @@ def results(
     as_json: Annotated[
         bool, typer.Option("--json", help="One object per system, each metric with its interval.")
     ] = False,
-    whole: Annotated[
+    all_tables: Annotated[
         bool, typer.Option("--all", help="Every table: paired differences, parts of the queries.")
     ] = False,
     costs: Annotated[
@@ -147,7 +147,7 @@ def results(
     if as_json:
         say(json.dumps(comparison["systems"], indent=2, ensure_ascii=False))
     else:
-        show_results(project, comparison, costs, whole)
+        show_results(project, comparison, costs, all_tables)
 
 
 def load_comparison(project: Project) -> dict[str, Any]:
@@ -160,8 +160,8 @@ def load_comparison(project: Project) -> dict[str, Any]:
     return read_json(path)
 
 
-def show_results(project: Project, comparison: dict[str, Any], costs: int = 0, whole: bool = False) -> None:
-    """Print sentences and tables, and write the page. whole: every table, not the first alone."""
+def show_results(project: Project, comparison: dict[str, Any], costs: int = 0, all_tables: bool = False) -> None:
+    """Print sentences and tables, and write the page. all_tables: every table, not the first alone."""
     from model_code.evaluation.plots import systems_plot
     from model_code.evaluation.report import headline_metrics, lead, page, tables
     from model_code.files import write_text
@@ -173,7 +173,7 @@ def show_results(project: Project, comparison: dict[str, Any], costs: int = 0, w
         return
     shown = tables(comparison)
     first = next(iter(shown))
-    printed = shown if whole else {first: shown[first]}
+    printed = shown if all_tables else {first: shown[first]}
     if costs:
         measured = {f"Costs: {costs} queries, one at a time": cost_table(project, comparison["split"], costs)}
         shown, printed = shown | measured, printed | measured

@@ -26,9 +26,9 @@ STORE = re.compile(r".+-[0-9a-f]{16}")  # the name of what is kept for additions
 
 @dataclass(frozen=True)
 class Garbage:
-    """Something that can be freed: what it is, how much it frees, and how."""
+    """Something that can be freed: what to call it, how much it frees, and how."""
 
-    what: str
+    label: str
     megabytes: float
     free: Callable[[], object]
 
@@ -41,8 +41,7 @@ def find_garbage(project: Project, keep: int) -> list[Garbage]:
     an alias, is current, registered, part of a generation that stays, or in `dvc.lock`.
     """
     kinds = (*KINDS, *REGISTERED) if (project.state / "mlflow").exists() else KINDS
-    found = [garbage for kind in kinds for garbage in kind(project, keep)]
-    return sorted(found, key=lambda garbage: -garbage.megabytes)
+    return sorted((each for kind in kinds for each in kind(project, keep)), key=lambda garbage: -garbage.megabytes)
 
 
 def collect(project: Project, garbage: Sequence[Garbage]) -> None:
@@ -81,21 +80,21 @@ def _dvc_cache(project: Project, keep: int) -> Iterator[Garbage]:
     listed = run_dvc(project, "gc", *scope, "--dry")
     files = [Path(name) for name in re.findall(r"^Removing (.+)$", listed.stdout + listed.stderr, re.MULTILINE)]
     if files:
-        what = f"{len(files)} files of DVC's cache that no commit or experiment refers to"
+        label = f"{len(files)} files of DVC's cache that no commit or experiment refers to"
         size = sum(file.stat().st_size for file in files) / 1e6
-        yield Garbage(what, size, partial(run_dvc, project, "gc", *scope, "--force"))
+        yield Garbage(label, size, partial(run_dvc, project, "gc", *scope, "--force"))
 
 
 def _versions(project: Project, keep: int) -> Iterator[Garbage]:
     """All model versions but the newest, of all retrievers together, and those that have an alias."""
-    held = [versions.holder(project, role) for role in versions.ROLES]
-    numbers = {version.version for version in held if version}
+    holders = [versions.holder(project, role) for role in versions.ROLES]
+    numbers = {version.version for version in holders if version}
     for version in versions.versions(project)[:-keep]:
         if version.version not in numbers:
             folders = versions.run_folders(project, [version.run_id])
-            kept = "" if folders else "; its files lie in another store than the project's, and stay there"
-            what = f"model version {version.version} ({version.retriever}){kept}"
-            yield Garbage(what, sum(map(_size, folders)), partial(versions.delete, project, version))
+            remark = "" if folders else "; its files lie in another store than the project's, and stay there"
+            label = f"model version {version.version} ({version.retriever}){remark}"
+            yield Garbage(label, sum(map(_size, folders)), partial(versions.delete, project, version))
 
 
 def _registrations(project: Project, keep: int) -> Iterator[Garbage]:
@@ -103,8 +102,8 @@ def _registrations(project: Project, keep: int) -> Iterator[Garbage]:
     of pilots that are over, whose answers the ledger has.
     """
     with versions.open_registry(project) as registry:  # a registration that goes on now is waited for
-        known = {version.run_id for version in registry.versions()}
-        orphans = set(registry.runs(f"attributes.run_name LIKE '{versions.RUN_NAME}%'")) - known
+        registered = {version.run_id for version in registry.versions()}
+        orphans = set(registry.runs(f"attributes.run_name LIKE '{versions.RUN_NAME}%'")) - registered
         pilots = registry.runs(f"tags.`{KIND}` = 'pilot'")
     for run in sorted(orphans):
         yield _runs(project, f"registration that has no version (run {run[:8]})", [run])
@@ -117,24 +116,24 @@ def _generations(project: Project, keep: int) -> Iterator[Garbage]:
     to read, and those that a version in the registry was opened as: a rollback of the champion returns to them."""
     names = retrievers(project.live)
     registry = (project.state / "mlflow").exists()
-    known = {version.version for version in versions.versions(project)} if names and registry else set()
+    registered = {version.version for version in versions.versions(project)} if names and registry else set()
     for name in names:
         collection = Collection(project.live, name)
         opened = opened_builds(collection)
-        kept = {build.number for build in opened if build.manifest["provenance"][MODEL_VERSION] in known}
-        kept |= planned(project, name)
-        if doomed := collection.unneeded(keep, kept):
+        protected = {build.number for build in opened if build.manifest["provenance"][MODEL_VERSION] in registered}
+        protected |= planned(project, name)
+        if doomed := collection.unneeded(keep, protected):
             numbers = ", ".join(str(generation.number) for generation in doomed)
-            what = f"live generation{'s' * (len(doomed) > 1)} {numbers} of {name}"
+            label = f"live generation{'s' * (len(doomed) > 1)} {numbers} of {name}"
             megabytes = sum(_size(generation.folder) for generation in doomed)
-            yield Garbage(what, megabytes, partial(_free_generations, project, collection, keep, kept))
+            yield Garbage(label, megabytes, partial(_free_generations, project, collection, keep, protected))
 
 
 def _additions(project: Project, keep: int) -> Iterator[Garbage]:
     """What is kept for additions of texts that are gone."""
     for path in unneeded_stores(project):
-        what = f"what additions to a former build remembered ({path.name})"
-        yield Garbage(what, _size(path), partial(_free_store, project, path))
+        label = f"what additions to a former build remembered ({path.name})"
+        yield Garbage(label, _size(path), partial(_free_store, project, path))
 
 
 KINDS = (_leftovers, _pilots, _retrains, _dvc_cache, _generations, _additions)
@@ -160,25 +159,25 @@ def _free_store(project: Project, path: Path) -> None:
             shutil.rmtree(path)
 
 
-def _free_generations(project: Project, collection: Collection, keep: int, kept: set[int]) -> None:
+def _free_generations(project: Project, collection: Collection, keep: int, protected: set[int]) -> None:
     with file_lock(project.live / WRITER_LOCK):
-        collection.collect_garbage(keep, kept)
+        collection.collect_garbage(keep, protected)
 
 
-def _folder(what: str, path: Path, still: Callable[[], bool] = lambda: True) -> Garbage:
+def _folder(label: str, path: Path, still: Callable[[], bool] = lambda: True) -> Garbage:
     """A folder that goes, unless it was moved since it was listed, as by a finished build, or is used again."""
 
     def free() -> None:
         if path.exists() and still():
             shutil.rmtree(path)
 
-    return Garbage(what, _size(path), free)
+    return Garbage(label, _size(path), free)
 
 
-def _runs(project: Project, what: str, runs: Sequence[str]) -> Garbage:
+def _runs(project: Project, label: str, runs: Sequence[str]) -> Garbage:
     """Runs of MLflow, with their models."""
     megabytes = sum(map(_size, versions.run_folders(project, runs)))
-    return Garbage(what, megabytes, partial(versions.forget, project, runs))
+    return Garbage(label, megabytes, partial(versions.forget, project, runs))
 
 
 def _size(path: Path) -> float:

@@ -151,9 +151,9 @@ def verify() -> None:
     """
     from orchestration.live.repair import problems
 
-    found = list(problems(Project.find()))
-    say("\n".join(found) or "all that is live is whole")
-    if found:
+    lines = list(problems(Project.find()))
+    say("\n".join(lines) or "all that is live is whole")
+    if lines:
         raise typer.Exit(1)
 
 
@@ -191,8 +191,8 @@ def backup(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> Non
     """Copy what is live, the ledger and the settings into a folder, while the project works."""
     from orchestration.live.backup import backup as copy
 
-    left = copy(Project.find(), folder)
-    say(f"{folder} holds what is live, the ledger and the settings" if left is None else left)
+    advice = copy(Project.find(), folder)
+    say(f"{folder} holds what is live, the ledger and the settings" if advice is None else advice)
 
 
 def restore(
@@ -245,6 +245,6 @@ def gc(
     if delete:
         collect(project, garbage)
     total = sum(item.megabytes for item in garbage)
-    items = [(item.megabytes, item.what) for item in garbage]
+    items = [(item.megabytes, item.label) for item in garbage]
     items.append((total, "freed" if delete else "could be freed: freshet tools gc --delete"))
-    say("\n".join(f"{megabytes:10.1f} MB  {what}" for megabytes, what in items))
+    say("\n".join(f"{megabytes:10.1f} MB  {label}" for megabytes, label in items))

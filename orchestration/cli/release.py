@@ -94,8 +94,8 @@ def drift(
         raise FreshetError(
             f"{few} added since the last report, so there is nothing to measure; one document is enough for --explain"
         )
-    told = watched.as_dict() | {"batch": [watched.batch.first, watched.batch.last]}
-    say(json.dumps(told, indent=2) if as_json else watched.text, nl=as_json)
+    record = watched.as_dict() | {"batch": [watched.batch.first, watched.batch.last]}
+    say(json.dumps(record, indent=2) if as_json else watched.text, nl=as_json)
 
 
 def retrain(

@@ -24,11 +24,11 @@ def project_status(project: Project) -> dict[str, Any]:
     Raises `FreshetError` if a lock is not whole.
     """
     settings = parameters.load(project.params_file)
-    known = [stage.address for stage in stages.expand(settings.retrievers, settings.fusions)]
+    addresses = [stage.address for stage in stages.expand(settings.retrievers, settings.fusions)]
     done = dvc.stages_that_ran(project.root)
     return {
         "corpus": read_lock(project),
-        "stages": {address: "built" if address in done else "not built" for address in known},
+        "stages": {address: "built" if address in done else "not built" for address in addresses},
         **{role: version and asdict(version) for role in ALIASES for version in [versions.holder(project, role)]},
         "moved_by_hand": str(moved) if (moved := release.moved_by_hand(project)) else None,
         "live": _live(project),
@@ -52,16 +52,16 @@ def _live(project: Project) -> list[dict[str, Any]]:
 
 def _live_retriever(project: Project, name: str, default: bool, torn: str | None) -> dict[str, Any]:
     """What there is to say of a live retriever; `problem`: which file is torn or lost, None where all is there."""
-    found = dict.fromkeys(("generation", "documents", "fingerprint", "freshness"))
-    found |= {"retriever": name, "default": default, "problem": torn}
+    status = dict.fromkeys(("generation", "documents", "fingerprint", "freshness"))
+    status |= {"retriever": name, "default": default, "problem": torn}
     try:
         generation = Collection(project.live, name).current()
-        found |= {"generation": generation.number}
-        found |= {key: generation.manifest[key] for key in ("documents", "fingerprint")}
-        found["freshness"] = live_status(project, name)
+        status |= {"generation": generation.number}
+        status |= {key: generation.manifest[key] for key in ("documents", "fingerprint")}
+        status["freshness"] = live_status(project, name)
     except FreshetError as error:
-        found["problem"] = str(error)
-    return found
+        status["problem"] = str(error)
+    return status
 
 
 def status_text(status: dict[str, Any]) -> str:
@@ -82,8 +82,8 @@ def status_text(status: dict[str, Any]) -> str:
         lines.append("live        nothing (freshet promote opens the champion)")
     for live in status["live"]:
         there = live["documents"] is not None
-        told = f" generation {live['generation']}, {live['documents']:,} documents" if there else ""
-        lines.append(f"live        {live['retriever']}{told}{', searched by default' * live['default']}")
+        facts = f" generation {live['generation']}, {live['documents']:,} documents" if there else ""
+        lines.append(f"live        {live['retriever']}{facts}{', searched by default' * live['default']}")
         if live["freshness"]:
             lines += live_status_lines(live["freshness"], live["default"])
         lines += [f"problem     {live['problem']}"] if live.get("problem") else []

@@ -35,9 +35,9 @@ def write(root: Path, new: bool = False) -> None:
     if not new and not (root / NAME).is_file():
         return
     for name in PACKAGES:
-        found = importlib.util.find_spec(name)
-        if found is None or not found.origin or Path(found.origin).parents[1] != INSTALLED:
-            where = found and (found.origin or list(found.submodule_search_locations or []))
+        spec = importlib.util.find_spec(name)
+        if spec is None or not spec.origin or Path(spec.origin).parents[1] != INSTALLED:
+            where = spec and (spec.origin or list(spec.submodule_search_locations or []))
             raise FreshetError(
                 f"the package {name!r} that Python finds is not Freshet's ({where}): install Freshet in an environment "
                 "of its own, or rename the other one"

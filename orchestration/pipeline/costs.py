@@ -44,8 +44,8 @@ def cost_table(project: Project, split: str, queries: int) -> pd.DataFrame:
             continue
         p50, p95 = latency(open_retriever(encoder, index, settings.encoder).search, texts)
         spent = [recorded_seconds(project, table.get(f"{stage}@{name}")) for stage in ("train", "index")]
-        told = [UNKNOWN if seconds is None else f"{seconds:,.1f}" for seconds in spent]
-        rows.append([name, f"{p50:.1f}", f"{p95:.1f}", f"{folder_bytes(index):,}", *told])
+        cells = [UNKNOWN if seconds is None else f"{seconds:,.1f}" for seconds in spent]
+        rows.append([name, f"{p50:.1f}", f"{p95:.1f}", f"{folder_bytes(index):,}", *cells])
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from model_code.errors import FreshetError
 from model_code.files import write_text
@@ -147,8 +149,6 @@ def _read(root: Path) -> dict[str, dict[str, list[dict[str, str]]]]:
 
 def _stages(path: Path) -> dict[str, Any] | None:
     """Those of the lock; None if it is not whole."""
-    from ruamel.yaml.error import YAMLError
-
     try:
         lock = _parse(path.read_text(encoding="utf-8", errors="replace"))
     except YAMLError:
@@ -156,15 +156,13 @@ def _stages(path: Path) -> dict[str, Any] | None:
     stages = lock.get("stages") if isinstance(lock, dict) else None
     if not isinstance(stages, dict) or not all(isinstance(stage, dict) for stage in stages.values()):
         return None
-    whole = all("md5" in out for stage in stages.values() for out in stage.get("outs") or [{}])
-    return stages if whole else None
+    hashed = all("md5" in out for stage in stages.values() for out in stage.get("outs") or [{}])
+    return stages if hashed else None
 
 
 @lru_cache(maxsize=1)
 def _parse(text: str) -> Any:
     """The lock, to be read only; remembered, as every asset asks."""
-    from ruamel.yaml import YAML
-
     return YAML(typ="safe").load(text)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ruamel.yaml import YAML
+
 from model_code.files import replacing
 from orchestration.pipeline import code_lock
 from orchestration.pipeline.stages import TABLE, Stage
@@ -45,8 +47,6 @@ def render(own_code: bool = True) -> dict[str, Any]:
 
 def write(path: Path, own_code: bool = True) -> None:
     """Write `dvc.yaml`."""
-    from ruamel.yaml import YAML
-
     yaml = YAML()
     yaml.width = 120
     with replacing(path) as aside, aside.open("w", encoding="utf-8") as stream:

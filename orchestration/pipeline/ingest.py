@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from model_code.corpus.sources.base import make_lock
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from orchestration import parameters
@@ -13,7 +14,6 @@ from orchestration.project import Project
 
 def ingest(project: Project) -> dict[str, Any]:
     """Renew the lock; the file is written only if something changed, so that nothing runs again for nothing."""
-    from model_code.corpus.sources.base import make_lock
 
     settings = parameters.load(project.params_file)
     with project.lock():

@@ -70,7 +70,7 @@ def make_project(folder: Path, source: str | None = None, cwd: Path | None = Non
         subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     code_lock.write(root, new=True)
     initialise(Project(root))
-    return _told(settings, root)
+    return _source_text(settings, root)
 
 
 def _path(root: Path, source: str, cwd: Path) -> str:
@@ -81,8 +81,8 @@ def _path(root: Path, source: str, cwd: Path) -> str:
     return place.relative_to(root).as_posix() if place.is_relative_to(root) and place != root else str(place)
 
 
-def _told(settings: CorpusSettings, root: Path) -> str:
-    """What kind of source it is, in words."""
+def _source_text(settings: CorpusSettings, root: Path) -> str:
+    """The kind of source in words."""
     if settings.source == "auto":
         return f"documents: put files ({', '.join(DOCUMENT_SUFFIXES)}) into {settings.path}/"
     source = open_source(settings, root)

@@ -37,11 +37,11 @@ def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
     settings = parameters.load(project.params_file)
     table = stages.expand(settings.retrievers, settings.fusions)
     ran = dvc.stages_that_ran(project.root)
-    told = json.loads(dvc.run_dvc(project, "--wait-for-lock", "status", "--json").stdout or "{}")
+    status = json.loads(dvc.run_dvc(project, "--wait-for-lock", "status", "--json").stdout or "{}")
     planned: dict[str, PlannedStage] = {}
     for stage in _needed(table, targets):
-        before = [planned[other.address] for other in stages.upstream(stage, table) if other.address in planned]
-        changes = [line for entry in told.get(stage.address, ()) for line in _describe(entry)]
+        before = [planned[earlier.address] for earlier in stages.upstream(stage, table) if earlier.address in planned]
+        changes = [line for entry in status.get(stage.address, ()) for line in _describe(entry)]
         changes = changes if stage.address in ran else ["it never ran"]
         planned[stage.address] = _plan_one(stage.address, changes, before)
     return list(planned.values())
@@ -56,22 +56,22 @@ def before(project: Project, address: str) -> list[str]:
 def _needed(table: Sequence[stages.Stage], targets: Sequence[str]) -> list[stages.Stage]:
     if not targets:
         return list(table)
-    wanted = {stage.address for target in targets for stage in stages.find(target, table)}
+    addresses = {stage.address for target in targets for stage in stages.find(target, table)}
     for stage in reversed(table):
-        if stage.address in wanted:
-            wanted |= {other.address for other in stages.upstream(stage, table)}
-    return [stage for stage in table if stage.address in wanted]
+        if stage.address in addresses:
+            addresses |= {each.address for each in stages.upstream(stage, table)}
+    return [stage for stage in table if stage.address in addresses]
 
 
 def _plan_one(address: str, changes: list[str], before: list[PlannedStage]) -> PlannedStage:
-    moving = [other.address for other in before if other.action != "skip"]
+    moving = [stage.address for stage in before if stage.action != "skip"]
     # an artifact that is missing or changed is no reason where a stage before this one is about to write it anyway
     written = ("deleted artifacts/", "modified artifacts/") if moving else ()
     reasons = tuple(change for change in changes if not change.startswith(written))
     if reasons:
         return PlannedStage(address, "run", reasons)
     if moving:
-        return PlannedStage(address, "maybe", tuple(f"{other} may change its output" for other in moving))
+        return PlannedStage(address, "maybe", tuple(f"{name} may change its output" for name in moving))
     return PlannedStage(address, "run" if changes else "skip", tuple(changes))
 
 
@@ -79,8 +79,8 @@ def _describe(entry: Any) -> list[str]:
     if isinstance(entry, str):
         return [entry]
     lines = []
-    for kind, what in entry.items():
-        for path, change in what.items():
+    for kind, paths in entry.items():
+        for path, change in paths.items():
             if isinstance(change, dict):
                 lines += [f"{value} setting {key}" for key, value in change.items()]
             else:
@@ -99,7 +99,7 @@ class StageRefused(FreshetError):
 
 
 def say_to_stderr(text: str) -> None:
-    """For a terminal."""
+    """Print a line of a build to the terminal."""
     print(text, file=sys.stderr, flush=True)
 
 

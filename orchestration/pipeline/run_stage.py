@@ -104,11 +104,11 @@ def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
 
     A retriever's own is called "retriever", and a fusion's "fusion".
     """
-    own = {f"retrievers.{stage.retriever}": "retriever", f"fusions.{stage.retriever}": "fusion"}
+    names = {f"retrievers.{stage.retriever}": "retriever", f"fusions.{stage.retriever}": "fusion"}
     chosen: dict[str, Any] = {}
     for group in stage.groups:
-        if group in own:
-            chosen[own[group]] = getattr(settings, group.partition(".")[0])[stage.retriever]
+        if group in names:
+            chosen[names[group]] = getattr(settings, group.partition(".")[0])[stage.retriever]
         else:
             chosen[group] = functools.reduce(getattr, group.split("."), settings)
     return chosen

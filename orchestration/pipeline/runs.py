@@ -196,10 +196,9 @@ class RunStore:
         if not record.build:
             return {}
         tags = {BUILD: record.build, KIND: record.kind}
-        found = self._newest_runs(
-            f"tags.`{BUILD}` = '{record.build}' and attributes.run_name = '{record.build}'", at_most=1
-        )
-        run = found[0] if found else self.client.create_run(self.experiment, started, tags, run_name=record.build)
+        same = f"tags.`{BUILD}` = '{record.build}' and attributes.run_name = '{record.build}'"
+        runs = self._newest_runs(same, at_most=1)
+        run = runs[0] if runs else self.client.create_run(self.experiment, started, tags, run_name=record.build)
         return {**tags, PARENT: run.info.run_id}
 
     def _record_system(
@@ -207,9 +206,9 @@ class RunStore:
     ) -> None:
         when, tags = int(record.ended * 1000), {SYSTEM: system, **above}
         same = f"tags.`{SYSTEM}` = '{system}' and tags.`{PARENT}` = '{above[PARENT]}'"
-        found = self._newest_runs(same, at_most=1)
+        runs = self._newest_runs(same, at_most=1)
         name = record.name.replace(record.stage, system)
-        run = found[0] if found else self.client.create_run(self.experiment, when, tags, run_name=name)
+        run = runs[0] if runs else self.client.create_run(self.experiment, when, tags, run_name=name)
         self.client.log_batch(run.info.run_id, _metrics(metrics, (), when))
         self.client.set_terminated(run.info.run_id, "FINISHED", when)
 
@@ -219,9 +218,9 @@ class RunStore:
         runs = self._newest_runs(finished, at_most=1)  # a registered version has the key, too, and no stage
         return runs[0].info.run_id if runs else None
 
-    def _newest_runs(self, wanted: str, at_most: int = 10) -> list[Run]:
+    def _newest_runs(self, query: str, at_most: int = 10) -> list[Run]:
         order = ["attributes.start_time DESC"]
-        return self.client.search_runs([self.experiment], wanted, max_results=at_most, order_by=order)
+        return self.client.search_runs([self.experiment], query, max_results=at_most, order_by=order)
 
     def _log_numbers(self, run_id: str, record: StageRecord) -> None:
         from mlflow.entities import Param
@@ -284,9 +283,9 @@ def open_store(project: Project) -> tuple[MlflowClient, Experiment]:
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         if uri.startswith("sqlite:") and not any(name.startswith(POOL) for name in os.environ):
             os.environ[f"{POOL}CLASS"] = "NullPool"  # no file stays open between looks of a daemon
-        own = uri == _own_uri(project)
-        place = os.environ.get(ARTIFACT_ROOT) or ((folder / "artifacts").as_uri() if own else None)
-        if place and own and not (folder / "mlflow.db").exists():
+        is_own = uri == _own_uri(project)
+        place = os.environ.get(ARTIFACT_ROOT) or ((folder / "artifacts").as_uri() if is_own else None)
+        if place and is_own and not (folder / "mlflow.db").exists():
             sound = set("?#%").isdisjoint(str(folder))
             require(sound, f"MLflow loses models below {folder}: move the project to where no ?, # or % is in the path")
             from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
@@ -307,14 +306,14 @@ def _experiment(client: MlflowClient, project: Project, uri: str, place: str | N
     """
     if uri != _own_uri(project):
         project.require_own_identity()
-    own, found = project.identity, client.get_experiment_by_name(EXPERIMENT)
-    owner = found.tags.get(OWNER) if found else own
+    identity, experiment = project.identity, client.get_experiment_by_name(EXPERIMENT)
+    owner = experiment.tags.get(OWNER) if experiment else identity
     if owner is None and (uri == _own_uri(project) or project.promotions.exists()):
-        client.set_experiment_tag(found.experiment_id, OWNER, own)
-        owner = own
-    name = EXPERIMENT if owner == own else f"{EXPERIMENT}-{own}"
-    found = client.get_experiment_by_name(name)
-    return found or client.get_experiment(client.create_experiment(name, place, {**TRAINING, OWNER: own}))
+        client.set_experiment_tag(experiment.experiment_id, OWNER, identity)
+        owner = identity
+    name = EXPERIMENT if owner == identity else f"{EXPERIMENT}-{identity}"
+    experiment = client.get_experiment_by_name(name)
+    return experiment or client.get_experiment(client.create_experiment(name, place, {**TRAINING, OWNER: identity}))
 
 
 def _follow_move(folder: Path, old: str, new: str) -> None:
@@ -349,8 +348,8 @@ def record_all(project: Project) -> None:
     with file_lock(project.state / "spool.lock"):
         for entry in sorted(_spooled(project)):
             record = StageRecord(**read_json(entry / RECORD))
-            kept = [entry / ARTIFACTS / name for name in record.artifacts]
-            run_store(project).record_stage(replace(record, artifacts=kept))
+            artifacts = [entry / ARTIFACTS / name for name in record.artifacts]
+            run_store(project).record_stage(replace(record, artifacts=artifacts))
             (entry / RECORD).unlink()  # first, as a folder without it is no entry
             shutil.rmtree(entry)
 

@@ -213,16 +213,15 @@ def find(address: str, stages: Iterable[Stage]) -> tuple[Stage, ...]:
     stages = tuple(stages)
     matching = tuple(stage for stage in stages if address in (stage.address, stage.name))
     if not matching:
-        known = ", ".join(stage.address for stage in stages)
-        raise FreshetError(f"{address!r} is not a stage. Stages: {known}")
+        raise FreshetError(f"{address!r} is not a stage. Stages: {', '.join(stage.address for stage in stages)}")
     return matching
 
 
 def upstream(stage: Stage, stages: Iterable[Stage]) -> tuple[Stage, ...]:
     """The stages whose output `stage` reads directly."""
-    return tuple(other for other in stages if any(_overlap(path, other.output) for path in stage.inputs.values()))
+    return tuple(each for each in stages if any(_overlap(path, each.output) for path in stage.inputs.values()))
 
 
-def _overlap(one: str, other: str) -> bool:
+def _overlap(first: str, second: str) -> bool:
     """Whether two paths are the same or one lies inside the other."""
-    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+    return f"{first}/".startswith(f"{second}/") or f"{second}/".startswith(f"{first}/")

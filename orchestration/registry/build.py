@@ -55,7 +55,7 @@ class Build:
 
 def log_retriever(build: Build) -> str:
     """Log `served_model.py` to the active MLflow run, with copies of the build and of `model_code`; returns its URI."""
-    import mlflow
+    import mlflow  # takes seconds, which `freshet status` has not
     import pandas as pd
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
@@ -151,7 +151,7 @@ def best_on_dev(project: Project, settings: Parameters) -> str:
     if len(names) == 1:
         return names[0]
     measured = {name: _on_dev(project, name) for name in names}
-    if not all(own.get("queries") for own in measured.values()):
+    if not all(dev.get("queries") for dev in measured.values()):
         raise FreshetError(
             "there are no dev queries to choose the best retriever by: name it yourself (`freshet register NAME`), "
             "or raise corpus.splits.dev_share in params.yaml"
@@ -162,7 +162,7 @@ def best_on_dev(project: Project, settings: Parameters) -> str:
 def best_untrained(project: Project, settings: Parameters) -> str:
     """The baseline with the highest dev value of the promotion metric where people judged dev, or the fusion."""
     metrics = {name: _on_dev(project, name) for name in parameters.BASELINES}
-    if any(not own.get("queries") for own in metrics.values()):
+    if any(not dev.get("queries") for dev in metrics.values()):
         return parameters.BASELINES[-1]
     return max(metrics, key=lambda name: metrics[name][settings.promotion.metric])
 

@@ -93,7 +93,8 @@ def score(project: Project, system: str, segments: Sequence[Segment], output: Pa
 
     Documents that `artifacts/` lacks are left out of the rankings.
     """
-    from model_code.stages.evaluate import Bench
+
+    from model_code.stages.evaluate import Bench  # with torch: `freshet status` and the sensors import this module
 
     settings = parameters.load(project.params_file)
     shutil.rmtree(output, ignore_errors=True)

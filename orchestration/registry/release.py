@@ -105,32 +105,32 @@ def promote(
 def _promote(
     project: Project, registry: Registry, rules: Rules, challenger: Version | None, verdict: Verdict | None
 ) -> Move:
-    wanted, champion = _candidates(project, registry, challenger)
-    if wanted.is_same(champion):
-        open_version(project, wanted)
-        return Move(wanted, True, _already(wanted), again=True)
-    verdict = verdict or gate.may_promote(wanted, champion, rules)
+    candidate, champion = _candidates(project, registry, challenger)
+    if candidate.is_same(champion):
+        open_version(project, candidate)
+        return Move(candidate, True, _already(candidate), again=True)
+    verdict = verdict or gate.may_promote(candidate, champion, rules)
     why = "; ".join(verdict.reasons)
     if verdict.passed:
-        open_version(project, wanted)
-        _make_champion(project, registry, wanted, champion, verdict, "promote")
-        return Move(wanted, True, f"{wanted} is the champion: {why}")
-    history.append(project, "refuse", champion and champion.version, wanted.version, asdict(verdict))
-    registry.note_verdict(wanted, verdict)
+        open_version(project, candidate)
+        _make_champion(project, registry, candidate, champion, verdict, "promote")
+        return Move(candidate, True, f"{candidate} is the champion: {why}")
+    history.append(project, "refuse", champion and champion.version, candidate.version, asdict(verdict))
+    registry.note_verdict(candidate, verdict)
     if challenger is None:
-        return Move(champion, False, f"{wanted} stays challenger: {why}")
+        return Move(champion, False, f"{candidate} stays challenger: {why}")
     registry.end_challenge(challenger)
-    return Move(champion, False, f"{wanted} is refused: {why}")
+    return Move(champion, False, f"{candidate} is refused: {why}")
 
 
 def _make_champion(
-    project: Project, registry: Registry, wanted: Version, champion: Version | None, verdict: Verdict, action: str
+    project: Project, registry: Registry, candidate: Version, champion: Version | None, verdict: Verdict, action: str
 ) -> None:
-    registry.record_predecessor(wanted, champion)
-    history.append(project, action, champion and champion.version, wanted.version, asdict(verdict))
-    registry.note_verdict(wanted, verdict)
-    registry.set_champion(wanted)
-    registry.end_challenge(wanted)
+    registry.record_predecessor(candidate, champion)
+    history.append(project, action, champion and champion.version, candidate.version, asdict(verdict))
+    registry.note_verdict(candidate, verdict)
+    registry.set_champion(candidate)
+    registry.end_challenge(candidate)
 
 
 def moved_by_hand(project: Project) -> HandMove | None:
@@ -138,8 +138,8 @@ def moved_by_hand(project: Project) -> HandMove | None:
     before, after = versions.holder(project, RECORDED), versions.holder(project)
     if before.is_same(after) if before else after is None:
         return None
-    own = next((line for line in reversed(history.read(project)) if line["action"] in history.MOVES), None)
-    if after is not None and own is not None and own["to"] == after.version:
+    last_move = next((line for line in reversed(history.read(project)) if line["action"] in history.MOVES), None)
+    if after is not None and last_move is not None and last_move["to"] == after.version:
         return None  # a move of ours that was cut off behind the alias, or of before the tag was kept
     return HandMove(before, after)
 
@@ -187,11 +187,11 @@ def _put_back(project: Project, registry: Registry, moved: HandMove, verdict: Ve
     return Move(before, False, f"{before} is the champion again: {moved}{why}")
 
 
-def _verdict_by_hand(wanted: Version, champion: Version | None, rules: Rules) -> Verdict:
+def _verdict_by_hand(candidate: Version, champion: Version | None, rules: Rules) -> Verdict:
     """The gate's verdict; where it cannot judge, as the scores are of other queries, that is against the move."""
     try:
-        versions.require_own(rules.project, wanted)
-        return gate.may_promote(wanted, champion, rules)
+        versions.require_own(rules.project, candidate)
+        return gate.may_promote(candidate, champion, rules)
     except FreshetError as error:
         return Verdict(False, (f"the gate cannot judge: {error}",), queries=0, intervals=())
 
@@ -199,10 +199,10 @@ def _verdict_by_hand(wanted: Version, champion: Version | None, rules: Rules) ->
 def judge(project: Project, rules: Rules | None = None, challenger: Version | None = None) -> Verdict:
     """What `promote` would decide now; nothing is moved."""
     with open_registry(project) as registry:
-        wanted, champion = _candidates(project, registry, challenger)
-        if wanted.is_same(champion):
-            return Verdict(True, (_already(wanted),), queries=0, intervals=())
-        return gate.may_promote(wanted, champion, rules or Rules.of(project))
+        candidate, champion = _candidates(project, registry, challenger)
+        if candidate.is_same(champion):
+            return Verdict(True, (_already(candidate),), queries=0, intervals=())
+        return gate.may_promote(candidate, champion, rules or Rules.of(project))
 
 
 def rollback(project: Project) -> Move:
@@ -226,11 +226,11 @@ def rollback(project: Project) -> Move:
 def _candidates(project: Project, registry: Registry, challenger: Version | None) -> tuple[Version, Version | None]:
     """Who asks to be champion, and who is; the champion itself where nobody else does."""
     champion = registry.holder(CHAMPION)
-    wanted = challenger or registry.holder(CHALLENGER) or champion
-    if wanted is None:
+    candidate = challenger or registry.holder(CHALLENGER) or champion
+    if candidate is None:
         raise FreshetError("there is no challenger: register a built retriever first (`freshet register`)")
-    versions.require_own(project, wanted)
-    return wanted, champion
+    versions.require_own(project, candidate)
+    return candidate, champion
 
 
 def _already(champion: Version) -> str:
@@ -279,6 +279,6 @@ def _searched_build(project: Project) -> Mapping[str, Any] | None:
     if not (project.live / CURRENT).is_file():
         return None
     collection = Collection(project.live, default_retriever(project.live))
-    known, number = {each.number: each for each in collection.generations()}, collection.current_number()
-    build = known.get(known[number].build) if number in known else None
+    generations, number = {each.number: each for each in collection.generations()}, collection.current_number()
+    build = generations.get(generations[number].build) if number in generations else None
     return {} if build is None else build.manifest["provenance"]

@@ -156,9 +156,9 @@ class Registry:
             self.client.set_model_version_tag(self.model, number, name, value)
         return Version.read(self.client.get_model_version(self.model, number))
 
-    def runs(self, wanted: str) -> list[str]:
-        """The ids of the project's runs that are as `wanted` says in MLflow's words."""
-        return [run.info.run_id for run in self.client.search_runs([self.experiment], wanted)]
+    def runs(self, query: str) -> list[str]:
+        """The ids of the project's runs that are as `query` says in MLflow's words."""
+        return [run.info.run_id for run in self.client.search_runs([self.experiment], query)]
 
     def models(self, runs: Sequence[str]) -> list[LoggedModel]:
         """What was logged as a model in one of these runs."""

@@ -90,43 +90,45 @@ async def show_page() -> HTMLResponse:
 
 
 @router.post("/search", tags=["search"])
-async def search(wanted: models.SearchRequest, service: Served) -> SearchResult:
+async def search(request: models.SearchRequest, service: Served) -> SearchResult:
     """Search the live collection."""
-    (result,) = await _search(models.BatchRequest(texts=[wanted.text], **wanted.model_dump(exclude={"text"})), service)
+    (result,) = await _search(
+        models.BatchRequest(texts=[request.text], **request.model_dump(exclude={"text"})), service
+    )
     return result
 
 
 @router.get("/search", tags=["search"])
-async def search_by_address(wanted: Annotated[models.SearchQuery, Query()], service: Served) -> SearchResult:
+async def search_by_address(query: Annotated[models.SearchQuery, Query()], service: Served) -> SearchResult:
     """The same for a browser: `/search?text=sort+an+array&k=5&filter=package=numpy`."""
-    return await search(wanted.request, service)
+    return await search(query.request, service)
 
 
 @router.post("/search/batch", tags=["search"])
-async def search_batch(wanted: models.BatchRequest, service: Served) -> models.BatchResponse:
+async def search_batch(request: models.BatchRequest, service: Served) -> models.BatchResponse:
     """Several searches at once, answered from one generation."""
-    return models.BatchResponse(results=await _search(wanted, service))
+    return models.BatchResponse(results=await _search(request, service))
 
 
-async def _search(wanted: models.BatchRequest, service: Served) -> list[SearchResult]:
-    check(wanted)
-    if wanted.min_generation is not None:
-        await run_sync(await_generation, service, wanted)
-    alike = wanted.retriever, wanted.k, wanted.explain, json.dumps(wanted.filters)
-    return await service.pool.search(alike, wanted.texts, lambda texts: answers(service, wanted, texts))
+async def _search(request: models.BatchRequest, service: Served) -> list[SearchResult]:
+    check(request)
+    if request.min_generation is not None:
+        await run_sync(await_generation, service, request)
+    alike = request.retriever, request.k, request.explain, json.dumps(request.filters)
+    return await service.pool.search(alike, request.texts, lambda texts: answers(service, request, texts))
 
 
-def check(wanted: models.BatchRequest) -> None:
+def check(request: models.BatchRequest) -> None:
     """Refuse what exceeds the service's bounds, by a `SettingsError` that names the bound."""
-    require_queries(wanted.texts)
-    written = wanted.filters if isinstance(wanted.filters, list) else [json.dumps(wanted.filters)]
-    characters = max(map(len, wanted.texts)) + sum(map(len, written))
-    filters, texts = len(wanted.filters), len(wanted.texts)
-    require(wanted.k <= MAX_RESULTS, f"k is {wanted.k}, but this service gives at most {MAX_RESULTS} documents")
+    require_queries(request.texts)
+    written = request.filters if isinstance(request.filters, list) else [json.dumps(request.filters)]
+    characters = max(map(len, request.texts)) + sum(map(len, written))
+    filters, texts = len(request.filters), len(request.texts)
+    require(request.k <= MAX_RESULTS, f"k is {request.k}, but this service gives at most {MAX_RESULTS} documents")
     require(filters <= MAX_FILTERS, f"{filters} filters, but this service takes at most {MAX_FILTERS}")
     require(
-        texts * wanted.k <= MAX_TOGETHER,
-        f"{texts} texts with k = {wanted.k} ask for {texts * wanted.k:,} hits, but this service gives at most "
+        texts * request.k <= MAX_TOGETHER,
+        f"{texts} texts with k = {request.k} ask for {texts * request.k:,} hits, but this service gives at most "
         f"{MAX_TOGETHER:,} at once",
     )
     require(
@@ -135,37 +137,37 @@ def check(wanted: models.BatchRequest) -> None:
     )
 
 
-def await_generation(service: Service, wanted: models.BatchRequest) -> None:
+def await_generation(service: Service, request: models.BatchRequest) -> None:
     """Wait for the generation that a search demands; Refusal if it is not searched after `GENERATION_SECONDS`."""
-    latest, demanded = time.monotonic() + GENERATION_SECONDS, wanted.min_generation or 0
-    while (current := service.searchers.current(wanted.retriever).generation).number < demanded:
+    latest, demanded = time.monotonic() + GENERATION_SECONDS, request.min_generation or 0
+    while (current := service.searchers.current(request.retriever).generation).number < demanded:
         if time.monotonic() > latest:
-            told = f"generation {demanded} of {current.retriever} is not searchable: {current.number} is; try again"
-            raise Refusal(told, 409, retry_after=1)
+            reason = f"generation {demanded} of {current.retriever} is not searchable: {current.number} is; try again"
+            raise Refusal(reason, 409, retry_after=1)
         time.sleep(POLL_SECONDS)
 
 
-def answers(service: Service, wanted: models.BatchRequest, texts: Sequence[str]) -> list[SearchResult]:
-    """Search `texts` as is `wanted`, in this thread: one searcher is taken once, and all answers come from it."""
-    searcher = service.searchers.current(wanted.retriever)
+def answers(service: Service, request: models.BatchRequest, texts: Sequence[str]) -> list[SearchResult]:
+    """Search `texts` as the request says, in this thread: one searcher is taken once, and all answers come from it."""
+    searcher = service.searchers.current(request.retriever)
     started = time.perf_counter()
-    rankings = searcher.search_batch(texts, wanted.k, wanted.filters, wanted.explain)
+    rankings = searcher.search_batch(texts, request.k, request.filters, request.explain)
     service.metrics.search.observe(time.perf_counter() - started)
     generation = searcher.generation
     return [SearchResult(generation.retriever, generation.number, hits) for hits in rankings]
 
 
 @router.post("/feedback", tags=["search"])
-async def give_feedback(wanted: models.FeedbackRequest, service: Served) -> models.FeedbackResponse:
+async def give_feedback(request: models.FeedbackRequest, service: Served) -> models.FeedbackResponse:
     """Say that a hit answers a search, or does not: retrains learn from it, and the gate judges by it."""
-    return models.FeedbackResponse(verdict=Opinion(await run_sync(_judge, service, wanted)))
+    return models.FeedbackResponse(verdict=Opinion(await run_sync(_judge, service, request)))
 
 
-def _judge(service: Service, wanted: models.FeedbackRequest) -> str:
-    require_queries([wanted.query])
-    require("\0" not in wanted.query, "the query holds a character 0")  # which PostgreSQL keeps in no text
-    stored(service, wanted.document_id)
-    said = wanted.model_dump() | {"query": " ".join(wanted.query.split()), "verdict": str(wanted.verdict)}
+def _judge(service: Service, request: models.FeedbackRequest) -> str:
+    require_queries([request.query])
+    require("\0" not in request.query, "the query holds a character 0")  # which PostgreSQL keeps in no text
+    stored(service, request.document_id)
+    said = request.model_dump() | {"query": " ".join(request.query.split()), "verdict": str(request.verdict)}
     return service.collection().ledger.judge(Feedback(**said))
 
 
@@ -195,7 +197,7 @@ async def list_documents(
         return DocumentPage(
             generation=generation.number,
             total=generation.manifest["documents"],
-            documents=[_stored(documents[one]) for one in shown],
+            documents=[_stored(documents[id_]) for id_ in shown],
             next=shown[-1] if len(ids) > limit else None,
         )
 
@@ -210,10 +212,10 @@ async def get_document(document_id: str, service: Served) -> StoredDocument:
 
 def stored(service: Service, document_id: str) -> StoredDocument:
     """See `get_document`."""
-    found = service.searchers.current().documents([document_id])
-    if not found:
+    documents = service.searchers.current().documents([document_id])
+    if not documents:
         raise NotFound(f"there is no document {document_id!r}")
-    return _stored(found[document_id])
+    return _stored(documents[document_id])
 
 
 def _stored(document: Document) -> StoredDocument:
@@ -222,11 +224,11 @@ def _stored(document: Document) -> StoredDocument:
 
 @router.post("/documents", tags=["documents"], responses=REFUSED | SOON)
 async def add_documents(
-    wanted: models.AddRequest, service: Served, response: Response, wait: Wait = True
+    request: models.AddRequest, service: Served, response: Response, wait: Wait = True
 ) -> ChangeResult:
     """Add documents, or update those that are there; 422 if every row was refused."""
-    check_size(len(wanted.documents))
-    rows, source, only_known = wanted.documents, wanted.source, wanted.only_known
+    check_size(len(request.documents))
+    rows, source, only_known = request.documents, request.source, request.only_known
     job = Job(len(rows), lambda live: live.receive(rows, source, only_known=only_known))
     return await _change(service, job, response, wait)
 
@@ -244,11 +246,11 @@ def _application() -> Job:
 
 @router.post("/documents/delete", tags=["documents"], responses=REFUSED | SOON)
 async def delete_documents(
-    wanted: models.DeleteRequest, service: Served, response: Response, wait: Wait = True
+    request: models.DeleteRequest, service: Served, response: Response, wait: Wait = True
 ) -> ChangeResult:
     """Delete documents; ids that are unknown are among `rejected`, and 422 if all are."""
-    check_size(len(wanted.ids))
-    return await _change(service, _deletion(wanted.ids, wanted.source), response, wait)
+    check_size(len(request.ids))
+    return await _change(service, _deletion(request.ids, request.source), response, wait)
 
 
 def _deletion(ids: Sequence[str], source: str) -> Job:
@@ -265,12 +267,12 @@ async def delete_document(document_id: str, service: Served, response: Response,
 
 
 @router.post("/sync", tags=["documents"])
-async def sync_source(wanted: models.SyncRequest, service: Served) -> SyncResult:
+async def sync_source(request: models.SyncRequest, service: Served) -> SyncResult:
     """Make the index hold what the project's own source holds now; 422, and no change, if much of it is gone."""
-    return await run_sync(_synced, service, wanted)
+    return await run_sync(_synced, service, request)
 
 
-def _synced(service: Service, wanted: models.SyncRequest) -> SyncResult:
+def _synced(service: Service, request: models.SyncRequest) -> SyncResult:
     from orchestration.live.sync import sync  # reading files is much to import
 
     def make() -> int | None:
@@ -279,10 +281,10 @@ def _synced(service: Service, wanted: models.SyncRequest) -> SyncResult:
         return None
 
     live = LiveCollection(service.project, service.searchers.default())
-    outcome = sync(live, None, wanted.force, wanted.dry_run, make=make)
+    outcome = sync(live, None, request.force, request.dry_run, make=make)
     rejected = [
-        {"row": one["row"] or 1, "document_id": one["document_id"], "reason": f"{one['file']}: {one['reason']}"}
-        for one in outcome.rejected
+        {"row": row["row"] or 1, "document_id": row["document_id"], "reason": f"{row['file']}: {row['reason']}"}
+        for row in outcome.rejected
     ]
     return answer_of(SyncResult, vars(outcome) | {"rejected": rejected})
 
@@ -311,8 +313,8 @@ def check_size(documents: int) -> None:
     """Refuse more documents than are taken at once."""
     if documents > MAX_DOCUMENTS:
         most = f"{MAX_DOCUMENTS:,}"
-        told = f"{documents:,} documents at once, but this service takes at most {most}; send them in parts"
-        raise Refusal(told, 413)
+        reason = f"{documents:,} documents at once, but this service takes at most {most}; send them in parts"
+        raise Refusal(reason, 413)
 
 
 def change_result(receipt: Any, generation: int | None) -> ChangeResult:

@@ -65,11 +65,11 @@ class Searchers:
         retriever was deleted. The one that is searched by default is missed, and answers on.
         """
         with self._lock:
-            kept = set(retrievers(self.live))
+            names = set(retrievers(self.live))
             with suppress(NotReady):
-                kept.add(self.default())
+                names.add(self.default())
             for name in list(self._open):
-                if name in kept:
+                if name in names:
                     self._renew(name)
                 else:
                     del self._open[name]
@@ -96,8 +96,7 @@ class Searchers:
 
     def _first(self, name: str) -> Searcher:
         if name not in retrievers(self.live):
-            known = ", ".join(retrievers(self.live))
-            raise NotFound(f"retriever {name!r} is not live (live: {known})")
+            raise NotFound(f"retriever {name!r} is not live (live: {', '.join(retrievers(self.live))})")
         with self._lock:
             if name not in self._open:
                 self._open[name] = Searcher.open(self.live, name).ready()
@@ -121,7 +120,7 @@ class Searchers:
 
 
 @dataclass(eq=False)
-class _Asked:
+class _QueuedSearch:
     """Texts in line; kind: texts of equal kinds are searched alike. latest: when their turn must have come."""
 
     kind: Hashable
@@ -135,8 +134,8 @@ class _Asked:
         waited = self.answer.set_running_or_notify_cancel()
         if not waited or time.monotonic() <= self.latest:
             return waited
-        told = f"the search waited more than {WAIT_SECONDS:g} s for its turn; try again in a second"
-        self.answer.set_exception(Busy(told))
+        reason = f"the search waited more than {WAIT_SECONDS:g} s for its turn; try again in a second"
+        self.answer.set_exception(Busy(reason))
         return False
 
 
@@ -150,7 +149,7 @@ class SearchPool:
     def __init__(self) -> None:
         self.inside = 0  # searches that run or wait
         self._lock = threading.Lock()
-        self._line: list[_Asked] = []
+        self._line: list[_QueuedSearch] = []
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="search")
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -160,15 +159,15 @@ class SearchPool:
 
     async def search(self, kind: Hashable, texts: Sequence[str], search: Callable[[list[str]], list[T]]) -> list[T]:
         """What `search` finds for each of `texts`, perhaps asked together with others of this `kind`; Busy as `run`."""
-        asked = _Asked(kind, texts, search, time.monotonic() + WAIT_SECONDS)
-        self._enter(asked)
-        asked.answer.add_done_callback(lambda _: self._leave())  # also if the client has gone: its search still runs
+        entry = _QueuedSearch(kind, texts, search, time.monotonic() + WAIT_SECONDS)
+        self._enter(entry)
+        entry.answer.add_done_callback(lambda _: self._leave())  # also if the client has gone: its search still runs
         try:
             self._pool.submit(self._answer_next)
         except BaseException:
-            asked.answer.cancel()
+            entry.answer.cancel()
             raise
-        return await asyncio.wrap_future(asked.answer)
+        return await asyncio.wrap_future(entry.answer)
 
     def close(self, seconds: float | None = None) -> bool:
         """Finish what runs and waits; whether that was done within `seconds`."""
@@ -178,14 +177,14 @@ class SearchPool:
             time.sleep(0.02)
         return not self.inside
 
-    def _enter(self, asked: _Asked) -> None:
+    def _enter(self, entry: _QueuedSearch) -> None:
         with self._lock:
             if self.inside >= THREADS + WAITING:
                 raise Busy(
                     f"{THREADS} searches run and {WAITING} wait, which is all this service takes; try again in a second"
                 )
             self.inside += 1
-            self._line.append(asked)
+            self._line.append(entry)
 
     def _leave(self) -> None:
         with self._lock:
@@ -193,31 +192,31 @@ class SearchPool:
 
     def _answer_next(self) -> None:
         """Answer the first in line and its like; nobody, where others took along all that had come."""
-        if group := [asked for asked in self._taken() if asked.begins()]:
+        if group := [entry for entry in self._next_group() if entry.begins()]:
             self._answer(group)
 
-    def _taken(self) -> list[_Asked]:
+    def _next_group(self) -> list[_QueuedSearch]:
         """The first in line and those of its kind behind it, up to `TOGETHER` texts; they leave the line."""
-        taken: list[_Asked] = []
+        group: list[_QueuedSearch] = []
         room = TOGETHER
         with self._lock:
-            for asked in self._line:
-                if not taken or (asked.kind == taken[0].kind and len(asked.texts) <= room):
-                    taken.append(asked)
-                    room -= len(asked.texts)
-            self._line = [asked for asked in self._line if asked not in taken]
-        return taken
+            for entry in self._line:
+                if not group or (entry.kind == group[0].kind and len(entry.texts) <= room):
+                    group.append(entry)
+                    room -= len(entry.texts)
+            self._line = [entry for entry in self._line if entry not in group]
+        return group
 
-    def _answer(self, group: Sequence[_Asked]) -> None:
+    def _answer(self, group: Sequence[_QueuedSearch]) -> None:
         """Search all texts at once; each by itself if that fails, as nobody is to suffer from another's."""
         try:
-            results = iter(group[0].search([text for asked in group for text in asked.texts]))
+            results = iter(group[0].search([text for entry in group for text in entry.texts]))
         except BaseException as error:
             if len(group) == 1:
                 group[0].answer.set_exception(error)
             else:
-                for asked in group:
-                    self._answer([asked])
+                for entry in group:
+                    self._answer([entry])
             return
-        for asked in group:
-            asked.answer.set_result(list(islice(results, len(asked.texts))))
+        for entry in group:
+            entry.answer.set_result(list(islice(results, len(entry.texts))))

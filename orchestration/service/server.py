@@ -64,7 +64,7 @@ class _Server(uvicorn.Server):
         quiet = {"log_level": "warning", "access_log": False, "lifespan": "off"}
         super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=REQUEST_SECONDS, **quiet, **bounds()))
         self.registration, self.url, self.service = registration, url, app.state.service
-        self.told: float | None = None  # when it was told to stop
+        self.stopping_since: float | None = None  # when it was told to stop
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # uvicorn takes two while it runs, and raises them
             signal.signal(each, self.handle_exit)
 
@@ -77,13 +77,13 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
         """Begin to stop."""
-        self.told = self.told or time.monotonic()
+        self.stopping_since = self.stopping_since or time.monotonic()
         super().handle_exit(number, frame)
 
     @property
     def seconds_left(self) -> float:
         """Until it has to be over."""
-        return STOP_SECONDS - (time.monotonic() - self.told if self.told else 0.0)
+        return STOP_SECONDS - (time.monotonic() - self.stopping_since if self.stopping_since else 0.0)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Send no more clients here, then finish."""

@@ -103,7 +103,7 @@ class Service:
         does not answer: `failure` says why.
         """
         try:
-            return self._told(lambda: live_status(self.project, self.collection().retriever), None)
+            return self._answer(lambda: live_status(self.project, self.collection().retriever), None)
         except NotReady:
             return None
 
@@ -138,13 +138,13 @@ class Service:
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """What has its value whenever the page of metrics is read."""
         newest = canary(self.project) or {"rank": math.nan, "lag": math.nan}  # before the first document
-        found = "where a search for its own title finds it, 0 if not among the first ten"
-        lag = self._told(self._waiting_seconds, math.nan)  # before `failure` is asked for
+        place = "where a search for its own title finds it, 0 if not among the first ten"
+        lag = self._answer(self._waiting_seconds, math.nan)  # before `failure` is asked for
         for name, text, value in (
             ("queue_documents", "Documents that wait for the writer.", self.writer.documents),
             ("queue_seconds", "How long the first of them has waited.", self.writer.oldest_seconds),
             ("lag_seconds", "Age of the oldest change in the ledger that no search finds.", lag),
-            ("newest_rank", f"Of a document of the newest batch: {found}.", newest["rank"] or 0),
+            ("newest_rank", f"Of a document of the newest batch: {place}.", newest["rank"] or 0),
             ("newest_lag_seconds", "How long it waited to be searchable.", newest["lag"]),
             ("searches_running", "Searches that run or wait.", self.pool.inside),
             ("generation_swaps", "Generations exchanged since the start.", self.searchers.swaps),
@@ -171,7 +171,7 @@ class Service:
             return 0.0
         return self._collection.log_view.backlog().seconds or 0.0
 
-    def _told(self, question: Callable[[], T], unknown: T) -> T:
+    def _answer(self, question: Callable[[], T], unknown: T) -> T:
         """The answer; `unknown` if the ledger gives none, which the pages that tell of failures must survive."""
         try:
             answer = question()

@@ -233,5 +233,5 @@ class Writer:
         self.failure = str(error) or type(error).__name__
         for job in jobs:
             again_in = f"the service tries again in {self._pause:g} s, then less often"
-            kept = "the documents are in the ledger, but not searchable yet"
-            job.fail(Failed(f"{kept}: {self.failure}; {again_in}"))
+            state = "the documents are in the ledger, but not searchable yet"
+            job.fail(Failed(f"{state}: {self.failure}; {again_in}"))

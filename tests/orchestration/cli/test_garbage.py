@@ -38,7 +38,7 @@ def project(tmp_path) -> Project:
 def test_leftovers_are_found_with_their_size_largest_first(project):
     before = hash_path(project.root)
     found = garbage.find_garbage(project, keep=3)
-    assert [(item.what, item.megabytes) for item in found] == [
+    assert [(item.label, item.megabytes) for item in found] == [
         ("staging of train@hce-1", 0.5), ("checkpoints of abandoned", 0.3)
     ]  # fmt: skip
     assert hash_path(project.root) == before  # looking frees nothing
@@ -60,10 +60,10 @@ def test_what_a_killed_pilot_left_is_freed_and_one_that_runs_is_left_alone(proje
     work.mkdir(parents=True)
     (work / "weights").write_bytes(b"0" * 700_000)
     found = garbage.find_garbage(project, keep=3)
-    assert (found[0].what, found[0].megabytes) == ("work of a pilot that was cut off", 0.7)
+    assert (found[0].label, found[0].megabytes) == ("work of a pilot that was cut off", 0.7)
     with (project.state / pilot.LOCK).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert "pilot" not in " ".join(item.what for item in garbage.find_garbage(project, keep=3))
+        assert "pilot" not in " ".join(item.label for item in garbage.find_garbage(project, keep=3))
         garbage.collect(project, found)
         assert work.exists(), "it began after the leftovers were listed"
     garbage.collect(project, garbage.find_garbage(project, keep=3))
@@ -73,7 +73,7 @@ def test_what_a_killed_pilot_left_is_freed_and_one_that_runs_is_left_alone(proje
 def test_only_what_was_chosen_is_freed(project):
     staging, _ = garbage.find_garbage(project, keep=3)
     garbage.collect(project, [staging])
-    assert [item.what for item in garbage.find_garbage(project, keep=3)] == ["checkpoints of abandoned"]
+    assert [item.label for item in garbage.find_garbage(project, keep=3)] == ["checkpoints of abandoned"]
 
 
 def test_a_fresh_project_has_no_garbage(tmp_path):
@@ -96,7 +96,7 @@ def test_the_work_of_old_retrains_goes_and_that_of_the_newest_stays(project):
         os.utime(plan, (1000 + age, 1000 + age))
 
     def found(keep):
-        return {item.what for item in garbage.find_garbage(project, keep) if "retrain" in item.what}
+        return {item.label for item in garbage.find_garbage(project, keep) if "retrain" in item.label}
 
     assert found(1) == found(0) == {"work of retrain hce-000003", "work of retrain hce-000001"}
     assert found(3) == set()
@@ -115,7 +115,7 @@ def test_a_version_frees_what_lies_in_the_project_s_own_store_and_no_more(projec
     monkeypatch.setattr(versions, "run_folders", lambda project, runs: own[runs[0]])
     registry = SimpleNamespace(versions=lambda: known, runs=lambda wanted: [])
     monkeypatch.setattr(versions, "open_registry", lambda project: nullcontext(registry))
-    found = [(one.what, one.megabytes) for one in garbage.find_garbage(project, keep=1) if "version" in one.what]
+    found = [(one.label, one.megabytes) for one in garbage.find_garbage(project, keep=1) if "version" in one.label]
     elsewhere = "its files lie in another store than the project's, and stay there"
     assert found == [("model version 1 (hce)", 2.0), (f"model version 2 (hce); {elsewhere}", 0.0)]
 
@@ -143,7 +143,7 @@ def test_outputs_of_former_commits_stay_in_dvc_s_cache(tmp_path, monkeypatch, pl
             run("git", "add", "in", "dvc.yaml", "dvc.lock", ".dvc/config")
             run("git", "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", text)
     (found,) = garbage.find_garbage(Project(root), keep=3)
-    assert found.what == "1 files of DVC's cache that no commit or experiment refers to"
+    assert found.label == "1 files of DVC's cache that no commit or experiment refers to"
     garbage.collect(Project(root), [found])
     cached = {
         path.read_text() for path in (root / ".dvc" / "cache").rglob("*") if path.is_file() and path.suffix != ".json"

@@ -219,7 +219,7 @@ def test_generations_that_nothing_needs_can_be_freed(run, project):
     run("delete", "str.split")
     assert garbage.find_garbage(project, keep=2) == []
     found = garbage.find_garbage(project, keep=1)
-    assert [item.what for item in found] == ["live generation 1 of hce"]
+    assert [item.label for item in found] == ["live generation 1 of hce"]
     garbage.collect(project, found)
     assert garbage.find_garbage(project, keep=1) == []
     assert texts(project, BASE) == {}

@@ -38,9 +38,9 @@ def test_what_belongs_to_a_generation_stays_and_goes_with_it(project):
     first, _ = Collection(project.live, "hce").generations()
     store = kept_for(first.manifest, AdditionSettings().spans, additions_folder(project))
     shutil.rmtree(first.folder)
-    (found,) = find_garbage(project, keep=3)
-    assert (found.what, round(found.megabytes, 2)) == (f"what additions to a former build remembered ({store.name})", 1)
-    collect(project, [found])
+    (item,) = find_garbage(project, keep=3)
+    assert (item.label, round(item.megabytes, 2)) == (f"what additions to a former build remembered ({store.name})", 1)
+    collect(project, [item])
     assert not store.exists()
     assert len(list(additions_folder(project).iterdir())) == 3, "the other build's store, and what is no store"
     assert find_garbage(project, keep=3) == []

@@ -267,7 +267,7 @@ def test_a_model_that_a_killed_registration_left_is_found_and_freed(tracked_proj
         with pytest.raises(ZeroDivisionError):
             versions.register(tracked_project, variant(build, "f" * 64))
     (left,) = find_garbage(tracked_project, keep=9)
-    assert left.what.startswith("registration that has no version")
+    assert left.label.startswith("registration that has no version")
     assert left.megabytes > 0.01
     left.free()
     assert not find_garbage(tracked_project, keep=9)
@@ -297,7 +297,7 @@ def test_what_pilots_recorded_is_freed_with_its_files(tracked_project, tmp_path)
     for build in ("pilot 1a2b3c4d", "build 2"):
         store.record_stage(replace(stage, build=build, key=build[0] * 64))
     (item,) = find_garbage(tracked_project, keep=9)
-    assert (item.what, item.megabytes > 0.1) == ("2 runs of pilots", True)
+    assert (item.label, item.megabytes > 0.1) == ("2 runs of pilots", True)
     item.free()
     assert find_garbage(tracked_project, keep=9) == []
     assert store.find_run("p" * 64) is None
