@@ -64,10 +64,10 @@ def searched(collection: LiveCollection) -> State:
 
 def ledger_problem(collection: LiveCollection, state: State, ids: Iterable[str]) -> str | None:
     """What the ledger says of `ids` that is not so in `state`, in words; None if all agrees."""
-    if collection.seen.pending().events:
+    if collection.log_view.pending().events:
         return "events are pending after they were applied"
     for one in ids:
-        last = [event for event in collection.seen.life(one) if event.state in ("live", "deleted", "absorbed")]
+        last = [event for event in collection.log_view.life(one) if event.state in ("live", "deleted", "absorbed")]
         text = last[0].payload["text"] if last and last[0].payload else None
         if len(last) > 1 or (last or one.startswith("new-")) and text != state.get(one):
             return f"the ledger says of {one}: {[event.state for event in last]} {text!r}, found: {state.get(one)!r}"

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from model_code.ledger.events import Position, Standing
+from model_code.live.build import Parts, add_build
 from model_code.live.collection import Collection, set_default_retriever
 from model_code.live.generation import Generation
 from orchestration.live.collection import (
@@ -26,7 +27,7 @@ from orchestration.project import Project, file_lock
 if TYPE_CHECKING:
     from model_code.corpus.passages import TextRules
     from model_code.ledger.ledger import Ledger
-    from model_code.live.build import Parts
+
 
 MODEL_VERSION = "model_version"  # in the provenance of a build: which version of the registry it was opened as
 
@@ -44,7 +45,6 @@ def open_build(
     snapshot: the position of the documents that it was trained on; see `add_build` for the others. One that was opened
     before goes on from its newest generation. An error or a crash leaves the old generation current.
     """
-    from model_code.live.build import add_build
 
     collection = Collection(project.live, retriever)
     with file_lock(project.live / WRITER_LOCK):

@@ -22,17 +22,17 @@ from model_code.corpus.rows import printable
 from model_code.corpus.settings import CorpusSettings
 from model_code.documents import STATUSES, Change, Remove, status_of
 from model_code.errors import FreshetError
+from model_code.ledger.database import Database, existing_database, sqlite_file
 from model_code.ledger.events import ANOTHER, EventKind, Feedback, Receipt, Rejection, Standing
+from model_code.ledger.ledger import Contents, Ledger, Target
 from model_code.live.collection import CURRENT, Collection, default_retriever, retrievers
 from model_code.live.generation import Generation, document_of, document_rows
+from model_code.live.writer import Applied, LiveWriter, Loaded, everything_is_found
 from orchestration.live.rows import CleanRows, RawRow, clean
 from orchestration.project import Project, file_lock, sqlite_url
 
 if TYPE_CHECKING:
-    from model_code.ledger.database import Database
-    from model_code.ledger.ledger import Contents, Ledger
     from model_code.ledger.states import Backlog, LogView, Pending
-    from model_code.live.writer import Applied, LiveWriter, Loaded
 
 URL = "FRESHET_LEDGER"
 DAMAGED = "damaged"  # the folder of a live retriever, and the suffix of a ledger, that was set aside
@@ -164,7 +164,6 @@ class LiveCollection:
             current, chosen = self.generation, self.collection.read(number)
             if chosen.number == current.number:
                 return current
-            from model_code.ledger.ledger import Target
 
             chosen.verify_all()
             place, files = standing_of(self.ledger, chosen), partial(contents, chosen)
@@ -232,7 +231,6 @@ def ledger_url(project: Project) -> str:
 
 def ledger_file(project: Project) -> Path | None:
     """The ledger's file; None where it is on a server."""
-    from model_code.ledger.database import sqlite_file
 
     return sqlite_file(ledger_url(project))
 
@@ -242,15 +240,11 @@ def open_ledger(project: Project, retriever: str = "") -> Ledger:
 
     retriever: whose drift reports are meant.
     """
-    from model_code.ledger.ledger import Ledger
-
     return Ledger.open(ledger_url(project), retriever, partial(_migrate, project))
 
 
 def existing_ledger(project: Project, retriever: str = "") -> Ledger | None:
     """The project's log, or None if no document ever arrived: looking makes none."""
-    from model_code.ledger.database import existing_database
-    from model_code.ledger.ledger import Ledger
 
     database = existing_database(ledger_url(project), partial(_migrate, project))
     return None if database is None else Ledger(database, retriever)
@@ -330,7 +324,7 @@ def contents(generation: Generation, ids: Ids[str]) -> Contents:
 
 def _migrate(project: Project, database: Database) -> None:
     """Bring a log of an earlier version to that of today, once, while nobody changes a live collection."""
-    from model_code.ledger.migration import migrate
+    from model_code.ledger.migration import migrate  # which hardly any process needs
 
     with file_lock(project.live / WRITER_LOCK):
         if (project.live / CURRENT).is_file():
@@ -347,7 +341,6 @@ def additions_folder(project: Project) -> Path:
 
 def writer_of(project: Project, retriever: str) -> LiveWriter:
     """The writer of a retriever's live collection; plain where the settings leave encodings as they are."""
-    from model_code.live.writer import LiveWriter
 
     chosen = project.settings("additions", AdditionSettings)
     if not chosen.refine:
@@ -362,7 +355,6 @@ def apply_pending(writer: LiveWriter, standing: Standing, pending: Pending) -> A
 
     standing: where the generation stands that they are applied to.
     """
-    from model_code.live.writer import everything_is_found
 
     events = pending.events
     sources = sorted({event.source for event in events})

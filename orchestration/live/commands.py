@@ -1,6 +1,7 @@
 """What `freshet add`, `update` and `delete` do: record here, then make searchable, and say what came of it.
 
-If the service runs it does the latter, its encoder being warm; if not, this process does.
+If the service runs it does the latter, its encoder being warm; if not, this process does. What most calls do without is
+imported inside of functions, as each `freshet add` is a process of its own.
 """
 
 from __future__ import annotations

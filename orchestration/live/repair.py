@@ -15,12 +15,13 @@ from collections.abc import Collection as Ids
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from model_code.documents import Change, Document
 from model_code.errors import Damaged, FreshetError
 from model_code.files import MANIFEST, read_json, write_text
 from model_code.ledger.events import ANOTHER, Standing
+from model_code.ledger.ledger import Ledger
+from model_code.ledger.migration import salvaged, salvaged_feedback, salvaged_origins
 from model_code.live.collection import CURRENT, GENERATIONS, Collection, default_retriever, set_default_retriever
 from model_code.live.generation import (
     DOCUMENTS,
@@ -46,9 +47,6 @@ from orchestration.live.collection import (
     standing_of,
 )
 from orchestration.project import Project, file_lock
-
-if TYPE_CHECKING:
-    from model_code.ledger.ledger import Ledger
 
 
 def problems(project: Project) -> Iterator[str]:
@@ -235,7 +233,6 @@ def _open_log(project: Project, after: int, done: list[str]) -> tuple[Ledger, di
         ledger.close()
     except Damaged:
         pass
-    from model_code.ledger.migration import salvaged, salvaged_feedback, salvaged_origins
 
     file = ledger_file(project)
     assert file is not None, "only SQLite's file can be found torn"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from model_code.files import MANIFEST, read_json, write_json
 from model_code.ledger.events import EventState
+from model_code.live.collection import Collection
 from orchestration.live.collection import own_ledger, standing_of
 from orchestration.project import Project
 
@@ -26,7 +27,6 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
 
     Times are texts in ISO 8601, in UTC. `ledger` is None if no document ever arrived; FreshetError if it is lost.
     """
-    from model_code.live.collection import Collection
 
     current = Collection(project.live, retriever).current()
     status = {"retriever": retriever, "generation": current.number, "watermark": current.watermark, "ledger": None}

@@ -66,7 +66,7 @@ def _execute(
         report = importlib.import_module(stage.module).run(context)
     canonical_json(report)  # a report that is not plain JSON must fail here, not after the output is in place
     write_json(staging / "report.json", report)
-    from model_code.contracts import registry  # with pandas and pandera: no matter beside a stage
+    from model_code.contracts import registry  # with pandas and pandera, which definitions do without
 
     try:
         registry.check(stage.name, context)

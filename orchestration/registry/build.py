@@ -55,7 +55,7 @@ class Build:
 
 def log_retriever(build: Build) -> str:
     """Log `served_model.py` to the active MLflow run, with copies of the build and of `model_code`; returns its URI."""
-    import mlflow  # takes seconds, which `freshet status` has not
+    import mlflow  # late, see `versions`
     import pandas as pd
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema

@@ -17,13 +17,15 @@ import pandas as pd
 from mlflow.models import set_model
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
+from model_code.live.texts import require_queries
+from model_code.retrievers.kinds import open_retriever
+
 
 class ServedRetriever(PythonModel):
     """Searches, and looks up titles and texts."""
 
     def load_context(self, context: PythonModelContext) -> None:
         """Load retriever, titles and texts from the artifact folder "retriever"."""
-        from model_code.retrievers.kinds import open_retriever
 
         folder = Path(context.artifacts["retriever"])
         self.retriever = open_retriever(folder / "encoder", folder / "index")
@@ -34,7 +36,6 @@ class ServedRetriever(PythonModel):
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> list[list[dict[str, Any]]]:
         """For each row's "query" its best documents: rank, score, document_id, title, text. SettingsError if empty."""
-        from model_code.live.texts import require_queries
 
         texts = model_input["query"].tolist()
         require_queries(texts)

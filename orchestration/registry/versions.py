@@ -3,6 +3,7 @@
 `challenger` and `champion` are aliases. A version that becomes champion remembers in the tag `replaced` whom it
 replaced: the champion before is read from there, so that one write moves the champion and says whom to go back to.
 The model's own tag `champion` is the last one that Freshet made champion: an alias elsewhere was moved by a person.
+`mlflow` is imported as late as by `orchestration.pipeline.runs`, here and in `build`.
 """
 
 from __future__ import annotations

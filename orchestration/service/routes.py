@@ -39,6 +39,7 @@ from model_code.live.searcher import Searcher
 from model_code.live.texts import require_queries
 from model_code.settings import require
 from orchestration.live.collection import LiveCollection
+from orchestration.live.sync import sync
 from orchestration.service import models
 from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotReady, Refusal
 from orchestration.service.service import Service
@@ -273,7 +274,6 @@ async def sync_source(request: models.SyncRequest, service: Served) -> SyncResul
 
 
 def _synced(service: Service, request: models.SyncRequest) -> SyncResult:
-    from orchestration.live.sync import sync  # reading files is much to import
 
     def make() -> int | None:
         with suppress(TimeoutError):

@@ -356,7 +356,7 @@ def telling(history: History, patch: pytest.MonkeyPatch) -> None:
     for module in ("builds", "collection"):
         writer = f"orchestration.live.{module}.writer_of"
         patch.setattr(writer, lambda own, name: StandInWriter(own.live, name))
-    patch.setattr("model_code.live.build.add_build", add_build)
+    patch.setattr("orchestration.live.builds.add_build", add_build)
 
 
 def live(root, monkeypatch, seed: int, steps: int) -> None:

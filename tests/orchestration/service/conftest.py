@@ -106,7 +106,7 @@ class FakeCollection:
     def __init__(self, live: FakeLive, retriever: str = "hce") -> None:
         self.live, self.retriever, self.events = live, retriever, 0
 
-    seen = None
+    log_view = None
 
     def warm(self):
         pass
