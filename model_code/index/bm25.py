@@ -24,12 +24,12 @@ from model_code.files import canonical_json, hash_text, read_json, read_manifest
 from model_code.index.id_map import IdMap, IdMaps, numbering
 from model_code.index.settings import Bm25Settings
 from model_code.index.terms import terms_of
-from model_code.index.top_k import top_k
 from model_code.retriever import Ranking, Retriever, TokenMatch
 
 FORMAT, KIND = 1, "bm25"
 VOCABULARY, DOCUMENT_IDS, POSTINGS = "vocabulary.json", "document_ids.json", "postings.safetensors"
 DEFAULTS = Bm25Settings()
+COMMON = 8  # a term that one passage in so many holds is added to all scores at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,10 +139,10 @@ class _Counted(NamedTuple):
 
 
 class _Postings(NamedTuple):
-    """Of a term the passages that can be found, counted through all segments, and their weights (p,) without idf."""
+    """What a term adds to the scores of passages that can be found: `rows` (p,), counted through all segments, and
+    their `weights` (p,); of a term that many hold, all weights (n,) in turn and no rows, as that is added faster."""
 
-    rows: np.ndarray
-    idf: float
+    rows: np.ndarray | None
     weights: np.ndarray
 
 
@@ -198,7 +198,7 @@ class Bm25(Retriever[list[Bm25Query]]):
             scores = self._scores(query)
             rows = None if allowed is None else self.ids.rows_of(allowed)
             scores = scores if rows is None else scores[rows]
-            rankings.append(top_k(scores, self.ids.document_ids, k, rows, positive=True))
+            rankings.append(self.ids.best(scores, k, rows))
         return rankings
 
     def scores_encoded(self, queries: list[Bm25Query], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -231,23 +231,36 @@ class Bm25(Retriever[list[Bm25Query]]):
         return query.scores[id(self)]
 
     def _sums(self, terms: Counter[str]) -> np.ndarray:
-        """Float64 sums in the order of the query's terms, so that they round alike in whatever segments."""
-        postings = [(*self._postings_of(term), times) for term, times in terms.items()]
-        rows = np.concatenate([np.empty(0, np.int32), *[rows for rows, *_ in postings]])
-        shares = np.concatenate([np.empty(0), *[times * idf * weights for _, idf, weights, times in postings]])
-        return np.bincount(rows, shares, len(self.ids)).astype(np.float32)
+        """Float64 sums, common terms before others, both in the query's order, so that they round alike in whatever
+        segments."""
+        scores, others = np.zeros(len(self.ids)), []
+        for term, times in terms.items():
+            rows, weights = self._postings_of(term)
+            weights = weights if times == 1 else times * weights
+            if rows is None:
+                scores += weights
+            else:
+                others.append((rows, weights))
+        if others:
+            rows, shares = map(np.concatenate, zip(*others, strict=True))
+            scores += np.bincount(rows, shares, len(self.ids))
+        return scores.astype(np.float32)
 
     def _postings_of(self, term: str) -> _Postings:
         """Made when the term is first asked for."""
         if term not in self._postings:
             every = zip(self.segments, self.ids.first, strict=False)
             hits = [(part, first, at) for part, first in every if (at := part.postings(term)).start < at.stop]
-            rows = np.concatenate([np.empty(0, np.int32), *(part.rows[at] + first for part, first, at in hits)])
+            rows = np.concatenate([np.empty(0, np.intp), *(part.rows[at] + first for part, first, at in hits)])
             frequencies = np.concatenate([np.empty(0, np.int32), *(part.frequencies[at] for part, _, at in hits)])
             counted = self._counted
             if counted.alive is not None:
                 mask = counted.alive[rows]
                 rows, frequencies = rows[mask], frequencies[mask]
             idf = math.log(1 + (counted.passages - len(rows) + 0.5) / (len(rows) + 0.5))
-            self._postings[term] = _Postings(rows, idf, frequencies / (frequencies + counted.norms[rows]))
+            weights = idf * (frequencies / (frequencies + counted.norms[rows]))
+            if COMMON * len(rows) < counted.passages:
+                self._postings[term] = _Postings(rows, weights)
+            else:
+                self._postings[term] = _Postings(None, np.bincount(rows, weights, len(self.ids)))
         return self._postings[term]

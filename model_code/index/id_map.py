@@ -11,6 +11,8 @@ from typing import NamedTuple, NoReturn, Self
 import numpy as np
 
 from model_code.errors import FreshetError
+from model_code.index.top_k import top_k, top_k_by_place
+from model_code.retriever import Ranking
 
 
 class Grouped(NamedTuple):
@@ -65,6 +67,19 @@ class IdMap:
     def documents(self) -> int:
         """Number of different documents."""
         return len(self.places)
+
+    @cached_property
+    def _descending(self) -> tuple[list[str], np.ndarray]:
+        """The documents by descending id, and where among them each row's is (n,)."""
+        documents = sorted(self.places, reverse=True)
+        number = {document: place for place, document in enumerate(documents)}
+        return documents, np.fromiter(map(number.__getitem__, self.document_ids), np.uint64, len(self))
+
+    def best(self, scores: np.ndarray, k: int, rows: np.ndarray | None = None) -> Ranking:
+        """The k best documents by the `scores` (n,) of all rows, or those (p,) of `rows` (p,), that are above 0."""
+        documents, places = self._descending
+        repeated = len(documents) < len(self)
+        return top_k_by_place(scores, documents, k, places if rows is None else places[rows], repeated)
 
     def __contains__(self, document_id: object) -> bool:
         """Whether any row belongs to the document."""
@@ -146,6 +161,12 @@ class IdMaps:
         if missing:
             _refuse(set(missing))
         return Grouped.of(rows, np.fromiter(map(number.__getitem__, document_ids), np.int64))
+
+    def best(self, scores: np.ndarray, k: int, rows: np.ndarray | None = None) -> Ranking:
+        """As of one map."""
+        if len(self.maps) == 1:
+            return self.maps[0][0].best(scores, k, rows)
+        return top_k(scores, self.document_ids, k, rows, positive=True)
 
     def require_known(self, document_ids: Iterable[str]) -> None:
         """As of one map."""

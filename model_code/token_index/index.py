@@ -50,8 +50,7 @@ class SparseIndex(ABC):
         """
         rows = None if allowed is None else self.ids.rows_of(allowed)
         every = (scores.astype(np.float32) for scores in self.scores(queries))
-        ids = self.ids.document_ids
-        return [top_k(scores if rows is None else scores[rows], ids, k, rows, positive=True) for scores in every]
+        return [self.ids.best(scores if rows is None else scores[rows], k, rows) for scores in every]
 
     def rank(self, queries: Sequence[Sparse], candidates: Sequence[Iterable[str]]) -> list[Ranking]:
         """For each query all of its candidate documents, best first, scored as `search` does, 0 included.

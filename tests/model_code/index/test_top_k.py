@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from model_code.index import top_k as selection
+from model_code.index.id_map import IdMap
 from model_code.index.top_k import best_rows, nearest, top_k
 
 
@@ -66,20 +67,27 @@ def test_passages_that_lie_anywhere_are_ranked_as_if_they_were_all() -> None:
         assert top_k(scores[some], ids, k, some) == top_k(scores[some], [ids[row] for row in some], k)
 
 
+@pytest.mark.parametrize("many", [0, selection.MANY])
 @pytest.mark.parametrize("passages", [1, 4])
 @pytest.mark.parametrize("seed", range(5))
-def test_scores_of_zero_are_left_out_where_they_mean_nothing(seed: int, passages: int) -> None:
+def test_scores_of_zero_are_left_out_where_they_mean_nothing(
+    seed: int, passages: int, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "MANY", many)
     chance = np.random.default_rng(seed)
     ids = [f"d{i}é" for i in chance.integers(300 // passages, size=300)] if passages > 1 else list(map(str, range(300)))
-    scores = np.round(np.exp(6 * chance.standard_normal(300)), 1)  # some are 0
-    for k in (1, 2, 50, 299, 300, 1000):
+    scores = np.round(np.exp(6 * chance.standard_normal(300)), 1).astype(np.float32)  # some are 0, some equal
+    some = chance.permutation(300)[:99]
+    for k in (1, 2, 50, 98, 99, 299, 300, 1000):
         wanted = [item for item in top_k(scores, ids, k) if item[1] > 0]
-        assert top_k(scores, ids, k, positive=True) == wanted
-    assert top_k(np.zeros(300), ids, 3, positive=True) == []
+        assert top_k(scores, ids, k, positive=True) == IdMap(ids).best(scores, k) == wanted
+        assert IdMap(ids).best(scores[some], k, some) == top_k(scores[some], ids, k, some, positive=True)
+    assert top_k(np.zeros(300), ids, 3, positive=True) == IdMap(ids).best(np.zeros(300, np.float32), 3) == []
 
 
 def test_there_is_nothing_to_rank() -> None:
     assert top_k(np.zeros(0), [], 3) == top_k(np.zeros(0), [], 3, positive=True) == []
+    assert IdMap([]).best(np.zeros(0, np.float32), 3) == []
 
 
 def whole_numbers(seed: int, rows: int) -> np.ndarray:
