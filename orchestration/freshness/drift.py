@@ -33,6 +33,7 @@ from model_code.live.generation import (
     read_columns,
     trained_documents,
 )
+from model_code.live.part import unit
 from model_code.live.searcher import Searcher
 from orchestration import parameters
 from orchestration.freshness import queries
@@ -75,15 +76,12 @@ def build_reference(project: Project, searcher: Searcher, settings: Parameters) 
     """A reference of documents that the retriever was trained with."""
     base, chosen = searcher.base, settings.drift
     documents, note = reference_documents(project, searcher.generation, SMALLEST_SHARE * chosen.largest_batch)
-    first: dict[str, int] = {}  # the row of each document's first passage
-    for row, document in enumerate(base.rows.document_ids):
-        if document in documents:
-            first.setdefault(document, row)
-    return DriftReference.build(
-        queries.passage_vectors(base),
+    first = [rows[0] for document, rows in base.rows.places.items() if document in documents]  # its first passage
+    reference = DriftReference.build(
+        base.retriever.passage_vectors(base.rows.document_ids),
         searcher.generation.fingerprint,
         chosen,
-        np.array(list(first.values()), np.int64),
+        np.array(first, np.int64),
         trained=len(trained_documents(searcher.generation)),
         questions=Questions(
             tuple(_made_questions(searcher, settings, documents)),
@@ -92,6 +90,7 @@ def build_reference(project: Project, searcher: Searcher, settings: Parameters) 
         ),
         note=note,
     )
+    return replace(reference, vectors=unit(reference.vectors))
 
 
 def _enough(settings: Parameters, scores: Sequence[np.ndarray | None]) -> bool:
@@ -265,15 +264,12 @@ class Gatherer:
         return queries.some(document_ids, self.settings.drift.largest_batch, self.settings.drift.seed)
 
     def _vectors_and_texts(self, document_ids: Sequence[str]) -> tuple[np.ndarray, dict[str, str]]:
-        width = queries.document_vectors(self.searcher.base, self.searcher.base.rows.document_ids[:1]).shape[1]
-        vectors: list[np.ndarray] = [np.zeros((0, width), np.float32)]
+        shares = [(view.part, [one for one in document_ids if one in view]) for view in self.searcher.views]
+        shares = [share for share in shares if share[1]] or shares[-1:]  # the last one, which is small, has the width
         texts: dict[str, Any] = {}
-        for view in self.searcher.views:
-            inside = [document_id for document_id in document_ids if document_id in view]
-            if inside:
-                vectors.append(queries.document_vectors(view.part, inside))
-                rows = DocumentFile(view.part.documents).read(inside)
-                texts |= {document_id: row["text"] for document_id, row in rows.items()}
+        for part, inside in shares:
+            texts |= {one: row["text"] for one, row in DocumentFile(part.documents).read(inside).items()}
+        vectors = [queries.document_vectors(part, inside) for part, inside in shares]
         return np.concatenate(vectors), dict(sorted(texts.items()))
 
 

@@ -25,15 +25,10 @@ from model_code.retriever import Search
 CLICKS = 2.0  # weight of clicks from which a document counts as relevant
 
 
-def passage_vectors(part: Part) -> np.ndarray:
-    """The unit vectors (n, H) of all passages of a part, in the order of its rows."""
-    return unit(np.asarray(part.retriever.passage_vectors(part.rows.document_ids), np.float32))
-
-
-def document_vectors(part: Part, document_ids: Sequence[str]) -> np.ndarray:
-    """The unit vectors (m, H) of the first passages of some documents of a part."""
-    first = [int(part.rows.rows_of([document])[0]) for document in document_ids]
-    return passage_vectors(part)[first]
+def document_vectors(part: Part, document_ids: Iterable[str]) -> np.ndarray:
+    """The unit vectors (m, H) of the first passages of some documents of a part: no others are read from its file."""
+    first = np.array([part.rows.places[document][0] for document in document_ids], np.int64)
+    return unit(np.asarray(part.retriever.passage_vectors(part.rows.document_ids)[first], np.float32))
 
 
 def some(texts: Iterable[str], most: int, seed: int) -> list[str]:

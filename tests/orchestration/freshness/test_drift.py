@@ -12,6 +12,7 @@ from model_code.files import write_text
 from model_code.ledger.work import ATTEMPTS, EventRange, WorkKind, WorkState
 from model_code.live.collection import set_default_retriever
 from orchestration.freshness import drift as watch_module
+from orchestration.freshness import queries
 from orchestration.freshness.drift import batches, past, watch
 from orchestration.freshness.due import due_work
 from orchestration.live.collection import LiveCollection
@@ -49,6 +50,15 @@ def test_a_dry_run_keeps_nothing(project):
     assert first.report == second.report
     assert ledger.last_drift(5) == []
     assert ledger.work.last("hce", 5) == []
+
+
+def test_of_stored_vectors_a_report_takes_those_of_what_arrived_and_no_others(project, monkeypatch):
+    add(project, documents(SEA, 24, "more", 1))
+    watch(project, record=False)  # which makes the reference
+    rows = []
+    monkeypatch.setattr(queries, "unit", lambda vectors: rows.append(len(vectors)) or vectors)
+    watch(project)
+    assert rows == [24], "150 more lie in the base"
 
 
 def test_a_small_batch_waits_for_more(project):
