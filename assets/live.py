@@ -143,10 +143,10 @@ def retrained_champion(context: dg.AssetExecutionContext, project: Served) -> dg
     """The challenger that passed the gate: champion, live with all that arrived meanwhile, and in the ledger."""
     from orchestration.freshness.retrain import finish, prepared
 
-    done = finish(prepared(project, context.partition_key))  # trains nothing: it holds the one writer's place
+    outcome = finish(prepared(project, context.partition_key))  # trains nothing: it holds the one writer's place
     return dg.MaterializeResult(
-        data_version=dg.DataVersion(done.challenger.key),
-        metadata={"what happened": done.summary, "generation": done.generation or "unchanged"},
+        data_version=dg.DataVersion(outcome.challenger.key),
+        metadata={"what happened": outcome.summary, "generation": outcome.generation or "unchanged"},
     )
 
 

@@ -25,7 +25,7 @@ def registry_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
         op_tags={"dagster/priority": str(FIRST)},
     )
     def first_champion(context: dg.AssetExecutionContext, project: Served) -> dg.MaterializeResult:
-        """Where nothing is live yet: the best of BM25, base encoder and both fused, before any training."""
+        """The best of BM25, base encoder and both fused, before any training, where nothing is live yet."""
         from orchestration.registry import release
 
         move = release.open_first(project)

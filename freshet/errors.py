@@ -22,7 +22,7 @@ class NotAuthorised(ServiceError):
 
 
 class NotFoundError(ServiceError):
-    """There is no such document or retriever."""
+    """No such document or retriever."""
 
 
 class Unavailable(ServiceError):

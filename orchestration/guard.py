@@ -56,7 +56,7 @@ class BoundedConnection(H11Protocol):
             min(waiting, key=lambda each: each.since).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
+        """Stop looking after it."""
         self._timer.cancel()
         super().connection_lost(exc)
 

@@ -68,7 +68,7 @@ def open_instance(project: Project) -> dg.DagsterInstance:
 
 @contextmanager
 def known_by_the_page(instance: dg.DagsterInstance, job: str) -> Iterator[None]:
-    """Runs that are made inside belong to `job` as `freshet ui` has it loaded, else its first page leaves them out."""
+    """Let runs made inside belong to `job` as `freshet ui` has it loaded, else its first page leaves them out."""
     origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(LOCATION), "__repository__").get_job_origin(job)
     make = instance.create_run_for_job
     instance.create_run_for_job = partial(make, remote_job_origin=origin)  # execute_in_process has no argument for it

@@ -141,7 +141,7 @@ class Project:
 
     @property
     def token_file(self) -> Path:
-        """Holds what whoever asks a door that other machines reach has to know; made once it is needed."""
+        """The file of what whoever asks a door that other machines reach has to know; made once it is needed."""
         return self.state / "token"
 
     @contextmanager

@@ -1,8 +1,8 @@
 """An encoder's files: where they are, transformer and tokenizer, and the modules of the sentence-transformers layout.
 
-All are read and written reproducibly, and without that library, whose import takes seconds. Supported is what dense
-text encoders use: Transformer, Pooling (mean or cls), any number of Dense projections, Normalize. Anything else is
-refused by name.
+All are read and written reproducibly, and without that library, whose import takes seconds. So does that of
+transformers, which functions import: `bert.py` does without. Supported is what dense text encoders use: Transformer,
+Pooling (mean or cls), any number of Dense projections, Normalize. Anything else is refused by name.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def locate(source: str | Path) -> Path:
 
 
 def _fetch(name: str) -> Path:
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import snapshot_download  # a base in a folder needs no hub
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:

@@ -12,6 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
@@ -98,7 +100,6 @@ class PlainTokenizer:
     """A `tokenizer.json`, with the two attributes of transformers' fast tokenizers that an encoder reads."""
 
     def __init__(self, folder: Path) -> None:
-        from tokenizers import Tokenizer
 
         self.backend_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.pad_token_id = read_json(folder / "config.json").get("pad_token_id")
@@ -109,7 +110,6 @@ def plain_bert(folder: Path, max_tokens: int = 0) -> Bert | None:
 
     max_tokens: the texts' length, for which it must have the positions.
     """
-    from safetensors.torch import load_file
 
     files = [folder / name for name in ("config.json", "tokenizer.json", "tokenizer_config.json", WEIGHTS)]
     if not all(path.is_file() for path in files):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 LEAST_ROOM = 16
 PART = 8192  # rows that are scored in float64 at a time
@@ -257,7 +258,6 @@ class Int8Rows:
         z.v/|v| = s c.x + s c.(v/|v| - x) + e.v/|v| for the x that v/|v| is rounded to: the last two terms are at most
         (1 + worst) |v/|v| - x| and worst of |z|. The first is summed in float32, and rounded to bfloat16.
         """
-        import torch
 
         size, codes = length(vector), self._codes.view
         if not size:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import Stemmer
+
 from model_code.index.terms import AUTO
 from model_code.settings import Field, Settings, require
 
@@ -51,8 +53,6 @@ class Bm25Settings(Settings):
     def check(self) -> None:
         """Refuse a language that no stemmer knows."""
         if self.language not in (AUTO, None):
-            import Stemmer
-
             languages = [AUTO, *Stemmer.algorithms()]
             rule = f"bm25.language is {self.language!r}, but must be null or one of {languages}"
             require(self.language in languages, rule)

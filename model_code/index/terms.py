@@ -8,6 +8,8 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
+import Stemmer
+
 from model_code.words import AUTO, UNSPACED, matches, words
 
 OF_SCRIPTS = {
@@ -99,6 +101,5 @@ def _neighbours(tokens: list[str]) -> list[int]:
 
 @lru_cache
 def _stemmer(language: str) -> Any:
-    import Stemmer
 
     return Stemmer.Stemmer(language, 0)

@@ -117,7 +117,7 @@ class MaskedModel(nn.Module):
 
 def load_masked_model(folder: Path, max_tokens: int) -> MaskedModel:
     """The model in float32 with dropout 0, taken apart. FreshetError if the checkpoint lacks a part of the head."""
-    from transformers import AutoModelForMaskedLM
+    from transformers import AutoModelForMaskedLM  # late, as in `base_models`
 
     backbone = load_transformer(folder, max_tokens)  # its config: checked positions, dropout 0
     with quiet():

@@ -1,6 +1,7 @@
 """A generation of a live collection: an immutable folder with what it added, and a manifest that names the rest.
 
-Titles, texts and fields of documents stay on disk: they are read for the few documents of a result.
+Titles, texts and fields of documents stay on disk: they are read for the few documents of a result. pyarrow, as slow to
+import as all else here together, is imported where a file is read or written.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ class Part:
     @cached_property
     def fields(self) -> Index:
         """Which documents have which fields."""
-        from model_code.live.filters import read_fields
+        from model_code.live.filters import read_fields  # as a search without filters does without
 
         return read_fields(self.documents)
 

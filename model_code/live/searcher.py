@@ -89,7 +89,7 @@ class Searcher:
         with Intact(self.generation):
             allowed = None
             if filters:
-                from model_code.live.filters import matching
+                from model_code.live.filters import matching  # here and below no sooner than a filter needs it
 
                 allowed = matching(self._fields, filters, lambda: self._document_ids)
                 if not allowed:

@@ -52,7 +52,7 @@ class Bm25Retriever(Bm25, IndexedRetriever[list[Bm25Query]]):
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """(n, D): how often each term occurs, hashed to few components with random signs."""
-        from sklearn.feature_extraction import FeatureHasher
+        from sklearn.feature_extraction import FeatureHasher  # which only drift needs, and a search does without
 
         segment = self.segment
         counts: list[dict[str, int]] = [{} for _ in segment.lengths]

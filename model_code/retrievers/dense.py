@@ -130,7 +130,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
 
 def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
     """Fine-tune the base encoder; writes `encoder/` and `history.json`."""
-    from model_code.training.fit import fit_encoder
+    from model_code.training.fit import fit_encoder  # with pandas, too
 
     retriever: RetrieverSettings = context.settings["retriever"]
     return fit_encoder(context, tables, retriever.training, retriever.layers)

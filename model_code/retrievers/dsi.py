@@ -84,7 +84,7 @@ class DsiRetriever(DenseRetriever):
 
 def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
     """Train the document vectors; writes `encoder/`, `history.json` and `document_vectors/`."""
-    from model_code.dsi.fit import fit_document_vectors
+    from model_code.dsi.fit import fit_document_vectors  # with pandas, too
 
     return fit_document_vectors(context, tables)
 

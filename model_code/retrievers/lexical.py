@@ -78,7 +78,7 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
 
 def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
     """Train the lexical encoder; writes `encoder/` and `history.json`."""
-    from model_code.lexical.fit import fit_lexical_encoder
+    from model_code.lexical.fit import fit_lexical_encoder  # with pandas, too
 
     return fit_lexical_encoder(context, tables)
 

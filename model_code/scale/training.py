@@ -43,7 +43,7 @@ def processes(workers: int, batches: int) -> int:
 
 def _on_ray(work: Work, context: StageContext, count: int, settings: ScaleSettings) -> dict[str, Any]:
     engine.ray()
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train import FailureConfig, RunConfig, ScalingConfig  # an extra, which `engine.ray` asks for
     from ray.train.torch import TorchTrainer
 
     resources = {"CPU": settings.cpus_per_worker, "GPU": settings.gpus_per_worker}
@@ -69,7 +69,7 @@ def _process(config: dict[str, Any]) -> dict[str, Any] | FreshetError:
 
     It works in the folder of the process that asked, from where paths count; workers of a cluster start elsewhere.
     """
-    import ray.train
+    import ray.train  # which is there: Ray calls this
 
     work, context, folder = config["work"], config["context"], config["folder"]
     group = ray.train.get_context()

@@ -16,6 +16,6 @@ def run(context: StageContext) -> dict[str, Any]:
     """Train the model; the report says what it learned from, and which step was best."""
     if context.settings[TRAINING_GROUP].base is None:
         return {"trained": False}
-    from model_code.queries.generator_training import train_generator
+    from model_code.queries.generator_training import train_generator  # with torch and transformers
 
     return {"trained": True} | train_generator(context)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from model_code.index.id_map import numbering
 from model_code.progress import Progress, silent
@@ -74,9 +75,8 @@ class TokenBags:
     """Which tokens a text holds, by a fast tokenizer of transformers; special and unknown tokens do not count."""
 
     def __init__(self, tokenizer: Any) -> None:
-        from tokenizers import Tokenizer
 
-        from model_code.encoding.base_models import tokenizer_rules
+        from model_code.encoding.base_models import tokenizer_rules  # with torch, which searching bags does without
 
         rules, special = tokenizer_rules(tokenizer), sorted({*map(int, tokenizer.all_special_ids)})
         self._backend = Tokenizer.from_str(rules)  # a copy: truncation and padding are state that others set

@@ -84,7 +84,7 @@ def in_git(root: Path) -> bool:
 
 
 def _tell_whether_git(root: Path) -> None:
-    """Without git DVC starts only if its settings say so; a copy of the project's files brings settings made in git."""
+    """Bring DVC's settings in line with git, without which it starts only if they say so: they may have been copied."""
     git = in_git(root)
     shared, local = (_says_no_git(root / ".dvc" / name) for name in CONFIGS)
     if git and local:

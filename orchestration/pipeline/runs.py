@@ -157,7 +157,7 @@ def git_state(root: Path) -> tuple[str | None, bool]:
 
 
 class RunStore:
-    """Records stages that ran and finds them again; runs lie in the project's experiment."""
+    """The store that stages which ran are recorded in, and found again; runs lie in the project's experiment."""
 
     def __init__(self, project: Project) -> None:
         self.client, experiment = open_store(project)
@@ -232,7 +232,7 @@ class RunStore:
             metrics, params = metrics[METRICS_PER_BATCH:], params[PARAMS_PER_BATCH:]
 
     def _log_inputs(self, run_id: str, record: StageRecord) -> None:
-        """Corpus and queries as data sets; the hash of every file that the stage read as `inputs.json`."""
+        """Log corpus and queries as data sets, and the hash of every file that the stage read as `inputs.json`."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         self.client.log_dict(run_id, dict(record.inputs), "inputs.json")

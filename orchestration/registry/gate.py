@@ -38,7 +38,7 @@ BY_TEST = (
 
 @dataclass(frozen=True)
 class Rules:
-    """By what a challenger is judged: `settings`, on the judged queries under the artifacts of `project`.
+    """What a challenger is judged by: `settings`, on the judged queries under the artifacts of `project`.
 
     new: the ids of queries that ask for documents added since the champion was trained, where the challenger is a
     retrain: it must find these better and others no worse. None: better on all queries together.

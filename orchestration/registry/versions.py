@@ -106,7 +106,7 @@ class Registry:
         return next((version for version in self.versions() if version.version == str(number)), None)
 
     def end_challenge(self, version: Version | None = None) -> None:
-        """There is no challenger any more; version: unless it is another one than this."""
+        """Take the alias from the challenger; version: unless it is another one than this."""
         challenger = self.holder(CHALLENGER)
         if challenger is not None and (version is None or challenger.is_same(version)):
             self.client.delete_registered_model_alias(self.model, CHALLENGER)

@@ -41,13 +41,13 @@ class Busy(Refusal):
 
 
 class NotReady(Refusal):
-    """There is no live collection to answer from yet."""
+    """No live collection to answer from yet."""
 
     status, retry_after = 503, 5
 
 
 class NothingAccepted(Refusal):
-    """Every row of the request was refused; `details` is the answer that says why."""
+    """A request of which every row was refused; `details` is the answer that says why."""
 
 
 class NotFound(Refusal):
@@ -103,5 +103,5 @@ async def _http(request: Request, raised: Exception) -> Response:
 
 
 async def _unexpected(request: Request, raised: Exception) -> Response:
-    """Ours to mend: the server prints the traceback, the client gets its kind."""
+    """Answer what is ours to mend: the server prints the traceback, the client gets its kind."""
     return error(500, f"the service failed ({type(raised).__name__}); its log has the traceback")

@@ -58,7 +58,7 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Tells clients where it is once it listens, and no longer when it begins to stop."""
+    """A server that tells clients where it is once it listens, and no longer when it begins to stop."""
 
     def __init__(self, app: FastAPI, registration: Registration, url: str) -> None:
         quiet = {"log_level": "warning", "access_log": False, "lifespan": "off"}
@@ -82,7 +82,7 @@ class _Server(uvicorn.Server):
 
     @property
     def seconds_left(self) -> float:
-        """Until it has to be over."""
+        """Seconds until it has to be over."""
         return STOP_SECONDS - (time.monotonic() - self.stopping_since if self.stopping_since else 0.0)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -51,9 +51,9 @@ class Job:
 
 
 class Writer:
-    """Runs jobs by a `LiveCollection`, of at most `QUEUED_DOCUMENTS` that wait. What the ledger has and could not be
-    applied is tried again after `RETRY_SECONDS`, then after twice as long and so on, up to `LONGEST`; the next job
-    begins anew.
+    """A thread that runs jobs by a `LiveCollection`, of at most `QUEUED_DOCUMENTS` that wait. What the ledger has and
+    could not be applied is tried again after `RETRY_SECONDS`, then after twice as long and so on, up to `LONGEST`; the
+    next job begins anew.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """Readers of files that hold one document each: Markdown, HTML, plain text, reStructuredText, PDF and DOCX.
 
 All of them give text whose headings are Markdown's (`## Setup`, alone between empty lines), a page of a PDF being
-`# Page 3`, so that `passages.cut: sections` and a hit can tell sections whatever the file was.
+`# Page 3`, so that `passages.cut: sections` and a hit can tell sections whatever the file was. A reader imports the
+library of its format itself: rows of JSON, the most that comes, need none.
 """
 
 from __future__ import annotations

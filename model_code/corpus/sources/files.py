@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from model_code.corpus.rows import Malformed, Row, Table, renamed, require_columns
 from model_code.corpus.settings import SPLITS, CorpusSettings
 from model_code.corpus.sources.base import described
@@ -135,8 +138,6 @@ def write_snapshot(folder: Path, tables: Mapping[Table, Iterable[Mapping[str, An
 
     A document's fields, and a query's answers, are JSON text.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     folder.mkdir(parents=True, exist_ok=True)
     for table, names in SNAPSHOT_COLUMNS.items():

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import HfApi
+
 from model_code.corpus.rows import Malformed, Row, Table, renamed, require_columns
 from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError
@@ -68,7 +70,7 @@ class HubSource:
     def _records(self, name: str, config: str | None) -> Iterator[tuple[str, int, dict[str, Any]]]:
         """(split, number, record) of all splits, in ascending order of their names."""
         os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")  # else `datasets` calls home even for local files
-        import datasets
+        import datasets  # takes seconds, and a lock does without
 
         local = self._local(name)
         where, revision = (name, self._version(name)) if local is None else (str(local), None)
@@ -90,7 +92,6 @@ class HubSource:
         return self.pinned[name] if name in self.pinned else self._newest(name)
 
     def _newest(self, name: str) -> str:
-        from huggingface_hub import HfApi
 
         revision = self.hub.revision if name == self.hub.name else None
         try:

@@ -120,7 +120,7 @@ def _refuse_repeated(names: Sequence[str], name: str) -> None:
 
 
 def _read_parquet(path: Path, table: Table, name: str) -> Iterator[Row | Malformed]:
-    import pyarrow as pa
+    import pyarrow as pa  # which other formats do without
     import pyarrow.parquet as pq
 
     number = 0

@@ -95,7 +95,7 @@ def test_a_build_reads_the_commits_that_were_locked(tmp_path, monkeypatch):
             asked.append((name, revision))
             return type("Info", (), {"sha": commits[name]})
 
-    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    monkeypatch.setattr("model_code.corpus.sources.hub.HfApi", Hub)
     chosen = settings(name="BeIR/nq", qrels="BeIR/nq-qrels", qrels_config=None, revision="v1")
     lock = make_lock(chosen, tmp_path)
     assert lock["versions"] == commits
