@@ -9,14 +9,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 
-from model_code.corpus.cleaning import (
-    SourceQuery,
-    clean_line,
-    clean_text,
-    document_of,
-    merge_duplicates,
-    query_of,
-)
+from model_code.corpus.cleaning import SourceQuery, clean_line, clean_text, document_of, merge_duplicates, query_of
 from model_code.corpus.rows import Row, Unfit
 from model_code.documents import Document, parse_date
 
@@ -38,52 +31,38 @@ def test_cleaning_is_idempotent_and_keeps_every_visible_letter():
         assert "\n" not in clean_line(text)
 
 
-@pytest.mark.parametrize(
-    ("values", "reason"),
-    [
-        ({"text": "t"}, "missing id"),
-        ({"id": " ", "text": "t"}, "missing id"),
-        ({"id": None, "text": "t"}, "missing id"),
-        ({"id": True, "text": "t"}, "missing id"),
-        ({"id": "a\x00b", "text": "t"}, "bad id"),
-        ({"id": "a\nb", "text": "t"}, "bad id"),
-        ({"id": "é" * 1025, "text": "t"}, "bad id"),
-        ({"id": "1"}, "missing column"),
-        ({"id": "1", "text": ["t"]}, "wrong type"),
-        ({"id": "1", "text": "t", "title": 3}, "wrong type"),
-        ({"id": "1", "text": " \x00 "}, "empty text"),
-        ({"id": "1", "text": None, "title": " "}, "empty text"),
-        ({"id": "1", "text": "t" * 101}, "huge text"),
-        ({"id": "1", "text": "caf\udce9"}, "invalid UTF-8"),
-        ({"id": "\udce9", "text": "t"}, "invalid UTF-8"),
-        ({"id": "1", "text": "t", "fields": {"a": "\udce9"}}, "invalid UTF-8"),
-        ({"id": "1", "text": "t", "fields": {"a": "x" * 1_000_000}}, "huge text"),
-        ({"id": "1", "text": "t", "fields": {str(number): 1 for number in range(1001)}}, "huge text"),
+MALFORMED = {
+    "missing id": [{}, {"id": " "}, {"id": None}, {"id": True}],
+    "bad id": [{"id": "a\x00b"}, {"id": "a\nb"}, {"id": "é" * 1025}],
+    "wrong type": [{"id": "1", "text": ["t"]}, {"id": "1", "title": 3}],
+    "empty text": [{"id": "1", "text": " \x00 "}, {"id": "1", "text": None, "title": " "}],
+    "invalid UTF-8": [{"id": "1", "text": "caf\udce9"}, {"id": "\udce9"}, {"id": "1", "fields": {"a": "\udce9"}}],
+    "huge text": [
+        {"id": "1", "text": "t" * 101},
+        {"id": "1", "fields": {"a": "x" * 1_000_000}},
+        {"id": "1", "fields": {str(number): 1 for number in range(1001)}},
     ],
-)
+}
+
+
+@pytest.mark.parametrize(("values", "reason"), [(one, reason) for reason, some in MALFORMED.items() for one in some])
 def test_malformed_documents_are_refused_with_their_reason(values, reason):
     with pytest.raises(Unfit) as refusal:
-        document(**values)
+        document(**({"text": "t"} | values))
     assert refusal.value.reason == reason
 
 
-def test_the_longest_id_and_one_with_blanks_and_slashes_pass():
+def test_the_longest_id_one_with_blanks_and_slashes_and_a_title_alone_pass():
     for one in ("é" * 1024, "https://host/a b?c=d#e"):
         assert document(id=one, text="t").document_id == one
+    for text in ("", None):
+        assert document(id=7, title="A title", text=text).title == "A title"
 
 
 def test_numbers_that_json_does_not_have_are_null():
     fields = {"score": math.nan, "deep": [{"x": math.inf, "y": 1.5}], "whole": 3}
-    assert document(id=1, text="t", fields=fields).fields == {
-        "score": None,
-        "deep": [{"x": None, "y": 1.5}],
-        "whole": 3,
-    }
-
-
-@pytest.mark.parametrize("text", ["", None])
-def test_a_title_alone_is_a_document(text):
-    assert document(id=7, title="A title", text=text).title == "A title"
+    kept = {"score": None, "deep": [{"x": None, "y": 1.5}], "whole": 3}
+    assert document(id=1, text="t", fields=fields).fields == kept
 
 
 def test_the_content_hash_changes_exactly_with_the_content():
@@ -107,58 +86,40 @@ def query(**values) -> SourceQuery:
     return query_of(Row("queries", "here:1", {"id": "1", "text": "when", **values}), 100)
 
 
-def refusal(row: Row) -> str:
-    with pytest.raises(Unfit) as refused:
-        query_of(row, 100)
-    return refused.value.reason
-
-
 @pytest.mark.parametrize(
-    ("values", "reason"), [({"id": "1", "text": "\n"}, "empty text"), ({"id": "1"}, "missing column")]
-)
-def test_malformed_queries_are_refused_with_their_reason(values, reason):
-    assert refusal(Row("queries", "here:1", values)) == reason
-
-
-@pytest.mark.parametrize(
-    ("given", "answers"),
+    ("read", "values", "reason"),
     [
-        ('["2008", "two"]', ("2008", "two")),
-        ("in  2008", ("in 2008",)),
-        ("2008", ("2008",)),
-        ('{"text": ["2008"]}', ('{"text": ["2008"]}',)),
-        ({"text": ["2008", "two"], "answer_start": [3, 9]}, ("2008", "two")),
-        ({"text": [], "answer_start": []}, ()),
-        ([2008, 2.5, "two"], ("2008", "2.5", "two")),
-        (2008, ("2008",)),
-        (["2008", " ", ""], ("2008",)),
-        ([""], ()),
-        (None, ()),
-        ([], ()),
-        (" ", ()),
-        ("null", ()),
-        (["in  2008", "2008", "in 2008", "cafe\u0301"], ("in 2008", "2008", "café")),
+        (query_of, {"id": "1", "text": "\n"}, "empty text"),
+        (query_of, {"id": "1"}, "missing column"),
+        (document_of, {"id": "1"}, "missing column"),
     ],
 )
+def test_malformed_queries_and_missing_columns_are_refused_with_their_reason(read, values, reason):
+    with pytest.raises(Unfit) as refusal:
+        read(Row("queries", "here:1", values), 100)
+    assert refusal.value.reason == reason
+
+
+SHAPES = {
+    ("2008", "two"): ['["2008", "two"]', {"text": ["2008", "two"], "answer_start": [3, 9]}],
+    ("2008", "2.5", "two"): [[2008, 2.5, "two"]],
+    ("2008",): ["2008", 2008, ["2008", " ", ""]],
+    ("in 2008",): ["in  2008"],
+    ("in 2008", "2008", "café"): [["in  2008", "2008", "in 2008", "cafe\u0301"]],
+    ('{"text": ["2008"]}',): ['{"text": ["2008"]}'],
+    (): [[""], None, [], " ", "null", {"text": [], "answer_start": []}],
+}
+
+
+@pytest.mark.parametrize(("given", "answers"), [(one, answers) for answers, some in SHAPES.items() for one in some])
 def test_answers_are_read_from_each_shape_that_data_sets_give_them(given, answers):
     assert query(answers=given) == SourceQuery("1", "when", answers)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"aliases": ["2008"]},
-        {"text": {"a": 1}},
-        [None],
-        [["2008"]],
-        True,
-        [float("nan")],
-        ["caf\udce9"],
-        "caf\udce9",
-        ["x" * 51, "y" * 50],
-        "[" * 100_000,
-    ],
-)
+@pytest.mark.parametrize("given", [
+    {"aliases": ["2008"]}, {"text": {"a": 1}}, [None], [["2008"]], True, [float("nan")],
+    ["caf\udce9"], "caf\udce9", ["x" * 51, "y" * 50], "[" * 100_000,
+])  # fmt: skip
 def test_a_query_stays_without_answers_that_cannot_be_read(given):
     assert query(answers=given) == SourceQuery("1", "when", (), unread=True)
 
@@ -173,21 +134,9 @@ DOCUMENTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("by", "merged"),
-    [
-        ("none", {}),
-        ("text", {"b": "a"}),
-        ("title", {"c": "b", "f": "a"}),
-    ],
-)
-def test_duplicates_are_merged_into_the_first(by, merged):
+@pytest.mark.parametrize(("by", "merged"), [("none", {}), ("text", {"b": "a"}), ("title", {"c": "b", "f": "a"})])
+def test_duplicates_are_merged_into_the_first_and_merging_again_changes_nothing(by, merged):
     kept, found = merge_duplicates(DOCUMENTS, by)
     assert found == merged
     assert [document.document_id for document in kept] == [name for name in "abcdef" if name not in merged]
-
-
-def test_merging_again_changes_nothing():
-    for by in ("text", "title"):
-        kept, _ = merge_duplicates(DOCUMENTS, by)
-        assert merge_duplicates(kept, by) == (kept, {})
+    assert merge_duplicates(kept, by) == (kept, {})

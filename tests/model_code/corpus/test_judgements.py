@@ -21,31 +21,22 @@ def take(*rows, known=KNOWN):
     return take_qrels(source, known, QuerySplitSettings(dev_share=0), quarantine), quarantine
 
 
-def test_judgements_follow_a_merged_document_and_count_once_at_their_highest():
-    qrels, _ = take(("q1", "d1", 1, "test"), ("q1", "d1-copy", 3, "test"), ("q1", "d2", 0, "test"))
-    assert qrels.pairs == {("q1", "d1"): 3}
-    assert (qrels.repeated, qrels.not_relevant) == (1, 1)
+def test_judgements_follow_a_merged_document_and_count_once_at_their_highest_which_may_be_text_or_absent():
+    grades = [("q1", "d1", 1, "test"), ("q1", "d1-copy", "3.0", "test"), ("q1", "d1", 2, "test")]
+    qrels, _ = take(*grades, ("q1", "d2", 0, "test"), ("q2", "d2"))
+    assert qrels.pairs == {("q1", "d1"): 3, ("q2", "d2"): 1}
+    assert (qrels.repeated, qrels.not_relevant) == (2, 1)
 
 
-def test_numbers_may_be_written_as_text_and_relevance_may_be_absent():
-    qrels, _ = take(("q1", "d1", "2.0", "test"), ("q2", "d2"))
-    assert qrels.pairs == {("q1", "d1"): 2, ("q2", "d2"): 1}
+MALFORMED = {
+    "dangling qrel": [("q9", "d1", 1, "test"), ("q1", "d9", 1, "test")],
+    "missing id": [(None, "d1", 1, "test")],
+    "bad relevance": [("q1", "d1", grade, "test") for grade in ("high", 0.5, None, "1e30", 10**400)],  # past int64
+    "bad split": [("q1", "d1", 1, "holdout")],
+}
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        (("q9", "d1", 1, "test"), "dangling qrel"),
-        (("q1", "d9", 1, "test"), "dangling qrel"),
-        ((None, "d1", 1, "test"), "missing id"),
-        (("q1", "d1", "high", "test"), "bad relevance"),
-        (("q1", "d1", 0.5, "test"), "bad relevance"),
-        (("q1", "d1", None, "test"), "bad relevance"),
-        (("q1", "d1", "1e30", "test"), "bad relevance"),  # more than the tables' 64 bits hold
-        (("q1", "d1", 10**400, "test"), "bad relevance"),
-        (("q1", "d1", 1, "holdout"), "bad split"),
-    ],
-)
+@pytest.mark.parametrize(("row", "reason"), [(row, reason) for reason, rows in MALFORMED.items() for row in rows])
 def test_malformed_judgements_are_refused(row, reason):
     qrels, quarantine = take(row, ("q2", "d2", 1, "test"))
     assert qrels.pairs == {("q2", "d2"): 1}
@@ -84,9 +75,8 @@ def test_given_splits_are_kept_and_missing_ones_are_drawn():
     splits = split_queries(given, QuerySplitSettings())
     assert (splits["a"], splits["b"], splits["c"]) == ("test", "train", "dev")
     counts = Counter(splits.values())
-    assert abs(counts["test"] / 20_000 - 0.3) < 0.02
-    assert abs(counts["dev"] / 20_000 - 0.1) < 0.01
-    assert abs(counts["gate"] / 20_000 - 0.2) < 0.02
+    for split, share, error in (("test", 0.3, 0.02), ("dev", 0.1, 0.01), ("gate", 0.2, 0.02)):
+        assert abs(counts[split] / 20_000 - share) < error
 
 
 @pytest.mark.parametrize(("name", "other", "share"), [("dev", "gate", 0.1), ("gate", "dev", 0.2)])

@@ -10,27 +10,20 @@ from model_code.corpus.tables import TABLES, Corpus, frame, judged, judged_corpu
 
 def corpus(qrels: list[tuple[str, str, str]]) -> Corpus:
     names = ("d1", "d2", "d3")
-    documents = [
-        {"document_id": name, "title": "", "text": name, "fields": "{}", "date": None,
-         "content_hash": name}
-        for name in names
-    ]  # fmt: skip
+    rest = {"title": "", "fields": "{}", "date": None}
+    documents = [{"document_id": name, "text": name, "content_hash": name, **rest} for name in names]
     queries = [{"query_id": query, "text": f"text of {query}", "split": split} for query, _, split in qrels]
     pairs = [{"query_id": q, "document_id": d, "relevance": 2, "split": split} for q, d, split in qrels]
     unique = frame("queries", queries).drop_duplicates("query_id")
     return Corpus(frame("documents", documents), frame("passages", []), unique, frame("qrels", pairs))
 
 
-def test_queries_are_sorted_by_id():
-    found = judged(corpus([("q2", "d1", "test"), ("q1", "d2", "test"), ("q0", "d2", "train")]), "test")
-    assert found.source == "qrels"
+def test_queries_are_sorted_by_id_with_the_answers_of_those_that_have_any(tmp_path):
+    made = corpus([("q2", "d1", "test"), ("q1", "d2", "test"), ("q0", "d2", "train")])
+    found = judged(made, "test")
+    assert (found.source, found.answers) == ("qrels", {})
     assert list(found.queries.items()) == [("q1", "text of q1"), ("q2", "text of q2")]
     assert found.qrels == {"q1": {"d2": 2}, "q2": {"d1": 2}}
-
-
-def test_answers_go_with_the_queries_of_a_split_that_have_any(tmp_path):
-    made = corpus([("q1", "d1", "test"), ("q2", "d1", "test"), ("q0", "d2", "train")])
-    assert judged(made, "test").answers == {}
     rows = made.queries.to_dict("records")
     named = [{**row, "answers": None if row["query_id"] == "q2" else '["x", "a y"]'} for row in rows]
     for name in TABLES:
