@@ -20,17 +20,16 @@ COLUMNS = ColumnSettings(
 )  # fmt: skip
 
 
+def files_settings(documents: str, queries: str, columns: ColumnSettings) -> CorpusSettings:
+    files = FileSettings(queries=queries, qrels="judged.jsonl")
+    return CorpusSettings(source="files", path=documents, files=files, columns=columns)
+
+
 def test_mapped_columns_of_three_formats(tmp_path):
     (tmp_path / "products.csv").write_text("sku,name,body,since,shop\n1,Moss,soft,2024-01-01,wood\n")
     pd.DataFrame({"number": [5], "question": ["what is soft"], "user": ["x"]}).to_parquet(tmp_path / "asked.parquet")
     (tmp_path / "judged.jsonl").write_text('{"number": 5, "sku": "1", "grade": 2, "fold": "test"}\n')
-    settings = CorpusSettings(
-        source="files",
-        path="products.csv",
-        files=FileSettings(queries="asked.parquet", qrels="judged.jsonl"),
-        columns=COLUMNS,
-    )
-    source = FilesSource(settings, tmp_path)
+    source = FilesSource(files_settings("products.csv", "asked.parquet", COLUMNS), tmp_path)
     rows = {table: [dict(row.values) for row in source.rows(table)] for table in ("documents", "queries", "qrels")}
     assert rows == {
         "documents": [
@@ -54,8 +53,7 @@ def test_answers_are_read_from_their_column_in_every_format(tmp_path, suffix):
         asked.to_parquet(tmp_path / "asked.parquet")
     (tmp_path / "notes.jsonl").write_text('{"_id": "d", "text": "a note"}\n')
     (tmp_path / "judged.jsonl").write_text('{"query-id": "1", "corpus-id": "d"}\n')
-    files, columns = FileSettings(queries=f"asked.{suffix}", qrels="judged.jsonl"), ColumnSettings(answers="strings")
-    settings = CorpusSettings(source="files", path="notes.jsonl", files=files, columns=columns)
+    settings = files_settings("notes.jsonl", f"asked.{suffix}", ColumnSettings(answers="strings"))
     queries = build_corpus(FilesSource(settings, tmp_path), settings, PassageSettings()).tables["queries"]
     assert queries["answers"].tolist() == ['["in 2008", "2008"]', None]
 
@@ -79,9 +77,7 @@ def test_relevance_is_the_named_column_or_the_usual_ones(tmp_path, columns, judg
     (tmp_path / "notes.jsonl").write_text('{"_id": "d", "text": "a note"}\n')
     (tmp_path / "asked.jsonl").write_text('{"_id": "1", "text": "who"}\n')
     (tmp_path / "judged.jsonl").write_text(json.dumps({"query-id": "1", "corpus-id": "d"} | judged) + "\n")
-    files = FileSettings(queries="asked.jsonl", qrels="judged.jsonl")
-    settings = CorpusSettings(source="files", path="notes.jsonl", files=files, columns=columns)
-    (row,) = FilesSource(settings, tmp_path).rows("qrels")
+    (row,) = FilesSource(files_settings("notes.jsonl", "asked.jsonl", columns), tmp_path).rows("qrels")
     assert [value for name, value in row.values.items() if name == "relevance"] == read
 
 
@@ -96,9 +92,8 @@ def beir_source(root, **more) -> BeirSource:
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("splits", [("train", "dev", "gate", "test"), ("train", "test"), ("test",)])
 def test_plain_or_compressed_with_any_splits(tmp_path, write_beir, compress, splits):
-    write_beir(
-        tmp_path / "data", BEIR_DOCUMENTS, BEIR_QUERIES, {split: [("q1", "d1", 1)] for split in splits}, compress
-    )
+    qrels = {split: [("q1", "d1", 1)] for split in splits}
+    write_beir(tmp_path / "data", BEIR_DOCUMENTS, BEIR_QUERIES, qrels, compress)
     beir = beir_source(tmp_path)
     documents = [row.values for row in beir.rows("documents")]
     assert documents[0] == {"id": "d1", "title": "Moss", "text": "soft", "fields": {"place": "wood"}}
@@ -164,24 +159,21 @@ TABLES = {
 }
 
 
-def test_documents_queries_and_splits_come_back(tmp_path):
-    write_snapshot(tmp_path / "snapshot", TABLES)
+@pytest.mark.parametrize("answers", [['["a boat"]', None], None])
+def test_documents_queries_splits_and_answers_come_back_with_a_column_of_answers_if_there_are_any(tmp_path, answers):
+    asked = TABLES["queries"]
+    if answers:
+        asked = [row | {"answers": answer} for row, answer in zip(asked, answers, strict=True)]
+    write_snapshot(tmp_path / "snapshot", TABLES | {"queries": asked})
     built = build_corpus(open_source(SETTINGS, tmp_path), SETTINGS, PassageSettings())
     documents = built.tables["documents"].set_index("document_id")
     assert list(documents["text"]) == ["sails and masts"] * 2, "duplicates were settled before"
     assert json.loads(documents.loc["b", "fields"]) == {"date": "soon", "text": "a field"}
-    splits = built.tables["queries"].set_index("query_id")["split"]
-    assert splits["q1"] == "test"
-    assert splits["q2"] in ("train", "dev", "gate", "test"), "a query without a split gets one"
+    queries = built.tables["queries"].set_index("query_id")
+    assert queries["split"]["q1"] == "test"
+    assert queries["split"]["q2"] in ("train", "dev", "gate", "test"), "a query without a split gets one"
     assert built.report["documents_quarantined"] == 0
     assert built.tables["qrels"].set_index("query_id").loc["q1", "relevance"] == 2
-
-
-def test_answers_come_back_and_a_snapshot_without_any_has_no_column_for_them(tmp_path):
-    named = {**TABLES, "queries": [{**TABLES["queries"][0], "answers": '["a boat"]'}, TABLES["queries"][1]]}
-    for tables, expected in ((named, ['["a boat"]', None]), (TABLES, None)):
-        write_snapshot(tmp_path / "snapshot", tables)
-        queries = build_corpus(open_source(SETTINGS, tmp_path), SETTINGS, PassageSettings()).tables["queries"]
-        assert (queries["answers"].tolist() if "answers" in queries else None) == expected
-        held = pq.read_schema(tmp_path / "snapshot" / "queries.parquet").names
-        assert held == (["id", "text"] if expected is None else ["id", "text", "answers"])
+    assert (queries["answers"].tolist() if "answers" in queries else None) == answers
+    held = pq.read_schema(tmp_path / "snapshot" / "queries.parquet").names
+    assert held == ["id", "text", *(["answers"] if answers else [])]

@@ -14,19 +14,9 @@ from model_code.errors import FreshetError
 
 @pytest.fixture
 def notes(tmp_path):
-    files = {
-        "b.md": "# B\n\nmoss",
-        "a/c.txt": "fern",
-        "a/d.TXT": "oak",
-        ".hidden.md": "no",
-        ".git/x.md": "no",
-        "build/x.md": "no",
-        "a/draft.md": "no",
-        "a/kept.md": "yes",
-        "image.png": "no",
-        ".gitignore": "build/\n*.md\n!b.md\n",
-        "a/.gitignore": "draft.md\n!kept.md\n",
-    }
+    files = {"b.md": "# B\n\nmoss", "a/c.txt": "fern", "a/d.TXT": "oak", "a/kept.md": "yes"}
+    files |= dict.fromkeys((".hidden.md", ".git/x.md", "build/x.md", "a/draft.md", "image.png"), "no")
+    files |= {".gitignore": "build/\n*.md\n!b.md\n", "a/.gitignore": "draft.md\n!kept.md\n"}
     for name, content in files.items():
         path = tmp_path / "notes" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,8 +29,8 @@ def notes(tmp_path):
     return tmp_path / "notes"
 
 
-def opened(notes, **settings):
-    return open_source(CorpusSettings(path="notes", **settings), notes.parent)
+def opened(notes):
+    return open_source(CorpusSettings(path="notes"), notes.parent)
 
 
 def test_documents_are_files_by_path_but_hidden_ignored_and_outer_ones(notes):
@@ -52,13 +42,10 @@ def test_documents_are_files_by_path_but_hidden_ignored_and_outer_ones(notes):
 
 def test_git_would_ignore_the_same(notes):
     subprocess.run(["git", "init", "-q"], cwd=notes, check=True)
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"], cwd=notes, capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert set(opened(notes).files) == {name for name in listed if name.lower().endswith((".md", ".txt"))} - {
-        "link.txt",
-        ".hidden.md",
-    }
+    command = ["git", "ls-files", "-co", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=notes, capture_output=True, text=True, check=True).stdout.split()
+    texts = {name for name in listed if name.lower().endswith((".md", ".txt"))}
+    assert set(opened(notes).files) == texts - {"link.txt", ".hidden.md"}
 
 
 def test_the_lock_follows_contents_and_names_what_changed(notes):

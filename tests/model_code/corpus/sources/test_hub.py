@@ -61,11 +61,8 @@ def test_three_tables_of_a_data_set(tmp_path, data, streaming):
     assert [row.values for row in source.rows("queries")][0] == {"id": "1", "text": "query 1"}
     qrels = {(row.values["query_id"], row.values["document_id"], row.values["split"]) for row in source.rows("qrels")}
     assert qrels == {(1, "d0", "train"), (2, "d1", "dev"), (3, "d2", "test")}
-
-
-def test_documents_alone(tmp_path, data):
-    source = hub.HubSource(settings(queries=None), tmp_path)
-    assert [list(source.rows(table)) for table in ("queries", "qrels")] == [[], []]
+    alone = hub.HubSource(settings(queries=None, streaming=streaming), tmp_path)
+    assert [list(alone.rows(table)) for table in ("queries", "qrels")] == [[], []]
 
 
 def test_an_unknown_configuration_is_one_clear_error(tmp_path, data):
@@ -138,11 +135,11 @@ def test_a_lock_that_does_not_say_what_revision_was_asked_for_is_accepted(tmp_pa
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_misspelt_column_is_refused_when_the_rows_are_read(tmp_path, data, streaming):
-    chosen = settings(streaming=streaming).replace(columns=ColumnSettings(date="opend"))
-    with pytest.raises(
-        FreshetError, match=r"org/woods/corpus has no column 'opend' \(corpus.columns.date\); it has: _id"
-    ):
-        list(hub.HubSource(chosen, tmp_path).rows("documents"))
-    assert (
-        len(list(hub.HubSource(chosen.replace(columns=ColumnSettings(date="shade")), tmp_path).rows("documents"))) == 3
-    )
+    def rows(date: str) -> list:
+        chosen = settings(streaming=streaming).replace(columns=ColumnSettings(date=date))
+        return list(hub.HubSource(chosen, tmp_path).rows("documents"))
+
+    message = r"org/woods/corpus has no column 'opend' \(corpus.columns.date\); it has: _id"
+    with pytest.raises(FreshetError, match=message):
+        rows(date="opend")
+    assert len(rows(date="shade")) == 3
