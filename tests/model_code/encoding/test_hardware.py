@@ -95,15 +95,14 @@ def test_what_only_searches_has_them_and_keeps_fingerprint_and_vectors(folder, k
     monkeypatch.setattr("model_code.encoding.hardware.gains_by_bfloat16", lambda device: kind is Bfloat16Linear)
     if packing("auto", CPU) is not kind:
         pytest.skip("not on this CPU")
-    searching = Encoder.load(folder, device="cpu", for_search=True)
-    training = Encoder.load(folder, precision="float32", device="cpu")
-    kinds = [{type(one) for one in encoder.backbone.modules()} for encoder in (searching, training)]
-    assert kind in kinds[0]
-    assert nn.Linear not in kinds[0]
-    assert nn.Linear in kinds[1]
-    assert kind not in kinds[1]
+    searching, training, plain = (
+        Encoder.load(folder, precision=precision, device="cpu", for_search=for_search)
+        for precision, for_search in (("auto", True), ("auto", False), ("float32", True))
+    )
+    kinds = [{type(one) for one in encoder.backbone.modules()} for encoder in (searching, training, plain)]
+    assert [(kind in one, nn.Linear in one) for one in kinds] == [(True, False), (False, True), (False, True)]
     assert searching.fingerprint() == training.fingerprint()
-    found, exact = searching.encode(TEXTS), training.encode(TEXTS)
+    found, exact = searching.encode(TEXTS), plain.encode(TEXTS)
     assert (found * exact).sum(axis=1).min() > cosine
     assert not np.array_equal(found, exact)
     np.testing.assert_array_equal(copy.deepcopy(searching).encode(TEXTS), found)
@@ -126,34 +125,17 @@ def test_on_a_worker_without_bfloat16_it_is_emulated(monkeypatch):
         torch.testing.assert_close(other(inputs), linear(inputs), rtol=2**-7, atol=2**-7)
 
 
-def cpu(monkeypatch, avx512: bool, tiles: bool, amd: bool) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
-    monkeypatch.setattr("model_code.encoding.hardware._is_amd", lambda: amd)
-
-
 @pytest.mark.parametrize(
     ("avx512", "tiles", "amd", "gains"),
     [(False, False, True, False), (True, False, True, True), (True, False, False, False), (True, True, False, True)],
 )
-def test_bfloat16_is_taken_where_it_is_faster(monkeypatch, avx512, tiles, amd, gains):
-    cpu(monkeypatch, avx512, tiles, amd)
+def test_bfloat16_is_taken_where_it_is_faster_and_half_precision_elsewhere(monkeypatch, avx512, tiles, amd, gains):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
+    monkeypatch.setattr("model_code.encoding.hardware._is_amd", lambda: amd)
     assert uses_bfloat16("auto", CPU) is gains
     assert uses_bfloat16("bfloat16", CPU)
     assert packing("bfloat16", CPU) is (Bfloat16Linear if avx512 else None), "emulated: as autocast does it"
-
-
-def test_where_they_apply(monkeypatch):
-    cpu(monkeypatch, avx512=False, tiles=False, amd=True)
-    assert packing("auto", CPU) is (HalfLinear if has_half_weights(CPU) else None)
+    assert packing("auto", CPU) is (Bfloat16Linear if gains else HalfLinear if has_half_weights(CPU) else None)
     assert packing("float32", CPU) is None
     assert packing("auto", torch.device("cuda")) is None
-    cpu(monkeypatch, avx512=True, tiles=True, amd=False)
-    assert packing("auto", CPU) is packing("bfloat16", CPU) is Bfloat16Linear
-    assert packing("float32", CPU) is None
-    assert packing("auto", torch.device("cuda")) is None
-
-
-def test_float32_is_left_as_it_is(folder):
-    encoder = Encoder.load(folder, precision="float32", device="cpu", for_search=True)
-    assert not any(isinstance(module, PackedLinear) for module in encoder.backbone.modules())

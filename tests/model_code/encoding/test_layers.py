@@ -31,8 +31,7 @@ def make_t5(texts: list[str], projections: tuple[torch.nn.Sequential, ...] = ())
 @pytest.fixture
 def deep(tmp_path: Path, texts: list[str]) -> Encoder:
     """A BERT of three layers."""
-    folder = make_tiny_encoder(tmp_path / "deep", texts, layers=3)
-    return Encoder.load(folder, 24, precision="float32", device="cpu")
+    return Encoder.load(make_tiny_encoder(tmp_path / "deep", texts, layers=3), 24, precision="float32", device="cpu")
 
 
 def loop_pooled(encoder: Encoder, text: str, number: int) -> torch.Tensor:
@@ -57,16 +56,6 @@ def test_each_layer_is_pooled_and_normalised_on_its_own(deep: Encoder, texts: li
     np.testing.assert_allclose(vectors[:, 0].numpy(), encoder.encode(texts), atol=2e-6)  # 3 is the last, wherever
 
 
-def test_t5s_inner_layers_have_other_norms_and_are_brought_to_one(texts: list[str]) -> None:
-    encoder = make_t5(texts)
-    with torch.no_grad():
-        scales = [encoder.pooled_layers(encoder.tokenize([text]), (0, 2)).norm(dim=-1) for text in texts]
-        first, inner = torch.cat(scales).mean(dim=0)
-        assert inner > 1.2 * first
-        norms = encoder.layers_forward(encoder.tokenize(texts), (0, 1, 2, 3)).norm(dim=-1)
-    torch.testing.assert_close(norms, torch.ones(len(texts), 4))
-
-
 def test_projections_see_each_layer_at_the_last_ones_norm(texts: list[str]) -> None:
     torch.manual_seed(1)
     projection = torch.nn.Sequential(torch.nn.Linear(32, 12), torch.nn.Tanh())  # bends, so that the norm matters
@@ -75,12 +64,13 @@ def test_projections_see_each_layer_at_the_last_ones_norm(texts: list[str]) -> N
         vectors = encoder.layers_forward(encoder.tokenize(texts), (1, 3))
         for row, text in enumerate(texts):
             inner, last = loop_pooled(encoder, text, 1), loop_pooled(encoder, text, 3)
+            assert abs(inner.norm() - last.norm()) > 0.02 * last.norm(), "or any norm would do"
             expected = normalize(projection(inner / inner.norm() * last.norm()), dim=0)
             torch.testing.assert_close(vectors[row, 0], expected, rtol=1e-4, atol=2e-6)
     np.testing.assert_allclose(vectors[:, 1].numpy(), encoder.encode(texts), atol=2e-6)
 
 
-def test_layers_are_counted_by_number(deep: Encoder, texts: list[str]) -> None:
+def test_layers_are_counted_by_number_and_rows_of_a_text_do_not_depend_on_its_batch(deep, texts):
     for numbers in ((2, 1), (1, 2), (3, 2, 1), (2, 3, 1)):
         represent_documents(deep, LayerSettings(numbers=numbers, pooling="multi_vector"))
         assert deep.layers == (1, 2, 3)
@@ -88,11 +78,6 @@ def test_layers_are_counted_by_number(deep: Encoder, texts: list[str]) -> None:
     rows = deep.encode_documents(texts)
     assert rows.shape == (3 * len(texts), 32)
     np.testing.assert_allclose(rows[2::3], deep.encode(texts), atol=2e-6)
-
-
-def test_rows_of_a_text_do_not_depend_on_its_batch(deep: Encoder, texts: list[str]) -> None:
-    represent_documents(deep, LayerSettings(numbers=(1,), pooling="multi_vector"))
-    rows = deep.encode_documents(texts)
     alone = np.concatenate([deep.encode_documents([text]) for text in texts])
     np.testing.assert_allclose(rows, alone, atol=2e-6)
 
@@ -112,9 +97,7 @@ def test_a_number_above_the_last_is_refused(deep: Encoder, texts: list[str]) -> 
 @pytest.mark.parametrize(
     "settings", [LayerSettings(), LayerSettings(numbers=(1,)), LayerSettings(numbers=(3,), pooling="multi_vector")]
 )
-def test_what_is_searched_by_the_last_layer_is_an_ordinary_encoder(
-    deep: Encoder, texts: list[str], settings: LayerSettings
-) -> None:
+def test_what_is_searched_by_the_last_layer_is_an_ordinary_encoder(deep, texts, settings):
     before = deep.fingerprint()
     represent_documents(deep, TWO)
     assert deep.fingerprint() != before

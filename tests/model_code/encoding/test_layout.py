@@ -14,7 +14,7 @@ from model_code.encoding.settings import EncoderSettings, LayerSettings, PromptS
 from model_code.errors import FreshetError
 from model_code.files import hash_path, write_json
 from tests.model_code.encoding.test_layers import make_t5
-from tests.tiny_encoder import make_tiny_encoder, make_tokenizer
+from tests.tiny_encoder import make_tiny_encoder, make_tiny_model, make_tokenizer
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 
@@ -32,25 +32,21 @@ def make_encoder(kind: str, folder: Path, texts: list[str]) -> Encoder:
 
 
 @pytest.mark.parametrize("kind", ["mean", "cls", "t5"])
-def test_saved_and_loaded_it_is_the_same(kind: str, texts: list[str], tmp_path: Path) -> None:
+def test_saved_and_loaded_it_is_the_same_and_loads_there_as_the_last_layer(kind, texts, tmp_path):
     encoder = make_encoder(kind, tmp_path / "base", texts)
+    vectors = encoder.encode_documents(texts)
     encoder.save(tmp_path / "a")
     loaded = Encoder.load(tmp_path / "a", 24, precision="float32", device="cpu")
     assert loaded.fingerprint() == encoder.fingerprint()
-    np.testing.assert_array_equal(loaded.encode_documents(texts), encoder.encode_documents(texts))
+    np.testing.assert_array_equal(loaded.encode_documents(texts), vectors)
     loaded.save(tmp_path / "b")
     assert hash_path(tmp_path / "a") == hash_path(tmp_path / "b")
     assert not loaded.backbone.config.output_hidden_states
     searching = Encoder.load(tmp_path / "a", 24, precision="float32", device="cpu", for_search=True)
     assert searching.fingerprint() == encoder.fingerprint()
-    np.testing.assert_allclose(searching.encode_documents(texts), encoder.encode_documents(texts), atol=2e-6)
-
-
-def test_several_vectors_load_there_as_the_last_layer(texts: list[str], tmp_path: Path) -> None:
-    encoder = make_encoder("mean", tmp_path / "base", texts)
-    encoder.save(tmp_path / "ours")
-    peer = sentence_transformers.SentenceTransformer(str(tmp_path / "ours"), device="cpu")
-    np.testing.assert_allclose(peer.encode_document(texts), encoder.encode_documents(texts)[1::2], atol=2e-6)
+    np.testing.assert_allclose(searching.encode_documents(texts), vectors, atol=2e-6)
+    peer = sentence_transformers.SentenceTransformer(str(tmp_path / "a"), device="cpu")
+    np.testing.assert_allclose(peer.encode_document(texts), vectors[1::2], atol=2e-6)
 
 
 def peer_vectors(folder: Path, texts: list[str]) -> np.ndarray:
@@ -76,9 +72,9 @@ def test_our_folder_loads_there(tiny_folder: Path, texts: list[str], tmp_path: P
         ({"prompts": {"query": "q "}, "default_prompt_name": "query"}, "q ", "q "),
     ],
 )
-def test_prompts_of_a_folder_are_kept_and_give_the_vectors_that_they_give_there(
-    tiny_folder: Path, texts: list[str], tmp_path: Path, config: dict, query: str, document: str
-) -> None:
+def test_prompts_of_a_folder_are_kept_and_give_the_vectors_of_there(
+    tiny_folder, texts, tmp_path, config, query, document
+):
     folder, bare = tmp_path / "made", Encoder.load(tiny_folder, 32, precision="float32", device="cpu")
     bare.save(folder)
     write_json(folder / "config_sentence_transformers.json", config)
@@ -143,22 +139,10 @@ def test_minilm_is_the_official_model_and_survives_saving(texts: list[str], tmp_
     np.testing.assert_allclose(peer_vectors(tmp_path, texts), expected, atol=2e-6)
 
 
-@pytest.mark.parametrize("kind", ["BertModel", "MPNetModel", "XLMRobertaModel", "ModernBertModel"])
-def test_bases_of_other_layouts_load_and_give_the_vectors_that_they_give_there(
-    texts: list[str], tmp_path: Path, kind: str
-) -> None:
+@pytest.mark.parametrize("kind", ["bert", "mpnet", "xlm-roberta", "modernbert"])
+def test_bases_of_other_layouts_load_and_give_the_vectors_that_they_give_there(texts, tmp_path, kind):
     """Plain transformers folders of MPNet, E5's and GTE's bases; a trained one is the same as it was."""
-    import transformers
-
-    tokenizer = make_tokenizer(texts)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    model = getattr(transformers, kind)
-    special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "cls", "sep")}
-    positions = {"max_position_embeddings": 64}
-    config = model.config_class(vocab_size=len(tokenizer), **sizes, **special, **positions, bos_token_id=None)
-    torch.manual_seed(0)
-    model(config).save_pretrained(tmp_path / "base")
-    tokenizer.save_pretrained(tmp_path / "base")
+    make_tiny_model(tmp_path / "base", kind, texts)
     encoder = Encoder.load(tmp_path / "base", 20, precision="float32", device="cpu")
     searching = Encoder.load(tmp_path / "base", 20, precision="float32", device="cpu", for_search=True)
     assert searching.fingerprint() == encoder.fingerprint()
