@@ -40,24 +40,17 @@ def test_search_is_the_dense_product_over_best_passages() -> None:
         np.testing.assert_allclose([s for _, s in ranking], [s for _, s in expected], rtol=1e-6)
 
 
-def test_rank_and_allowed_score_as_search_does() -> None:
+def test_rank_and_allowed_score_as_search_does_and_parts_sum_to_a_score() -> None:
     index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE)
-    query = sparse(1, 10, 3)
-    whole = dict(index.search(query, 9)[0])
-    some = index.rank(query, [["d5", "d0"]])[0]
-    assert dict(some) == {document: whole.get(document, 0.0) for document in ("d0", "d5")}
-    assert dict(index.search(query, 9, allowed=["d1", "d4"])[0]) == {
-        document: whole[document] for document in ("d1", "d4") if document in whole
-    }
-    with pytest.raises(FreshetError, match="no document 'd9'"):
-        index.rank(query, [["d9"]])
-
-
-def test_parts_of_a_passage_sum_to_its_score() -> None:
-    index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE)
-    query = sparse(1, 10, 3)[0]
-    for document, score in index.search([query], 7)[0]:
+    (query,) = sparse(1, 10, 3)
+    whole = dict(index.search([query], 9)[0])
+    assert dict(index.rank([query], [["d5", "d0"]])[0]) == {name: whole.get(name, 0.0) for name in ("d0", "d5")}
+    allowed = dict(index.search([query], 9, allowed=["d1", "d4"])[0])
+    assert allowed == {name: score for name, score in whole.items() if name in ("d1", "d4")}
+    for document, score in whole.items():
         assert sum(part for _, part in index.matches(query, document)) == pytest.approx(score, rel=1e-6)
+    with pytest.raises(FreshetError, match="no document 'd9'"):
+        index.rank([query], [["d9"]])
 
 
 def test_equal_passages_give_equal_bytes_that_load_as_they_were(tmp_path: Path) -> None:

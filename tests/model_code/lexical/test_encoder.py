@@ -85,11 +85,14 @@ def test_lean_path_has_the_values_and_gradients_of_the_dense_path(encoder: Lexic
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
-def test_special_and_unused_tokens_carry_no_weight(encoder: LexicalEncoder) -> None:
-    special = encoder.tokenizer.all_special_ids
+def test_special_and_unused_tokens_carry_no_weight_however_many_entries_are_kept(encoder: LexicalEncoder) -> None:
+    special, features = encoder.tokenizer.all_special_ids, encoder.tokenize(TEXTS[:2])
     assert encoder.blocked[special].all()
-    assert not dense_weights(encoder, encoder.tokenize(TEXTS[:2]))[:, special].any()
+    assert not dense_weights(encoder, features)[:, special].any()
     assert all(not np.isin(ids, special).any() for ids, _ in encoder.encode(TEXTS))
+    entries, weights = encoder.sparse(features, 10_000)
+    assert entries.shape == weights.shape == (2, int((~encoder.blocked).sum()))
+    assert not encoder.blocked[entries].any()
 
 
 def test_own_tokens_are_the_bag_with_the_dense_weights(encoder: LexicalEncoder) -> None:
@@ -101,36 +104,30 @@ def test_own_tokens_are_the_bag_with_the_dense_weights(encoder: LexicalEncoder) 
     assert len(own[-1][0]) == 0
 
 
-def test_saved_encoder_is_the_same_and_its_bytes_are_pure(encoder: LexicalEncoder, tmp_path: Path) -> None:
-    save_encoder(encoder, tmp_path / "one")
-    loaded = load_encoder(tmp_path / "one", precision="float32", device="cpu")
-    assert loaded.fingerprint() == encoder.fingerprint()
-    assert_same(loaded.encode(TEXTS), encoder.encode(TEXTS), 0)
-    save_encoder(loaded, tmp_path / "two")
-    assert hash_path(tmp_path / "one") == hash_path(tmp_path / "two")
-    assert not list((tmp_path / "one").rglob("*.bin"))
-    with pytest.raises(FreshetError, match="holds no lexical encoder"):
-        load_encoder(tmp_path / "base")
-
-
-def open_outside(encoder: LexicalEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The saved encoder as sentence-transformers opens it, which gives the same weights."""
+def save_and_open(encoder: LexicalEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The encoder as sentence-transformers opens what was saved, which gives the same weights, as we do to the bit."""
     from sentence_transformers import SparseEncoder
 
+    save_encoder(encoder, tmp_path / "saved")
+    loaded = load_encoder(tmp_path / "saved", precision="float32", device="cpu")
+    assert loaded.fingerprint() == encoder.fingerprint()
+    assert_same(loaded.encode(TEXTS), encoder.encode(TEXTS), 0)
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     outside = SparseEncoder(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
     found = outside.encode(TEXTS[:6], convert_to_sparse_tensor=False).numpy()
     for row, (ids, weights) in zip(found, encoder.encode(TEXTS[:6]), strict=True):
         np.testing.assert_array_equal(np.flatnonzero(row), ids)
         np.testing.assert_allclose(row[ids], weights, rtol=1e-4, atol=1e-5)
+    save_encoder(loaded, tmp_path / "again")
+    assert hash_path(tmp_path / "saved") == hash_path(tmp_path / "again")
     return outside
 
 
-def test_sparse_encoder_outside_the_project_gives_the_same_weights(
-    encoder: LexicalEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_encoder(encoder, tmp_path / "saved")
-    open_outside(encoder, tmp_path, monkeypatch)
+def test_saved_encoder_is_the_same_here_and_outside_and_its_bytes_are_pure(encoder, tmp_path, monkeypatch):
+    save_and_open(encoder, tmp_path, monkeypatch)
+    assert not list((tmp_path / "saved").rglob("*.bin"))
+    with pytest.raises(FreshetError, match="holds no lexical encoder"):
+        load_encoder(tmp_path / "base")
 
 
 def start_on(folder: Path, kind: str, masked: bool = True, device: str = "cpu", **changes) -> LexicalEncoder:
@@ -142,17 +139,11 @@ def start_on(folder: Path, kind: str, masked: bool = True, device: str = "cpu", 
 @pytest.mark.parametrize(
     ("kind", "changes"), [("modernbert", {"decoder_bias": False}), ("modernbert", {}), ("mpnet", {}), ("electra", {})]
 )
-def test_learned_biases_are_saved_whether_or_not_the_decoder_has_any(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, changes: dict
-) -> None:
+def test_learned_biases_are_saved_whether_or_not_the_decoder_has_any(tmp_path, monkeypatch, kind, changes):
     encoder = start_on(tmp_path / "base", kind, **changes)
     assert (encoder.body.decoder.bias is None) == bool(changes)
     torch.nn.init.normal_(encoder.bias)
-    save_encoder(encoder, tmp_path / "saved")
-    loaded = load_encoder(tmp_path / "saved", precision="float32", device="cpu")
-    assert loaded.fingerprint() == encoder.fingerprint()
-    assert_same(loaded.encode(TEXTS), encoder.encode(TEXTS), 0)
-    outside = open_outside(encoder, tmp_path, monkeypatch)
+    outside = save_and_open(encoder, tmp_path, monkeypatch)
     outside[1].save(str(tmp_path / "head"))
     hashes = {hash_path(folder / "model.safetensors") for folder in (tmp_path / "head", tmp_path / "saved" / HEAD)}
     assert len(hashes) == 1
@@ -172,38 +163,25 @@ def test_no_shape_depends_on_what_the_tensors_hold() -> None:
     assert largest(logits, torch.zeros(9, dtype=torch.bool, device="meta"), 5).shape == (2, 5)
 
 
-def test_no_more_entries_are_kept_than_may_carry_weight(encoder: LexicalEncoder) -> None:
-    entries, weights = encoder.sparse(encoder.tokenize(TEXTS[:2]), 10_000)
-    assert entries.shape == weights.shape == (2, int((~encoder.blocked).sum()))
-    assert not encoder.blocked[entries].any()
-
-
 def test_embeddings_narrower_than_hidden_states_have_no_closed_form(tmp_path: Path) -> None:
     with pytest.raises(FreshetError, match="embeddings have 16 components and its hidden.*32.*another encoder"):
         start_on(tmp_path / "base", "electra", masked=False, embedding_size=16)
 
 
-def test_a_missing_head_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    make_encoder(tmp_path / "base")
+def test_a_checkpoint_with_a_head_is_recognised_and_one_that_lacks_its_own_is_refused(tmp_path):
+    make_masked_model(tmp_path / "masked")
+    assert make_encoder(tmp_path / "masked").config.head == "mlm"
+    assert make_encoder(tmp_path / "base").config.head == "closed_form"
     config = tmp_path / "base" / "config.json"
     write_json(config, read_json(config) | {"architectures": ["BertForMaskedLM"]})
     with pytest.raises(FreshetError, match="no whole masked-language-model head.*another encoder.base"):
         make_encoder(tmp_path / "base")
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "warmup_steps",
-        "scale",
-        "weights",
-        "first_stage_steps",
-        "semi_parametric",
-        "in_training_negatives",
-        "head",
-        "top_k",
-    ],
-)
+@pytest.mark.parametrize("key", [
+    "warmup_steps", "scale", "weights", "first_stage_steps", "semi_parametric", "in_training_negatives", "head",
+    "top_k",
+])  # fmt: skip
 def test_a_removed_setting_says_so(key: str) -> None:
     with pytest.raises(SettingsError, match=f"retrievers.svdr.lexical.{key} is no longer a setting: .*delete the key"):
         parse_retriever({"kind": "lexical", "lexical": {key: 1}}, {}, "retrievers.svdr")
@@ -220,9 +198,7 @@ def test_bags_are_of_whole_texts_and_leave_the_tokenizer_as_others_set_it(encode
     assert encoder.token_ids([text]) == cut
 
 
-def test_an_encoder_that_only_searches_packs_its_weights_and_gives_the_same(
-    encoder: LexicalEncoder, tmp_path: Path
-) -> None:
+def test_an_encoder_that_only_searches_packs_its_weights_and_gives_the_same(encoder, tmp_path):
     save_encoder(encoder, tmp_path / "saved")
     plain = load_encoder(tmp_path / "saved", device="cpu")
     packed = load_encoder(tmp_path / "saved", device="cpu", for_search=True)
@@ -315,9 +291,3 @@ def test_punctuation_carries_weight_only_where_the_config_says(tmp_path: Path) -
     assert strict[unused]
     assert loose[[unused, size - 1]].all()  # entries without a token, as models that round V up have
     assert not strict[tokenizer.convert_tokens_to_ids("word1")]
-
-
-def test_a_checkpoint_with_a_head_is_recognised(tmp_path: Path) -> None:
-    make_masked_model(tmp_path / "base")
-    assert make_encoder(tmp_path / "base").config.head == "mlm"
-    assert make_encoder(tmp_path / "plain").config.head == "closed_form"

@@ -88,44 +88,27 @@ def test_dev_metric_is_that_of_the_search_over_the_whole_build(tmp_path: Path, s
     assert report["best_dev"] == pytest.approx(np.mean(gains))
 
 
-def parts_of(tmp_path: Path, **changes: object) -> tuple:
-    context = make_context(tmp_path, SETTINGS, **changes)
-    tables = TrainingTables.load(context)
-    encoder = make_encoder(tmp_path / "base")
-    return context, tables, encoder, tables.training_data(TRAINING)
-
-
-def test_scales_are_measured_before_training(tmp_path: Path) -> None:
-    _, tables, encoder, data = parts_of(tmp_path)
-    trainer = LexicalTrainer(encoder, data, TRAINING, 0, lexical=SETTINGS)
+def test_scales_are_measured_before_training_and_dev_of_a_token_search_embeds_no_passage(tmp_path, monkeypatch):
+    tables, encoder = TrainingTables.load(make_context(tmp_path, SETTINGS)), make_encoder(tmp_path / "base")
+    data, dev = tables.training_data(TRAINING), tables.dev_evaluator(TRAINING, 0)
+    trainer = LexicalTrainer(encoder, data, TRAINING, 0, dev=dev, lexical=SETTINGS)
     objective = trainer.model
     assert isinstance(objective, SemiParametricObjective)
-    batch = trainer.collate(0, trainer.schedule[0])
     before = objective.scales.clone()
     assert not torch.equal(before, torch.ones_like(before))
-    objective.measure(batch)
+    objective.measure(trainer.collate(0, trainer.schedule[0]))
     torch.testing.assert_close(objective.scales, before)
+    monkeypatch.setattr(encoder, "encode", lambda *_: pytest.fail("a passage was encoded"))
+    assert 0 <= trainer._score(dev, trainer._ranked(dev)) <= 1
 
 
-def test_what_only_dense_vectors_can_do_is_refused_when_it_is_read() -> None:
+def test_what_only_dense_vectors_can_do_is_refused_when_it_is_read_and_let_be_where_shared(tmp_path):
     changes = {"cotraining": True, "evaluate_every": 5, "batches": "siblings"}
     plain = {"kind": "lexical", "hierarchy_weight": 0.0, "negatives": "bm25", "negatives_per_query": 0}
     assert parse_retriever(plain, {}, "svdr").kind == "lexical"
     with pytest.raises(SettingsError, match="set cotraining: false"):
         parse_retriever(plain | changes, {}, "svdr")
-
-
-def test_shared_settings_that_do_not_touch_a_retriever_without_a_tree_are_let_be(tmp_path: Path) -> None:
-    shared = {"cotraining": True, "evaluate_every": 2}
-    report = train.run(make_context(tmp_path, SETTINGS, **shared))
-    assert report["steps"] == 4
-
-
-def test_dev_of_a_token_search_embeds_no_passage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, tables, encoder, data = parts_of(tmp_path)
-    trainer = LexicalTrainer(encoder, data, TRAINING, 0, dev=tables.dev_evaluator(TRAINING, 0), lexical=SETTINGS)
-    monkeypatch.setattr(encoder, "encode", lambda *_: pytest.fail("a passage was encoded"))
-    assert 0 <= trainer._score(trainer.dev, trainer._ranked(trainer.dev)) <= 1
+    assert train.run(make_context(tmp_path, SETTINGS, cotraining=True, evaluate_every=2))["steps"] == 4
 
 
 B, E, V = 4, 3, 12
@@ -246,36 +229,30 @@ def test_scales_are_of_what_siblings_differ_by_that_are_no_ancestor_of_an_answer
         assert float(found) == pytest.approx(spread / 4)
 
 
-def test_the_loss_has_the_hierarchys_by_its_weight(tmp_path: Path) -> None:
+def test_the_loss_has_the_hierarchys_by_its_weight_and_levels_without_nodes_above_other_answers(tmp_path: Path) -> None:
     context = make_context(tmp_path, SETTINGS)
     tables, hierarchy = TrainingTables.load(context), Hierarchy.load(context.inputs["hierarchy"])
     data, encoder = tables.training_data(TRAINING), make_encoder(tmp_path / "base", "closed_form")
-    bags, losses = encoder.bags(tables.passages.texts), {}
-    for weight in (0.0, 0.5):
-        settings = TRAINING.replace(hierarchy_weight=weight, supervision="supervised")
-        trainer = LexicalTrainer(encoder, data, settings, 0, hierarchy=hierarchy, lexical=SETTINGS)
-        batch = trainer.collate(0, trainer.schedule[0])
-        losses[weight], levels = trainer.model(batch), TokenHierarchy(hierarchy, bags, encoder.vocabulary_size, None)
-        assert (batch.paths is None) == (weight == 0)
+
+    def trainer_of(weight: float, **changes: int) -> LexicalTrainer:
+        settings = TRAINING.replace(hierarchy_weight=weight, **changes)
+        return LexicalTrainer(encoder, data, settings, 0, hierarchy=hierarchy, lexical=SETTINGS)
+
+    without, trainer = trainer_of(0.0), trainer_of(0.5)
+    plain, batch = (one.collate(0, one.schedule[0]) for one in (without, trainer))
+    assert plain.paths is None
+    bags = encoder.bags(tables.passages.texts)
+    losses, levels = trainer.model(batch), TokenHierarchy(hierarchy, bags, encoder.vocabulary_size, None)
     queries = trainer.model._views(batch.queries).weights
     expected = levels(queries, levels.spread(queries, batch.paths, batch.excluded), batch.paths, batch.excluded)
-    means = [losses[0.5][f"hierarchy_{level + 1}"] for level in range(expected.shape[1])]
+    means = [losses[f"hierarchy_{level + 1}"] for level in range(expected.shape[1])]
     torch.testing.assert_close(torch.stack(means), expected.mean(dim=0).detach(), rtol=1e-4, atol=1e-5)
-    found = (losses[0.5]["loss"] - losses[0.0]["loss"]).item()
+    found = (losses["loss"] - without.model(plain)["loss"]).item()
     assert found == pytest.approx(0.5 * expected.sum(dim=1).mean().item(), rel=1e-3)
 
-
-def test_it_covers_the_first_m_levels_and_leaves_out_nodes_above_other_answers(tmp_path: Path) -> None:
-    context = make_context(tmp_path, SETTINGS)
-    tables, hierarchy = TrainingTables.load(context), Hierarchy.load(context.inputs["hierarchy"])
-    data, encoder = tables.training_data(TRAINING), make_encoder(tmp_path / "base", "closed_form")
-    settings = TRAINING.replace(hierarchy_weight=0.5)
-    one = settings.replace(hierarchy_levels=1)
-    assert LexicalTrainer(encoder, data, one, 0, hierarchy=hierarchy, lexical=SETTINGS).model.hierarchy.levels == 1
-    trainer = LexicalTrainer(encoder, data, settings, 0, hierarchy=hierarchy, lexical=SETTINGS)
-    pairs, paths = trainer.schedule[0], hierarchy.paths()
-    batch, several = trainer.collate(0, pairs), 0
-    for row, pair in enumerate(pairs):
+    assert trainer_of(0.5, hierarchy_levels=1).model.hierarchy.levels == 1
+    paths, several = hierarchy.paths(), 0
+    for row, pair in enumerate(trainer.schedule[0]):
         passages = [p for p, d in enumerate(tables.passages.documents) if d in data.pairs.relevant[pair]]
         several += len(passages) > 1
         for level, mask in enumerate(batch.excluded):
@@ -283,9 +260,7 @@ def test_it_covers_the_first_m_levels_and_leaves_out_nodes_above_other_answers(t
     assert several
 
 
-def test_a_run_that_resumes_goes_on_with_the_scales_it_began_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_resumes_goes_on_with_the_scales_it_began_with(tmp_path, monkeypatch):
     whole = make_context(tmp_path, SETTINGS, hierarchy_weight=0.2, batches="siblings")
     train.run(whole)
     assert {"hierarchy_1", "hierarchy_2"} <= read_json(whole.output / "history.json")[1].keys()
