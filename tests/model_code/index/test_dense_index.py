@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -65,9 +66,7 @@ def test_several_vectors_per_passage_rank_by_the_best_and_are_counted_as_one(fla
         assert loaded.best_passage(vectors[row], document) == passages[: row // each].count(document)
 
 
-def test_no_dependence_on_batch_k_or_insertion_order(
-    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray
-) -> None:
+def test_no_dependence_on_batch_k_or_insertion_order(vectors, document_ids, queries):
     expected = build(vectors, document_ids).search(queries, 20, "f")
     order = np.random.default_rng(2).permutation(len(vectors))
     shuffled = build(vectors[order], [document_ids[i] for i in order])
@@ -85,9 +84,7 @@ def test_thousands_of_equal_passages_still_tie_by_id() -> None:
 
 
 @pytest.mark.parametrize("flat_below", KINDS)
-def test_save_and_load_is_identity(
-    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray, flat_below: int, tmp_path: Path
-) -> None:
+def test_save_and_load_is_identity(vectors, document_ids, queries, flat_below, tmp_path):
     index = build(vectors, document_ids, flat_below)
     index.save(tmp_path / "a")
     loaded = DenseIndex.load(tmp_path / "a")
@@ -99,9 +96,7 @@ def test_save_and_load_is_identity(
     assert hash_path(tmp_path / "a") == hash_path(tmp_path / "b") == hash_path(tmp_path / "c")
 
 
-def test_tokens_are_kept_and_absent_where_nobody_gave_any(
-    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray, tmp_path: Path
-) -> None:
+def test_tokens_are_kept_and_absent_where_nobody_gave_any(vectors, document_ids, queries, tmp_path):
     rng = np.random.default_rng(0)
     tokens = TokenSigns.of([signs(rng.standard_normal((rng.integers(1, 9), 70))) for _ in document_ids])
     index = DenseIndex.build(vectors, document_ids, "f", tokens=tokens)
@@ -117,29 +112,21 @@ def test_tokens_are_kept_and_absent_where_nobody_gave_any(
     assert DenseIndex.load(tmp_path / "b").tokens is None
 
 
-def test_another_encoder_is_refused_everywhere(vectors: np.ndarray, document_ids: list[str]) -> None:
-    index = build(vectors, document_ids)
-    for use in (
-        lambda: index.search(vectors[:1], 1, "other"),
-        lambda: index.scores(vectors[:1], [["doc-00"]], "other"),
-        lambda: index.search_among(vectors[:1], 1, ["doc-00"], "other"),
+def test_another_encoder_and_what_makes_no_sense_are_refused(vectors: np.ndarray, document_ids: list[str]) -> None:
+    index, one = build(vectors, document_ids), vectors[:1]
+    foreign = "built with encoder f, these vectors come from other"
+    for error, message, use in (
+        (FingerprintMismatch, foreign, lambda: index.search(one, 1, "other")),
+        (FingerprintMismatch, foreign, lambda: index.scores(one, [["doc-00"]], "other")),
+        (FingerprintMismatch, foreign, lambda: index.search_among(one, 1, ["doc-00"], "other")),
+        (FreshetError, "no document 'nobody' .2 unknown", lambda: index.scores(one, [["doc-00", "x", "nobody"]], "f")),
+        (FreshetError, "do not fit 1 passages of 24", lambda: index.search(one[:, :8], 1, "f")),
+        (FreshetError, "do not fit 1 passages of 24", lambda: build(vectors[:2], ["doc-00"])),
+        (FreshetError, "NaN", lambda: build(np.full((1, 24), np.nan, np.float32), ["new"])),
+        (SettingsError, "k is 0", lambda: index.search(one, 0, "f")),
     ):
-        with pytest.raises(FingerprintMismatch, match="built with encoder f, these vectors come from other"):
+        with pytest.raises(error, match=message):
             use()
-
-
-def test_what_makes_no_sense_is_refused(vectors: np.ndarray, document_ids: list[str]) -> None:
-    index = build(vectors, document_ids)
-    for message, use in (
-        ("no document 'nobody' .2 unknown", lambda: index.scores(vectors[:1], [["doc-00", "x", "nobody"]], "f")),
-        ("do not fit 1 passages of 24", lambda: index.search(vectors[:1, :8], 1, "f")),
-        ("do not fit 1 passages of 24", lambda: build(vectors[:2], ["doc-00"])),
-        ("NaN", lambda: build(np.full((1, 24), np.nan, np.float32), ["new"])),
-    ):
-        with pytest.raises(FreshetError, match=message):
-            use()
-    with pytest.raises(SettingsError, match="k is 0"):
-        index.search(vectors[:1], 0, "f")
 
 
 def test_a_damaged_or_foreign_folder_is_refused(vectors: np.ndarray, document_ids: list[str], tmp_path: Path) -> None:
@@ -159,9 +146,7 @@ def test_a_damaged_or_foreign_folder_is_refused(vectors: np.ndarray, document_id
         DenseIndex.load(old)
 
 
-def test_one_that_numbered_its_entries_otherwise_is_made_anew(
-    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray, tmp_path: Path
-) -> None:
+def test_one_that_numbered_its_entries_otherwise_is_made_anew(vectors, document_ids, queries, tmp_path):
     """Before, entries had keys, and any factory of FAISS's could be named."""
     index = build(vectors, document_ids, 1)
     index.save(tmp_path)
@@ -175,14 +160,7 @@ def test_one_that_numbered_its_entries_otherwise_is_made_anew(
 
 @pytest.mark.parametrize("few", [0, 10**6])
 @pytest.mark.parametrize("flat_below", KINDS)
-def test_searching_among_some_gives_what_is_left_of_all(
-    vectors: np.ndarray,
-    document_ids: list[str],
-    queries: np.ndarray,
-    flat_below: int,
-    few: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_searching_among_some_gives_what_is_left_of_all(vectors, document_ids, queries, flat_below, few, monkeypatch):
     """Whether they are scored one by one or searched for, and whatever number of products is in memory at a time."""
     index, chance = build(vectors, document_ids, flat_below), np.random.default_rng(3)
     monkeypatch.setattr(dense_index, "FEW", few)
@@ -199,9 +177,7 @@ def test_searching_among_some_gives_what_is_left_of_all(
 
 
 @pytest.mark.parametrize("flat_below", KINDS)
-def test_joined_indexes_are_one_of_what_is_left(
-    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray, flat_below: int
-) -> None:
+def test_joined_indexes_are_one_of_what_is_left(vectors, document_ids, queries, flat_below):
     """Also where the first is approximate; removed rows are long, near the queries, and some of them come back."""
     chance, names = np.random.default_rng(5), np.array(document_ids)
     tokens = TokenSigns.of([signs(chance.standard_normal((chance.integers(1, 9), 70))) for _ in document_ids])
@@ -232,13 +208,10 @@ def test_joined_indexes_are_one_of_what_is_left(
     assert own.late_scores(tokens[:1]).tolist() == other.late_scores(tokens[:1]).tolist()
     for number in range(len(some)):
         assert own.nearest(queries[0], number).tolist() == other.nearest(queries[0], number).tolist()
-    for unknown in ("x", "never 0", "nowhere 2"):
+    uses = (joined.ids.require_known, joined.vectors_of, lambda names: joined.search_among(queries, 3, names, "f"))
+    for unknown, use in product(("x", "never 0", "nowhere 2"), uses):
         with pytest.raises(FreshetError, match="unknown"):
-            joined.ids.require_known([unknown])
-        with pytest.raises(FreshetError, match="unknown"):
-            joined.vectors_of([unknown])
-        with pytest.raises(FreshetError, match="unknown"):
-            joined.search_among(queries, 3, [unknown], "f")
+            use([unknown])
 
 
 def test_what_is_added_beside_an_approximate_index_is_searched_exactly() -> None:
@@ -256,9 +229,7 @@ def test_what_is_added_beside_an_approximate_index_is_searched_exactly() -> None
         assert [document for document, _ in equal.search(query, k, "f")[0]] == [f"n{i:02d}" for i in range(k)]
 
 
-def test_nothing_is_found_in_an_index_without_documents_or_with_none_left(
-    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray
-) -> None:
+def test_nothing_is_found_in_an_index_without_documents_or_with_none_left(vectors, document_ids, queries):
     empty, whole = (DenseIndex.build(vectors[:0], [], "f"), frozenset[str]()), build(vectors, document_ids)
     assert JoinedIndex([(whole, frozenset(document_ids)), empty]).search(queries[:2], 3, "f") == [[], []]
     assert JoinedIndex([empty, (whole, frozenset()), empty]).search(queries, 9, "f") == whole.search(queries, 9, "f")
@@ -291,9 +262,7 @@ def test_what_an_approximate_index_does_not_come_upon_is_found_all_the_same() ->
     assert all(len(ranking) == 10 for ranking in exact)
 
 
-def test_a_flat_index_does_without_faiss_and_an_approximate_one_says_what_to_install(
-    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_an_approximate_index_needs_faiss_and_says_so(vectors, document_ids, queries, tmp_path, monkeypatch):
     pytest.importorskip("faiss")
     expected = DenseIndex.build(vectors, document_ids, "f").search(queries, 10, "f")
     build(vectors, document_ids, 1).save(tmp_path / "approximate")

@@ -50,16 +50,12 @@ def test_chosen_and_joined_texts_keep_their_tokens(tmp_path):
     assert (again.starts == joined.starts).all()
 
 
-def test_a_text_without_tokens_has_one_that_is_zero():
-    kept = TokenSigns.of([signs(np.empty((0, 70))), signs(np.ones((2, 70)))])
+def test_a_text_without_tokens_has_one_that_is_zero_and_is_similar_to_nothing_not_even_to_another():
+    kept, words = TokenSigns.of([signs(np.empty((0, 70))), signs(np.ones((2, 70)))]), signs(np.ones((1, 70)))
     assert kept.starts.tolist() == [0, 1, 3]
     assert not kept[:1].bits.any()
-
-
-def test_a_query_without_words_is_similar_to_nothing_not_even_to_a_text_without_any():
-    none = TokenSigns.of([signs(np.empty((0, 70)))])
-    assert none.similarities(TokenSigns.of([none.bits, signs(np.ones((2, 70)))])).tolist() == [0.0, 0.0]
-    assert TokenSigns.of([signs(np.ones((1, 70)))]).similarities(none)[0] < 1
+    assert kept[:1].similarities(kept).tolist() == [0.0, 0.0]
+    assert TokenSigns.of([words]).similarities(kept[:1])[0] < 1
 
 
 def test_texts_of_which_only_some_have_tokens_are_not_joined():

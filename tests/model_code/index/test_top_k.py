@@ -38,10 +38,6 @@ def test_one_document_with_most_passages_does_not_hide_the_others() -> None:
     assert top_k(scores, ["long"] * 50 + ["b", "a"], k=3) == [("long", 0.9), ("b", 0.5), ("a", 0.4)]
 
 
-def test_nothing_to_rank() -> None:
-    assert top_k(np.array([]), [], k=3) == []
-
-
 def test_the_best_rows_of_many_are_all_that_reach_the_last_of_the_best() -> None:
     chance = np.random.default_rng(0)
     for passages in (1, 5, 300, 5000):
@@ -119,18 +115,12 @@ def test_the_nearest_are_those_of_a_full_sort(asked: int, kept: int, monkeypatch
 @pytest.mark.parametrize(
     ("passages", "asked", "blocks"),
     [
-        (
-            1_000,
-            2 * selection.FEW + 5,
-            [selection.FEW, selection.FEW, 5],
-        ),  # so many passages that FEW queries' scores are too many
+        (1_000, 2 * selection.FEW + 5, [selection.FEW, selection.FEW, 5]),  # FEW queries' scores are too many
         (60, 41, [16, 16, 9]),  # as many queries as their scores have room for
         (60, 16, [16]),
     ],
 )
-def test_a_large_search_goes_in_blocks_that_are_no_narrower_than_a_matrix_product_is_worth(
-    passages: int, asked: int, blocks: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_search_goes_in_blocks_that_a_matrix_product_is_worth(passages, asked, blocks, monkeypatch):
     """A block of fewer than FEW queries would go through all vectors once for each of them."""
     monkeypatch.setattr(selection, "SCORES", 16 * 60)
     chance = np.random.default_rng(0)
