@@ -49,7 +49,7 @@ def make_retriever(kind: str, folder: Path) -> Retriever:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_candidates_give_no_documents(kind: str, folder: Path) -> None:
+def test_no_candidates_and_no_allowed_documents_give_none(kind: str, folder: Path) -> None:
     retriever = make_retriever(kind, folder)
     some = ["d03", "d01"]
     alone = reranked(retriever, [TEXTS[2]], [some])
@@ -57,10 +57,5 @@ def test_no_candidates_give_no_documents(kind: str, folder: Path) -> None:
     assert reranked(retriever, [TEXTS[2]], [[]]) == [[]]
     assert reranked(retriever, [TEXTS[0], TEXTS[2], TEXTS[4]], [[], some, []]) == [[], alone[0], []]
     assert reranked(retriever, [], []) == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_allowed_documents_give_none(kind: str, folder: Path) -> None:
-    retriever = make_retriever(kind, folder)
     assert retriever.search([TEXTS[2]], 3, allowed=[]) == [[]]
     assert len(retriever.search([TEXTS[2]], 3)[0]) == 3

@@ -57,6 +57,12 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "live" / "r" / "generations" / "000000"
 
 
+@pytest.fixture(scope="module")
+def fused(live: Path) -> FusedRetriever:
+    """Its retriever."""
+    return open_retriever(live / "encoder", live / "index")  # type: ignore[return-value]
+
+
 def best(dense: DenseRetriever, vector: np.ndarray, document: str) -> np.ndarray:
     """Of the document's vectors that with the highest product."""
     rows = [i for i, name in enumerate(dense.index.document_ids) if name == document]
@@ -78,16 +84,13 @@ def fed_back(fused: FusedRetriever, query: str) -> np.ndarray:
     return vector + 0.3 * np.mean([best(dense, vector, name) for name, _ in once.search([query], 3)[0]], axis=0)
 
 
-def test_scores_are_those_of_the_equation(live: Path) -> None:
-    fused = open_retriever(live / "encoder", live / "index")
+def test_scores_are_those_of_the_equation(fused: FusedRetriever) -> None:
     dense, lexical = (fused.parts[name] for name in ("dense", "lexical"))
     scale, everything = fused.fusion.scales["dense"], sorted({**OLD, **NEW})
     for query, ranking in zip(QUERIES, reranked(fused, QUERIES, [everything] * len(QUERIES)), strict=True):
         vector = fed_back(fused, query)
-        own, words = (
-            {name: best(dense, vector, name) @ vector for name in everything},
-            dict(reranked(lexical, [query], [everything])[0]),
-        )
+        own = {name: best(dense, vector, name) @ vector for name in everything}
+        words = dict(reranked(lexical, [query], [everything])[0])
         late = {name: max_sim(dense, query, name) for name in everything}
         deviation = np.sqrt(vector @ scale.covariance @ vector)
         expected = {
@@ -100,8 +103,7 @@ def test_scores_are_those_of_the_equation(live: Path) -> None:
         assert [name for name, _ in ranking] == sorted(expected, key=lambda name: (-expected[name], name))
 
 
-def test_a_document_has_one_score_at_every_k_under_every_filter(live: Path) -> None:
-    fused = open_retriever(live / "encoder", live / "index")
+def test_a_document_has_one_score_at_every_k_under_every_filter(fused: FusedRetriever) -> None:
     whole = [dict(fused.search([query], 50)[0]) for query in QUERIES]
     few = [name for name in OLD if name.endswith(("1", "3"))]
     for i, query in enumerate(QUERIES):
@@ -110,8 +112,7 @@ def test_a_document_has_one_score_at_every_k_under_every_filter(live: Path) -> N
         assert {name for name, _ in fused.search([query], 50, few)[0]} == set(few)
 
 
-def test_each_part_is_searched_once(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fused = open_retriever(live / "encoder", live / "index")
+def test_each_part_is_searched_once(fused: FusedRetriever, monkeypatch: pytest.MonkeyPatch) -> None:
     searches = []
     for name, part in fused.parts.items():
         find = part.find
@@ -120,20 +121,23 @@ def test_each_part_is_searched_once(live: Path, monkeypatch: pytest.MonkeyPatch)
     assert sorted(searches) == ["dense", "lexical"], "feedback included, which the fixture has"
 
 
-def test_shares_sum_to_the_score(live: Path) -> None:
-    fused = open_retriever(live / "encoder", live / "index")
+def test_shares_sum_to_the_score(fused: FusedRetriever) -> None:
     ((name, score), *_) = fused.search([QUERIES[0]], 3)[0]
     shares = fused.explain(QUERIES[0], name)
     assert {share.token for share in shares} == {"dense", "lexical", "dense.late"}
     assert sum(share.weight for share in shares) == pytest.approx(score, abs=1e-12)
 
 
-def test_a_scale_is_the_mean_and_deviation_of_all_products() -> None:
+def test_a_scale_is_the_mean_and_deviation_of_all_products_which_for_one_document_is_rounding() -> None:
     vectors = TABLE.standard_normal((200, 8)).astype(np.float32)
     query = TABLE.standard_normal(8).astype(np.float32)
     products = vectors.astype(np.float64) @ query.astype(np.float64)
     found = Scale.of(vectors).standardised(query, products)
     np.testing.assert_allclose(found, (products - products.mean()) / products.std(), atol=1e-9)
+    vector = np.random.default_rng(0).standard_normal(384).astype(np.float32)
+    vector /= np.linalg.norm(vector)
+    (score,) = Scale.of(vector[None]).standardised(vector, np.array([vector @ vector], np.float32))
+    assert abs(score) < 0.01
 
 
 def test_folders_of_other_parts_are_refused(live: Path, tmp_path: Path) -> None:
@@ -158,17 +162,9 @@ def test_learned_weights_are_the_best_of_the_grid() -> None:
     assert weights["bad"] <= 1.0, "the largest that does no harm, as it was 3"
 
 
-def test_the_products_of_one_document_are_no_more_than_what_rounding_makes_of_them():
-    vector = np.random.default_rng(0).standard_normal(384).astype(np.float32)
-    vector /= np.linalg.norm(vector)
-    (score,) = Scale.of(vector[None]).standardised(vector, np.array([vector @ vector], np.float32))
-    assert abs(score) < 0.01
-
-
 @pytest.mark.parametrize("asked", ["late", "dense"])
-def test_late_interaction_stays_where_it_clearly_gains(live, asked) -> None:
+def test_late_interaction_stays_where_it_clearly_gains(fused: FusedRetriever, asked: str) -> None:
     """Queries ask for what vectors of words, or those of passages, put first."""
-    fused = open_retriever(live / "encoder", live / "index")
     fused = FusedSearch(fused.parts, replace(fused.fusion, feedback=0.0))
     dense, everything, qrels = fused.parts["dense"], sorted({**OLD, **NEW}), {}
     for word in WORDS:

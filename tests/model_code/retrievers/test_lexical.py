@@ -45,10 +45,10 @@ def opened(folders: tuple[Path, Path]) -> LexicalRetriever:
     return open_retriever(*folders)  # type: ignore[return-value]
 
 
-def views(tmp_path: Path, folders: tuple[Path, Path]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[str]]:
+def views(folders: tuple[Path, Path]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[str]]:
     """E and T of the queries and of the passages as dense rows, and the document of each passage."""
     encoder = load_encoder(folders[0], precision="float32", device="cpu")
-    passages = pd.read_parquet(tmp_path / "corpus" / "passages.parquet")
+    passages = pd.read_parquet(folders[0].parents[2] / "corpus" / "passages.parquet")
 
     def rows(sparse: list) -> np.ndarray:
         table = np.zeros((len(sparse), encoder.vocabulary_size))
@@ -76,21 +76,21 @@ def ranked(scores: np.ndarray, documents: list[str], k: int) -> Ranking:
 
 def same(found: Ranking, expected: Ranking) -> None:
     np.testing.assert_allclose([score for _, score in found], [score for _, score in expected], rtol=1e-5)
-    assert {d for d, s in found if s > expected[-1][1] * 1.0001} == {
-        d for d, s in expected if s > expected[-1][1] * 1.0001
-    }
+    clear = expected[-1][1] * 1.0001
+    assert {d for d, s in found if s > clear} == {d for d, s in expected if s > clear}
 
 
 SIDES = {"full": ("E", "E"), "alpha": ("T", "E"), "beta": ("E", "T"), "beta_own": ("O", "T")}
 
 
-@pytest.fixture
-def folders(tmp_path: Path) -> tuple[Path, Path]:
-    return build(tmp_path)
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """One build, which no test changes."""
+    return build(tmp_path_factory.mktemp("lexical"))
 
 
-def test_every_search_is_its_dense_product(tmp_path: Path, folders: tuple[Path, Path]) -> None:
-    queries, passages, documents = views(tmp_path, folders)
+def test_every_search_is_its_dense_product_and_the_best_passage_the_one_that_scores(folders: tuple[Path, Path]) -> None:
+    queries, passages, documents = views(folders)
     retriever = opened(folders)
     searches = {**retriever.variants(), retriever.main: retriever.search}
     assert set(searches) == set(NAMES)
@@ -102,15 +102,24 @@ def test_every_search_is_its_dense_product(tmp_path: Path, folders: tuple[Path, 
         candidates = {document for document, _ in ranked(first, documents, 5)}
         inside = np.array([document in candidates for document in documents])
         same(found, ranked(np.where(inside, second, 0), documents, 3))
+    for text, row in zip(QUERIES, np.float32(full), strict=True):
+        own = [score for score, document in zip(row, documents, strict=True) if document == "d03"]
+        assert retriever.best_passage_encoded(retriever.encode_queries([text]), "d03") == int(np.argmax(own))
 
 
-def test_variants_encode_the_same_queries_once(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_are_encoded_once_for_all_variants_and_once_for_all_explanations_of_their_hits(folders, monkeypatch):
     retriever, asked = opened(folders), []
     encode = retriever.encoder.encode_queries
-    monkeypatch.setattr(retriever.encoder, "encode_queries", lambda texts: asked.append(texts) or encode(texts))
+    monkeypatch.setattr(retriever.encoder, "encode_queries", lambda texts: asked.append(list(texts)) or encode(texts))
     for search in retriever.variants().values():
         search(QUERIES, 7)
-    assert [list(texts) for texts in asked] == [list(QUERIES)]
+    assert asked == [QUERIES]
+    ranking = retriever.search(QUERIES[:1], 5)[0]
+    asked.clear()
+    for document, _ in ranking:
+        retriever.explain(QUERIES[0], document)
+    assert len(ranking) > 1
+    assert asked == [QUERIES[:1]]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -132,43 +141,16 @@ def test_main_search_reranks_filters_and_explains_alike(tmp_path: Path, name: st
             assert not any(match.expanded for match in retriever.explain(text, ranking[0][0]))
 
 
-def test_the_hits_of_a_query_are_explained_by_one_encoding(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    retriever, encoded = opened(folders), []
-    encoder = retriever.encoder
-    encode = encoder.encode_queries
-    monkeypatch.setattr(encoder, "encode_queries", lambda texts: encoded.append(texts) or encode(texts))
-    ranking = retriever.search(QUERIES[:1], 5)[0]
-    encoded.clear()
-    for document, _ in ranking:
-        retriever.explain(QUERIES[0], document)
-    assert len(ranking) > 1
-    assert encoded == [[QUERIES[0]]]
-
-
-def test_best_passage_is_the_one_that_scores(tmp_path: Path, folders: tuple[Path, Path]) -> None:
-    queries, passages, documents = views(tmp_path, folders)
-    retriever = opened(folders)
-    for text, row in zip(QUERIES, queries["E"] @ passages["E"].T, strict=True):
-        own = [score for score, document in zip(row, documents, strict=True) if document == "d03"]
-        assert retriever.best_passage_encoded(retriever.encode_queries([text]), "d03") == int(
-            np.argmax(np.float32(own))
-        )
-
-
-def test_beta_rerank_embeds_passages_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = opened(build(tmp_path))
-    folders = build(tmp_path, LEXICAL.replace(search="beta_rerank"))
-    assert not (folders[1] / "embeddings").exists()
-    flying = opened(folders)
+def test_beta_rerank_embeds_passages_as_they_come(tmp_path, folders, monkeypatch):
+    stored, without = opened(folders), build(tmp_path, LEXICAL.replace(search="beta_rerank"))
+    assert not (without[1] / "embeddings").exists()
+    flying = opened(without)
     assert set(flying.variants()) == {"beta", "beta_own"}
     for found, expected in zip(flying.search(QUERIES, 5), stored.variants()["beta_rerank"](QUERIES, 5), strict=True):
         same(found, expected)
     document = flying.search(QUERIES[:1], 1)[0][0][0]
-    assert [m.token for m in flying.explain(QUERIES[0], document)] == [
-        m.token for m in stored.explain(QUERIES[0], document)
-    ]
+    explained = [[match.token for match in one.explain(QUERIES[0], document)] for one in (flying, stored)]
+    assert explained[0] == explained[1]
     with pytest.raises(FreshetError, match="build the index for it"):
         flying.by("full").search(QUERIES, 1)
     passages = flying.passages
@@ -182,23 +164,23 @@ def test_beta_rerank_embeds_passages_as_they_come(tmp_path: Path, monkeypatch: p
     assert list(passages._cache) == [4]
 
 
-def test_by_tokens_nothing_is_encoded_and_nothing_else_is_kept(tmp_path: Path) -> None:
+def test_by_tokens_nothing_else_is_kept_and_a_query_without_any_finds_nothing(tmp_path):
     folders = build(tmp_path, SETTINGS)
     assert sorted(path.name for path in folders[1].iterdir()) == ["manifest.json", "tokens"]
     retriever = opened(folders)
     assert (retriever.main, set(retriever.variants())) == ("beta_own", {"beta"})
     with pytest.raises(FreshetError, match="build the index for it"):
         retriever.by("beta_rerank").search(QUERIES, 1)
+    assert retriever.search([""], 3) == [[]]
 
 
-def test_equal_inputs_give_equal_bytes_also_after_a_kill(tmp_path: Path) -> None:
-    first, second = build(tmp_path), build(tmp_path)
-    assert hash_path(first[1]) == hash_path(second[1])
-    assert [path.name for path in sorted(first[1].iterdir())] == ["embeddings", "manifest.json", "tokens"]
+def test_equal_inputs_give_equal_bytes(tmp_path: Path, folders: tuple[Path, Path]) -> None:
+    assert hash_path(build(tmp_path)[1]) == hash_path(folders[1])
+    assert [path.name for path in sorted(folders[1].iterdir())] == ["embeddings", "manifest.json", "tokens"]
 
 
-def test_foreign_and_damaged_folders_are_refused(tmp_path: Path, folders: tuple[Path, Path]) -> None:
-    other = build(tmp_path, LEXICAL.replace(index_top_k=7))
+def test_foreign_and_damaged_folders_are_refused(tmp_path: Path) -> None:
+    folders, other = build(tmp_path), build(tmp_path, LEXICAL.replace(index_top_k=7))
     with pytest.raises(FingerprintMismatch, match="build the index again"):
         open_retriever(other[0], folders[1])
     manifest = read_json(folders[1] / "manifest.json")
@@ -209,7 +191,3 @@ def test_foreign_and_damaged_folders_are_refused(tmp_path: Path, folders: tuple[
     seal(folders[1], 1, {"kind": "dense"})
     with pytest.raises(FreshetError, match="holds no lexical index but one of kind dense"):
         LexicalRetriever.open(folders[1], load_encoder(folders[0]))
-
-
-def test_a_query_without_known_tokens_finds_nothing(tmp_path: Path) -> None:
-    assert opened(build(tmp_path, SETTINGS)).search([""], 3) == [[]]

@@ -79,9 +79,7 @@ def test_trained_indexed_and_searched(tmp_path: Path, pooling: str) -> None:
 
 
 @pytest.mark.parametrize(("pooling", "taken"), [("self_contrastive", True), ("multi_vector", False)])
-def test_base_vectors_stand_for_step_0_only_where_they_are_what_is_searched(
-    tmp_path: Path, pooling: str, taken: bool
-) -> None:
+def test_base_vectors_stand_for_step_0_only_where_they_are_what_is_searched(tmp_path, pooling, taken):
     context = make_context(tmp_path)
     index = DenseIndex.load(tmp_path / "base_index")
     encoder = Encoder.from_settings(context.settings["encoder"])
