@@ -1,7 +1,4 @@
-"""Guards the measures of drift: each against its equation or a library, harm, protected queries, conflicts and growth.
-
-pytest tests/model_code/drift/test_measures.py
-"""
+"""Guards the measures of drift, each against its equation or a library: harm, protected queries, conflicts, growth."""
 
 from __future__ import annotations
 
@@ -37,13 +34,10 @@ def normal(count: int, seed: int, shift: float = 0.0, width: int = 12) -> np.nda
     return np.random.default_rng(seed).standard_normal((count, width)) + shift
 
 
-def test_half_without_drift_and_much_more_with_it() -> None:
+def test_the_classifier_is_at_half_without_drift_and_far_above_with_it_whatever_the_order_of_rows() -> None:
     without = [domain_auc(normal(100, 2 * i), normal(50, 2 * i + 1), seed=i) for i in range(30)]
     assert abs(np.mean(without) - 0.5) < 0.03
     assert domain_auc(normal(100, 0), normal(50, 1, shift=0.6), seed=0) > 0.85
-
-
-def test_the_order_of_rows_does_not_matter_and_the_seed_does() -> None:
     old, new, order = normal(60, 0), normal(30, 1), np.random.default_rng(2).permutation(30)
     assert domain_auc(old, new[order], seed=0) == domain_auc(old, new, seed=0)
     assert domain_auc(old, new, seed=1) != domain_auc(old, new, seed=0)
@@ -55,25 +49,22 @@ def test_a_contrast_has_no_row_twice() -> None:
     assert contrasted(rows, 40, seed=0) is rows
 
 
-def quality(old: np.ndarray, new: np.ndarray, margin: float, name: str = "new_quality"):
+def quality(old: np.ndarray, new: np.ndarray, margin: float):
     """The judged measure of harm, new documents' scores beside those of old ones."""
     chosen = settings(quality_margin=margin, largest_batch=80, draws=399)
     calibrated = Calibration(reference(), chosen, scores=OldScores(made=old))
-    return judge([calibrated.observe(MEASURES[name], new, "batch")], 0.05)[0]
+    return judge([calibrated.observe(MEASURES["new_quality"], new, "batch")], 0.05)[0]
 
 
-def test_new_documents_that_are_found_worse_trip_and_others_do_not() -> None:
+def test_new_documents_that_are_found_worse_than_the_margin_trip_and_others_do_not() -> None:
     chance = np.random.default_rng(0)
     old = chance.random(300)
     found = [quality(old, chance.random(80) - loss, 0.01) for loss in (-0.3, 0.0, 0.15)]
     assert [measured.tripped for measured in found] == [False, False, True]
     assert found[2].detail["new"] - found[2].detail["old"] == pytest.approx(found[2].value)
     assert (found[2].detail["documents"], found[2].detail["margin"]) == (80, 0.01)
-
-
-def test_a_sure_loss_of_new_documents_within_the_margin_is_no_harm() -> None:
-    old, new = np.ones(300), np.full(80, 0.98)  # old documents are all found alike
-    assert [quality(old, new, margin).tripped for margin in (0.01, 0.03)] == [True, False]
+    alike, sure_loss = np.ones(300), np.full(80, 0.98)
+    assert [quality(alike, sure_loss, margin).tripped for margin in (0.01, 0.03)] == [True, False]
 
 
 def test_protected_queries_agree_with_the_paired_randomisation_test() -> None:
@@ -88,7 +79,7 @@ def test_protected_queries_agree_with_the_paired_randomisation_test() -> None:
     assert found.detail["p_any_change"] == pytest.approx(two_sided, abs=0.01)
 
 
-def test_a_loss_within_the_margin_is_no_harm() -> None:
+def test_a_loss_within_the_margin_is_no_harm_and_neither_is_a_gain() -> None:
     before = np.random.default_rng(0).random(400)
     after = before - 0.02 * (np.arange(400) % 2)  # a loss of .01, beyond doubt
     cases = [(0.0, 0.0), (0.02, 0.0), (0.0, np.full(400, 0.02)), (0.0, 0.03 * (np.arange(400) % 2))]
@@ -97,6 +88,7 @@ def test_a_loss_within_the_margin_is_no_harm() -> None:
     ]
     assert [judge([one], 0.05)[0].tripped for one in found] == [True, False, False, False]
     assert [one.detail["crowding"] for one in found] == pytest.approx([0, 0, 0.02, 0.015])
+    assert not judge([protected_change(Paired(before[:50], before[:50] + 0.3), settings())], 0.05)[0].tripped
 
 
 def test_crowding_is_what_growth_by_documents_like_the_old_ones_cost() -> None:
@@ -109,20 +101,12 @@ def test_crowding_is_what_growth_by_documents_like_the_old_ones_cost() -> None:
     assert crowding(ranks, 1.0) == pytest.approx(np.zeros(7), abs=1e-12)
 
 
-def test_a_gain_never_trips() -> None:
-    before = np.random.default_rng(0).random(50)
-    assert not judge([protected_change(Paired(before, before + 0.3), settings())], 0.05)[0].tripped
-
-
-def test_statuses_are_those_of_incdsi() -> None:
-    assert {FITS, NOT_REFINED} < {status.name for status in Status}
-
-
 def test_conflicts_trip_beyond_what_chance_makes_of_the_limit() -> None:
     def tripped(conflicting: int) -> bool:
         statuses = ["COMPROMISE"] * conflicting + ["FITS"] * (100 - conflicting) + ["NOT_REFINED"] * 50
         return judge([conflicts(statuses, settings())], 0.05)[0].tripped
 
+    assert {FITS, NOT_REFINED} < {status.name for status in Status}
     assert conflicts(["COMPROMISE", "FITS", "NOT_REFINED"], settings()).value == 0.5
     earlier = ["INFEASIBLE", "FITS_WITHOUT_SOME_QUERIES", "FITS"]
     assert conflicts(earlier, settings()).value == 2 / 3, "of earlier versions"

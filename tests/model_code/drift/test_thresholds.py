@@ -1,7 +1,4 @@
-"""Guards thresholds: the exact rule p <= alpha, and how a family shares alpha.
-
-pytest tests/model_code/drift/test_thresholds.py
-"""
+"""Guards thresholds: the exact rule p <= alpha, and how a family shares alpha."""
 
 from __future__ import annotations
 

@@ -28,14 +28,13 @@ def topical(count: int, seed: int, shift: float = 0.0) -> np.ndarray:
     return unit(vectors)
 
 
-def reference(seed: int = 0, settings: DriftSettings = SETTINGS, count: int = 300) -> DriftReference:
-    vectors = topical(count, seed)
-    return DriftReference.build(vectors, "f", settings)
+def reference(seed: int = 0, count: int = 300) -> DriftReference:
+    return DriftReference.build(topical(count, seed), "f", SETTINGS)
 
 
-def calibration(seed: int = 0, settings: DriftSettings = SETTINGS) -> Calibration:
+def calibration(seed: int = 0) -> Calibration:
     scores = OldScores(np.random.default_rng([seed, 1]).random(200).astype(np.float32))
-    return Calibration(reference(seed, settings), settings, scores=scores)
+    return Calibration(reference(seed), SETTINGS, scores=scores)
 
 
 def arrivals(seed: int, count: int = 30, shift: float = 0.0, worse: float = 0.0) -> Arrivals:
