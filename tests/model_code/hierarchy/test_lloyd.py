@@ -80,30 +80,26 @@ def test_the_objective_never_falls(noise: np.ndarray) -> None:
     assert objectives[-1] == pytest.approx(exact, abs=1e-4)
 
 
+def ended(vectors: np.ndarray, chosen: list[int]) -> np.ndarray:
+    """The labels of a run from the points `chosen` to its end."""
+    run = started(vectors, chosen)
+    while run.step():
+        pass
+    return run.labels.numpy()
+
+
 def test_equal_for_points_in_any_order(topics: np.ndarray) -> None:
     order = np.random.default_rng(0).permutation(300)
-    position = np.argsort(order)
-    plain = started(topics, [5, 70, 99])
-    shuffled = started(topics[order], position[[5, 70, 99]].tolist())
-    for run in (plain, shuffled):
-        while run.step():
-            pass
-    np.testing.assert_array_equal(plain.labels.numpy()[order], shuffled.labels.numpy())
+    shuffled = ended(topics[order], np.argsort(order)[[5, 70, 99]].tolist())
+    np.testing.assert_array_equal(ended(topics, [5, 70, 99])[order], shuffled)
 
 
 @pytest.mark.parametrize(("name", "value"), [("POINTS", 7), ("SCORES", 50), ("MANY", 0.0), ("MANY", 2.0)])
-def test_equal_for_blocks_of_any_size(
-    noise: np.ndarray, name: str, value: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def labels() -> torch.Tensor:
-        run = started(noise, [0, 1, 2, 3, 4, 100, 101, 102])
-        while run.step():
-            pass
-        return run.labels
-
-    expected = labels()
+def test_equal_for_blocks_of_any_size(noise, name, value, monkeypatch):
+    chosen = [0, 1, 2, 3, 4, 100, 101, 102]
+    expected = ended(noise, chosen)
     monkeypatch.setattr(lloyd, name, value)
-    assert torch.equal(labels(), expected)
+    np.testing.assert_array_equal(ended(noise, chosen), expected)
 
 
 def test_an_empty_cluster_gets_the_farthest_point() -> None:

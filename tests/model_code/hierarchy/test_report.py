@@ -3,8 +3,6 @@ equal bytes for equal trees."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -30,9 +28,7 @@ def test_level_statistics_equal_loops(topics: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(("passages", "branching"), [(300, 4), (1, None)])
-def test_equal_trees_give_equal_pictures(
-    topics: np.ndarray, passages: int, branching: int | None, tmp_path: Path
-) -> None:
+def test_equal_trees_give_equal_pictures(topics, passages, branching, tmp_path):
     vectors = topics[:passages]
     for name in ("a.png", "b.png"):
         tree = build_hierarchy(vectors, HierarchySettings(branching=branching), seed=0)

@@ -16,30 +16,22 @@ TEXTS = [
 
 def tree(leaves: list[int], parents: list[int]) -> Hierarchy:
     ends = np.eye(len(parents), dtype=np.float32)
-    tops = np.eye(len(parents), dtype=np.float32)[: max(parents) + 1]
-    return Hierarchy(
-        (tops, ends), (np.zeros(len(tops), np.int32), np.array(parents, np.int32)), np.array(leaves, np.int32)
-    )
+    tops = ends[: max(parents) + 1]
+    above = (np.zeros(len(tops), np.int32), np.array(parents, np.int32))
+    return Hierarchy((tops, ends), above, np.array(leaves, np.int32))
 
 
-def test_a_node_is_named_by_what_the_nodes_beside_it_lack():
-    above, below = topic_names(tree([0, 0, 0, 1, 1, 1, 2, 2], [0, 1, 1]), TEXTS)
+def test_every_node_is_named_by_what_the_nodes_beside_it_lack_and_always_alike():
+    own = tree([0, 0, 0, 1, 1, 1, 2, 2], [0, 1, 1])
+    above, below = topic_names(own, TEXTS)
     assert set(above[0].split(", ")) == {"array", "sort", "axis"}
     assert "file" in above[1].split(", ")
     assert below[0] == above[0], "a node that is all of its parent keeps its name"
     assert below[1].split(", ")[0] == "csv"
     assert set(below[2].split(", ")[:2]) == {"document", "json"}
     assert "the" not in ", ".join(above + below).split(", ")
-
-
-def test_names_are_stable_and_every_node_has_one():
-    leaves = [0, 0, 0, 1, 1, 1, 2, 2]
-    first = topic_names(tree(leaves, [0, 1, 1]), TEXTS)
-    assert first == topic_names(tree(leaves, [0, 1, 1]), TEXTS)
-    assert topic_names(tree(leaves, [0, 1, 1]), ["!"] * 8) == [
-        ["topic 1", "topic 2"],
-        ["topic 1", "topic 2", "topic 3"],
-    ]
+    assert topic_names(own, TEXTS) == [above, below]
+    assert topic_names(own, ["!"] * 8) == [["topic 1", "topic 2"], ["topic 1", "topic 2", "topic 3"]]
 
 
 def test_of_scripts_without_blanks_names_are_pairs_that_belong_together():

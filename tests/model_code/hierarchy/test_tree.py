@@ -23,14 +23,10 @@ def tree() -> Hierarchy:
     return Hierarchy((level_1, level_2), parents, np.array([3, 0, 1, 2, 0, 1, 3, 3, 2], np.int32))
 
 
-def test_paths_lead_from_level_1_to_the_leaf_node(tree: Hierarchy) -> None:
+def test_paths_lead_from_level_1_to_the_leaf_node_and_every_level_holds_every_passage_once(tree: Hierarchy) -> None:
     assert tree.depth == 2
-    assert tree.path(0) == (1, 3)
-    assert tree.path(2) == (0, 1)
+    assert (tree.path(0), tree.path(2)) == ((1, 3), (0, 1))
     assert [tree.path(passage) for passage in range(9)] == [tuple(path) for path in tree.paths().tolist()]
-
-
-def test_every_level_holds_every_passage_once(tree: Hierarchy) -> None:
     for level in (1, 2):
         nodes = range(len(tree.parents[level - 1]))
         under = [tree.documents_under(level, node).tolist() for node in nodes]
@@ -47,7 +43,7 @@ def test_new_vectors_go_below_the_nearest_leaf_node(tree: Hierarchy, chunk: int)
     assert tree.place(vectors[:0]).shape == (0, 2)
 
 
-def test_saved_and_loaded_is_the_same_and_pure(tree: Hierarchy, tmp_path: Path) -> None:
+def test_saved_and_loaded_is_the_same_and_pure_and_another_format_is_refused(tree: Hierarchy, tmp_path: Path) -> None:
     tree.save(tmp_path / "a")
     loaded = Hierarchy.load(tmp_path / "a")
     loaded.save(tmp_path / "b")
@@ -56,14 +52,11 @@ def test_saved_and_loaded_is_the_same_and_pure(tree: Hierarchy, tmp_path: Path) 
     for one, other in zip(*arrays, strict=True):
         np.testing.assert_array_equal(one, other)
         assert one.dtype == other.dtype
-    assert read_json(tmp_path / "a" / "hierarchy.json")["nodes"] == [2, 4]
-
-
-def test_another_format_is_refused(tree: Hierarchy, tmp_path: Path) -> None:
-    tree.save(tmp_path)
-    write_json(tmp_path / "hierarchy.json", read_json(tmp_path / "hierarchy.json") | {"format": 99})
+    facts = read_json(tmp_path / "a" / "hierarchy.json")
+    assert facts["nodes"] == [2, 4]
+    write_json(tmp_path / "a" / "hierarchy.json", facts | {"format": 99})
     with pytest.raises(FreshetError, match="format 99"):
-        Hierarchy.load(tmp_path)
+        Hierarchy.load(tmp_path / "a")
 
 
 @pytest.mark.parametrize(
