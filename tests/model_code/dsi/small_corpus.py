@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import IndexSettings
 from model_code.live.generation import Generation
-from model_code.progress import Progress, silent
 from model_code.retrievers.settings import RetrieverSettings
 from model_code.stages import index
 from model_code.training.settings import TrainingSettings
@@ -43,13 +41,7 @@ RULES = TextRules(include_title=False, words=4, stride=3)  # as the corpus was c
 ENCODER = {"max_tokens": 16, "precision": "float32", "device": "cpu"}
 
 
-def make_context(
-    root: Path,
-    own: DocumentVectorSettings,
-    checkpoints: str = "checkpoints",
-    progress: Progress = silent,
-    **changes: Any,
-) -> StageContext:
+def make_context(root: Path, own: DocumentVectorSettings, **changes: Any) -> StageContext:
     """A new context for training below `root`, whose inputs are made once; changes: of `TRAINING`."""
     if not (root / "corpus").exists():
         _make_inputs(root)
@@ -63,9 +55,8 @@ def make_context(
         "evaluation": EvaluationSettings(variants=False),
         "seed": 3,
     }
-    show: Callable[[str], Progress] = lambda label: progress if label == "train" else silent  # noqa: E731
     inputs = {name: root / name for name in names}
-    return StageContext(root, inputs, output, settings, root / checkpoints / output.name, "dsi", show)
+    return StageContext(root, inputs, output, settings, root / "checkpoints" / output.name, "dsi")
 
 
 def run_index(training: StageContext, output: Path) -> StageContext:
@@ -78,15 +69,9 @@ def run_index(training: StageContext, output: Path) -> StageContext:
 
 def go_live(root: Path, training: StageContext, indexing: StageContext) -> Generation:
     """Open the live collection "dsi" of a trained and indexed one below `root`."""
-    return open_generation_zero(
-        root,
-        "dsi",
-        encoder=training.output / "encoder",
-        index=indexing.output / "index",
-        documents=training.inputs["corpus"] / "documents.parquet",
-        hierarchy=training.inputs["hierarchy"],
-        provenance={},
-    )
+    models = {"encoder": training.output / "encoder", "index": indexing.output / "index"}
+    documents, hierarchy = training.inputs["corpus"] / "documents.parquet", training.inputs["hierarchy"]
+    return open_generation_zero(root, "dsi", **models, documents=documents, hierarchy=hierarchy, provenance={})
 
 
 def texts() -> dict[str, str]:

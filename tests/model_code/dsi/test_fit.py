@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,14 +19,11 @@ from model_code.index.dense_index import DenseIndex
 from model_code.stages import train
 from model_code.training.tables import DevEvaluator, TrainingTables
 from tests.model_code.dsi.small_corpus import ENCODER, IDS, LONG, QUIET, make_context
+from tests.model_code.training.killing import kill_stage_after
 
 FAST = DocumentVectorSettings(epochs=8, batch_size=16, learning_rate=2e-2, patience=None)
 Run = tuple[StageContext, dict]
 JOINT = DocumentVectorSettings(epochs=3, batch_size=16, learning_rate=2e-2, train_encoder=True)
-
-
-class Killed(Exception):
-    """Stands for a kill."""
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +72,8 @@ def test_step_0_is_the_base_index_with_passages_averaged(root: Path, frozen: Run
     rankings = zero_shot.search(encoder.encode(list(queries.values())), 10, encoder.fingerprint())
     assert report["start_dev"] == pytest.approx(ndcg(context, dict(zip(queries, rankings, strict=True))))
     single = [name for name in IDS if name not in LONG]
-    np.testing.assert_allclose(
-        zero_shot.vectors[[IDS.index(name) for name in single]], base.vectors[base.ids.rows_of(single)], atol=1e-6
-    )
+    rows = [IDS.index(name) for name in single]
+    np.testing.assert_allclose(zero_shot.vectors[rows], base.vectors[base.ids.rows_of(single)], atol=1e-6)
 
 
 def ndcg(context: StageContext, run: dict[str, list[tuple[str, float]]]) -> float:
@@ -139,23 +134,15 @@ def test_representatives_are_mean_training_queries(root: Path, supervision: str,
 
 
 @pytest.mark.parametrize(("name", "own"), [("frozen", FAST), ("joint", JOINT)])
-def test_resumed_equals_uninterrupted(root: Path, request: pytest.FixtureRequest, name: str, own: Any):
-    def kill(done: int, total: int, note: str = "") -> None:
-        if done == 7:
-            raise Killed
-
-    killed = make_context(root, own, progress=kill)
-    with pytest.raises(Killed):
-        train.run(killed)
+def test_resumed_equals_uninterrupted_and_another_seed_gives_other_bytes(root, request, monkeypatch, name, own):
+    killed = make_context(root, own)
+    kill_stage_after(7, killed, monkeypatch)
     seen: list[int] = []
     train.run(replace(killed, progress=lambda label: lambda done, total, note="": seen.append(done)))
     assert 1 not in seen[1:]  # the first is of the encoded queries
-    assert hash_path(killed.output) == hash_path(request.getfixturevalue(name)[0].output)
-
-
-def test_equal_inputs_give_equal_bytes_and_other_seeds_do_not(root: Path, frozen: Run):
-    hashes = [hash_path(run(make_context(root, FAST, seed_offset=offset))[0].output) for offset in (0, 1)]
-    assert hashes[0] == hash_path(frozen[0].output) != hashes[1]
+    uninterrupted = hash_path(request.getfixturevalue(name)[0].output)
+    assert hash_path(killed.output) == uninterrupted
+    assert hash_path(run(make_context(root, own, seed_offset=1))[0].output) != uninterrupted
 
 
 def test_dev_queries_are_encoded_once_and_no_passage_ever(root: Path, monkeypatch: pytest.MonkeyPatch):

@@ -59,16 +59,12 @@ def test_it_is_the_largest_scale_that_takes_no_more_than_learned_vectors(seed: i
     assert taken(vectors, sample, scale * (1 + 1e-9) * encodings, queries, relevant) > now
 
 
-def test_encodings_of_another_length_change_the_scale_and_nothing_else():
+def test_encodings_of_another_length_change_the_scale_and_blocks_of_queries_nothing(monkeypatch: pytest.MonkeyPatch):
     vectors, sample, encodings, queries, relevant = made(0)
     scale = encoding_scale(vectors, sample, encodings, queries, relevant)
     assert encoding_scale(vectors, sample, 4 * encodings, queries, relevant) == pytest.approx(scale / 4)
-
-
-def test_blocks_of_queries_change_nothing(monkeypatch: pytest.MonkeyPatch):
-    whole = encoding_scale(*made(1))
     monkeypatch.setattr(fit, "CELLS", 100)
-    assert encoding_scale(*made(1)) == pytest.approx(whole)
+    assert encoding_scale(vectors, sample, encodings, queries, relevant) == pytest.approx(scale)
 
 
 def test_vectors_that_were_not_learned_stay_as_they_are():
@@ -82,13 +78,10 @@ def test_vectors_that_were_not_learned_stay_as_they_are():
     assert taken(vectors, sample, scale * (1 - 1e-9) * encodings, queries, relevant) == now
 
 
-def test_too_few_queries_say_nothing():
+def test_too_few_queries_say_nothing_and_where_no_scale_is_too_large_there_is_none():
     vectors, sample, encodings, queries, relevant = made(3)
-    assert encoding_scale(vectors, sample, encodings, queries[: ENOUGH - 1], relevant[: ENOUGH - 1]) is None
-
-
-def test_where_no_scale_is_too_large_there_is_none():
-    vectors, sample, encodings, queries, relevant = made(4)
+    few = ENOUGH - 1
+    assert encoding_scale(vectors, sample, encodings, queries[:few], relevant[:few]) is None
     assert encoding_scale(vectors, sample, np.zeros_like(encodings), queries, relevant) is None
 
 
@@ -113,9 +106,7 @@ def by_hand(context: StageContext) -> float | None:
 
 
 @pytest.mark.parametrize("train_encoder", [False, True])
-def test_the_scale_is_measured_with_what_training_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train_encoder: bool
-):
+def test_the_scale_is_measured_with_what_training_left(tmp_path, monkeypatch, train_encoder):
     monkeypatch.setattr(fit, "ENOUGH", 3)
     context, report = trained(tmp_path, train_encoder=train_encoder)
     assert report["encoding_scale"] is not None
@@ -123,15 +114,13 @@ def test_the_scale_is_measured_with_what_training_left(
     assert read_json(context.output / "document_vectors" / MANIFEST)["encoding_scale"] == report["encoding_scale"]
 
 
-def test_too_few_dev_queries_leave_encodings_as_they_are(tmp_path: Path):
-    context, report = trained(tmp_path)
+@pytest.mark.parametrize("there_are_some", [True, False])
+def test_too_few_dev_queries_or_none_leave_encodings_as_they_are(tmp_path, monkeypatch, there_are_some):
+    if not there_are_some:
+        monkeypatch.setattr(TrainingTables, "dev_evaluator", lambda *_: None)
+    context, report = trained(tmp_path, epochs=1)
     assert report["encoding_scale"] is None
     assert read_json(context.output / "document_vectors" / MANIFEST)["encoding_scale"] == 1.0
-
-
-def test_without_dev_queries_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(TrainingTables, "dev_evaluator", lambda *_: None)
-    assert trained(tmp_path, epochs=1)[1]["encoding_scale"] is None
 
 
 def test_an_added_document_has_the_measured_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

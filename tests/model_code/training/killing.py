@@ -6,10 +6,11 @@ import pytest
 
 from model_code.context import StageContext
 from model_code.stages import train
+from model_code.training.loop import TrainingLoop
 from model_code.training.trainer import Trainer
 
 
-def kill_at(trainer: Trainer, step: int) -> None:
+def kill_at(trainer: TrainingLoop, step: int) -> None:
     """Train until step number `step` is done."""
 
     def progress(done: int, total: int, note: str) -> None:
