@@ -11,6 +11,7 @@ from model_code.drift.settings import DriftSettings
 from model_code.errors import SettingsError
 from model_code.evaluation.settings import EvaluationSettings, PromotionSettings
 from model_code.hierarchy.settings import HierarchySettings
+from model_code.incdsi.settings import IncDsiSettings
 from model_code.queries.settings import PseudoQuerySettings
 from model_code.settings import Settings, parse
 
@@ -67,6 +68,10 @@ REFUSED: dict[tuple[str, type[Settings]], list[tuple[dict[str, Any], str]]] = {
         ({"branching": 1}, "branching"),
         ({"max_iterations": 0}, "max_iterations"),
         ({"method": "top_down"}, "hierarchy.method is no longer a setting: trees are built bottom up"),
+    ],
+    ("incdsi", IncDsiSettings): [
+        ({"lambda1": 6.0}, "lambda1 is 6.0, but must be above 0, below 1"),
+        ({"gamma2": -0.1}, "gamma2 is -0.1, but must be at least 0"),
     ],
     ("drift", DriftSettings): [
         ({"alpha": 0.0}, r"^drift.alpha is 0.0, but must be above 0, at most 0.5: chance"),

@@ -16,19 +16,14 @@ from model_code.incdsi.solver import Problem, Rivals, Task, _newton, _settled, _
 from tests.model_code.incdsi.small import Oracle, make
 
 
-def stated(pulled: bool) -> tuple[Problem, Oracle]:
+@pytest.mark.parametrize("pulled", [False, True])
+def test_the_value_is_that_of_the_formula(pulled: bool) -> None:
     settings = IncDsiSettings(gamma1=0.4, gamma2=0.7, lambda1=0.3, lambda2=0.05)
     state, (document,) = make(20, 1)
     document = document if pulled else NewDocument("bare", document.queries)
     oracle, query = Oracle(state, document, settings), mean_query(document.queries)
     best = float((state.vectors.view.astype(np.float64) @ query).max())
-    task = Task(state, query, best, document.prior, settings, state.score_deviation)
-    return task.problem(np.arange(20)), oracle
-
-
-@pytest.mark.parametrize("pulled", [False, True])
-def test_the_value_is_that_of_the_formula(pulled: bool) -> None:
-    problem, oracle = stated(pulled)
+    problem = Task(state, query, best, document.prior, settings, state.score_deviation).problem(np.arange(20))
     for vector in np.random.default_rng(1).normal(size=(5, 8)):
         assert problem.value(vector) == pytest.approx(oracle.value(vector), rel=1e-12)
 
