@@ -26,14 +26,15 @@ def test_reasons_by_example(document, text, reason):
     assert reasons_to_drop([PseudoQuery(document, text, "k")], TEXTS) == [reason]
 
 
-def test_the_same_query_of_two_documents_is_dropped_from_both():
-    queries = [PseudoQuery("d1", "which animal?", "k"), PseudoQuery("d3", "Which animal", "k")]
-    assert reasons_to_drop(queries, TEXTS) == [AMBIGUOUS, AMBIGUOUS]
-
-
-def test_of_repeated_queries_of_one_document_the_first_is_kept():
-    queries = [PseudoQuery("d1", text, kind) for text, kind in (("brown fox", "k"), ("Brown fox!", "k"), ("fox", "k"))]
-    assert reasons_to_drop(queries, TEXTS) == [None, REPEATED, None]
+@pytest.mark.parametrize(
+    ("queries", "reasons"),
+    [
+        ([("d1", "which animal?"), ("d3", "Which animal")], [AMBIGUOUS, AMBIGUOUS]),
+        ([("d1", "brown fox"), ("d1", "Brown fox!"), ("d1", "fox")], [None, REPEATED, None]),
+    ],
+)
+def test_equal_queries_of_two_documents_all_go_and_of_one_document_all_but_the_first(queries, reasons):
+    assert reasons_to_drop([PseudoQuery(*query, "k") for query in queries], TEXTS) == reasons
 
 
 def test_equals_a_double_loop_on_random_texts():

@@ -16,6 +16,7 @@ from model_code.queries.generator_training import IGNORED, METRIC, GeneratorPair
 from model_code.queries.sequence_to_sequence import Loaded, SequenceToSequence, save_sequence_model
 from model_code.queries.settings import SequenceToSequenceSettings
 from tests.model_code.queries.toy import DOCUMENTS, PAIRS, QUERY_TOKENS, SECTION_TOKENS, load, make_trainer, tokens
+from tests.model_code.training.killing import kill_at
 
 
 def make_corpus(qrels: list[tuple[str, str, str]]) -> Corpus:
@@ -67,14 +68,13 @@ def test_of_a_long_document_the_section_with_the_querys_words_is_read(tmp_path: 
 
 def found_first(loaded: Loaded, folder: Path) -> float:
     """Share of documents that BM25 ranks first for the query written for them."""
-    greedy = SequenceToSequenceSettings(
-        per_document=1, section_tokens=SECTION_TOKENS, max_query_tokens=QUERY_TOKENS, top_k=1
-    )
+    sizes = {"section_tokens": SECTION_TOKENS, "max_query_tokens": QUERY_TOKENS}
+    greedy = SequenceToSequenceSettings(per_document=1, top_k=1, **sizes)
     queries = SequenceToSequence(*loaded, greedy).generate(DOCUMENTS, 0, folder)
     search = Bm25.build(list(DOCUMENTS.values()), list(DOCUMENTS)).search
-    found = search([query.text for query in queries], 1)
-    firsts = [ranking[0][0] if ranking else None for ranking in found]
-    return sum(first == query.document_id for first, query in zip(firsts, queries, strict=True)) / len(queries)
+    rankings = search([query.text for query in queries], 1)
+    found = [dict(ranking).keys() == {query.document_id} for ranking, query in zip(rankings, queries, strict=True)]
+    return sum(found) / len(found)
 
 
 def test_an_overfitted_model_writes_queries_that_find_their_documents(tmp_path: Path):
@@ -86,16 +86,9 @@ def test_an_overfitted_model_writes_queries_that_find_their_documents(tmp_path: 
 
 
 def test_killed_and_resumed_is_as_if_never_stopped(tmp_path: Path):
-    def kill(done: int, total: int, note: str) -> None:
-        if done == 6:
-            raise KeyboardInterrupt
-
     whole = make_trainer(load(tmp_path), tmp_path / "others")
     expected = whole.fit().to_json()
-    killed = make_trainer(load(tmp_path), tmp_path / "checkpoints")
-    killed.progress = kill
-    with pytest.raises(KeyboardInterrupt):
-        killed.fit()
+    kill_at(make_trainer(load(tmp_path), tmp_path / "checkpoints"), 6)
     loaded = load(tmp_path)
     resumed = make_trainer(loaded, tmp_path / "checkpoints")
     assert resumed.state.step == 4

@@ -53,23 +53,18 @@ def test_seed_and_kind_change_the_spans():
     assert len(set(spans.values())) == 4
 
 
-TABLE = pd.DataFrame(
-    [
-        ("a", "how to order", "sequence_to_sequence"),
-        ("b", "what is a heap", "inverse_cloze"),
-        ("a", "a list", "inverse_cloze"),
-        ("a", "rank items", "sequence_to_sequence"),
-    ],
-    columns=["document_id", "text", "kind"],
-)
+ROWS = [
+    ("a", "how to order", "sequence_to_sequence"),
+    ("b", "what is a heap", "inverse_cloze"),
+    ("a", "a list", "inverse_cloze"),
+    ("a", "rank items", "sequence_to_sequence"),
+]
+TABLE = pd.DataFrame(ROWS, columns=["document_id", "text", "kind"])
 
 
-def test_only_what_a_model_wrote_counts():
+def test_every_passage_of_a_document_gets_the_queries_that_a_model_wrote_and_is_found_by_them():
     assert generated_queries(TABLE) == {"a": ["how to order", "rank items"]}
     assert generated_queries(TABLE.head(0)) == {}
-
-
-def test_every_passage_of_a_document_gets_its_queries_and_is_found_by_them():
     texts, ids = ["sort a list", "more on sorting", "open a file"], ["a", "a", "c"]
     expanded = expanded_texts(texts, ids, generated_queries(TABLE))
     assert expanded == [

@@ -42,15 +42,12 @@ def with_settings(generator: SequenceToSequence, **changes: int) -> SequenceToSe
 DOCUMENTS = {f"d{i}": " ".join(WORDS[i : i + 3 * (i + 1)]) for i in range(6)}  # 1 to 3 sections each
 
 
-def test_each_document_gets_its_queries(generator, tmp_path):
-    queries = generator.generate(DOCUMENTS, 1, tmp_path)
-    assert [query.document_id for query in queries] == [i for i in sorted(DOCUMENTS) for _ in range(5)]
-    assert len({query.text for query in queries}) > 20
-    assert all(query.kind == "sequence_to_sequence" for query in queries)
-
-
-def test_queries_depend_on_neither_batch_nor_chunk_nor_order(generator, tmp_path, monkeypatch):
+def test_each_documents_queries_depend_on_neither_batch_nor_chunk_nor_order(generator, tmp_path, monkeypatch):
     whole = generator.generate(DOCUMENTS, 1, tmp_path / "a")
+    assert [query.document_id for query in whole] == [i for i in sorted(DOCUMENTS) for _ in range(5)]
+    assert len({query.text for query in whole}) > 20
+    assert all(query.kind == "sequence_to_sequence" for query in whole)
+    assert with_settings(generator, max_query_tokens=1).generate(DOCUMENTS, 1, tmp_path / "a") != whole, "checkpoints"
     monkeypatch.setattr(sequence_to_sequence, "CHUNK", 2)
     reordered = dict(reversed(DOCUMENTS.items()))
     assert with_settings(generator, batch_size=3).generate(reordered, 1, tmp_path / "b") == whole
@@ -86,11 +83,6 @@ def test_the_sections_of_a_long_document_are_all_read(generator):
         *[("long", section) for section in (0, 0, 1, 1, 2)],
         *[("short", 3)] * 5,
     ]
-
-
-def test_changed_settings_do_not_reuse_checkpoints(generator, tmp_path):
-    first = generator.generate(DOCUMENTS, 1, tmp_path)
-    assert with_settings(generator, max_query_tokens=1).generate(DOCUMENTS, 1, tmp_path) != first
 
 
 def test_the_noise_samples_the_softmax_of_the_top_k():
