@@ -64,35 +64,26 @@ def test_an_only_child_costs_nothing():
     assert torch.autograd.grad(loss, queries)[0].abs().max() < 1e-12
 
 
-def test_module_keeps_own_copies_and_covers_the_levels_it_is_given():
+def test_module_trains_own_copies_of_the_centroids_it_is_given_and_nothing_else():
     queries, centroids = example(3)
-    module = HierarchyLoss(centroids[:1], PARENTS[:1], temperature=0.1)
-    assert len(module.centroids) == 1
-    losses = module(queries, PATHS[:, :1])
-    torch.testing.assert_close(losses[:, 0], level_losses(queries, centroids[0], PARENTS[0], PATHS[:, 0], 0.1))
+    one = HierarchyLoss(centroids[:1], PARENTS[:1], temperature=0.1)(queries, PATHS[:, :1])
+    torch.testing.assert_close(one[:, 0], level_losses(queries, centroids[0], PARENTS[0], PATHS[:, 0], 0.1))
+    module = HierarchyLoss([level.detach() for level in centroids], PARENTS, temperature=0.1)
+    assert [name for name, _ in module.named_parameters()] == ["centroids.0", "centroids.1"]
+    assert list(module.state_dict()) == ["centroids.0", "centroids.1"]
+    module(queries, PATHS).sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in module.parameters())
     with torch.no_grad():
         module.centroids[0].zero_()
     assert centroids[0].abs().min() > 0
 
 
-def test_module_trains_centroids_and_only_them():
-    module = HierarchyLoss([level.detach() for level in example(4)[1]], PARENTS, temperature=0.1)
-    assert [name for name, _ in module.named_parameters()] == ["centroids.0", "centroids.1"]
-    assert list(module.state_dict()) == ["centroids.0", "centroids.1"]
-    module(example(4)[0], PATHS).sum().backward()
-    assert all(parameter.grad.abs().sum() > 0 for parameter in module.parameters())
-
-
-def test_weight_zero_is_plain_contrastive_training():
-    contrastive, hierarchy = torch.rand(4), torch.rand(4, 2)
-    assert torch.equal(hce_losses(contrastive, hierarchy, 0.0), contrastive)
-    assert torch.equal(hce_losses(contrastive, None, 0.2), contrastive)
-
-
-def test_levels_are_summed_as_in_equation_6():
+def test_levels_are_summed_as_in_equation_6_and_weight_zero_is_plain_contrastive_training():
     contrastive, hierarchy = torch.rand(3, dtype=torch.float64), torch.rand(3, 4, dtype=torch.float64)
     expected = [contrastive[i] + 0.2 * sum(hierarchy[i, t] for t in range(4)) for i in range(3)]
     torch.testing.assert_close(hce_losses(contrastive, hierarchy, 0.2), torch.stack(expected))
+    assert torch.equal(hce_losses(contrastive, hierarchy, 0.0), contrastive)
+    assert torch.equal(hce_losses(contrastive, None, 0.2), contrastive)
 
 
 @pytest.mark.parametrize("kinds", [[0, 1, 1, 0, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 1]])

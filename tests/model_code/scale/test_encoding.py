@@ -29,9 +29,7 @@ def encoder(tmp_path_factory) -> Encoder:
     return Encoder.load(make_tiny_encoder(tmp_path_factory.mktemp("tiny") / "encoder", WORDS), device="cpu")
 
 
-def test_a_kill_costs_at_most_one_shard(
-    encoder: Encoder, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_costs_at_most_one_shard(encoder, texts, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "SHARD", 3)
     few = texts[:8]
     whole = encode_resumably(encoder, few, tmp_path / "whole")

@@ -13,13 +13,7 @@ from model_code.files import hash_path, read_json
 from model_code.token_index import index
 from model_code.token_index.index import TokenIndex
 from model_code.token_index.postings import exact
-from tests.model_code.token_index.collection import (
-    VOCABULARY,
-    Collection,
-    make_collection,
-    make_queries,
-    oracle,
-)
+from tests.model_code.token_index.collection import VOCABULARY, Collection, make_collection, make_queries, oracle
 
 
 def build(collection: Collection) -> TokenIndex:
