@@ -62,7 +62,7 @@ def added_documents(project: Served) -> Iterator[Result]:
     yield dg.MaterializeResult(data_version=dg.DataVersion(f"{generation.retriever}/{generation.number}"),
                                metadata=facts)  # fmt: skip
     changed = {*applied.added, *applied.updated} if applied else set()
-    missing = sorted(changed - document_rows(collection.generation, changed, ()).keys())
+    missing = sorted(changed - document_rows(generation, changed, ()).keys())
     yield dg.AssetCheckResult(passed=not missing, check_name="every_document_is_found",
                               metadata={"missing": missing[:20], "guard": GUARDED})  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Guards docs/guarantees.md: the test that each promise names exists, once.
+"""Guards docs/guarantees.md: the test that each promise names exists, once, and runs always or where the page says.
 
 pytest tests/test_guarantees.py
 """
@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+NOT_ALWAYS = re.compile(r"pytest\.mark\.(long|skip|xfail)")
 PROMISE = re.compile(r"^\| .+ \| `(test_\w+)` \|$")
+
+LONG = " (`make test-long`)"
 
 
 def test_each_promise_names_a_test_that_exists():
     lines = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if line.startswith("|") and not line.startswith(("|---", "| promise"))]
-    named = [found[1] for line in rows if (found := PROMISE.match(line))]
+    named = {found[1]: LONG in line for line in rows if (found := PROMISE.match(line))}
     assert len(named) == len(rows) > 10, "a promise without a test"
-    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "tests").rglob("test_*.py"))
-    tests = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-    assert {name: tests[name] for name in named} == dict.fromkeys(named, 1)
+    tests: dict[str, list[set[str]]] = {}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                tests.setdefault(node.name, []).append(set(map(ast.unparse, node.decorator_list)))
+    marks = {name: [own for each in tests.get(name, ()) for own in each if NOT_ALWAYS.match(own)] for name in named}
+    assert {name: len(tests.get(name, ())) for name in named} == dict.fromkeys(named, 1)
+    assert marks == {name: ["pytest.mark.long"] * is_long for name, is_long in named.items()}

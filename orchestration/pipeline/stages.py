@@ -158,7 +158,7 @@ BASELINES = Stage(
 )
 EVALUATE = Stage(
     name="evaluate",
-    description="Ranking of every dev and test query by this retriever, with per-query scores.",
+    description="Ranking of every dev, gate and test query by this retriever, with per-query scores.",
     groups=("encoder", "evaluation"),
     inputs=_read(
         "corpus", "baselines", trained="artifacts/train/{retriever}", index="artifacts/index/{retriever}/index"
@@ -169,7 +169,7 @@ EVALUATE = Stage(
 )
 FUSE = Stage(
     name="fuse",
-    description="Several retrievers as one: weights learned on dev, and its ranking of every dev and test query.",
+    description="Several retrievers as one: weights learned on dev, and its ranking of every dev, gate and test query.",
     groups=("encoder", "evaluation", "fusions.{retriever}"),
     inputs=_read("corpus", "hierarchy", "baselines", trained="artifacts/train", indexes="artifacts/index"),
     output="artifacts/evaluate/{retriever}",

@@ -2,7 +2,7 @@
 
 Plain files are JSON lines, CSV, TSV or Parquet, plain or .gz; their columns are mapped by `corpus.columns`, and qrels
 without a split column are split by `corpus.splits`. In BEIR layout (Thakur et al., 2021,
-https://github.com/beir-cellar/beir) lie corpus.jsonl, queries.jsonl and qrels/{train,dev,test}.tsv; queries, qrels and
+https://github.com/beir-cellar/beir) lie corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv; queries, qrels and
 any of the splits may be absent, and `corpus.qrels` names the folder of judgements where a data set carries several.
 A snapshot holds the documents that are found now and the judged queries that still have one, so that what was accepted
 once is built again as it is: ids, titles, texts, fields, dates, and the split and answers of each query.
