@@ -236,7 +236,7 @@ def intact_folders(generations: Iterable[Generation]) -> set[int]:
 
 
 def _read(folder: Path) -> Generation | None:
-    """A finished generation; None for one that a later version made, and for what is none."""
+    """A finished generation; None if a later version made it, or if it is no generation."""
     try:
         return Generation.read(folder) if (folder / MANIFEST).is_file() else None
     except Damaged:

@@ -301,7 +301,7 @@ def open_store(project: Project) -> tuple[MlflowClient, Experiment]:
 def _experiment(client: MlflowClient, project: Project, uri: str, place: str | None) -> Experiment:
     """The project's experiment, whose name the registered model has, too: `freshet`, unless it is another project's.
 
-    One that names no project is of before they did: of who is alone in the store, else of who was promoted before.
+    One that an older version made names no project: it is this one's if the store is, or if this one has promoted.
     In a store that several share, a copy is not taken for its original.
     """
     if uri != _own_uri(project):
