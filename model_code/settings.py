@@ -146,7 +146,7 @@ class Settings(BaseModel):
         if isinstance(value, list) and any(typing.get_origin(hint) is tuple for hint in hints):
             return tuple(value)
         if isinstance(value, datetime.date) and str in hints:  # which DVC, that reads the same file, does not take
-            raise _told(f" must be text, and YAML reads a date here; put quotes around it: '{value}'")
+            raise _text_error(f" must be text, and YAML reads a date here; put quotes around it: '{value}'")
         return value
 
     @model_validator(mode="after")
@@ -154,7 +154,7 @@ class Settings(BaseModel):
         try:
             self.check()
         except SettingsError as error:
-            raise _told(f": {error}") from None
+            raise _text_error(f": {error}") from None
         return self
 
 
@@ -266,7 +266,7 @@ def keys(cls: type[Settings]) -> list[str]:
     return [name for name, field in cls.model_fields.items() if field.json_schema_extra != CONSTANT]
 
 
-def _told(text: str) -> PydanticCustomError:
+def _text_error(text: str) -> PydanticCustomError:
     return PydanticCustomError("told", "{text}", {"text": text})
 
 

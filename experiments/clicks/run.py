@@ -22,7 +22,7 @@ import pandas as pd
 from experiments.tables import write_tables
 from model_code.corpus.build import split_queries
 from model_code.corpus.settings import GATE, QuerySplitSettings
-from model_code.corpus.tables import Judgements, judged, load_corpus
+from model_code.corpus.tables import Judgements, load_corpus
 from model_code.evaluation.metrics import Run, evaluate_run
 from model_code.evaluation.promotion import Verdict, judge_promotion
 from model_code.evaluation.scores import SystemScores
@@ -131,7 +131,7 @@ class Bench:
         dense = opened.parts["zero_shot"]
         parts = {**opened.parts, "zero_shot": Remembering(dense.encoder, dense.index, dense.fingerprint)}
         self.search = FusedRetriever(parts, replace(opened.fusion, weights=weights))
-        self.test = sample_queries(judged(self.corpus, "test"), TEST)
+        self.test = sample_queries(self.corpus.judgements("test"), TEST)
         self._known: dict[float, SystemScores] = {}
 
     @property
@@ -153,7 +153,7 @@ class Bench:
 
     def asked(self, seed: int) -> Asked:
         """Training queries, drawn by the seed, and what is shown to those who ask them."""
-        train = judged(self.corpus, "train")
+        train = self.corpus.judgements("train")
         queries = _only(train, random.Random(seed).sample(sorted(train.queries), ASKED))
         texts = list(queries.queries.values())
         hits, *parts = (

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from model_code.corpus.tables import judged, load_corpus, passage_texts
+from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.metrics import evaluate_run
 from model_code.files import hash_text, read_json, write_json
@@ -82,7 +82,7 @@ class Collection:
 def measured(project: Path, split: str) -> dict[str, Any]:
     """Means of nDCG@10 less that of the plain fusion, with the middle 95 % of 1,000 draws of the queries."""
     collection, draw = Collection(project / "artifacts"), np.random.default_rng(0)
-    asked = judged(collection.corpus, split)
+    asked = collection.corpus.judgements(split)
     names = sorted(asked.queries, key=hash_text)[:QUERIES]
     runs: dict[str, dict[str, list[tuple[str, float]]]] = {}
     for name, vector in zip(names, collection.encoder.encode([asked.queries[name] for name in names]), strict=True):

@@ -36,7 +36,7 @@ from model_code.retrievers.kinds import open_retriever
 from model_code.retrievers.settings import FusionSettings
 from model_code.stages.baselines import UNTRAINED
 from model_code.stages.evaluate import Bench
-from model_code.stages.fuse import LEAST, _weighed
+from model_code.stages.fuse import LEAST, _weighted_fusion
 from orchestration import parameters
 
 LATER = ", late"
@@ -93,7 +93,7 @@ class Corpus:
             for system, by, share, late in asked:
                 names = [name, "bm25", *([name + LATE] if late else [])]
                 settings = FusionSettings(of=(name, "bm25"), feedback=share)
-                fusion, _ = _weighed(self.judged(by == "dev"), opened, held, settings, names)
+                fusion, _ = _weighted_fusion(self.judged(by == "dev"), opened, held, settings, names)
                 yield system, self.scores(FusedSearch(held, fusion)), dict(fusion.weights)
 
     def scores(self, search: FusedSearch) -> np.ndarray:

@@ -19,7 +19,7 @@ import numpy as np
 
 from experiments.tables import measure_projects
 from model_code.context import StageContext
-from model_code.corpus.tables import Corpus, Judgements, judged, load_corpus, passage_texts
+from model_code.corpus.tables import Corpus, Judgements, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.significance import bootstrap_interval, paired_randomisation_test
@@ -62,7 +62,7 @@ def _measured(root: Path, aside: Path) -> dict[str, Any]:
     weights = {DENSE: SHARED["dense"], WORDS: SHARED["words"], DENSE + LATE: SHARED["late"]}
     fusion = Fusion(weights, {DENSE: Scale.of(parts[DENSE].index.vectors)}, feedback=UNTRAINED.feedback)
     few = len(bench.judgements["dev"].queries) < FEW
-    people = sample_queries(judged(corpus, "train") if few else bench.judgements["dev"], JUDGED)
+    people = sample_queries(corpus.judgements("train") if few else bench.judgements["dev"], JUDGED)
     titles, passages = held_out_titles(corpus, settings.encoder.include_title)
     held = HeldOut(passages, frozenset(), aside / "titles")
     without = {name: held.over([Segment(part, bench.documents)]) for name, part in parts.items()}

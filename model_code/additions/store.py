@@ -67,17 +67,17 @@ def representatives(part: Part, spans: int, folder: Path) -> dict[str, np.ndarra
     if isinstance(part, Base) and isinstance(part.dense, DsiRetriever):
         return dict(zip(ids, part.dense.representatives, strict=True))
     refined = Refined.load(part.folder).queries
-    lacking = [key for key, alone in zip(ids, has_one(ids), strict=True) if alone and key not in refined]
+    lacking = [key for key, alone in zip(ids, single_mask(ids), strict=True) if alone and key not in refined]
     if not lacking:
         return refined
-    cache = kept_for(read_json(part.folder / MANIFEST), spans, folder)
+    cache = cache_folder(read_json(part.folder / MANIFEST), spans, folder)
     if not (cache / MANIFEST).is_file():
         _keep(_from_texts(part, lacking, spans, cache / "encoding"), cache)
     verify(cache, read_manifest(cache, FORMAT), f"delete {cache}, which is then made from the texts again")
     return refined | dict(zip(lacking, np.load(cache / QUERIES, mmap_mode="r"), strict=True))
 
 
-def kept_for(stated: Mapping[str, Any], spans: int, folder: Path) -> Path:
+def cache_folder(stated: Mapping[str, Any], spans: int, folder: Path) -> Path:
     """The folder below `folder` for what is made from the texts of a part; stated: its manifest."""
     facts = {name: stated[name] for name in ("fingerprint", "text")}
     facts |= {"documents": stated["checksums"][DOCUMENTS], "spans": spans, "format": FORMAT}
@@ -118,9 +118,9 @@ def means(rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
     return (sums / np.array(counts)[:, None]).astype(np.float32)
 
 
-def of_one_vector(ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]) -> dict[str, Encoded]:
+def single_rows(ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]) -> dict[str, Encoded]:
     """The rows of documents that have no other: vectors (n, H), and for each row the vectors (m, H) of its queries."""
-    rows = zip(ids, vectors, queries, has_one(ids), strict=True)
+    rows = zip(ids, vectors, queries, single_mask(ids), strict=True)
     return {key: (vector, query_rows) for key, vector, query_rows, alone in rows if alone}
 
 
@@ -136,10 +136,10 @@ def new_documents(
     passing = {number: put for number, put in puts.items() if number != last[put.document_id]}
     encoded = {last[key]: constraints for key, constraints in lasting.items()} | _encoded(searcher, passing)
     own_texts = [(puts[number].title, puts[number].text) for number in encoded]
-    made = query_vectors(searcher.base.dense.encoder, own_texts, spans)
+    text_vectors = query_vectors(searcher.base.dense.encoder, own_texts, spans)
     return {
         number: NewDocument(puts[number].document_id, np.concatenate([constraints, queries]), encoding)
-        for (number, (encoding, queries)), constraints in zip(encoded.items(), made, strict=True)
+        for (number, (encoding, queries)), constraints in zip(encoded.items(), text_vectors, strict=True)
     }
 
 
@@ -150,14 +150,14 @@ def _encoded(searcher: Searcher, puts: Mapping[int, Document]) -> dict[int, Enco
     base, numbered = searcher.base, [replace(put, document_id=str(number)) for number, put in puts.items()]
     new = new_passages(numbered, searcher.generation.text)
     numbers, vectors = base.dense.encodings(new)
-    singles = of_one_vector(numbers, vectors, base.dense.query_vectors(new, numbers))
+    singles = single_rows(numbers, vectors, base.dense.query_vectors(new, numbers))
     return {int(number): encoded for number, encoded in singles.items()}
 
 
-def has_one(document_ids: Sequence[str]) -> list[bool]:
+def single_mask(document_ids: Sequence[str]) -> list[bool]:
     """Whether each row is the only one of its document.
 
-    >>> has_one(["a", "b", "b"])
+    >>> single_mask(["a", "b", "b"])
     [True, False, False]
     """
     rows = Counter(document_ids)
@@ -173,7 +173,7 @@ def require_one_vector(base: Part) -> None:
     )
     ids = base.dense.index.document_ids
     require(
-        2 * sum(has_one(ids)) >= len(set(ids)),
+        2 * sum(single_mask(ids)) >= len(set(ids)),
         "additions cannot be refined where most documents have several passages or vectors: set additions.refine to "
         "false, or passages.words to 0 and build again",
     )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from model_code.additions.settings import AdditionSettings
-from model_code.additions.store import load_state, new_documents, of_one_vector, require_one_vector
+from model_code.additions.store import load_state, new_documents, require_one_vector, single_rows
 from model_code.corpus.passages import TextRules
 from model_code.documents import Change, Document
 from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, Status
@@ -66,7 +66,7 @@ class RefiningWriter(LiveWriter):
         passages, which has no vector of its own, stay."""
         adder = self._adder()
         self._warm = None
-        lasting = of_one_vector(ids, vectors, queries)
+        lasting = single_rows(ids, vectors, queries)
         added = replay(adder, self._steps, new_documents(self.searcher, self.settings.spans, self._steps, lasting))
         statuses = dict.fromkeys(ids, Status.NOT_REFINED.name) | {key: row.status.name for key, row in added.items()}
         state = adder.state
@@ -120,11 +120,11 @@ def moves(
 
     A document that gets several passages leaves the state, and one that has them always was not in it.
     """
-    there: dict[str, bool] = {}
+    present: dict[str, bool] = {}
     for number, step in enumerate(steps):
         key, document = step.document_id, documents.get(number)
-        if there.get(key, key in state):
+        if present.get(key, key in state):
             yield key
-        there[key] = document is not None
+        present[key] = document is not None
         if document is not None:
             yield document

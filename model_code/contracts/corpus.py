@@ -113,5 +113,5 @@ def check_acceptance(context: StageContext) -> None:
     """A verdict on something that says of each expectation that it passed; no other is ever published."""
     require_files(context.output, ["verdict.json"])
     verdict = read_json(context.output / "verdict.json")
-    every = [row["passed"] for row in verdict["expectations"]]
-    require(every != [] and all([verdict["passed"], *every]), "verdict.json must have passed, and what it expected")
+    passed = [row["passed"] for row in verdict["expectations"]]
+    require(passed != [] and all([verdict["passed"], *passed]), "verdict.json must have passed, and what it expected")

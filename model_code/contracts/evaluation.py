@@ -43,11 +43,11 @@ def check_run(path: Path, system: str, queries: Known, documents: Known, depth: 
     require(path.is_file(), f"{path.name} is missing")
     schema = pa.DataFrameSchema(
         {
-            "query_id": pa.Column(None, _known(queries, "a judged query")),
-            "document_id": pa.Column(None, _known(documents, "a document of the corpus")),
+            "query_id": pa.Column(None, _membership(queries, "a judged query")),
+            "document_id": pa.Column(None, _membership(documents, "a document of the corpus")),
             "rank": pa.Column("int64", pa.Check.le(depth)),
             "score": pa.Column("float32", pa.Check(np.isfinite, error="finite")),
-            "tag": pa.Column(None, _known([escape(system)], "the name of the system")),
+            "tag": pa.Column(None, _membership([escape(system)], "the name of the system")),
         },
         checks=[
             pa.Check(_ranks_in_order, error="ranks of a query must be 1, 2, 3, ..., one line after the other"),
@@ -59,8 +59,8 @@ def check_run(path: Path, system: str, queries: Known, documents: Known, depth: 
     validate(schema, read_frame(path))
 
 
-def _known(names: Known, description: str) -> pa.Check:
-    """Asks each category once, not each line."""
+def _membership(names: Known, description: str) -> pa.Check:
+    """A check that asks each category once, not each line."""
 
     def known(series: pd.Series) -> pd.Series:
         return pd.Series(series.cat.categories.isin(list(names))[series.cat.codes], index=series.index)
@@ -73,7 +73,7 @@ def _ranks_in_order(frame: pd.DataFrame) -> pd.Series:
 
 
 def _scores_fall(frame: pd.DataFrame) -> pd.Series:
-    """trec_eval sorts by score, and breaks ties by document id, descending: a tie would be another ranking."""
+    """Whether scores fall: trec_eval breaks ties by document id, descending, so a tie would be another ranking."""
     steps = frame.groupby("query_id", observed=True, sort=False)["score"].diff()
     return steps.isna() | (steps < 0)
 
@@ -172,7 +172,7 @@ class _Bench:
 
 
 def check_comparison(context: StageContext) -> None:
-    """The whole and its groups are of the systems that were evaluated; `metrics.json` has some of the means."""
+    """Check that the whole and its groups are of the evaluated systems; `metrics.json` has some of the means."""
     comparison = read_json(context.output / "comparison.json")
     headline = read_json(context.output / "metrics.json")
     if not comparison["queries"]:

@@ -98,12 +98,12 @@ def _lexical(folder: Path, facts: Facts, documents: list[str]) -> None:
     parts = {"tokens": True, "embeddings": search in EMBEDDED, "passages": search == "beta_rerank"}
     for name, expected in parts.items():
         stated = f"as search is {search} in its {MANIFEST}"
-        there = (folder / name).is_dir()
-        require(there == expected, f"index/{name}/ must {'' if expected else 'not '}be there, {stated}")
-        if there and name == "passages":
+        present = (folder / name).is_dir()
+        require(present == expected, f"index/{name}/ must {'' if expected else 'not '}be there, {stated}")
+        if present and name == "passages":
             passages = read_json(folder / name / MANIFEST)["passages"]
             require(passages == len(documents), f"index/{name}/{MANIFEST} must state {len(documents):,} passages")
-        elif there:
+        elif present:
             _check_order(folder / name, documents)
     if parts["embeddings"]:
         require_finite("index/embeddings/weights.npy", _array(folder / "embeddings", "weights.npy"))
@@ -152,7 +152,7 @@ def check_train(context: StageContext) -> None:
 
 
 def check_model(folder: Path, names: tuple[str, ...]) -> None:
-    """The files are there, every tensor can be read, and of floating-point ones every number is finite."""
+    """Check that the files are there, that every tensor can be read, and that all floating-point numbers are finite."""
     require_files(folder, names)
     for path in sorted(folder.rglob("*.safetensors")):
         name = path.relative_to(folder.parent).as_posix()
@@ -185,7 +185,7 @@ def check_history(path: Path) -> None:
 
 
 def check_hierarchy(context: StageContext) -> None:
-    """`Hierarchy` refuses what is no tree; here are its place in the corpus, its centroids and its names."""
+    """Check its place in the corpus, its centroids and its names; `Hierarchy` itself refuses what is no tree."""
     folder, documents = context.output, passage_documents(context.inputs["corpus"])
     require_files(folder, [TENSORS, SUMMARY, DOCUMENT_IDS, TOPICS, "statistics.json", "hierarchy.png"])
     tree, passages = Hierarchy.load(folder), len(documents)

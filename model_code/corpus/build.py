@@ -255,8 +255,8 @@ def _one_split_each(judgements: list[Judgement], quarantine: Quarantine) -> list
     rank = {split: place for place, split in enumerate((*SPLITS, None))}
     best: dict[str, str | None] = {}
     for judgement in judgements:
-        known = best.setdefault(judgement.query_id, judgement.split)
-        best[judgement.query_id] = min(known, judgement.split, key=rank.__getitem__)
+        first = best.setdefault(judgement.query_id, judgement.split)
+        best[judgement.query_id] = min(first, judgement.split, key=rank.__getitem__)
     for judgement in judgements:
         if judgement.split != best[judgement.query_id]:
             detail = f"its query is in {best[judgement.query_id]}, so it may not be in {judgement.split} as well"

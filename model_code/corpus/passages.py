@@ -33,7 +33,7 @@ class Place:
 
 
 def windows(text: str, words: int, stride: int, lead: str = "", shift: int = 0) -> list[Place]:
-    """shift: where `text` begins in the document."""
+    """The windows of a text; shift: where it begins in the document."""
     pieces = _pieces(text) if words else []
     ends = [*accumulate((weight for _, _, weight in pieces), initial=0)]  # in words, before each piece
     if ends[-1] <= words:
@@ -115,7 +115,7 @@ def places(text: str, words: int, stride: int, by: Cut) -> list[Place]:
 
 
 def cut(text: str, words: int, stride: int, by: Cut = "words") -> list[str]:
-    """The same as they are searched.
+    """The passages of a text, at least one, as they are searched.
 
     Windows are slices of at most `words` words, one every `stride` words, the last reaching the end; never empty. Every
     word lies in one, and only as many are made as that takes. `words` = 0: the text as a whole.

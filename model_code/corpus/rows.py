@@ -117,7 +117,7 @@ def require_columns(
 
 
 class Unfit(Exception):
-    """Raised by the code that checks a row, to say why it is refused."""
+    """The reason why a row is refused, raised by the code that checks it."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -139,7 +139,7 @@ MOST_LEVELS = 100  # of values inside of values; how many more Python can read a
 
 
 class Quarantine:
-    """Counts the rows read from each table and keeps those that were refused; no row leaves by another door."""
+    """The rows that were refused, and how many were read from each table; no row leaves by another door."""
 
     def __init__(self) -> None:
         self.read: Counter[str] = Counter()

@@ -40,6 +40,16 @@ class Corpus:
     queries: pd.DataFrame
     qrels: pd.DataFrame
 
+    def judgements(self, split: str) -> Judgements:
+        """The judged queries of a split, one of `SPLITS`."""
+        rows = self.qrels[self.qrels["split"] == split].sort_values(["query_id", "document_id"])
+        relevant: dict[str, dict[str, int]] = {}
+        for query, document, relevance in zip(rows["query_id"], rows["document_id"], rows["relevance"], strict=True):
+            relevant.setdefault(query, {})[document] = int(relevance)
+        texts = dict(zip(self.queries["query_id"], self.queries["text"], strict=True))
+        answers = _answers(self.queries, relevant)
+        return Judgements({query: texts[query] for query in relevant}, relevant, "qrels", answers)
+
 
 @dataclass(frozen=True)
 class Judgements:
@@ -131,17 +141,6 @@ def judged_corpus(corpus: Corpus) -> Corpus:
         return table.assign(text=[text.removeprefix(lines.get(document, "")) for document, text in pairs])
 
     return replace(corpus, documents=without(corpus.documents), passages=without(corpus.passages))
-
-
-def judged(corpus: Corpus, split: str) -> Judgements:
-    """The judged queries of a split, one of `SPLITS`."""
-    rows = corpus.qrels[corpus.qrels["split"] == split].sort_values(["query_id", "document_id"])
-    relevant: dict[str, dict[str, int]] = {}
-    for query, document, relevance in zip(rows["query_id"], rows["document_id"], rows["relevance"], strict=True):
-        relevant.setdefault(query, {})[document] = int(relevance)
-    texts = dict(zip(corpus.queries["query_id"], corpus.queries["text"], strict=True))
-    answers = _answers(corpus.queries, relevant)
-    return Judgements({query: texts[query] for query in relevant}, relevant, "qrels", answers)
 
 
 def _answers(queries: pd.DataFrame, query_ids: Collection[str]) -> dict[str, list[str]]:

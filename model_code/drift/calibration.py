@@ -51,7 +51,7 @@ class Calibration:
         if measure.of_scores:  # a loss that is no harm, however sure it is
             null, detail = null - chosen.quality_margin, detail | {"margin": chosen.quality_margin}
         else:  # as many as the null's batches are told from
-            old = contrasted(old, min(len(old) - len(new), chosen.classifier_contrast), chosen.seed)
+            old = contrast_rows(old, min(len(old) - len(new), chosen.classifier_contrast), chosen.seed)
         return Observation(measure.name, measure.statistic(old, new, chosen.seed), null, measure.tail, scope, detail)
 
     def _null(self, name: str, size: int) -> np.ndarray:
@@ -73,7 +73,7 @@ class Calibration:
         for number, batch in enumerate(draw_batches(len(values), size, chosen.draws, chosen.seed)):
             others = values[~batch]
             if not measure.of_scores:
-                others = contrasted(others, chosen.classifier_contrast, (chosen.seed, number))
+                others = contrast_rows(others, chosen.classifier_contrast, (chosen.seed, number))
             null.append(measure.statistic(others, values[batch], chosen.seed))
         return np.array(null)
 
@@ -113,7 +113,7 @@ def some(vectors: np.ndarray, size: int, seed: int) -> np.ndarray:
     return ordered[np.sort(np.random.default_rng([seed, len(vectors), size]).choice(len(vectors), size, replace=False))]
 
 
-def contrasted(reference: np.ndarray, contrast: int, seed: int | tuple[int, ...]) -> np.ndarray:
+def contrast_rows(reference: np.ndarray, contrast: int, seed: int | tuple[int, ...]) -> np.ndarray:
     """At most `contrast` rows of the reference, drawn without replacement."""
     if len(reference) <= contrast:
         return reference

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from model_code.drift.measures import ASKED, MADE, Measured, deciding
+from model_code.drift.measures import ASKED, MADE, Measured, deciding_measures
 from model_code.drift.report import Report
 from model_code.drift.settings import DriftSettings
 
@@ -70,11 +70,11 @@ def decide(report: Report, history: Sequence[Past], settings: DriftSettings, dry
     measured yet. One that failed for good or was a dry run does not hold anything back.
     """
     rung, reasons = _rung(report, settings)
-    held = _held_back(history, settings.cooldown) if rung == "retrain" else None
+    hold = _hold(history, settings.cooldown) if rung == "retrain" else None
     pilot = rung != "retrain" and _pilot_due(report, history, settings)
     how = f"{PILOT_DUE} (the sensor starts it; by hand, freshet retrain --pilot {settings.pilot_documents})"
-    reasons += (f"held back: {held}",) * (held is not None) + (how,) * pilot
-    return Decision(rung if held is None else "add", reasons, rung, dry_run, pilot)
+    reasons += (f"held back: {hold}",) * (hold is not None) + (how,) * pilot
+    return Decision(rung if hold is None else "add", reasons, rung, dry_run, pilot)
 
 
 def _pilot_due(report: Report, history: Sequence[Past], settings: DriftSettings) -> bool:
@@ -83,10 +83,10 @@ def _pilot_due(report: Report, history: Sequence[Past], settings: DriftSettings)
     if not in_doubt or settings.pilot_documents is None:
         return False
     recent = history[-settings.cooldown :] if settings.cooldown else ()
-    return not any(past.pilot for past in recent) and not _held_back(history, settings.cooldown)
+    return not any(past.pilot for past in recent) and not _hold(history, settings.cooldown)
 
 
-def _held_back(history: Sequence[Past], cooldown: int) -> str | None:
+def _hold(history: Sequence[Past], cooldown: int) -> str | None:
     """Why a retrain must wait, if it must."""
     if any(past.waits for past in history):
         return "a retrain was asked for before and is not settled yet"
@@ -98,16 +98,16 @@ def _held_back(history: Sequence[Past], cooldown: int) -> str | None:
 
 def _rung(report: Report, settings: DriftSettings) -> tuple[Action, tuple[str, ...]]:
     drifted = _tripped(report, OF_DOCUMENTS)
-    harm = deciding(report.measures)
+    harm = deciding_measures(report.measures)
     harmed = [measure for measure in harm if measure.tripped or (drifted and measure.suspected)]
     broken = _tripped(report, *LIMITS)
     if harmed or broken:
-        return "retrain", tuple(map(spoken, (*harmed, *broken, *(drifted if harmed else ()))))
-    reasons = tuple(map(spoken, (*drifted, *_tripped(report, MADE))))
+        return "retrain", tuple(map(measure_text, (*harmed, *broken, *(drifted if harmed else ()))))
+    reasons = tuple(map(measure_text, (*drifted, *_tripped(report, MADE))))
     if not reasons:
-        return "add", (_nothing(report, settings),)
+        return "add", (_no_drift(report, settings),)
     last = {measure.name: measure for measure in harm}  # of the window, where there is one
-    no_harm = f"no harm: {', '.join(map(spoken, last.values()))}"
+    no_harm = f"no harm: {', '.join(map(measure_text, last.values()))}"
     return "add", (*reasons, no_harm if last else f"harm is unknown: neither {MADE} nor {ASKED} was measured")
 
 
@@ -115,21 +115,21 @@ def _tripped(report: Report, *names: str) -> list[Measured]:
     return [measure for measure in report.of(*names) if measure.tripped]
 
 
-def _nothing(report: Report, settings: DriftSettings) -> str:
+def _no_drift(report: Report, settings: DriftSettings) -> str:
     size = max(report.documents, report.window_documents)
     if size < settings.minimum_batch:
         return f"too few documents to measure: {size} so far, drift.minimum_batch is {settings.minimum_batch}"
     if len(report.measures) == 1:
-        return f"{spoken(report.measures[0])}, and nothing else was measured"
+        return f"{measure_text(report.measures[0])}, and nothing else was measured"
     return f"none of {len(report.measures)} measures is beyond its threshold"
 
 
-def spoken(measure: Measured) -> str:
+def measure_text(measure: Measured) -> str:
     """A measure beside its threshold, in words.
 
-    >>> spoken(Measured("growth", 0.6, 0.5, {}, True, {}))
+    >>> measure_text(Measured("growth", 0.6, 0.5, {}, True, {}))
     'growth 0.6000 is above 0.5000'
-    >>> spoken(Measured("new_quality", -0.01, -0.02, {}, False, {}, tail="low", scope="window"))
+    >>> measure_text(Measured("new_quality", -0.01, -0.02, {}, False, {}, tail="low", scope="window"))
     'new_quality (window) -0.0100 is not below -0.0200'
     """
     side = "above" if measure.tail == "high" else "below"

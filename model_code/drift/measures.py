@@ -80,7 +80,7 @@ class Measured:
 Of = TypeVar("Of", Observation, Measured)
 
 
-def deciding(measures: Sequence[Of]) -> list[Of]:
+def deciding_measures(measures: Sequence[Of]) -> list[Of]:
     """The measures of harm that decide, of those given.
 
     What people ask outranks what was cut out of the text: made queries decide nothing where asked ones were measured on
@@ -95,7 +95,7 @@ def deciding(measures: Sequence[Of]) -> list[Of]:
 def judge(observations: Sequence[Observation], alpha: float) -> tuple[Measured, ...]:
     """Each observation at alpha / k of k, so that the chance of any false alarm is at most alpha."""
     level = alpha / max(len(observations), 1)
-    of_harm = alpha / max(len(deciding(observations)), 1)
+    of_harm = alpha / max(len(deciding_measures(observations)), 1)
     return tuple(_judged(observation, level, of_harm) for observation in observations)
 
 
@@ -283,10 +283,10 @@ def crowding(ranks: np.ndarray, share: float) -> np.ndarray:
     return np.where(ranks > 0, before - reciprocal_ranks(ranks), 0.0)
 
 
-def refined(statuses: Sequence[str]) -> list[str]:
+def refined_statuses(statuses: Sequence[str]) -> list[str]:
     """The statuses, in capitals, of additions that IncDSI refined: others have no constraints to conflict.
 
-    >>> refined(["fits", "NOT_REFINED", "compromise"])
+    >>> refined_statuses(["fits", "NOT_REFINED", "compromise"])
     ['FITS', 'COMPROMISE']
     """
     return [status.upper() for status in statuses if status.upper() != NOT_REFINED]
@@ -295,7 +295,7 @@ def refined(statuses: Sequence[str]) -> list[str]:
 def conflicts(statuses: Sequence[str], settings: DriftSettings, scope: Scope = "batch") -> Observation:
     """Share of refined additions, of which there is at least one, that break a constraint, beside what chance makes of
     `drift.conflict_limit`: as many additions that each conflict with that probability."""
-    chosen, limit = refined(statuses), settings.conflict_limit
+    chosen, limit = refined_statuses(statuses), settings.conflict_limit
     count, broken = len(chosen), sum(status != FITS for status in chosen)
     null = np.random.default_rng([settings.seed, count]).binomial(count, limit, settings.draws) / count
     detail = {"limit": limit, "refined": count}

@@ -19,7 +19,7 @@ from model_code.drift.measures import (
     growth,
     judge,
     protected_change,
-    refined,
+    refined_statuses,
 )
 from model_code.drift.settings import DriftSettings
 from model_code.errors import FingerprintMismatch, FreshetError
@@ -127,7 +127,7 @@ def observe(calibration: Calibration, arrivals: Arrivals, scope: Scope) -> Itera
             yield Unmeasured(measure.name, why, scope)
         else:
             yield calibration.observe(measure, values, scope)
-    if refined(arrivals.statuses):
+    if refined_statuses(arrivals.statuses):
         yield conflicts(arrivals.statuses, calibration.settings, scope)
     else:
         yield Unmeasured("conflicts", NOT_REFINED, scope)

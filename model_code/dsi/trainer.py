@@ -70,7 +70,7 @@ class DocumentBatch(NamedTuple):
 
 
 class DocumentCollator(Collator):
-    """Makes batch after batch; equal numbers give equal batches, whatever was made before."""
+    """A maker of batches; equal numbers give equal batches, whatever was made before."""
 
     def __init__(self, *arguments: Any, query_vectors: QueryVectors | None = None, **more: Any) -> None:
         """query_vectors: those of a frozen encoder, looked up instead of tokenised; the rest is `Collator`'s."""
@@ -149,7 +149,7 @@ class DocumentObjective(Objective):
 
 
 class DocumentTrainer(Trainer):
-    """Trains `vectors` (n, H) in place, and `encoder` too unless there are `query_vectors` of it: then it is frozen.
+    """Training of `vectors` (n, H) in place, and of `encoder` unless it is frozen, as there are `query_vectors` of it.
 
     data: what `pooled` returns; settings: what `loop_settings` returns; dev: of the whole corpus, or None. The rest is
     `Trainer`'s, and so is `fit`, which leaves vectors and encoder as the best evaluated step had them.
@@ -176,7 +176,7 @@ class DocumentTrainer(Trainer):
         return self._dev_queries
 
     def _ranked(self, dev: DevEvaluator) -> np.ndarray:
-        """Every passage has its document's row of the vectors as they are now."""
+        """The vectors of passages: of each its document's row, as it is now."""
         return self.vectors.detach().cpu().numpy()[dev.passages.documents[dev.rows]]
 
     def _score(self, dev: DevEvaluator, ranked: np.ndarray) -> float:

@@ -80,12 +80,12 @@ class PackedLinear(nn.Linear):
     """A linear map (..., in) -> (..., out), for inference; state and fingerprint stay those of `nn.Linear`."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the packed copy, which is made again where a copy of the module needs it."""
+        """The state without the packed copy, which is made again where a copy of the module needs it."""
         return {name: value for name, value in self.__dict__.items() if name != "_packed"}
 
 
 class HalfLinear(PackedLinear):
-    """By weights in half precision, summed in float32."""
+    """A map by weights in half precision, summed in float32."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """inputs: (..., in) float32, or bfloat16 under autocast."""
@@ -99,7 +99,7 @@ class HalfLinear(PackedLinear):
 
 
 class Bfloat16Linear(PackedLinear):
-    """By weights in bfloat16, to a result in bfloat16, as under autocast."""
+    """A map by weights in bfloat16, to a result in bfloat16, as under autocast."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """inputs: (..., in) float32, or bfloat16 under autocast."""

@@ -54,7 +54,7 @@ def judge_promotion(
     check_comparable([challenger, champion])
     intervals = _paired_differences(challenger, champion, settings, seed)
     objections = _no_gain(intervals, settings) + _losses(intervals, settings)
-    reasons = tuple(objections) or (f"better: {_spoken(intervals[settings.metric])}",)
+    reasons = tuple(objections) or (f"better: {_row_text(intervals[settings.metric])}",)
     rows = tuple(intervals.values())
     return Verdict(not objections, reasons, challenger.queries, rows)
 
@@ -80,7 +80,7 @@ def judge_retrain(
     recent = _paired_differences(challenger.only(recent_queries), champion.only(recent_queries), settings, seed)
     objections = [f"old documents: {text}" for text in _losses(old, settings)]
     objections += [f"new documents: {text}" for text in _no_gain(recent, settings)]
-    gain = f"new documents: better: {_spoken(recent[settings.metric])}; old documents: no loss"
+    gain = f"new documents: better: {_row_text(recent[settings.metric])}; old documents: no loss"
     rows = (*_named("old", old), *_named("new", recent))
     return Verdict(not objections, tuple(objections) or (gain,), challenger.queries, rows)
 
@@ -104,11 +104,11 @@ def judge_pilot(
     recent = _paired_differences(_by_document(challenger, targets), _by_document(champion, targets), settings, seed)
     goal, rows = recent[settings.metric], _named("new", recent)
     passed = goal.low > margin
-    reasons = [f"new documents: {'better' if passed else f'not better by more than {margin}'}: {_spoken(goal)}"]
+    reasons = [f"new documents: {'better' if passed else f'not better by more than {margin}'}: {_row_text(goal)}"]
     others = [query for query in challenger.values.index if query not in targets]
     if others:
         old = _paired_differences(challenger.only(others), champion.only(others), settings, seed)
-        reasons.append(f"old documents: {_spoken(old[settings.metric])}")
+        reasons.append(f"old documents: {_row_text(old[settings.metric])}")
         rows = [*_named("old", old), *rows]
     return Verdict(passed, tuple(reasons), len(targets), tuple(rows))
 
@@ -143,7 +143,7 @@ def _no_gain(intervals: dict[str, PairedDifference], settings: PromotionSettings
     goal = intervals[settings.metric]
     if goal.difference > 0 and goal.p < settings.alpha:
         return []
-    return [f"not better: {_spoken(goal)}, needs a rise with p < {settings.alpha}"]
+    return [f"not better: {_row_text(goal)}, needs a rise with p < {settings.alpha}"]
 
 
 def _losses(intervals: dict[str, PairedDifference], settings: PromotionSettings) -> list[str]:
@@ -151,13 +151,13 @@ def _losses(intervals: dict[str, PairedDifference], settings: PromotionSettings)
     for metric in settings.protected:
         row = intervals[metric]
         if row.difference < 0 and row.p < settings.alpha:
-            objections.append(f"worse: {_spoken(row)}")
+            objections.append(f"worse: {_row_text(row)}")
         elif row.low < -settings.margin:
-            objections.append(f"may be worse: {_spoken(row)}, a loss beyond {settings.margin} is not ruled out")
+            objections.append(f"may be worse: {_row_text(row)}, a loss beyond {settings.margin} is not ruled out")
     return objections
 
 
-def _spoken(row: PairedDifference) -> str:
+def _row_text(row: PairedDifference) -> str:
     return (
         f"{row.metric} {row.champion:.4f} -> {row.challenger:.4f} "
         f"({row.difference:+.4f} [{row.low:+.4f}, {row.high:+.4f}], p = {row.p:.4f})"

@@ -31,7 +31,7 @@ def lead(comparison: Mapping[str, Any]) -> str:
     best, *others = sorted(systems, key=lambda name: -values[name])
     ahead = f", {values[best] - values[others[0]]:.3f} above {others[0]}" if others else ""
     return before + (
-        f"{best} is the best of {len(systems)} systems: {main} {spoken(systems[best][main])}{ahead}, "
+        f"{best} is the best of {len(systems)} systems: {main} {interval_text(systems[best][main])}{ahead}, "
         f"on {comparison['documents']:,} documents and {comparison['queries']:,} judged {comparison['split']} queries."
     )
 
@@ -42,10 +42,10 @@ def headline_metrics(comparison: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys([comparison["main_metric"], *(name for name in HEADLINE if name in measured)]))
 
 
-def spoken(cell: Mapping[str, float], key: str = "value", sign: str = "") -> str:
+def interval_text(cell: Mapping[str, float], key: str = "value", sign: str = "") -> str:
     """A number with its interval.
 
-    >>> spoken({"value": 0.5, "low": 0.4321, "high": 0.6})
+    >>> interval_text({"value": 0.5, "low": 0.4321, "high": 0.6})
     '0.500 [0.432, 0.600]'
     """
     return f"{cell[key]:{sign}.3f} [{cell['low']:{sign}.3f}, {cell['high']:{sign}.3f}]"
@@ -60,14 +60,14 @@ def systems_table(comparison: Mapping[str, Any], part: Mapping[str, Any] | None 
     for name in sorted(systems, key=is_variant):
         cells = [systems[name][metric] for metric in shown]
         named = name if seeds.get(name, 1) == 1 else f"{name} ({seeds[name]} seeds)"
-        rows.append([named, *map(spoken, cells[:2]), *(f"{cell['value']:.3f}" for cell in cells[2:])])
+        rows.append([named, *map(interval_text, cells[:2]), *(f"{cell['value']:.3f}" for cell in cells[2:])])
     return pd.DataFrame(rows, columns=["system", *(f"{metric} {interval}" for metric in shown[:2]), *shown[2:]])
 
 
 def differences_table(part: Mapping[str, Any], metric: str) -> pd.DataFrame:
     """Paired differences on one metric, with interval and Holm-corrected p."""
     rows = [
-        [f"{row['system']} − {row['reference']}", spoken(row, "difference", "+"), spoken_p(row["p_holm"])]
+        [f"{row['system']} − {row['reference']}", interval_text(row, "difference", "+"), spoken_p(row["p_holm"])]
         for row in part["differences"]
         if row["metric"] == metric
     ]
@@ -101,14 +101,14 @@ def spoken_p(p: float) -> str:
 def tables(comparison: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """The tables of the report under their titles, but for those without a row."""
     main, examples = comparison["main_metric"], comparison["examples"]
-    made = {"Results": systems_table(comparison), f"Paired differences in {main}": differences_table(comparison, main)}
+    parts = {"Results": systems_table(comparison), f"Paired differences in {main}": differences_table(comparison, main)}
     for name, part in comparison["groups"].items():
-        made[f"{GROUPS[name]}: {part['queries']:,}"] = systems_table(comparison, part)
-        made[f"The same: paired differences in {main}"] = differences_table(part, main)
+        parts[f"{GROUPS[name]}: {part['queries']:,}"] = systems_table(comparison, part)
+        parts[f"The same: paired differences in {main}"] = differences_table(part, main)
     for outcome in ("won", "lost") if examples else ():
         title = f"Queries that {examples['system']} {outcome} against {examples['reference']} by most in {main}"
-        made[title] = examples_table(comparison, outcome)
-    return {title: table for title, table in made.items() if len(table)}
+        parts[title] = examples_table(comparison, outcome)
+    return {title: table for title, table in parts.items() if len(table)}
 
 
 STYLE = """
@@ -122,7 +122,7 @@ img { max-width: 100% }
 
 def page(title: str, sentences: Sequence[str], picture: bytes, shown: Mapping[str, pd.DataFrame]) -> str:
     """One HTML file: no scripts, no addresses outside of it, light or dark as the reader's system is."""
-    said = "\n".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
+    paragraphs = "\n".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
     drawn = base64.b64encode(picture).decode()
     with pd.option_context("display.max_colwidth", None):
         parts = [f"<h2>{escape(name)}</h2>\n{table.to_html(index=False, border=0)}" for name, table in shown.items()]
@@ -133,7 +133,7 @@ def page(title: str, sentences: Sequence[str], picture: bytes, shown: Mapping[st
 <title>{escape(title)}</title>
 <style>{STYLE}</style>
 <h1>{escape(title)}</h1>
-{said}
+{paragraphs}
 <img src="data:image/png;base64,{drawn}" alt="All systems, with intervals over queries">
 {"".join(parts)}
 </html>

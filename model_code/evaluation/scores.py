@@ -23,7 +23,7 @@ VARIANTS = "variants"  # the folder, in a system's evaluation folder, that holds
 
 @dataclass(frozen=True)
 class SystemScores:
-    """`values` has one row per query (ascending ids) of `split` and one column per metric."""
+    """Scores of a system on `split`: `values` has one row per query (ascending ids) and one column per metric."""
 
     system: str
     split: str

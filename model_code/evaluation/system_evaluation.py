@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from model_code.corpus.tables import Corpus, Judgements, judged
+from model_code.corpus.tables import Corpus, Judgements
 from model_code.evaluation.metrics import Run, evaluate_run
 from model_code.evaluation.runs import write_run
 from model_code.evaluation.scores import DIGITS, SPLITS
@@ -60,7 +60,7 @@ def search_splits(search: Search, judgements: Mapping[str, Judgements], depth: i
 
 def sampled(corpus: Corpus, settings: EvaluationSettings) -> dict[str, Judgements]:
     """The judged queries of each split, `settings.max_queries` of each at most."""
-    return {split: sample_queries(judged(corpus, split), settings.max_queries) for split in SPLITS}
+    return {split: sample_queries(corpus.judgements(split), settings.max_queries) for split in SPLITS}
 
 
 def sample_queries(judged: Judgements, limit: int | None) -> Judgements:

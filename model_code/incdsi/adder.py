@@ -73,7 +73,7 @@ def mean_query(queries: np.ndarray) -> np.ndarray:
 
 
 class IncDsiAdder:
-    """Keeps `state` current. Each document's vector depends on those before it, as in the paper, and never changes.
+    """Additions to `state`. Each document's vector depends on those before it, as in the paper, and never changes.
 
     Laws: equal calls in equal order give equal vectors; a batch gives the vectors of one-by-one addition; deleting the
     last document undoes its addition.

@@ -247,7 +247,7 @@ class Bm25(Retriever[list[Bm25Query]]):
         return scores.astype(np.float32)
 
     def _postings_of(self, term: str) -> _Postings:
-        """Made when the term is first asked for."""
+        """The postings of a term, made when it is first asked for."""
         if term not in self._postings:
             every = zip(self.segments, self.ids.first, strict=False)
             hits = [(part, first, at) for part, first in every if (at := part.postings(term)).start < at.stop]

@@ -165,15 +165,15 @@ class Ledger:
 
     # What people say of it
 
-    def judge(self, said: Feedback, now: float | None = None) -> str:
+    def judge(self, verdict: Feedback, now: float | None = None) -> str:
         """Keep a verdict, and return the one that counts: of one person, query and document the latest, save that a
         click takes no thumb back.
         """
-        row = vars(said) | {"hash": said.key, "received": time.time() if now is None else now}
-        thumb_stays = sa.literal(said.verdict) != Opinion.CLICK
+        row = vars(verdict) | {"hash": verdict.key, "received": time.time() if now is None else now}
+        thumb_stays = sa.literal(verdict.verdict) != Opinion.CLICK
         with self._database.write() as connection:
             upsert(connection, feedback, [row], "hash", where=thumb_stays | (feedback.c.verdict == Opinion.CLICK))
-            return connection.scalar(sa.select(feedback.c.verdict).where(feedback.c.hash == said.key))
+            return connection.scalar(sa.select(feedback.c.verdict).where(feedback.c.hash == verdict.key))
 
     def feedback(self) -> list[Feedback]:
         """All verdicts that count, oldest first."""
@@ -195,7 +195,7 @@ class Ledger:
         exact = not standing.replay and self.unsound(standing.position) is None  # for good: no event ever changes
         to = standing.position.event if exact else 0
         with self._database.write() as connection:
-            waiting = _waiting(connection, to, target.current_standing.position.event)
+            waiting = _pending_ids(connection, to, target.current_standing.position.event)
             source = f"revert to {target.retriever} generation {target.generation}"
             common = {"source": source, "received": received}
             rows = _compensations(connection, to, target)
@@ -230,10 +230,10 @@ class Ledger:
         """Why the position is none of this log: that this is "another log", or "an older copy of it"; None if it is."""
         if position.log is None:
             return None
-        here = self.position(position.event)
-        if here.log != position.log:
+        actual = self.position(position.event)
+        if actual.log != position.log:
             return ANOTHER
-        return None if here == position else "an older copy of it"
+        return None if actual == position else "an older copy of it"
 
     def seen_from(self, standing: Standing) -> LogView:
         """The log as a generation sees it that stands there."""
@@ -387,7 +387,7 @@ def _logged_rows(connection: sa.Connection, files: Contents) -> dict[str, Row]:
     return rows
 
 
-def _waiting(connection: sa.Connection, to: int, current: int) -> list[int]:
+def _pending_ids(connection: sa.Connection, to: int, current: int) -> list[int]:
     """The events that count, but neither at `to` nor at `current`: no search has found them yet."""
     history, repeats = history_of(connection), repeats_of(connection)
     searched = [*history.effective(current), *history.effective(to)]

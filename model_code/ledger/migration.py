@@ -78,7 +78,7 @@ def _make_tables(connection: sa.Connection) -> None:
 
 
 def _hash_anew(connection: sa.Connection) -> None:
-    """By the one content hash that there is now, or the next full export would be an event per document."""
+    """Hash contents as it is done now, or the next full export would be an event per document."""
     puts = sa.select(events.c.id, events.c.document_id, events.c.payload).where(events.c.kind == EventKind.PUT)
     update = sa.update(events).where(events.c.id == sa.bindparam("event"))
     last = 0

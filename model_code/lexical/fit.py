@@ -244,7 +244,7 @@ def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[s
 
 
 class LexicalTrainer(Trainer):
-    """Trains with the semi-parametric loss; other arguments as `Trainer` has them."""
+    """Training with the semi-parametric loss; other arguments as `Trainer` has them."""
 
     def __init__(self, encoder: LexicalEncoder, *arguments: Any, lexical: LexicalSettings, **options: Any) -> None:
         self.lexical = lexical

@@ -51,7 +51,7 @@ TOKENS, EMBEDDINGS, PASSAGES = "tokens", "embeddings", "passages"
 
 
 class EmbeddingIndex(SparseIndex):
-    """starts: (V + 1,) int64; passages: (n,) int32 and weights: (n,) float16, entry after entry.
+    """Arrays starts: (V + 1,) int64; passages: (n,) int32 and weights: (n,) float16, entry after entry.
 
     >>> embedding = (np.array([0, 2]), np.array([1.0, 3.0], np.float32))
     >>> index = EmbeddingIndex.build([embedding], ["a"], size=4)
@@ -348,7 +348,7 @@ def encode_resumably(
 
 @lru_cache(maxsize=1)
 def _token_bags(encoder: LexicalEncoder) -> TokenBags:
-    """Kept, as copying a tokenizer costs more than a segment's few texts."""
+    """The bags of an encoder, kept, as copying a tokenizer costs more than a segment's few texts."""
     return TokenBags(encoder.tokenizer)
 
 

@@ -133,9 +133,9 @@ class Collection:
             if name.startswith((MAKING, REMOVING)):
                 shutil.rmtree(parent / name)
             elif name.isdigit() and int(name) > searched:
-                made = _read(parent / name)
-                if made is not None and made.manifest["format"] == FORMAT:
-                    self.delete(made.folder)
+                generation = _read(parent / name)
+                if generation is not None and generation.manifest["format"] == FORMAT:
+                    self.delete(generation.folder)
 
     def seal(
         self, folder: Path, facts: Mapping[str, Any], standing: Standing, parent: int | None = None
@@ -154,15 +154,15 @@ class Collection:
         copies = [generation for generation in existing if generation.build in same and generation.complete]
         return [generation for generation in copies if generation.needs <= intact_folders(copies)] if copies else []
 
-    def keep(self, made: Path, number: int) -> Generation:
-        """Give the folder `made`, which is sealed, its number, the `next_number`."""
-        fsync_tree(made)
-        target = made.with_name(f"{number:06d}")
-        made.rename(target)
+    def keep(self, folder: Path, number: int) -> Generation:
+        """Give a folder, which is sealed, its number, the `next_number`."""
+        fsync_tree(folder)
+        target = folder.with_name(f"{number:06d}")
+        folder.rename(target)
         fsync(target.parent)
         return Generation.read(target)
 
-    def unneeded(self, keep: int, registered: Ids[int] = ()) -> list[Generation]:
+    def unneeded_generations(self, keep: int, registered: Ids[int] = ()) -> list[Generation]:
         """All generations but the `keep` newest, the current one, the `registered` ones and those that these read."""
         require(keep >= 1, f"keep is {keep}, but at least the newest generation stays: 1 or more")
         generations = self.generations()
@@ -171,16 +171,16 @@ class Collection:
         return [generation for generation in generations if generation.number not in needed]
 
     def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> tuple[int, ...]:
-        """Delete what is `unneeded`, and return the numbers; folders that somebody still reads stay until the next
+        """Delete `unneeded_generations`, and return the numbers; folders that somebody still reads stay until the next
         time, with what they need.
 
         The newest goes first. A generation reads folders of older ones alone, so that none that was to go is left
         without what it needs, wherever this is cut off. What stays only because newer ones share its folder need not be
-        `whole`.
+        `complete`.
         """
         deleted: list[int] = []
         read: set[int] = set()
-        for generation in reversed(self.unneeded(keep, registered)):
+        for generation in reversed(self.unneeded_generations(keep, registered)):
             if generation.number not in read and self._delete_unread(generation):
                 deleted.append(generation.number)
             else:

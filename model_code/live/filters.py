@@ -88,7 +88,7 @@ class MergedFields(Mapping[str, Mapping[str, set[str]]]):
         return sum(1 for _ in self)
 
 
-def matching(index: Index, filters: Filters, every: Callable[[], Set[str]]) -> Set[str]:
+def matching_documents(index: Index, filters: Filters, every: Callable[[], Set[str]]) -> Set[str]:
     """The documents that fit a filter; every: all that there are, for what negates.
 
     FreshetError for an unknown field. Texts are checked more closely, as somebody types them: it is an error, too, if
@@ -96,9 +96,9 @@ def matching(index: Index, filters: Filters, every: Callable[[], Set[str]]) -> S
 
     >>> index = {"package": {"numpy": {"a", "b"}, "pandas": {"c"}}, "year": {"2023": {"b"}, "2024": {"c"}}}
     >>> every = lambda: {"a", "b", "c"}
-    >>> sorted(matching(index, ["package=numpy", "package=pandas", "year>2022"], every))
+    >>> sorted(matching_documents(index, ["package=numpy", "package=pandas", "year>2022"], every))
     ['b', 'c']
-    >>> sorted(matching(index, {"not": {"package": "numpy", "year": {"exists": True}}}, every))
+    >>> sorted(matching_documents(index, {"not": {"package": "numpy", "year": {"exists": True}}}, every))
     ['a', 'c']
     """
     fit = _Fit(index, every)

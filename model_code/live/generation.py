@@ -237,7 +237,7 @@ def write_rows(rows: Iterable[Row], target: Path) -> None:
 
 
 class DocumentFile:
-    """Looks documents up in a file that `write_rows` wrote, whose footer it reads once; any thread may ask.
+    """Look-up of documents in a file that `write_rows` wrote, whose footer it reads once; any thread may ask.
 
     Rows are chosen by hand, since pyarrow's own filters and selections import pandas: a second of a cold search.
     """

@@ -89,9 +89,9 @@ class Searcher:
         with Intact(self.generation):
             allowed = None
             if filters:
-                from model_code.live.filters import matching  # here and below no sooner than a filter needs it
+                from model_code.live.filters import matching_documents  # here and below when a filter needs it
 
-                allowed = matching(self._fields, filters, lambda: self._document_ids)
+                allowed = matching_documents(self._fields, filters, lambda: self._document_ids)
                 if not allowed:
                     return [[] for _ in texts]
             queries = self.retriever.encode_queries(texts)

@@ -41,7 +41,7 @@ def snippet(text: str, query: str, width: int = 32, language: str | None = AUTO)
     """
     places = spans(text)
     starts = [start for start, _ in places]
-    met = sorted((bisect_right(starts, start) - 1, term) for start, _, term in _met(text, query, language))
+    met = sorted((bisect_right(starts, start) - 1, term) for start, _, term in _term_places(text, query, language))
     lead = width // 8
     first = _best_start(met, width - lead)
     last = max((place for place, _ in met if place < first + width - lead), default=first)
@@ -64,14 +64,14 @@ def marks(text: str, query: str, language: str | None = AUTO) -> tuple[tuple[int
     (((0, 4), (7, 11), (13, 19)), ((0, 3),))
     """
     joined: list[tuple[int, int]] = []
-    for start, end, _ in sorted(_met(text, query, language)):
+    for start, end, _ in sorted(_term_places(text, query, language)):
         if joined and start < joined[-1][1]:
             start, end = joined[-1][0], max(end, joined.pop()[1])
         joined.append((start, end))
     return tuple(joined)
 
 
-def _met(text: str, query: str, language: str | None) -> Iterator[tuple[int, int, str]]:
+def _term_places(text: str, query: str, language: str | None) -> Iterator[tuple[int, int, str]]:
     """The query's terms in a text, and where the words that have them begin and end."""
     terms = terms_of(language)
     query_terms = terms.query_terms(query)

@@ -101,22 +101,22 @@ def _owner(views: Sequence[PartView], document_id: str) -> PartView | None:
     return next((view for view in reversed(views) if document_id in view), None)
 
 
-def crowded(sizes: Sequence[int], most: int) -> int:
+def merge_count(sizes: Sequence[int], most: int) -> int:
     """How many of the newest segments to merge, 0 where there are at most `most`; sizes: documents, oldest first.
 
     The newest two, and older ones as long as each is at most as large as what is merged already. So a document is
     copied only when its segment at least doubles, or when it is among the newest.
 
-    >>> crowded([1, 1, 1], most=3), crowded([9, 1, 1, 1], most=3), crowded([3, 2, 1, 1], most=3)
+    >>> merge_count([1, 1, 1], most=3), merge_count([9, 1, 1, 1], most=3), merge_count([3, 2, 1, 1], most=3)
     (0, 3, 4)
     """
     if len(sizes) <= most:
         return 0
-    taken, total = 2, sum(sizes[-2:])
-    while taken < len(sizes) and sizes[-taken - 1] <= total:
-        total += sizes[-taken - 1]
-        taken += 1
-    return taken
+    count, total = 2, sum(sizes[-2:])
+    while count < len(sizes) and sizes[-count - 1] <= total:
+        total += sizes[-count - 1]
+        count += 1
+    return count
 
 
 SAMPLE = 20  # older documents
@@ -140,7 +140,7 @@ class Draft:
 
     def add(self, puts: Sequence[Document], write: WriteSegment, most: int) -> None:
         """Write a segment of new documents; where there would be more than `most`, merge it with the newest others."""
-        merged = crowded([*(view.documents for view in self.segments), len(puts)], most)
+        merged = merge_count([*(view.documents for view in self.segments), len(puts)], most)
         target = self.folder / FRESH if merged else self.folder
         self.fresh = PartView(write(target, self.root, puts, self.current.text))
         if merged:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from model_code.context import StageContext
-from model_code.corpus.tables import Corpus, judged, judged_corpus, load_corpus
+from model_code.corpus.tables import Corpus, judged_corpus, load_corpus
 from model_code.encoding.hardware import pick_device
 from model_code.errors import FreshetError
 from model_code.files import write_json
@@ -52,7 +52,7 @@ def generator_pairs(
     FreshetError if there are none to train on: no query may be made up to learn from.
     """
     texts = dict(zip(corpus.documents["document_id"], corpus.documents["text"], strict=True))
-    train = judged(corpus, "train")
+    train = corpus.judgements("train")
     rows = ((document, query) for query, documents in train.qrels.items() for document in documents)
     pairs = [GeneratorPair(document, texts[document], train.queries[query]) for document, query in rows]
     learned = [pair for pair in pairs if seed_of(seed, "held out", pair.document_id) / 2**63 >= held_out_share]
@@ -95,7 +95,7 @@ METRIC = "log_likelihood"  # of held-out queries, mean per token
 
 
 class GeneratorTrainer(TrainingLoop):
-    """Trains a model in place; `fit` leaves it with the weights of the best evaluated step."""
+    """Training of a model in place; `fit` leaves it with the weights of the best evaluated step."""
 
     metric = METRIC
 

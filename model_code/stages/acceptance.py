@@ -16,7 +16,7 @@ import pandas as pd
 
 from model_code.context import StageContext
 from model_code.corpus.settings import SPLITS, AcceptanceSettings
-from model_code.corpus.tables import Corpus, judged, load_corpus
+from model_code.corpus.tables import Corpus, load_corpus
 from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.words import spans
@@ -93,7 +93,7 @@ def assess(corpus: Corpus, settings: AcceptanceSettings, data_docs: Path) -> dic
 def acceptance_frames(corpus: Corpus) -> dict[str, pd.DataFrame]:
     """The data that expectations are stated on: `documents`, and if there are any the `queries` of dev, gate and test
     and all `judgements`."""
-    documents, splits = corpus.documents, [judged(corpus, split) for split in SPLITS if split != "train"]
+    documents, splits = corpus.documents, [corpus.judgements(split) for split in SPLITS if split != "train"]
     texts = pd.Series([text for split in splits for text in split.queries.values()], dtype=object)
     judgements = corpus.qrels[["query_id", "document_id"]]
     frames = {

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from model_code.context import StageContext
-from model_code.corpus.tables import Judgements, judged, load_corpus, passage_texts
+from model_code.corpus.tables import Judgements, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.scores import VARIANTS
 from model_code.files import add_facts
@@ -49,7 +49,7 @@ def run(context: StageContext) -> dict[str, Any]:
         "zero_shot": bench.evaluate_retriever("zero_shot", searched["zero_shot"], by_words, output / "zero_shot"),
         "untrained": fuse(bench, "untrained", parts, UNTRAINED, context, output / "untrained"),
     }
-    train = judged(load_corpus(context.inputs["corpus"]), "train")
+    train = load_corpus(context.inputs["corpus"]).judgements("train")
     if bench.settings.variants and _documents(train) & _documents(*bench.judgements.values()):
         runs = bench.search(nearest_query(opened["zero_shot"], train))
         folder = output / "zero_shot" / VARIANTS / NEAREST_QUERY
@@ -63,7 +63,7 @@ def run(context: StageContext) -> dict[str, Any]:
 
 
 def nearest_query(retriever: IndexedRetriever, train: Judgements) -> Search:
-    """Finds the k documents whose best training query is nearest, with its product, and reads none of them.
+    """The search of the k documents whose best training query is nearest, with its product; reads none of them.
 
     retriever: a dense one, for its query encoder.
     """

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code.context import StageContext, leave_out, left_out
-from model_code.corpus.tables import Corpus, Judgements, judged, judged_corpus, load_corpus, own_queries, passage_texts
+from model_code.corpus.tables import Corpus, Judgements, judged_corpus, load_corpus, own_queries, passage_texts
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import Run
 from model_code.evaluation.runs import read_run
@@ -108,7 +108,7 @@ class Bench:
         """Read the corpus."""
         corpus = load_corpus(context.inputs["corpus"])
         settings = context.settings["evaluation"]
-        judgements = {split: judged(corpus, split) for split in SPLITS}  # all of them, whatever is sampled
+        judgements = {split: corpus.judgements(split) for split in SPLITS}  # all of them, whatever is sampled
         relevant = frozenset().union(*(grades for part in judgements.values() for grades in part.qrels.values()))
         title, folder = context.settings["encoder"].include_title, context.checkpoints / "held_out"
         documents, lines = IdMap(corpus.passages["document_id"]), HeldOut.of(corpus, relevant, title, folder)

@@ -124,8 +124,8 @@ class WordCache:
         Added tokens that are looked for in the normalized text might lie across words that differ in the raw one.
         """
         kinds = [(rules[part] or {}).get("type") for part in ("model", "pre_tokenizer", "normalizer")]
-        known = kinds[:2] == ["WordPiece", "BertPreTokenizer"] and kinds[2] in (None, "BertNormalizer")
-        return known and not any(token["normalized"] for token in rules["added_tokens"])
+        by_words = kinds[:2] == ["WordPiece", "BertPreTokenizer"] and kinds[2] in (None, "BertNormalizer")
+        return by_words and not any(token["normalized"] for token in rules["added_tokens"])
 
     def tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """The token ids of all texts in a row (m,), as the tokenizer gives them, and how many each text has (n,)."""

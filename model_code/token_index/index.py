@@ -139,8 +139,8 @@ class TokenIndex(SparseIndex):
     def matches(self, query: Sparse, document_id: str) -> list[tuple[int, float]]:
         """The query's tokens that the document's best passage holds, with their weights, the heaviest first."""
         (tokens, weights), rows = exact(query), self.ids.rows_of([document_id])
-        held = np.isin(tokens, self.bag(int(rows[self.best_passage(query, document_id)])))
-        matches = zip(tokens[held].tolist(), weights[held].tolist(), strict=True)
+        mask = np.isin(tokens, self.bag(int(rows[self.best_passage(query, document_id)])))
+        matches = zip(tokens[mask].tolist(), weights[mask].tolist(), strict=True)
         return sorted(matches, key=lambda match: (-match[1], match[0]))
 
     def bag(self, passage: int) -> np.ndarray:

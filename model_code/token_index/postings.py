@@ -71,7 +71,7 @@ class QueryBatch:
     def of(cls, queries: Sequence[Sparse]) -> QueryBatch:
         """All tokens of at least one query that `exact` gave."""
         tokens, weights = (np.concatenate(arrays) for arrays in zip(*queries, strict=True))
-        owners = np.repeat(np.arange(len(queries)), [len(own) for own, _ in queries])
+        owners = np.repeat(np.arange(len(queries)), [len(ids) for ids, _ in queries])
         return cls(tokens, weights, owners, len(queries))
 
 
@@ -221,9 +221,9 @@ class Postings:
     def _sums_of_lists(self, batch: QueryBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """`sums` over raw and split lists; for the others the weights (q, b) and slots (b,) of their bitmaps."""
         slots = self._table.searchsorted(batch.tokens)
-        known = self._table[slots] == batch.tokens
-        bitmap = self._is_bitmap[slots] & known
-        listed = (known & ~bitmap).nonzero()[0]
+        present = self._table[slots] == batch.tokens
+        bitmap = self._is_bitmap[slots] & present
+        listed = (present & ~bitmap).nonzero()[0]
         lists = self._kept_lists(slots[listed].tolist())
         counts = self._counts[slots[listed]]
         cells = np.concatenate([np.empty(0, np.uint16), *lists])

@@ -71,8 +71,8 @@ def distinct_batches(order: np.ndarray, documents: np.ndarray, size: int) -> lis
         deferred: list[int] = []
         while waiting and len(batch) < size:
             pair = waiting.popleft()
-            taken = batch if documents[pair] not in seen else deferred
-            taken.append(pair)
+            target = batch if documents[pair] not in seen else deferred
+            target.append(pair)
             seen.add(documents[pair])
         unavoidable = size - len(batch)
         batches.append(np.array(batch + deferred[:unavoidable]))
@@ -128,7 +128,7 @@ class BatchSchedule:
             self._warn_if_short(len(data.supervised), len(data.unsupervised), settings)
 
     def _warn_if_short(self, supervised: int, unsupervised: int, settings: TrainingSettings) -> None:
-        """An epoch is one of the supervised pairs: with a handful of them, pseudo-queries alone would train longer."""
+        """Warn of an epoch of a handful of supervised pairs, beside which pseudo-queries alone would train longer."""
         alone = round(settings.epochs * unsupervised / settings.batch_size / self.per_step)
         if self.steps < min(FEW, alone):
             warnings.warn(
@@ -171,7 +171,7 @@ class TrainingBatch(NamedTuple):
 
 
 class Collator:
-    """Makes batch after batch; equal numbers give equal batches, whatever was made before."""
+    """A maker of batches; equal numbers give equal batches, whatever was made before."""
 
     def __init__(
         self,

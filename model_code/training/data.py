@@ -136,7 +136,7 @@ def squad_form(text: str) -> str:
 
 
 class Answers:
-    """Looks for the answers of queries, as runs of whole words, in those passages only that it is asked about.
+    """A search for the answers of queries, as runs of whole words, in those passages only that it is asked about.
 
     Karpukhin et al. (2020), "Dense Passage Retrieval", and SVDR take a retrieved passage for a negative only if no
     answer of the question is in it. Texts are compared as SQuAD's evaluation compares answers (Rajpurkar et al., 2016).

@@ -132,7 +132,7 @@ def load_training_state(checkpoint: Path) -> tuple[TrainingState, Hierarchy | No
 
 
 class TrainingLoop:
-    """Trains `trained` in place, by the `take_step` and `_evaluate` of a subclass, which note in `state` what they do.
+    """Training of `trained` in place, by `take_step` and `_evaluate` of a subclass, which note in `state` what they do.
 
     metric: what an evaluation measures, as the history calls it; None where nothing is evaluated.
     """

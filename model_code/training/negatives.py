@@ -24,8 +24,8 @@ SPARE = 256  # candidates that are drawn in addition where each may hold an answ
 
 
 class Negatives(ABC):
-    """Draws extra passages for the pairs of a batch, each as likely as another, but for the batch's own passages and
-    those that hold an answer of the query. A query of which too few are left gets fewer.
+    """Drawing of extra passages for the pairs of a batch, each as likely as another, but for the batch's own passages
+    and those that hold an answer of the query. A query of which too few are left gets fewer.
     """
 
     def __init__(self, data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None = None) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from model_code.context import StageContext
-from model_code.corpus.tables import Corpus, Judgements, judged, judged_corpus, load_corpus, passage_texts
+from model_code.corpus.tables import Corpus, Judgements, judged_corpus, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import evaluate_run, parse_metric
@@ -94,7 +94,7 @@ class TrainingTables:
         self.number = {document: number for number, document in enumerate(ids.tolist())}
         self.passages = Passages(passage_texts(corpus.passages, include_title), numbers.astype(np.int64))
         self.pseudo_queries = pseudo_queries
-        self.train, self.dev = judged(corpus, "train"), judged(corpus, "dev")
+        self.train, self.dev = corpus.judgements("train"), corpus.judgements("dev")
 
     @classmethod
     def load(cls, context: StageContext) -> TrainingTables:
@@ -114,8 +114,8 @@ class TrainingTables:
             (text, [self.number[document] for document in supervised.qrels[query]])
             for query, text in supervised.queries.items()
         ]
-        made = self.pseudo_queries if settings.supervision != "supervised" else self.pseudo_queries.iloc[:0]
-        rows = [(text, [self.number[key]]) for text, key in zip(made["text"], made["document_id"], strict=True)]
+        table = self.pseudo_queries if settings.supervision != "supervised" else self.pseudo_queries.iloc[:0]
+        rows = [(text, [self.number[key]]) for text, key in zip(table["text"], table["document_id"], strict=True)]
         answers: dict[str, list[str]] = {}
         for query, strings in supervised.answers.items():  # queries of equal text are one, with the answers of all
             answers.setdefault(supervised.queries[query], []).extend(strings)

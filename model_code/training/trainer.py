@@ -117,7 +117,7 @@ class Objective(nn.Module):
 
 
 class Trainer(TrainingLoop):
-    """Trains `encoder` in place on `data`; `fit` leaves it with the weights of the best evaluated step.
+    """Training of `encoder` in place on `data`; `fit` leaves it with the weights of the best evaluated step.
 
     hierarchy: needed if `settings.needs_hierarchy`. dev: chooses the best step; without it the last one is kept.
     cluster: passage vectors (N, H) -> Hierarchy, needed for co-training. checkpoints: a folder to resume from.

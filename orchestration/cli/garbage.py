@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from model_code.additions.store import kept_for
+from model_code.additions.store import cache_folder
 from model_code.live.collection import Collection, retrievers
 from orchestration import parameters
 from orchestration.freshness import pilot
@@ -122,7 +122,7 @@ def _generations(project: Project, keep: int) -> Iterator[Garbage]:
         opened = opened_builds(collection)
         protected = {build.number for build in opened if build.manifest["provenance"][MODEL_VERSION] in registered}
         protected |= planned(project, name)
-        if doomed := collection.unneeded(keep, protected):
+        if doomed := collection.unneeded_generations(keep, protected):
             numbers = ", ".join(str(generation.number) for generation in doomed)
             label = f"live generation{'s' * (len(doomed) > 1)} {numbers} of {name}"
             megabytes = sum(_size(generation.folder) for generation in doomed)
@@ -148,7 +148,7 @@ def unneeded_stores(project: Project) -> list[Path]:
         return []
     spans = parameters.load(project.params_file).additions.spans
     generations = [each for name in retrievers(project.live) for each in Collection(project.live, name).generations()]
-    needed = {kept_for(each.manifest, spans, folder) for each in generations}
+    needed = {cache_folder(each.manifest, spans, folder) for each in generations}
     return [path for path in stores if path not in needed]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from model_code.additions.store import statuses
 from model_code.drift.calibration import SMALLEST_SHARE, Calibration
 from model_code.drift.ladder import Decision, Past, decide
-from model_code.drift.measures import OldScores, Paired, crowding, reciprocal_ranks, refined
+from model_code.drift.measures import OldScores, Paired, crowding, reciprocal_ranks, refined_statuses
 from model_code.drift.reference import FORMAT, DriftReference, Question, Questions
 from model_code.drift.report import Arrivals, Report, make_report
 from model_code.files import MANIFEST, canonical_json, hash_text
@@ -243,7 +243,7 @@ class Gatherer:
     def _asked_scores(self, events: Sequence[Event]) -> np.ndarray | None:
         """By the queries that documents arrived with, each answered by all that came with it, as judged queries are;
         none of those that these very queries placed."""
-        placed = {id_ for id_, status in self._statuses.items() if refined([status])}
+        placed = {id_ for id_, status in self._statuses.items() if refined_statuses([status])}
         others = (event for event in events if event.document_id not in placed)
         query_texts = {event.document_id: (event.payload or {}).get("queries", ()) for event in others}
         measured = self._measured(document_id for document_id, texts in query_texts.items() if texts)

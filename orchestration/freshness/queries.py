@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from model_code.corpus.settings import GATE
-from model_code.corpus.tables import Judgements, judged, load_corpus
+from model_code.corpus.tables import Judgements, load_corpus
 from model_code.documents import Document
 from model_code.drift.measures import RANKS, reciprocal_ranks
 from model_code.drift.reference import Question
@@ -46,14 +46,14 @@ def some(texts: Iterable[str], most: int, seed: int) -> list[str]:
 
 def judged_queries(artifacts: Path, split: str) -> Judgements | None:
     """The corpus's judged queries of a split; None where the project has no corpus."""
-    return judged(load_corpus(artifacts / "corpus"), split) if has_queries(artifacts) else None
+    return load_corpus(artifacts / "corpus").judgements(split) if has_queries(artifacts) else None
 
 
 def gate_judgements(artifacts: Path) -> Judgements:
     """Those that promotions are judged by: the gate's own, or the test queries if it has none."""
     corpus = load_corpus(artifacts / "corpus")
-    gate = judged(corpus, GATE)
-    return gate if gate.queries else judged(corpus, "test")
+    gate = corpus.judgements(GATE)
+    return gate if gate.queries else corpus.judgements("test")
 
 
 def has_queries(artifacts: Path) -> bool:

@@ -286,7 +286,7 @@ class Upkeep:
             return False
 
         protected = {build.number for build in opened_builds(collection)} | planned(self.project, name)
-        if len(collection.unneeded(keep, protected)) < COLLECTED:
+        if len(collection.unneeded_generations(keep, protected)) < COLLECTED:
             return False
         return bool(self._collection(name).collect_garbage(keep, protected))
 

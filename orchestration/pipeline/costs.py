@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from model_code.corpus.tables import judged, load_corpus
+from model_code.corpus.tables import load_corpus
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.retriever import Search
 from model_code.retrievers.kinds import open_retriever
@@ -34,7 +34,7 @@ def cost_table(project: Project, split: str, queries: int) -> pd.DataFrame:
     settings is recorded; a baseline is made beside others, and what it costs is not told apart.
     """
     corpus = load_corpus(project.artifacts / "corpus")
-    texts = list(sample_queries(judged(corpus, split), queries).queries.values())
+    texts = list(sample_queries(corpus.judgements(split), queries).queries.values())
     settings = parameters.load(project.params_file)
     table = {stage.address: stage for stage in stages.expand(settings.retrievers, settings.fusions)}
     rows = []

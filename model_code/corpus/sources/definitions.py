@@ -82,7 +82,7 @@ def _inner(name: str) -> Iterator[str]:
             yield from _inner(module.name)
 
 
-def offered(module: types.ModuleType, name: str) -> Iterator[tuple[str, Any]]:
+def module_members(module: types.ModuleType, name: str) -> Iterator[tuple[str, Any]]:
     """What a module offers: the names of `__all__`, or what it defines itself, modules left out."""
     listed = getattr(module, "__all__", None)
     for key in sorted(vars(module) if listed is None else set(listed), key=lambda key: (len(key), key)):
@@ -142,7 +142,7 @@ class Names:
         for module in modules(package):
             name = "os.path" if module is os.path else module.__name__
             self._note(module, name, package)
-            for key, value in offered(module, name):
+            for key, value in module_members(module, name):
                 called, value = f"{name}.{key}", underlying(value)
                 self._note(value, called, package)
                 if isinstance(value, type) and value not in self.classes:

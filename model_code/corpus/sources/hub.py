@@ -25,7 +25,7 @@ _OUR_SPLITS = {"validation": "dev", "valid": "dev"}
 
 
 class HubSource:
-    """Reads up to three configurations of one or two data sets."""
+    """Up to three configurations of one or two data sets."""
 
     def __init__(self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> None:
         self.settings, self.hub, self.root = settings, settings.hub, root

@@ -124,7 +124,7 @@ _SKIPPED = {"tests", "test", "conftest", "site-packages", "idlelib", "lib2to3", 
 
 
 class InstalledPackagesSource:
-    """Reads the packages that `corpus.packages` names; "stdlib" is the standard library."""
+    """The docstrings of the packages that `corpus.packages` names; "stdlib" is the standard library."""
 
     def __init__(self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> None:
         self.packages = settings.packages

@@ -13,7 +13,7 @@ import pytest
 from model_code.context import StageContext
 from model_code.contracts.evaluation import check_run
 from model_code.contracts.registry import check
-from model_code.corpus.tables import judged, load_corpus
+from model_code.corpus.tables import load_corpus
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.runs import write_run
@@ -114,7 +114,7 @@ def search(texts, k):
 
 def write(root, names, with_qrels=True):
     corpus = load_corpus(write_corpus(root / "corpus", with_qrels))
-    judgements = {split: judged(corpus, split) for split in ("dev", "gate", "test")}
+    judgements = {split: corpus.judgements(split) for split in ("dev", "gate", "test")}
     for place, name in names.items():
         (root / "output" / place).mkdir(parents=True, exist_ok=True)
         runs = search_splits(search, judgements, SETTINGS.depth)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pyarrow.parquet as pq
 
-from model_code.corpus.tables import TABLES, Corpus, frame, judged, judged_corpus, load_corpus, own_queries, write_table
+from model_code.corpus.tables import TABLES, Corpus, frame, judged_corpus, load_corpus, own_queries, write_table
 
 
 def corpus(qrels: list[tuple[str, str, str]]) -> Corpus:
@@ -20,7 +20,7 @@ def corpus(qrels: list[tuple[str, str, str]]) -> Corpus:
 
 def test_queries_are_sorted_by_id_with_the_answers_of_those_that_have_any(tmp_path):
     made = corpus([("q2", "d1", "test"), ("q1", "d2", "test"), ("q0", "d2", "train")])
-    found = judged(made, "test")
+    found = made.judgements("test")
     assert (found.source, found.answers) == ("qrels", {})
     assert list(found.queries.items()) == [("q1", "text of q1"), ("q2", "text of q2")]
     assert found.qrels == {"q1": {"d2": 2}, "q2": {"d1": 2}}
@@ -28,7 +28,7 @@ def test_queries_are_sorted_by_id_with_the_answers_of_those_that_have_any(tmp_pa
     named = [{**row, "answers": None if row["query_id"] == "q2" else '["x", "a y"]'} for row in rows]
     for name in TABLES:
         write_table(tmp_path, name, frame("queries", named) if name == "queries" else getattr(made, name))
-    assert judged(load_corpus(tmp_path), "test").answers == {"q1": ["x", "a y"]}
+    assert load_corpus(tmp_path).judgements("test").answers == {"q1": ["x", "a y"]}
 
 
 def test_tables_survive_the_disk_and_an_empty_column_keeps_its_type(tmp_path):

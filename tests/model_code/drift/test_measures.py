@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from model_code.drift.calibration import Calibration, contrasted
+from model_code.drift.calibration import Calibration, contrast_rows
 from model_code.drift.measures import (
     FITS,
     MEASURES,
@@ -45,8 +45,8 @@ def test_the_classifier_is_at_half_without_drift_and_far_above_with_it_whatever_
 
 def test_a_contrast_has_no_row_twice() -> None:
     rows = np.arange(40)[:, None]
-    assert len(np.unique(contrasted(rows, 15, seed=0))) == 15
-    assert contrasted(rows, 40, seed=0) is rows
+    assert len(np.unique(contrast_rows(rows, 15, seed=0))) == 15
+    assert contrast_rows(rows, 40, seed=0) is rows
 
 
 def quality(old: np.ndarray, new: np.ndarray, margin: float):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from model_code.drift.measures import Observation, Tail, critical_value, deciding, judge
+from model_code.drift.measures import Observation, Tail, critical_value, deciding_measures, judge
 from model_code.errors import FreshetError
 
 
@@ -46,9 +46,9 @@ def test_the_measures_of_harm_share_their_suspicion() -> None:
     assert [one.suspected for one in judge([made, other], 0.05)] == [True, True]
     assert [one.suspected for one in judge([made, fewer, other], 0.05)] == [False, False, True]
     assert [one.suspected for one in judge([made, asked, other], 0.05)] == [True, True, True]
-    assert deciding([made, other]) == [made]
-    assert deciding([made, fewer]) == [made, fewer]
-    assert deciding([asked, made]) == [asked]
+    assert deciding_measures([made, other]) == [made]
+    assert deciding_measures([made, fewer]) == [made, fewer]
+    assert deciding_measures([asked, made]) == [asked]
 
 
 def test_too_few_draws_are_refused() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from model_code.documents import parse_date
 from model_code.errors import FreshetError
-from model_code.live.filters import MergedFields, index_fields, matching
+from model_code.live.filters import MergedFields, index_fields, matching_documents
 
 NAMES = ("package", "year", "date", "and")
 DATES = ["2024-01-31", "2024-02-01T00:00:00+00:00", "2024-01-31T23:00-02:00"]
@@ -42,7 +42,8 @@ def test_a_filter_leaves_what_a_plain_reading_leaves(documents, filters, removed
     gone = {str(i) for i in removed if i < len(documents)}
     index = MergedFields([(index_fields(rows[::2]), gone), (index_fields(rows[1::2]), gone)])
     left = {name: fields for name, fields in rows if name not in gone}
-    assert matching(index, filters, left.keys) == {name for name, fields in left.items() if fits(fields, filters)}
+    fitting = {name for name, fields in left.items() if fits(fields, filters)}
+    assert matching_documents(index, filters, left.keys) == fitting
 
 
 def fits(fields: dict[str, Any], filters: dict[str, Any]) -> bool:
@@ -101,7 +102,7 @@ INDEX = index_fields([("a", {"year": 2023, "tags": ["x", "y"]}), ("b", {"year": 
     ],
 )  # fmt: skip
 def test_filters_as_one_writes_them(filters, found):
-    assert "".join(sorted(matching(INDEX, filters, lambda: set("abc")))) == found
+    assert "".join(sorted(matching_documents(INDEX, filters, lambda: set("abc")))) == found
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_filters_as_one_writes_them(filters, found):
 )
 def test_what_a_filter_does_not_mean_is_told(filters, message):
     with pytest.raises(FreshetError, match=message):
-        matching(INDEX, filters, lambda: set("abc"))
+        matching_documents(INDEX, filters, lambda: set("abc"))
 
 
 def test_a_filter_that_is_nested_too_deep_is_refused():
@@ -131,4 +132,4 @@ def test_a_filter_that_is_nested_too_deep_is_refused():
     for _ in range(20):
         nested = {"not": nested}
     with pytest.raises(FreshetError, match="nested more than 16 deep"):
-        matching(INDEX, nested, set)
+        matching_documents(INDEX, nested, set)

@@ -13,7 +13,7 @@ import pytest
 
 from model_code.errors import FreshetError, SettingsError
 from model_code.hierarchy.tree import Hierarchy
-from model_code.live.filters import MergedFields, matching, read_fields
+from model_code.live.filters import MergedFields, matching_documents, read_fields
 from model_code.live.searcher import Searcher
 from model_code.live.texts import marks, snippet
 from tests.model_code.live.conftest import DOCUMENTS, NAMES, PASSAGES, RULES, Build
@@ -106,7 +106,7 @@ def test_a_text_that_asks_for_nothing_or_is_no_utf8_is_refused(searcher: Searche
 
 def test_a_filter_merges_the_field_that_is_asked_for_alone() -> None:
     fields = MergedFields([({"kind": {"new": {"a"}}, "other": {"x": {"a"}}}, ())])
-    assert matching(fields, ["kind=new"], set) == {"a"}
+    assert matching_documents(fields, ["kind=new"], set) == {"a"}
     assert set(fields._merged) == {"kind"}
 
 

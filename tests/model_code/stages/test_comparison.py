@@ -10,7 +10,7 @@ import pytest
 
 from model_code.context import StageContext, leave_out
 from model_code.contracts.registry import check
-from model_code.corpus.tables import judged, load_corpus
+from model_code.corpus.tables import load_corpus
 from model_code.evaluation.comparison import compare_systems
 from model_code.evaluation.report import lead
 from model_code.evaluation.scores import SystemScores
@@ -37,7 +37,7 @@ def imperfect(wrong):
 
 def write_inputs(root, with_qrels=True, splits=("dev", "test")):
     corpus = load_corpus(write_corpus(root / "corpus", with_qrels))
-    judgements = {split: judged(corpus, split) for split in ("dev", "test")}
+    judgements = {split: corpus.judgements(split) for split in ("dev", "test")}
     for split in set(judgements) - set(splits):
         judgements[split].queries.clear()
         judgements[split].qrels.clear()

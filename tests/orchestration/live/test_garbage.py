@@ -10,7 +10,7 @@ import shutil
 import pytest
 
 from model_code.additions.settings import AdditionSettings
-from model_code.additions.store import kept_for
+from model_code.additions.store import cache_folder
 from model_code.live.collection import Collection
 from orchestration import parameters
 from orchestration.cli.garbage import collect, find_garbage, unneeded_stores
@@ -25,7 +25,7 @@ def project(tmp_path):
     project = make_project(tmp_path)
     open_build(project, BASE | {"a": "about a"})
     for generation in Collection(project.live, "hce").generations():
-        folder = kept_for(generation.manifest, AdditionSettings().spans, additions_folder(project))
+        folder = cache_folder(generation.manifest, AdditionSettings().spans, additions_folder(project))
         folder.mkdir(parents=True)
         (folder / "queries.npy").write_bytes(b"0" * 1_000_000)
     for name in ("best", "queries"):
@@ -36,7 +36,7 @@ def project(tmp_path):
 def test_what_belongs_to_a_generation_stays_and_goes_with_it(project):
     assert unneeded_stores(project) == []
     first, _ = Collection(project.live, "hce").generations()
-    store = kept_for(first.manifest, AdditionSettings().spans, additions_folder(project))
+    store = cache_folder(first.manifest, AdditionSettings().spans, additions_folder(project))
     shutil.rmtree(first.folder)
     (item,) = find_garbage(project, keep=3)
     assert (item.label, round(item.megabytes, 2)) == (f"what additions to a former build remembered ({store.name})", 1)
