@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,8 @@ def sample_queries(judged: Judgements, limit: int | None) -> Judgements:
     if limit is None or len(judged.queries) <= limit:
         return judged
     sample = set(sorted(judged.queries, key=lambda query_id: hashlib.sha256(query_id.encode()).digest())[:limit])
-    return Judgements(
-        queries={query_id: text for query_id, text in judged.queries.items() if query_id in sample},
-        qrels={query_id: relevant for query_id, relevant in judged.qrels.items() if query_id in sample},
-        source=judged.source,
-    )
+    groups = {name: getattr(judged, name).items() for name in ("queries", "qrels", "answers")}
+    return replace(judged, **{name: {key: own for key, own in rows if key in sample} for name, rows in groups.items()})
 
 
 def reciprocal_rank_fusion(rankings: Iterable[Ranking], k: int, constant: int = 60) -> Ranking:

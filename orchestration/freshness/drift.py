@@ -113,9 +113,11 @@ def reference_documents(project: Project, generation: Generation, least: int) ->
     """The documents that new ones are compared with, and a note.
 
     Those that the retriever was trained with and that no training query asked for, as training moves those; all that it
-    was trained with where the others are fewer than `least`, which the note then says.
+    was trained with where the others are fewer than `least`, which the note then says. A baseline was not trained.
     """
     trained = trained_documents(generation)
+    if generation.retriever in parameters.BASELINES:
+        return trained, ""
     untouched = trained & not_asked_in_training(project.artifacts)
     if len(untouched) >= least:
         return untouched, ""

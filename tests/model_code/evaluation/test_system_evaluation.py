@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
@@ -58,11 +60,12 @@ def test_an_empty_split_is_counted_and_no_error(tmp_path):
 
 
 def test_a_sample_is_fixed_grows_with_its_limit_and_ignores_the_other_queries_names():
-    judged = judgements("abcd" * 25)
+    judged = replace(judgements("abcd" * 25), answers={f"q{i:03}": [str(i)] for i in range(0, 100, 2)})
     small, large = sample_queries(judged, 10), sample_queries(judged, 30)
     assert (len(small.queries), len(large.queries)) == (10, 30)
     assert set(small.queries) < set(large.queries)
     assert list(small.queries) == sorted(small.queries) == sorted(small.qrels)
+    assert small.answers == {one: judged.answers[one] for one in small.queries if int(one[1:]) % 2 == 0} != {}
     assert sample_queries(judged, None) is judged
     assert len(sample_queries(judged, 1000).queries) == 100
     assert sample_queries(large, 10) == small

@@ -6,6 +6,7 @@ pytest tests/orchestration/freshness/test_reference.py
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pandas as pd
@@ -39,6 +40,8 @@ def test_documents_that_training_asked_for_are_left_out_where_others_are_enough(
     found, note = reference_documents(project, generation(project), 121)
     assert found == SEAS
     assert "120 of 150 are asked for by none, and 121 are wanted" in note
+    untrained = replace(generation(project), retriever="untrained")
+    assert reference_documents(project, untrained, 121) == (SEAS, ""), "no training asked for any"
 
 
 def test_without_a_corpus_every_trained_document_is_compared_with(project):
