@@ -3,6 +3,7 @@ could not be measured is still printed."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import types
@@ -21,13 +22,18 @@ from orchestration.cli import build as command
 from orchestration.cli.app import app
 
 
-@pytest.mark.parametrize("name", OWNERS["gpu"])
-def test_without_a_gpu_gpu_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_not_there_or_not_used_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = types.SimpleNamespace(rows=lambda device="cpu": pytest.fail("it ran"))
     monkeypatch.setattr(benches.importlib, "import_module", lambda module: rows)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(FreshetError, match="--gpu needs a CUDA device"):
-        bench(name, gpu=True)
+    for name in OWNERS["gpu"]:
+        with pytest.raises(FreshetError, match="--gpu needs a CUDA device"):
+            bench(name, gpu=True)
+    for device in ("cpu", "auto"):
+        benches.require_device(device)
+    rows.rows = list
+    with pytest.raises(SettingsError, match="the benchmark search has no GPU path"):
+        benches.run_bench("search", device="cuda")
 
 
 def test_gpu_and_large_reach_the_benchmark(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,24 +53,11 @@ def test_gpu_and_large_reach_the_benchmark(monkeypatch: pytest.MonkeyPatch, caps
     assert '"ratio": 2.0' in printed
 
 
-def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(FreshetError, match="needs a CUDA device"):
-        benches.require_device("cuda")
-    benches.require_device("cpu")
-    benches.require_device("auto")
-
-
-@pytest.mark.parametrize(("option", "name"), [("gpu", "search"), ("large", "encode"), ("kills", "search")])
-def test_an_option_of_another_benchmark_is_refused(option: str, name: str) -> None:
-    with pytest.raises(SettingsError, match=f"--{option} is for the benchmark"):
-        bench(name, **{option: 1})
-
-
-def test_a_benchmark_without_a_gpu_path_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benches.importlib, "import_module", lambda module: types.SimpleNamespace(rows=lambda: []))
-    with pytest.raises(SettingsError, match="the benchmark search has no GPU path"):
-        benches.run_bench("search", device="cuda")
+@pytest.mark.parametrize("option", OWNERS)
+def test_an_option_of_another_benchmark_is_refused(option: str) -> None:
+    other = next(name for name in benches.BENCHES if name not in OWNERS[option])
+    with pytest.raises(SettingsError, match=f"--{option} is for the benchmark {OWNERS[option][0]}"):
+        bench(other, **{option: 1})
 
 
 @pytest.mark.parametrize("changed", [False, True])
@@ -91,6 +84,8 @@ def test_without_a_name_every_benchmark_runs_and_an_option_reaches_its_owners(mo
     monkeypatch.setattr(benches, "run_bench", run)
     bench(kills=3)
     assert [name for name, _ in ran] == list(benches.BENCHES)
+    sources = [Path(importlib.util.find_spec(module).origin).read_text() for module in benches.BENCHES.values()]
+    assert all("\ndef rows(" in source for source in sources)
     assert [name for name, options in ran if options == {"kills": 3}] == ["faults"]
     printed = capsys.readouterr().out.splitlines()
     assert [line.strip() for line in printed if line.strip() in benches.BENCHES] == list(benches.BENCHES)

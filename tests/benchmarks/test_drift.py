@@ -24,12 +24,10 @@ from benchmarks.drift_batches import (
     studies,
 )
 from model_code.errors import FreshetError
+from tests.benchmarks.rows import COLUMNS, WORDS, write_beir
 from tests.tiny_encoder import make_tiny_encoder
 
 TINY = StudyPlan(reference=120, batch=20, per_source=20, splits=1, more_splits=0, repeats=2, max_tokens=16)
-
-
-WORDS = [f"{a}{b}" for a in ("red", "blue", "old", "new", "wet", "dry", "big", "odd") for b in ("cat", "dog", "car")]
 
 
 def made_up_docstrings(packages: tuple[str, ...]) -> list[tuple[str, str]]:
@@ -48,7 +46,7 @@ def test_rows_and_curve_on_docstrings(tmp_path: Path, monkeypatch: pytest.Monkey
     found = drift.rows(base=base, plan=TINY, output=tmp_path / "out")
     assert len(found) == 1 + 2 * 4
     for line in found:
-        assert list(line) == ["what", "ours", "peer", "ratio", "goal", "met"]
+        assert list(line) == COLUMNS
         assert line["met"] is (None if line["goal"] == "-" else line["ours"] >= line["goal"])
         assert line["ratio"] == (line["ours"] / line["peer"] if line["peer"] else None)
     assert json.dumps(found)
@@ -63,14 +61,8 @@ def test_data_sets_add_sources_and_a_reference_by_date(tmp_path: Path, monkeypat
     for name in ("HOME", "NEIGHBOURS", "JARGON"):
         monkeypatch.setattr(drift_batches, name, ("argparse",))
     for name in drift_batches.SETS:
-        (tmp_path / name / "qrels").mkdir(parents=True)
-        ids = range(30)
-        documents = [{"_id": f"d{i}", "title": name, "text": f"text {i}"} for i in ids]
-        queries = [{"_id": f"q{i}", "text": f"query {i}"} for i in ids]
-        for table, lines in (("corpus", documents), ("queries", queries)):
-            (tmp_path / name / f"{table}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        judged = "".join(f"q{i}\td{i}\t1\n" for i in ids)
-        (tmp_path / name / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+        texts, questions = ([f"{kind} {i}" for i in range(30)] for kind in ("text", "query"))
+        write_beir(tmp_path / name, "test", texts, questions, title=name)
     first, second = studies(tmp_path, StudyPlan(reference=10, per_source=5))
     assert set(first[2]) == {"argparse", "jargon", "tldr", "scifact"}
     assert [text for text, _ in second[1]] == [f"tldr text {i}" for i in range(20)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,23 +10,8 @@ import torch
 
 from benchmarks import encoding, measurement, search
 from model_code.encoding.encoder import Encoder
+from tests.benchmarks.rows import check
 from tests.tiny_encoder import make_tiny_encoder
-
-
-def check(found: list[dict[str, Any]]) -> None:
-    """Every row has the agreed keys, and its verdict, where it has one, is computed from its numbers."""
-    for line in found:
-        assert list(line) == ["what", "ours", "peer", "ratio", "goal", "met"]
-        if line["ours"] is None:
-            assert line["goal"].startswith("skipped: ")
-            continue
-        assert line["ratio"] == pytest.approx(line["ours"] / line["peer"])
-        if isinstance(line["goal"], float):
-            assert line["met"] is (line["ratio"] >= line["goal"])
-        elif line["goal"].startswith("<="):
-            assert line["met"] is (line["ratio"] <= float(line["goal"].split()[1]))
-        else:
-            assert (line["goal"], line["met"]) == ("-", None)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,4 @@
-"""Guards the killing of retrains: every part is marked and has its turn, and the checks notice each kind of harm.
-
-pytest tests/benchmarks/test_retrains.py
-"""
+"""Guards the killing of retrains: every part is marked and has its turn, and the checks notice each kind of harm."""
 
 from __future__ import annotations
 
@@ -63,11 +60,6 @@ def test_a_part_that_a_retrain_had_gone_past_is_left_for_the_next():
     assert len(trial.attempts) == 2, "the second one ended by itself"
 
 
-def test_the_stages_are_those_of_the_table():
-    known = {stage.name for stage in TABLE}
-    assert {stage.partition("@")[0] for stage in retrains.STAGES} <= known
-
-
 def test_what_a_retrain_does_is_told_by_its_journal_and_by_what_is_in_the_making(tmp_path):
     journal, trial = Journal(tmp_path / "journal"), Scripted()
     trial.project = SimpleNamespace(state=tmp_path)
@@ -81,7 +73,9 @@ def test_what_a_retrain_does_is_told_by_its_journal_and_by_what_is_in_the_making
     assert trial._part(journal) == "judge"
 
 
-def test_each_marked_function_is_there_and_the_gate_passes_with_its_own_reasons():
+def test_stages_and_marked_functions_are_there_and_the_gate_passes_with_its_own_reasons():
+    known = {stage.name for stage in TABLE}
+    assert {stage.partition("@")[0] for stage in retrains.STAGES} <= known
     assert all(callable(getattr(module, name)) for module, name in worker.MARKED.values())
     refused = Verdict(False, ("it gains nothing",), 3, ())
     assert worker._passing(lambda: refused)() == Verdict(True, refused.reasons, 3, ())

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.bench import BENCHES
 from benchmarks.faults import bench as faults
 from benchmarks.faults import checks
 from benchmarks.faults.doors import DoorTrial
@@ -34,11 +33,20 @@ def encoder(tmp_path_factory):
     return make_tiny_encoder(tmp_path_factory.mktemp("encoder"), [*texts, "base new"])
 
 
-@pytest.fixture
-def trial(tmp_path, encoder, monkeypatch):
+@pytest.fixture(autouse=True)
+def _own_state(monkeypatch):
     for name in ("FRESHET_LEDGER", "FRESHET_STATE"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def trial(tmp_path, encoder):
     return faults.Trial(tmp_path, encoder, seed=3)
+
+
+@pytest.fixture
+def doors(tmp_path, encoder):
+    return DoorTrial(tmp_path, encoder, seed=3)
 
 
 def test_kills_do_no_harm(trial):
@@ -48,13 +56,6 @@ def test_kills_do_no_harm(trial):
     journals = [Journal(path).read() for path in sorted(trial.root.glob("journal-*"))]
     assert all(any("end" in line for line in journal) for journal in journals)
     assert len(journals) == 3
-
-
-@pytest.fixture
-def doors(tmp_path, encoder, monkeypatch):
-    for name in ("FRESHET_LEDGER", "FRESHET_STATE"):
-        monkeypatch.delenv(name, raising=False)
-    return DoorTrial(tmp_path, encoder, seed=3)
 
 
 def test_kills_at_the_doors_do_no_harm(doors):
@@ -119,22 +120,12 @@ def test_a_ledger_that_says_otherwise_is_noticed(trial):
     assert "the ledger says of new-1" in checks.ledger_problem(collection, trial.state, ["new-1"])
 
 
-def test_the_model_follows_every_action():
-    generations = {2: {"b": "y"}}
-    state = {"a": "x"}
-    put = {"kind": "put", "documents": {"a": "2"}}
-    assert checks.changed(state, put, generations) == {"a": "2"}
-    assert checks.changed(state, {"kind": "remove", "ids": ["a", "z"]}, generations) == {}
-    assert checks.changed(state, {"kind": "revert", "to": 2}, generations) == {"b": "y"}
-    assert checks.changed(state, {"kind": "compact"}, generations) == state
-
-
 def test_every_action_does_what_the_model_says(trial):
     collection, other = LiveCollection(trial.project), LiveCollection(trial.project, OTHER)
     state, generations = trial.state, dict(trial.generations)
     put = {"kind": "put", "documents": {"new-1": "the array", "base-3": "the string"}}
     retrain = {"kind": "retrain", "documents": {"new-2": "the file", "new-1": "a table"}, "seed": 5}
-    removal, back = {"kind": "remove", "ids": ["new-2", "base-1"]}, {"kind": "revert", "to": None}
+    removal, back = {"kind": "remove", "ids": ["new-2", "base-1", "nobody"]}, {"kind": "revert", "to": None}
     others = [{"kind": kind} for kind in ("compact", "collect")]
     assert {action["kind"] for action in (put, retrain, removal, back, *others)} == set(ACTIONS)
     for action in (put, retrain, removal, *others, retrain | {"seed": 6}, back):
@@ -147,10 +138,6 @@ def test_every_action_does_what_the_model_says(trial):
         assert checks.ledger_problem(collection, state, [*state, "new-1", "new-2"]) is None
         generations[collection.generation.number] = state
     assert len({one.build for one in collection.collection.generations()}) >= 2
-
-
-def test_it_is_a_benchmark():
-    assert BENCHES["faults"] == "benchmarks.faults.bench"
 
 
 class Killed(BaseException):

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.bench import bench
 from benchmarks.freshness import STEPS, Reading, documents, require_found, rows
-from benchmarks.measurement import row_stated
-from model_code.errors import FreshetError, SettingsError
+from model_code.errors import FreshetError
+from tests.benchmarks.rows import COLUMNS
 from tests.tiny_encoder import make_tiny_encoder
 
 
@@ -23,7 +22,7 @@ def test_rows_are_measured(tmp_path, monkeypatch):
     kinds = ["p50", "p95", "10 documents", *STEPS, "failed", "mix", "search p50", "search p99"]
     assert all(kind in each["what"] for kind, each in zip(kinds, found, strict=True))
     for each in found:
-        assert list(each) == ["what", "ours", "peer", "ratio", "goal", "met"]
+        assert list(each) == COLUMNS
         assert each["ratio"] == pytest.approx(each["ours"] / each["peer"])
     assert [each["met"] for each in found[-4:-2]] == [True, True]
     steps = found[3 : 3 + len(STEPS)]
@@ -39,17 +38,6 @@ def test_a_mixed_answer_is_noticed():
     assert reading.mixed == 0
     reading.answers += [(1, ("two",) * 5), (2, ("one", *("two",) * 4)), (2, ("two",) * 4)]
     assert reading.mixed == 3
-
-
-def test_a_goal_is_met_or_not():
-    assert [row_stated("x", ours, 1.0, "<= 0.1")["met"] for ours in (0.1, 0.2)] == [True, False]
-    assert [row_stated("x", ours, 1.0, "== 0")["met"] for ours in (0.0, 1.0)] == [True, False]
-    assert row_stated("x", 1.0, 1.0, "-")["met"] is None
-
-
-def test_an_option_belongs_to_its_benchmark():
-    with pytest.raises(SettingsError, match="--seconds is for the benchmark freshness"):
-        bench("search", seconds=1.0)
 
 
 def test_what_is_not_found_is_an_error():

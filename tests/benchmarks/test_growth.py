@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from benchmarks import growth
+from tests.benchmarks.rows import COLUMNS
 from tests.tiny_encoder import make_tiny_encoder
-
-
-class Here:
-    """A pool that works in this process: starting others takes longer than what they do."""
-
-    def __init__(self, workers: int, context: object) -> None:
-        pass
-
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def submit(self, work: Callable[..., growth.Cost], *arguments: object) -> Future[growth.Cost]:
-        future: Future[growth.Cost] = Future()
-        future.set_result(work(*arguments))
-        return future
 
 
 @pytest.mark.parametrize("power", [0.0, 0.5, 5 / 3])
@@ -47,7 +29,7 @@ def test_more_than_promised_is_not_met() -> None:
 def test_every_part_is_measured_at_every_size_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = make_tiny_encoder(tmp_path / "tiny", ["alpha", "beta"])
     monkeypatch.setattr(growth, "AT_LEAST", 0.0)
-    monkeypatch.setattr(growth, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(growth, "ProcessPoolExecutor", lambda workers, context: ThreadPoolExecutor(workers))
     calls = []
     measure = growth.measure
 
@@ -61,7 +43,7 @@ def test_every_part_is_measured_at_every_size_and_drawn(tmp_path: Path, monkeypa
     found = growth.rows(sizes=[300, 3000], dimension=16, base=str(base), output=tmp_path / "out")
     assert len(found) == len(growth.PROMISED) == len(calls[0])
     for row in found:
-        assert list(row) == ["what", "ours", "peer", "ratio", "goal", "met"]
+        assert list(row) == COLUMNS
         assert row["ours"] == pytest.approx(1.0)
         assert row["met"] is (row["peer"] + growth.SLACK >= 1.0)
     assert (tmp_path / "out" / "growth.png").read_bytes().startswith(b"\x89PNG")

@@ -9,6 +9,7 @@ import pytest
 from benchmarks import incdsi
 from benchmarks.incdsi import FALLING, FLAT, Case, collection, published_loop
 from model_code.incdsi.settings import IncDsiSettings
+from tests.benchmarks.rows import check
 
 
 def test_rows() -> None:
@@ -19,11 +20,8 @@ def test_rows() -> None:
         "120 x 16, large margins",
         "120 x 16, no structure, small margins",
     ]
-    for line, kind in zip(found, kinds * 3, strict=True):
-        assert list(line) == ["what", "ours", "peer", "ratio", "goal", "met"]
-        assert kind in line["what"]
-        assert line["ratio"] == pytest.approx(line["ours"] / line["peer"])
-        assert line["met"] is (line["ratio"] >= line["goal"])
+    assert all(kind in line["what"] for line, kind in zip(found, kinds * 3, strict=True))
+    check(found)
     for line in (*found[3:7], *found[10:14], *found[17:21]):
         assert line["met"], line
 

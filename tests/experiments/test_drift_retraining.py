@@ -29,9 +29,9 @@ from experiments.drift_retraining.run import (
 )
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
+from tests.benchmarks.rows import WORDS
 from tests.tiny_encoder import make_tiny_encoder
 
-WORDS = [f"{a}{b}" for a in ("red", "blue", "old", "new", "wet", "dry", "big", "odd") for b in ("cat", "dog", "car")]
 TINY = RetrainingTrial(old=260, new=40, steps=2, drift=StudyPlan(batch=20, max_tokens=16))
 
 

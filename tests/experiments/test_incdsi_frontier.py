@@ -193,10 +193,7 @@ def test_ours_is_interpolated_at_the_papers_old_documents_and_met_only_where_it_
     assert one.change.mean == pytest.approx(0.05)
     assert one.change.low < 0.05 < one.change.high
     assert (one.reached, one.met) == (True, True)
-    above, below = at_matched_loss(
-        [found_by(0.7, 0.1), found_by(0.5, 0.9)],
-        [found_by(0.6, 0.2), found_by(0.4, 0.8)],
-    )
+    above, below = at_matched_loss([found_by(0.7, 0.1), found_by(0.5, 0.9)], [found_by(0.6, 0.2), found_by(0.4, 0.8)])
     assert [(one.reached, one.met) for one in (above, below)] == [(False, False), (True, False)]
     assert adding_cost(found_by(0.48, 0.0), found_by(0.5, 0.0)).mean == pytest.approx(0.02)
 
@@ -231,9 +228,9 @@ def test_retraining_a_dense_space_without_another_encoder_is_plain_encoding(enco
         np.testing.assert_array_equal(own, plain)
 
 
-def make_split(seed: int = 0, old: int = 40, new: int = 6) -> tuple[IncDsiState, Split]:
+def make_split(seed: int) -> tuple[IncDsiState, Split]:
     """Two queries each of three are known; the third is the one that judges."""
-    state, documents = make(old, new, seed=seed)
+    state, documents = make(40, 6, seed=seed)
     random = np.random.default_rng(seed)
     asked = state.vectors.view + 0.2 * random.normal(size=state.vectors.view.shape)
     return state, Split(
@@ -263,18 +260,14 @@ def test_a_trial_is_what_adding_and_searching_gives() -> None:
     assert trial.old == pytest.approx(mrr(split.old_queries, split.old_targets))
     assert trial.new == pytest.approx(mrr(split.new_queries, split.new_targets))
     assert trial.score == f_beta(trial.old, trial.new)
+    with pytest.raises(SettingsError, match="needs documents to add"):
+        TrialBench(state, replace(split, documents=[]))
 
 
 def test_f_beta_weighs_old_documents_more() -> None:
     assert f_beta(0.8, 0.2) > f_beta(0.7, 0.9)
     assert f_beta(0.8, 0.2, beta=1.0) < f_beta(0.7, 0.9, beta=1.0)
     assert f_beta(0.3, 0.6, beta=1.0) == pytest.approx(2 / (1 / 0.3 + 1 / 0.6))
-
-
-def test_an_empty_split_is_refused() -> None:
-    state, split = make_split()
-    with pytest.raises(SettingsError, match="needs documents to add"):
-        TrialBench(state, replace(split, documents=[]))
 
 
 def test_optuna_finds_the_better_region() -> None:
@@ -289,8 +282,7 @@ def test_optuna_finds_the_better_region() -> None:
 
 
 def test_every_dimension_is_a_setting() -> None:
-    trial = open_study(seed=0).ask()
-    values = suggest(trial, WIDE)
+    values = suggest(open_study(seed=0).ask(), WIDE)
     assert values.keys() == WIDE.keys()
     Way().replace(**values)
 
