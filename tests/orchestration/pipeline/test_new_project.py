@@ -18,12 +18,14 @@ def notes(tmp_path):
     return tmp_path
 
 
-def test_a_source_outside_is_named_in_full_and_one_inside_moves_along(notes):
+def test_a_source_outside_is_named_in_full_and_one_inside_moves_along(notes, monkeypatch):
     assert make_project("search", "notes", cwd=notes) == "source: a folder, 1 documents"
     assert parameters.load(notes / "search/params.yaml").corpus.path == str(notes / "notes")
     make_project(".", "notes", cwd=notes)
     assert parameters.load(notes / "params.yaml").corpus.path == "notes"
     assert Project.find(notes / "search").root == notes / "search"
+    monkeypatch.setenv("FRESHET_PROJECT", str(notes / "search"))
+    assert Project.find().root == notes / "search"
 
 
 def test_every_group_that_a_stage_reads_is_in_the_settings(notes):
@@ -40,12 +42,6 @@ def test_every_group_that_a_stage_reads_is_in_the_settings(notes):
     assert (notes / "search/documents").is_dir()
 
 
-def test_an_absent_source_makes_nothing(notes):
-    with pytest.raises(FreshetError, match="does not exist"):
-        make_project("search", "nowhere", cwd=notes)
-    assert not (notes / "search").exists()
-
-
 def test_settings_that_lie_there_alone_stay_and_name_the_source(notes):
     (notes / "params.yaml").write_text("{corpus: {path: notes}, retrievers: {hce: {}}}  # mine")
     with pytest.raises(FreshetError, match="params.yaml names a source already: leave out --from"):
@@ -57,15 +53,12 @@ def test_settings_that_lie_there_alone_stay_and_name_the_source(notes):
         make_project(".", cwd=notes)
 
 
-def test_settings_that_name_an_absent_source_leave_nothing(notes):
+def test_an_absent_source_makes_and_leaves_nothing(notes):
+    with pytest.raises(FreshetError, match="does not exist"):
+        make_project("search", "nowhere", cwd=notes)
+    assert not (notes / "search").exists()
     (notes / "params.yaml").write_text("{corpus: {source: folder, path: nowhere}, retrievers: {hce: {}}}")
     before = sorted(notes.rglob("*"))
     with pytest.raises(FreshetError, match="nowhere"):
         make_project(".", cwd=notes)
     assert sorted(notes.rglob("*")) == before
-
-
-def test_the_environment_names_the_project(notes, monkeypatch):
-    make_project("search", "notes", cwd=notes)
-    monkeypatch.setenv("FRESHET_PROJECT", str(notes / "search"))
-    assert Project.find().root == notes / "search"

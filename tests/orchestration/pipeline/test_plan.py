@@ -1,10 +1,10 @@
-"""Guards how a plan is drawn from what DVC says, and what one row of the stage table becomes in `dvc.yaml`."""
+"""Guards how a plan is drawn from what DVC says."""
 
 from __future__ import annotations
 
 import pytest
 
-from orchestration.pipeline import dvc_file, stages
+from orchestration.pipeline import stages
 from orchestration.pipeline.dvc import _reason
 from orchestration.pipeline.repro import PlannedStage, _describe, _needed, _plan_one
 
@@ -59,12 +59,3 @@ def test_a_target_needs_everything_before_it_and_nothing_else():
     before = ["corpus", "query_generator", "pseudo_queries", "acceptance", "base_index", "hierarchy"]
     assert needed == [*before, "train@hce"]
     assert _needed(table, []) == list(table)
-
-
-def test_a_stage_per_retriever_is_a_loop_over_the_retrievers():
-    entry = dvc_file.stage_entry(stages.TRAIN)
-    assert entry["foreach"] == "${retrievers}"
-    assert entry["do"]["cmd"] == "python -m orchestration.pipeline.run_stage train@${key}"
-    assert entry["do"]["outs"] == ["artifacts/train/${key}"]
-    assert "retrievers.${key}" in entry["do"]["params"]
-    assert dvc_file.stage_entry(stages.CORPUS)["outs"] == ["artifacts/corpus"]

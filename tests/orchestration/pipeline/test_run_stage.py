@@ -80,51 +80,47 @@ def test_a_part_of_a_group_is_given_alone_and_under_its_whole_name(project):
     }
 
 
-@pytest.mark.parametrize("victim", ["params.yaml", "code.py", "input/numbers.txt"])
-def test_an_edit_during_the_run_is_refused_and_the_old_output_stays(project, stage, victim):
+EDITED = {"params.yaml": "params.yaml: seed", "code.py": "code.py", "input/numbers.txt": "input"}
+
+
+@pytest.mark.parametrize("victim", EDITED)
+def test_an_edit_during_the_run_is_refused_by_name_and_the_old_output_stays(project, stage, victim):
     run_stage.run_stage(stage, project)
 
     def edit_meanwhile(context):
-        (context.output / "sum.txt").write_text("wrong")
+        (context.output / "sum.txt").write_text("wrong")  # which breaks the contract, too
         path = project.root / victim
         path.write_text(path.read_text().replace("3", "4").replace("one = 1", "one = 2"))
         return {}
 
     sys.modules[stage.module].run = edit_meanwhile
-    with pytest.raises(FreshetError, match="changed while it ran"):
+    with pytest.raises(FreshetError, match=f"read {EDITED[victim]}, which changed while it ran"):
         run_stage.run_stage(stage, project)
     assert (project.root / "artifacts" / "summing" / "sum.txt").read_text() == "9"
 
 
-def test_an_output_that_breaks_its_contract_is_not_put_in_place_and_the_old_one_stays(project, stage):
-    run_stage.run_stage(stage, project)
-
-    def write_a_word(context):
-        (context.output / "sum.txt").write_text("nine")
-        return {}
-
-    sys.modules[stage.module].run = write_a_word
-    with pytest.raises(FreshetError, match="^stage summing made what breaks its contract.*must hold a number") as error:
-        run_stage.run_stage(stage, project)
-    assert "\n" not in str(error.value)
-    assert (project.root / "artifacts" / "summing" / "sum.txt").read_text() == "9"
-    assert len(list((project.state / "checkpoints").iterdir())) == 1  # of the stage as it failed, to go on from
+def write_a_word(context):
+    (context.output / "sum.txt").write_text("nine")
+    return {}
 
 
-def test_an_output_that_its_contract_cannot_read_is_refused_in_one_line(project, stage):
-    sys.modules[stage.module].run = lambda context: {}
-    with pytest.raises(FreshetError, match="cannot be read: FileNotFoundError: .*sum.txt"):
-        run_stage.run_stage(stage, project)
-    assert not (project.root / "artifacts").exists()
-
-
-def test_an_edit_that_breaks_the_contract_is_what_the_error_names(project, stage):
-    def edit_meanwhile(context):
-        (project.root / "code.py").write_text("two = 2\n")
-        return {}
-
-    sys.modules[stage.module].run = edit_meanwhile
-    with pytest.raises(FreshetError, match="code.py, which changed while it ran"):
+@pytest.mark.parametrize(
+    ("run", "error", "message"),
+    [
+        (write_a_word, FreshetError, "^stage summing made what breaks its contract.*must hold a number"),
+        (lambda context: {}, FreshetError, "cannot be read: FileNotFoundError: .*sum.txt"),
+        (lambda context: add_up(context) and {"where": context.output}, TypeError, "JSON"),
+    ],
+)
+def test_what_breaks_its_contract_or_is_no_report_is_not_put_in_place(project, stage, run, error, message):
+    for before in ([], ["9"]):
+        sys.modules[stage.module].run = run
+        with pytest.raises(error, match=message) as refused:
+            run_stage.run_stage(stage, project)
+        assert "\n" not in str(refused.value)
+        assert [path.read_text() for path in project.artifacts.glob("summing/sum.txt")] == before
+        assert len(list((project.state / "checkpoints").iterdir())) == 1  # of the stage as it failed, to go on from
+        sys.modules[stage.module].run = add_up
         run_stage.run_stage(stage, project)
 
 
@@ -169,13 +165,6 @@ def test_checkpoints_outlive_a_failure_and_go_with_success(project, stage):
     run_stage.run_stage(stage, project)
     assert seen == [False, True]
     assert not list((project.state / "checkpoints").iterdir())
-
-
-def test_a_report_that_is_no_json_fails_before_the_output_is_in_place(project, stage):
-    sys.modules[stage.module].run = lambda context: {"where": context.output}
-    with pytest.raises(TypeError):
-        run_stage.run_stage(stage, project)
-    assert not (project.root / "artifacts").exists()
 
 
 def test_a_missing_input_names_the_remedy(project, stage):
@@ -231,17 +220,13 @@ def start_family(seconds: float, title: str) -> tuple[subprocess.Popen[str], psu
     return parent, child
 
 
-def test_a_stage_dies_with_its_dvc():
-    parent, child = start_family(60, "dvc repro")
-    parent.kill()
-    parent.wait()
-    assert not psutil.wait_procs([child], timeout=30)[1]
-
-
-def test_a_stage_outlives_a_terminal_that_is_closed():
-    parent, child = start_family(60, "terminal")
-    parent.kill()
-    parent.wait()
+def test_a_stage_dies_with_its_dvc_and_outlives_a_terminal_that_is_closed():
+    families = [start_family(60, title) for title in ("dvc repro", "terminal")]
+    for parent, _ in families:
+        parent.kill()
+        parent.wait()
+    (_, stage), (_, other) = families
+    assert not psutil.wait_procs([stage], timeout=30)[1]
     time.sleep(0.3)
-    assert child.is_running()
-    child.kill()
+    assert other.is_running()
+    other.kill()
