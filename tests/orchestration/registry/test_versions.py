@@ -19,7 +19,7 @@ import pytest
 from assets.live import live_generation
 from assets.registry import registry_assets
 from model_code.encoding.encoder import Encoder
-from model_code.errors import FreshetError
+from model_code.errors import FreshetError, SettingsError
 from model_code.evaluation.promotion import Verdict
 from model_code.evaluation.settings import PromotionSettings
 from model_code.files import hash_path, write_json
@@ -100,17 +100,13 @@ def test_an_empty_registry_says_what_is_missing(tracked_project):
         release.rollback(tracked_project)
 
 
-def test_a_build_is_registered_once(tracked_project, build):
+def test_a_build_is_registered_once_and_copied(tracked_project, build):
     first = versions.register(tracked_project, build)
     assert (first.version, first.retriever, first.key) == ("1", "hce", "a" * 64)
     assert first.fingerprint == Encoder.load(build.encoder, 64).fingerprint()
     assert versions.register(tracked_project, build) == first
     assert versions.versions(tracked_project) == [first]
     assert versions.holder(tracked_project, "challenger") == first
-
-
-def test_a_version_holds_a_copy_of_the_build(tracked_project, build):
-    (first,) = versions.versions(tracked_project)
     folder = versions.files(tracked_project, first)
     for part in ("encoder", "index", "hierarchy"):
         assert hash_path(folder / part) == hash_path(getattr(build, part))
@@ -205,14 +201,17 @@ def test_the_model_answers_queries_under_its_alias(tracked_project, build):
     queries = pd.DataFrame({"query": ["sort an array", "linear equations"]})
     (first, second) = model.predict(queries, params={"k": 2})
     assert [(hit["rank"], hit["document_id"], hit["title"]) for hit in first][0] == (1, "d1", "SORT AN ARRAY")
-    assert first[0]["text"] == TEXTS["d1"]
+    assert [hit["text"] for hit in first] == [TEXTS[hit["document_id"]] for hit in first]
     assert model.input_example.equals(pd.DataFrame({"query": ["split a string on whitespace"]}))
     assert [hit["rank"] for hit in second] == [1, 2]
+    assert [len(hits) for hits in model.predict(queries)] == [3, 3], "ten, where there are as many"
     encoder = Encoder.load(build.encoder, 64, for_search=True)
     expected = DenseIndex.load(build.index).search(encoder.encode(queries["query"]), 2, encoder.fingerprint())
     assert [[(hit["document_id"], hit["score"]) for hit in hits] for hits in (first, second)] == expected
     with pytest.raises(mlflow.MlflowException, match="missing inputs"):
         model.predict(pd.DataFrame({"text": ["wrong column"]}))
+    with pytest.raises(SettingsError, match="text is empty"):
+        model.predict(pd.DataFrame({"query": ["sort an array", ""]}))
 
 
 def test_rollback_goes_back_one_champion_at_a_time(tracked_project):
@@ -233,15 +232,11 @@ def test_every_move_and_refusal_is_in_the_history_with_its_intervals(tracked_pro
     assert gain["difference"] == pytest.approx(0.1, abs=0.01)
 
 
-def test_the_run_of_a_version_holds_its_metrics_and_key(tracked_project):
-    champion = versions.holder(tracked_project)
-    data = run_store(tracked_project).client.get_run(champion.run_id).data
+def test_the_run_and_the_page_of_a_version_say_what_it_is_its_metrics_and_what_the_gate_found(tracked_project):
+    client, champion = run_store(tracked_project).client, versions.holder(tracked_project)
+    data = client.get_run(champion.run_id).data
     assert data.metrics["test.nDCG_at_10"] == 0.5
     assert data.tags[KEY] == "a" * 64
-
-
-def test_a_version_s_page_says_what_it_is_its_metrics_and_what_the_gate_found(tracked_project):
-    client, champion = run_store(tracked_project).client, versions.holder(tracked_project)
     card = client.get_model_version("freshet", champion.version).description
     assert "**hce**" in card
     assert "**Gate** passed: there is no champion yet" in card
