@@ -26,7 +26,7 @@ def postgresql() -> Iterator[Callable[[str], str]]:
     psycopg = pytest.importorskip("psycopg", reason="needs a driver: pip install -e '.[postgres]'")
     folder = Path(tempfile.mkdtemp(prefix="freshet-postgresql-"))  # pytest's own folders are closed to other users
     as_owner = owner(folder)
-    port = free_port()
+    (port,) = free_ports(1)
     run([*as_owner, binary("initdb"), "-D", f"{folder}/data", "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync"])
     options = f"-h 127.0.0.1 -p {port} -k {folder} {SPEED}"
     control = [*as_owner, binary("pg_ctl"), "-D", f"{folder}/data", "-l", f"{folder}/log", "-w"]
@@ -64,11 +64,13 @@ def owner(folder: Path) -> list[str]:
     return ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"]
 
 
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on."""
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
 
 
 def run(command: list[str]) -> None:

@@ -6,14 +6,8 @@ Run: python -m pytest tests/end_to_end/test_dvc_commands.py
 from __future__ import annotations
 
 import json
-import subprocess
 
-from tests.end_to_end.tiny_project import dvc, environment
-
-
-def git(folder, *arguments):
-    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-    subprocess.run(["git", *who, *arguments], cwd=folder, env=environment(), check=True, capture_output=True)
+from tests.end_to_end.tiny_project import dvc, git
 
 
 def test_an_experiment_changes_a_setting_and_metrics_diff_shows_what_it_did(copy_of_build):

@@ -26,9 +26,9 @@ import pytest
 from orchestration import parameters
 from orchestration.pipeline.stages import expand
 from tests.end_to_end.tiny_project import dvc, environment, freshet, make_project, output_hashes
-from tests.postgresql import free_port
+from tests.postgresql import free_ports
 
-DAGSTER, MLFLOW = free_port(), free_port()
+DAGSTER, MLFLOW = free_ports(2)
 MENDED = ("notes of a DVC that was killed", "dvc.lock was half-written by a DVC that was killed")
 PROGRESS = ("Running stage", "  ", *MENDED)  # what a build says as it goes
 

@@ -103,14 +103,8 @@ def test_other_code_reruns_the_stages_that_depend_on_it_and_an_old_lock_is_refus
     before = module.read_text()
     module.write_text(before + "\n")
     try:
-        refused = python(
-            warm_python.python(hash_seed=1),
-            project,
-            "-m",
-            "orchestration.pipeline.run_stage",
-            "comparison",
-            check=False,
-        )
+        command, warm = ("-m", "orchestration.pipeline.run_stage", "comparison"), warm_python.python(hash_seed=1)
+        refused = python(warm, project, *command, check=False)
         assert "code.lock.json is of another version" in refused.stderr
         planned = json.loads(freshet(project, "plan", "--json").stdout)
         assert {stage["address"] for stage in planned if stage["action"] == "run"} == {"comparison"}
@@ -119,5 +113,4 @@ def test_other_code_reruns_the_stages_that_depend_on_it_and_an_old_lock_is_refus
 
 
 def test_a_folder_that_is_a_project_is_left_as_it_is(built):
-    refused = freshet(built, "init", "search", check=False)
-    assert "this folder is a project" in refused.stderr
+    assert "this folder is a project" in freshet(built, "init", "search", check=False).stderr

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,17 +19,9 @@ import psutil
 import pytest
 
 from tests.end_to_end.tiny_project import environment
+from tests.postgresql import free_ports
 
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
-DAGSTER, MLFLOW, SERVICE = _free_ports(3)
+DAGSTER, MLFLOW, SERVICE = free_ports(3)
 DAGSTER_PAGE, MLFLOW_PAGE = f"http://127.0.0.1:{DAGSTER}", f"http://127.0.0.1:{MLFLOW}"
 PATIENCE = 300_000  # milliseconds for what a busy machine may take; nothing waits for longer than it has to
 EVIL = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}

@@ -7,17 +7,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 
 import pytest
 
 from orchestration import parameters
-from tests.end_to_end.tiny_project import dvc, environment, output_hashes
-
-
-def git(folder, *arguments):
-    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-    subprocess.run(["git", *who, *arguments], cwd=folder, env=environment(), check=True, capture_output=True)
+from tests.end_to_end.tiny_project import dvc, git, output_hashes
 
 
 def test_a_fresh_clone_pulls_a_build_and_has_nothing_to_run(copy_of_build, tmp_path):

@@ -50,12 +50,8 @@ def make_project(folder: Path) -> Path:
     write_corpus(folder / "data")
     write_encoder(folder / "base_encoder")
     parameters.assign(folder / "params.yaml", SETTINGS)
-    for command in (
-        ["init", "-q"],
-        ["add", "-A"],
-        ["-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "start"],
-    ):
-        subprocess.run(["git", *command], cwd=folder, check=True)
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "start"]):
+        git(folder, *command)
     return folder
 
 
@@ -125,6 +121,12 @@ def dvc(folder: Path, *arguments: str, cold: bool = False) -> Done:
     """Run bare DVC, where sets have another order than in `freshet`, as they have in any two processes of a user."""
     program = COLD if cold else warm_python.python(hash_seed=2)
     return python(program, folder, "-m", "dvc", *arguments, FRESHET_TRACKING="off")
+
+
+def git(folder: Path, *arguments: str) -> None:
+    """Run git in a folder, as somebody."""
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run(["git", *who, *arguments], cwd=folder, env=environment(), check=True, capture_output=True)
 
 
 def run(folder: Path, code: str) -> str:
