@@ -200,33 +200,36 @@ import time
 from orchestration.pipeline.run_stage import die_with_ancestors
 die_with_ancestors(interval=0.05)
 print('on', flush=True)
-time.sleep({seconds})
+time.sleep(60)
 """
 PARENT = """
 import subprocess, sys
-process = subprocess.Popen([sys.executable, '-c', {child!r}])
+process = subprocess.Popen([sys.executable, '-c', sys.stdin.read()])
 print(process.pid, flush=True)
 process.wait()
 """
 
 
-def start_family(seconds: float, title: str) -> tuple[subprocess.Popen[str], psutil.Process]:
-    """A parent whose command line holds `title`, and its child that watches it."""
-    code = PARENT.format(child=CHILD.format(seconds=seconds))
+def start_family(title: str) -> tuple[subprocess.Popen[str], psutil.Process]:
+    """A parent whose command line holds `title` and nothing else that a stage would watch, and its child."""
     root = Path(__file__).parents[3]
-    parent = subprocess.Popen([sys.executable, "-c", code, title], cwd=root, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, title], cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    parent.stdin.write(CHILD)
+    parent.stdin.close()
     child = psutil.Process(int(parent.stdout.readline()))
     assert parent.stdout.readline() == "on\n"
     return parent, child
 
 
 def test_a_stage_dies_with_its_dvc_and_outlives_a_terminal_that_is_closed():
-    families = [start_family(60, title) for title in ("dvc repro", "terminal")]
+    families = [start_family(title) for title in ("dvc repro", "terminal")]
     for parent, _ in families:
         parent.kill()
         parent.wait()
     (_, stage), (_, other) = families
     assert not psutil.wait_procs([stage], timeout=30)[1]
     time.sleep(0.3)
-    assert other.is_running()
+    assert other.status() != psutil.STATUS_ZOMBIE, "nor is it gone"
     other.kill()
