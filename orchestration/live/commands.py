@@ -80,12 +80,13 @@ def add_files(
     only_known: refuse unknown ids; dry_run: only say what would come of it.
     """
     named = [named for file in files for named in _named(live, file)]
+    _require_own_ids(named)
     batches = [_read(live, name, file, suffix, only_known) for name, file in named]
     documents = [document for _, rows in batches for document in rows.documents]
     rejected = [{"file": name} | vars(row) for name, rows in batches for row in rows.rejected]
     ids = forecast(live.generation, documents)
     outcome = Outcome(ids["added"], ids["updated"], rejected=rejected)
-    outcome.unchanged = len(documents) - len(outcome.changed)
+    outcome.unchanged = len({document.document_id for document in documents}) - len(outcome.changed)
     if not dry_run:
         apply(live, outcome, [live.receive(rows, name) for name, rows in batches])
     return outcome
@@ -150,6 +151,17 @@ def _named(live: LiveCollection, file: Path) -> Iterator[tuple[str, Path]]:
         inside = home if home.is_dir() and each.is_relative_to(home) else path if path.is_dir() else path.parent
         name = each.relative_to(inside).as_posix()
         yield printable(name, len(name)), each
+
+
+def _require_own_ids(named: Sequence[tuple[str, Path]]) -> None:
+    """FreshetError if two files of one document each would be the same document."""
+    first: dict[str, Path] = {}
+    for name, file in named:
+        if file.suffix.lower() in DOCUMENT_SUFFIXES and first.setdefault(name, file).resolve() != file.resolve():
+            raise FreshetError(
+                f"{first[name]} and {file} would both be the document {name!r}: add the folder around them instead, in "
+                "which their paths are their ids"
+            )
 
 
 def _read(live: LiveCollection, name: str, file: Path, suffix: str, only_known: bool) -> tuple[str, CleanRows]:

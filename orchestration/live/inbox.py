@@ -20,11 +20,12 @@ from pathlib import Path
 from stat import S_ISREG
 
 from model_code.corpus.rows import printable
+from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError
 from model_code.files import fsync, hash_path, write_text
 from model_code.ledger.events import Receipt
 from orchestration.live.collection import LiveCollection
-from orchestration.live.rows import read_file
+from orchestration.live.rows import clean, read_file
 from orchestration.project import Project, file_lock
 
 log = logging.getLogger(__name__)
@@ -59,11 +60,11 @@ def take_all(live: LiveCollection) -> list[Taken]:
     """Receive every finished file; `live.apply` then makes the documents searchable."""
     if not waiting(live.project):
         return []
-    taken = []
+    taken, settings = [], live.settings  # a mistake in params.yaml is no file's
     with file_lock(live.project.root / INBOX / ".lock"):
         for path in waiting(live.project):
             try:
-                taken.append(_take(live, path))
+                taken.append(_take(live, path, settings))
             except Exception as error:  # the files behind it do not suffer from it
                 expected = isinstance(error, (FreshetError, OSError))
                 said = printable(f"{path.name} stays in {INBOX}/: {error or type(error).__name__}", 1000)
@@ -71,14 +72,14 @@ def take_all(live: LiveCollection) -> list[Taken]:
     return [each for each in taken if each is not None]
 
 
-def _take(live: LiveCollection, path: Path) -> Taken | None:
+def _take(live: LiveCollection, path: Path, settings: CorpusSettings) -> Taken | None:
     """Receive one file; None if it changed meanwhile, so that it is not finished after all."""
     batch = hash_path(path)
     name = printable(path.name, len(path.name))  # which a ledger can hold, whatever the file is called
     receipt = reason = None
     try:
-        rows = live.clean(read_file(path, name, live.settings.columns), name)
-    except (FreshetError, OSError, ValueError) as error:  # whatever the readers of the formats say of a broken file
+        rows = clean(read_file(path, name, settings.columns), settings, name)
+    except (FreshetError, ValueError) as error:  # whatever the readers of the formats say of a broken file
         reason = printable(error, 1000)
     else:
         if hash_path(path) != batch:

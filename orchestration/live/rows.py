@@ -76,18 +76,21 @@ def clean(rows: Iterable[RawRow], settings: CorpusSettings, source: str) -> Clea
     """Clean the rows; what the corpus stage would put into quarantine is refused, with the same reason."""
 
     def check(row: Row) -> tuple[int, Document]:
-        document = document_of(row, settings.max_characters)
-        return _number(row), replace(document, queries=_clean_queries(row.values["queries"]))
+        return _number(row), document_in(row, settings.max_characters)
 
     quarantine = Quarantine()
     located = (
         Row("documents", f"{source}:{number}", dict(row)) if isinstance(row, Mapping) else row
         for number, row in enumerate(rows, 1)
     )
-    unfolded = (_unfolded(renamed(row, settings.columns)) for row in located)
-    sound = list(quarantine.admit(unfolded, check))
+    sound = list(quarantine.admit((unfolded(renamed(row, settings.columns)) for row in located), check))
     refused = [Rejection(_number(row), row.record_id, f"{row.reason}: {row.detail}") for row in quarantine.refused]
     return CleanRows(tuple(document for _, document in sound), tuple(number for number, _ in sound), tuple(refused))
+
+
+def document_in(row: Row, max_characters: int) -> Document:
+    """The clean document in a row that is `unfolded`, with its queries; raises `Unfit`."""
+    return replace(document_of(row, max_characters), queries=_clean_queries(row.values["queries"]))
 
 
 def as_row(document: Document, settings: CorpusSettings) -> dict[str, Any]:
@@ -103,7 +106,7 @@ def _number(row: Row | Malformed) -> int:
     return int(row.location.rpartition(":")[2])
 
 
-def _unfolded(row: Row | Malformed) -> Row | Malformed:
+def unfolded(row: Row | Malformed) -> Row | Malformed:
     """The row with an `id`, with the object under `fields` as fields of their own, and with what is under `queries`."""
     if isinstance(row, Malformed):
         return row

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code import corpus as reader
-from model_code.corpus.cleaning import document_of, merge_duplicates, text_key
+from model_code.corpus.cleaning import merge_duplicates, text_key
 from model_code.corpus.rows import Malformed, Quarantine, Row
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import Source, open_source, recognised
@@ -26,9 +26,10 @@ from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, hash_text, read_json, write_json
 from model_code.ledger.events import EventKind, Receipt, Rejection
 from model_code.live.generation import document_hashes
+from orchestration.live import rows as arriving
 from orchestration.live.collection import LiveCollection
 from orchestration.live.commands import CHANGES, Outcome, apply
-from orchestration.live.rows import CleanRows
+from orchestration.live.rows import CleanRows, document_in, unfolded
 from orchestration.project import Project, file_lock
 
 SHARE, FEW = 0.2, 3  # of a source's documents, and how many at least, that vanish without a question
@@ -40,29 +41,33 @@ Memory = dict[str, Any]  # `rules`: a hash of how rows are read; `units`: by nam
 
 @dataclass
 class Synced(Outcome):
-    """What came of a sync; beside: how many documents of other origin the index holds, which stay as they are."""
+    """What came of a sync; beside: how many documents of other origin the index holds, which stay as they are; kept:
+    how many of its own stay although no row names them, as they may be in rows that cannot be read."""
 
     beside: int = 0
+    kept: int = 0
 
     def __str__(self) -> str:
         """The counts, then the names of what changed."""
         named = [f"  {change:9} {id_}" for change in CHANGES for id_ in getattr(self, change)]
         more = [f"  and {len(named) - SHOWN:,} more: --json names all"] if len(named) > SHOWN else []
         beside = [f"  {self.beside:,} documents of another origin stay"] if self.beside else []
-        return "\n".join([super().__str__(), *named[:SHOWN], *more, *beside])
+        why = "no row names them, but one of the rows without an id may be theirs: mend those, or use --force"
+        kept = [f"  {self.kept:,} documents stay: {why}"] if self.kept else []
+        return "\n".join([super().__str__(), *named[:SHOWN], *more, *beside, *kept])
 
 
 @dataclass(frozen=True)
 class SourceContents:
     """What a source holds: the hash of each document's content, the unit that it stands in, and the rows refused.
 
-    earlier: the documents that it held when it was looked at before.
+    earlier: the documents that it held when it was looked at before, with their hashes then.
     """
 
     hashes: dict[str, str]
     units: dict[str, str]
     refused: list[dict[str, Any]]
-    earlier: set[str]
+    earlier: dict[str, str]
 
 
 def sync(
@@ -75,7 +80,8 @@ def sync(
 ) -> Synced:
     """Make the index hold what the source holds: the project's own by default, else the one at `path`.
 
-    A document whose file or row cannot be read stays as it is. FreshetError, and nothing is changed, if the source
+    A document whose file or row cannot be read stays as it is; where a refused row does not even tell an id, so do all
+    that no row names, unless `force`. FreshetError, and nothing is changed, if the source
     cannot be read, or lacks more than `SHARE` of the documents that came from it; then `force` deletes them.
     make: see `apply`.
     """
@@ -92,9 +98,15 @@ def sync(
         index = indexed(live)
         ledger = live.existing_ledger
         origins = {} if ledger is None else ledger.origins()
-        mine = {id_ for id_ in index if origins.get(id_, "sync") == label or id_ in source.earlier}
+        mine = {
+            id_
+            for id_, content in index.items()
+            if origins.get(id_, "sync") == label or source.earlier.get(id_) == content
+        }
         refused_ids = {refused["document_id"] for refused in source.refused}
-        gone = sorted(mine - source.hashes.keys() - refused_ids)
+        gone, kept = sorted(mine - source.hashes.keys() - refused_ids), 0
+        if None in refused_ids and not force:
+            gone, kept = [], len(gone)
         puts = [id_ for id_, content in source.hashes.items() if index.get(id_) != content]
         outcome = Synced(
             added=sorted(id_ for id_ in puts if id_ not in index),
@@ -103,6 +115,7 @@ def sync(
             unchanged=len(source.hashes) - len(puts),
             rejected=source.refused,
             beside=len(index.keys() - mine - source.hashes.keys()),
+            kept=kept,
         )
         if not dry_run:
             if not force and gone and (not source.hashes or len(gone) > max(FEW, SHARE * len(mine))):
@@ -156,7 +169,7 @@ def _units(source: Source, settings: CorpusSettings) -> Units:
 
 def _remembered(units: Units, settings: CorpusSettings, memory: Memory) -> Memory:
     """What each unit came to, read only where it is another one than in `memory`, or the rules of reading are."""
-    code = hash_path(Path(reader.__file__).parent)
+    code = [hash_path(path) for path in (Path(reader.__file__).parent, Path(arriving.__file__))]
     rules = hash_text(canonical_json({"corpus": settings.model_dump(mode="json"), "code": code}))
     old = memory["units"] if memory["rules"] == rules else {}
     new = {
@@ -179,8 +192,13 @@ def _contents(remembered: Memory, before: Memory, settings: CorpusSettings) -> S
             else:
                 light[id_], hashes[id_], places[id_] = Document(id_, title, text, date=date), content, name
     remaining = [document.document_id for document in merge_duplicates(light.values(), settings.merge_duplicates)[0]]
-    earlier = {row[0] for unit in before["units"].values() for row in unit["documents"]}
+    earlier = {id_: content for unit in before["units"].values() for id_, content, *_ in unit["documents"]}
     return SourceContents({id_: hashes[id_] for id_ in remaining}, places, refused, earlier)
+
+
+def _sound(rows: Rows, settings: CorpusSettings, quarantine: Quarantine) -> Iterator[Document]:
+    """The documents of the rows as `freshet add` would read them."""
+    return quarantine.admit(map(unfolded, rows()), partial(document_in, max_characters=settings.max_characters))
 
 
 def _summary(rows: Rows, content: str, settings: CorpusSettings) -> dict[str, Any]:
@@ -188,7 +206,7 @@ def _summary(rows: Rows, content: str, settings: CorpusSettings) -> dict[str, An
     quarantine = Quarantine()
     documents = [
         [document.document_id, document.content_hash, _key(document.title), _key(document.text), document.date]
-        for document in quarantine.admit(rows(), partial(document_of, max_characters=settings.max_characters))
+        for document in _sound(rows, settings, quarantine)
     ]
     return {"hash": content, "documents": documents, "refused": list(map(_refusal, quarantine.refused))}
 
@@ -208,9 +226,7 @@ def _documents(units: Units, settings: CorpusSettings, source: SourceContents, p
     """The documents to put, read again: each as it first stands in its unit."""
     documents: dict[str, Document] = {}
     for name in sorted({source.units[id_] for id_ in puts}):
-        for document in Quarantine().admit(
-            units[name][1](), partial(document_of, max_characters=settings.max_characters)
-        ):
+        for document in _sound(units[name][1], settings, Quarantine()):
             if document.document_id in puts:
                 documents.setdefault(document.document_id, document)
     return list(documents.values())

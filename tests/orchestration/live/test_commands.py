@@ -82,6 +82,17 @@ def test_documents_and_folders_of_them_are_added_under_their_paths(run, project,
     assert texts(project, ["deep/fern.md"]) == {"deep/fern.md": "They unroll."}
 
 
+def test_two_files_of_one_name_and_rows_of_one_id_are_no_two_documents(run, project, tmp_path):
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "readme.md").write_text(folder)
+    with pytest.raises(FreshetError, match=r"would both be the document 'readme\.md': add the folder around them"):
+        run("add", tmp_path / "one/readme.md", tmp_path / "two/readme.md")
+    twice = '{"id": "a", "text": "first"}\n{"id": "a", "text": "second"}\n'
+    assert run("add", "-", input=twice)[1] == "1 added (generation 1)\n"
+    assert texts(project, ["a", "readme.md"]) == {"a": "second"}
+
+
 def test_columns_that_are_missing_are_told_once_beside_those_found(run, tmp_path):
     (tmp_path / "rows.csv").write_text("id,body\n1,x\n2,y\n")
     with pytest.raises(

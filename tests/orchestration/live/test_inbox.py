@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from model_code.errors import FreshetError
 from orchestration.live import inbox
 from orchestration.sensors import tick
 from tests.orchestration.live_example import collection_of, make_project
@@ -54,6 +56,20 @@ def test_a_document_of_its_own_is_received_under_its_name(collection):
     assert (taken.reason, len(taken.receipt.events)) == (None, 1)
     assert collection.apply().added == ("fern.md",)
     assert listing(collection) == [".lock", "done/fern.md"]
+
+
+@pytest.mark.parametrize("trouble", ["params.yaml", "reading"])
+def test_what_is_no_fault_of_a_file_leaves_it_in_the_inbox(collection, monkeypatch, trouble):
+    drop(collection, "good.jsonl", LINE.format("a", "1"))
+    if trouble == "params.yaml":
+        (collection.project.root / "params.yaml").write_text("{corpus: {path: notes, retrievers: {}}\n")
+        with pytest.raises(FreshetError, match=r"params\.yaml"):
+            inbox.take_all(collection)
+    else:
+        monkeypatch.setattr(inbox, "read_file", fail := Mock(side_effect=OSError(24, "Too many open files")))
+        assert inbox.take_all(collection) == []
+        assert fail.called
+    assert listing(collection)[-1] == "good.jsonl"
 
 
 def test_an_empty_or_missing_inbox_is_no_work_and_no_ledger(collection):
@@ -218,16 +234,16 @@ def test_a_crash_at_any_point_receives_everything_once(collection, monkeypatch, 
 
 def test_a_file_that_changes_while_it_is_read_is_left_for_later(collection, monkeypatch):
     path = drop(collection, "a.jsonl", LINE.format("a", "1"))
-    clean = collection.clean
+    clean = inbox.clean
 
     def slow(*arguments):
         rows = clean(*arguments)
         path.write_text(path.read_text() + LINE.format("b", "1"))
         return rows
 
-    monkeypatch.setattr(collection, "clean", slow)
+    monkeypatch.setattr(inbox, "clean", slow)
     assert inbox.take_all(collection) == []
-    monkeypatch.setattr(collection, "clean", clean)
+    monkeypatch.setattr(inbox, "clean", clean)
     assert len(inbox.take_all(collection)[0].receipt.events) == 2
 
 

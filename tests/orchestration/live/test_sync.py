@@ -71,6 +71,35 @@ def test_what_cannot_be_read_is_named_and_its_document_stays(live):
     assert sync(live).deleted == ["a.md"]
 
 
+@pytest.mark.parametrize(
+    ("name", "header", "row", "broken"),
+    [
+        ("rows.jsonl", "", '{{"_id": "r{0}", "text": "text {0}"}}\n', '{{"_id": "r{0}", "te\n'),
+        ("rows.csv", "_id,title,text\n", "r{0},,text {0}\n", "r{0},,text, {0}\n"),
+    ],
+)
+def test_where_a_row_does_not_tell_its_id_no_document_is_deleted_unless_forced(live, name, header, row, broken):
+    source, number = live.project.root / name, 12
+    source.write_text(header + "".join(map(row.format, range(number))))
+    (live.project.root / "params.yaml").write_text(f"{{corpus: {{path: {name}}}, retrievers: {{hce: {{}}}}}}\n")
+    sync(live, force=True)
+    lines = [(broken if i == 3 else row).format(i) for i in range(number - 1)]
+    source.write_text(header + "".join(lines))
+    for _ in range(2):  # the second has nothing to read
+        outcome = sync(live)
+        assert (outcome.deleted, outcome.kept, outcome.unchanged, len(outcome.rejected)) == ([], 2, 10, 1)
+    assert "2 documents stay: no row names them" in str(outcome)
+    assert sync(live, force=True).deleted == ["r11", "r3"]
+
+
+def test_rows_with_queries_are_read_as_freshet_add_reads_them(live):
+    source = live.project.root / "rows.jsonl"
+    source.write_text('{"_id": "a", "text": "one", "queries": ["how?"], "fields": {"kind": "x"}}\n')
+    sync(live, "rows.jsonl", cwd=live.project.root)
+    assert live.ledger.latest(["a"])["a"].payload["queries"] == ["how?"]
+    assert add_files(live, [source]).unchanged == sync(live, "rows.jsonl", cwd=live.project.root).unchanged == 1
+
+
 @pytest.mark.parametrize("lost", ["some", "all", "folder"])
 def test_a_source_that_lost_much_changes_nothing_until_forced(live, lost):
     write(live, **{f"n{number}": f"text {number}" for number in range(12)})
@@ -123,6 +152,15 @@ def test_what_was_added_by_hand_and_then_seen_in_the_source_goes_with_it(live):
     assert changes(sync(live))[:2] == (["b.md"], [])
     (live.project.root / "notes/a.md").unlink()
     assert sync(live).deleted == ["a.md"]
+
+
+def test_what_is_added_by_hand_after_it_left_the_source_stays(live):
+    write(live, a="one", b="two")
+    sync(live)
+    (live.project.root / "notes/a.md").unlink()
+    (live.project.root / "own.jsonl").write_text('{"id": "a.md", "text": "my own"}\n')
+    add_files(live, [live.project.root / "own.jsonl"])
+    assert (sync(live).deleted, sorted(indexed(live))) == ([], ["a.md", "b.md"])
 
 
 def test_the_command_counts_and_names(live, monkeypatch):
