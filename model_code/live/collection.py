@@ -31,7 +31,7 @@ from model_code.settings import require
 
 LIVE, CURRENT, GENERATIONS = "live", "current", "generations"
 MAKING, REMOVING = ".making.", ".removing."
-OF_BUILD = ("model_version", "stage_key", "mlflow_run")  # what provenance says of a build alone
+ONCE = ("model_version", "stage_key", "mlflow_run", "events")  # what provenance says of one build or batch alone
 COPIED = ("base", "build", "segments", "removed", "fingerprint", "text", "documents", "passages")
 
 
@@ -97,7 +97,7 @@ class Collection:
         """
         generation.verify_all()
         stated = {name: generation.manifest[name] for name in COPIED if name in generation.manifest}
-        said = {name: value for name, value in generation.manifest["provenance"].items() if name not in OF_BUILD}
+        said = {name: value for name, value in generation.manifest["provenance"].items() if name not in ONCE}
         with self.aside() as folder:
             facts = {"build": generation.build, **stated, "provenance": {**said, **provenance}}
             self.seal(folder, facts, standing, parent=generation.number)
@@ -212,7 +212,9 @@ def default_retriever(live: Path) -> str:
     """The retriever that is searched when none is named; FreshetError if nothing is live."""
     pointer = live / CURRENT
     if not pointer.is_file():
-        raise FreshetError("nothing is live yet; build and promote a retriever first: make demo, or freshet promote")
+        raise FreshetError(
+            "nothing is live yet: `freshet demo` makes it so, or `freshet register` and `freshet promote`"
+        )
     name = pointer.read_bytes().decode("utf-8", "replace")
     if not name.endswith("\n") or not name.strip():
         raise Damaged(f"{pointer} is torn: it names no retriever", REPAIR)

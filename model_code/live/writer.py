@@ -19,7 +19,7 @@ from model_code.corpus.passages import TextRules
 from model_code.documents import STATUSES, Change, Document, status_of
 from model_code.errors import FreshetError
 from model_code.ledger.events import Standing
-from model_code.live.collection import OF_BUILD, Collection
+from model_code.live.collection import ONCE, Collection
 from model_code.live.generation import Generation, Intact, Removed, write_removed
 from model_code.live.part import Base, Part, PartView, merge_segments, open_segment, write_segment
 from model_code.live.searcher import Searcher
@@ -253,7 +253,7 @@ class LiveWriter:
             return current
         removed = {view.part.number: view.removed for view in searcher.views}
         said = current.manifest["provenance"].items()
-        provenance = {name: value for name, value in said if name not in OF_BUILD} | {"compacted": current.number}
+        provenance = {name: value for name, value in said if name not in ONCE} | {"compacted": current.number}
         with Intact(current):
             self._searcher = self._make(searcher, removed, None, standing or current.standing, provenance)
             return self.collection.switch(self._searcher.generation)

@@ -20,7 +20,7 @@ from typing import Any
 from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError
 from model_code.files import fsync, fsync_tree
-from model_code.live.collection import CURRENT, GENERATIONS, Collection, retrievers
+from model_code.live.collection import CURRENT, GENERATIONS, Collection, default_retriever, retrievers
 from model_code.live.generation import COLUMNS, document_of, live_rows
 from orchestration.live.collection import WRITER_LOCK, ledger_file
 from orchestration.live.repair import problems
@@ -48,6 +48,7 @@ def backup(project: Project, target: Path) -> str | None:
     """
     if target.exists():
         raise FreshetError(f"{target} exists: name a new folder, such as {target}-2")
+    default_retriever(project.live)  # FreshetError where nothing is live yet
     aside = target.with_name(f".{target.name}.making")
     shutil.rmtree(aside, ignore_errors=True)
     live = aside / "live"

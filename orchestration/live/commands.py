@@ -7,9 +7,10 @@ imported inside of functions, as each `freshet add` is a process of its own.
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from model_code.corpus.rows import printable
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
 from model_code.documents import Remove
 from model_code.errors import FreshetError
+from model_code.files import read_json
 from model_code.ledger.events import Receipt
 from model_code.live.collection import Collection, default_retriever, retrievers
 from model_code.live.generation import DOCUMENTS, read_columns
@@ -194,6 +196,7 @@ def erase_documents(live: LiveCollection, document_ids: Sequence[str], source: s
     others = (name for name in retrievers(live.project.live) if name != live.retriever)
     collections = [live, *(LiveCollection(live.project, name) for name in others)]
     remains = [line for each in collections for line in _erase(each, outcome.erased)]
+    remains += _copies(live, set(outcome.erased))
     live.ledger.erase(outcome.erased)
     file = ledger_file(live.project)  # an upgrade or a repair may have kept copies of it, and generations
     ledger_copies = file.parent.glob(f"{file.name}.*") if file else ()
@@ -218,6 +221,31 @@ def _erase(live: LiveCollection, document_ids: Sequence[str]) -> Iterator[str]:
         if number in live.generation.needs:
             reason = "the build that is searched: take them out of the corpus's source, and build again"
         yield f"generation {number} of {live.retriever}, {reason}"
+
+
+def _copies(live: LiveCollection, erased: Set[str]) -> Iterator[str]:
+    """Tell where else in the project a text lies: files that brought it, copies of the corpus, and where sync saw it.
+
+    Drift references, which quote documents, are made again when they are needed.
+    """
+    from pyarrow import parquet  # `freshet add`, too, imports this module, and needs none of these
+
+    from orchestration.live.inbox import DONE, INBOX
+    from orchestration.live.retrain_plan import FOLDER
+
+    root, state = live.project.root, live.project.state
+    shutil.rmtree(state / "drift", ignore_errors=True)
+    brought = tuple(event.source.removeprefix(INBOX) for name in erased for event in live.log_view.life(name))
+    for path in sorted((root / INBOX / DONE).glob("*")):
+        if f"/{path.name}" in brought or f"/{path.name.partition('-')[2]}" in brought:
+            yield f"{path}, which brought one: delete it"
+    for path in sorted((state / FOLDER).glob("*/*/snapshot/documents.parquet")):
+        if not erased.isdisjoint(parquet.read_table(path, columns=["id"])["id"].to_pylist()):
+            yield f"{path.parents[2]}, the work of a retrain: delete it once that has ended"
+    for path in sorted((state / "sync").glob("*.json")):
+        for name, unit in read_json(path)["units"].items():
+            if not erased.isdisjoint(row[0] for row in unit["documents"]):
+                yield f"{name} of the source, from which the next `freshet sync` would add it again: delete it there"
 
 
 def _holders(live: LiveCollection, document_ids: Sequence[str]) -> set[int]:

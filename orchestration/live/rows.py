@@ -79,13 +79,23 @@ def clean(rows: Iterable[RawRow], settings: CorpusSettings, source: str) -> Clea
         return _number(row), document_in(row, settings.max_characters)
 
     quarantine = Quarantine()
+    names = settings.columns.of("documents")
     located = (
-        Row("documents", f"{source}:{number}", dict(row)) if isinstance(row, Mapping) else row
+        Row("documents", f"{source}:{number}", _as_in_the_source(row, names)) if isinstance(row, Mapping) else row
         for number, row in enumerate(rows, 1)
     )
     sound = list(quarantine.admit((unfolded(renamed(row, settings.columns)) for row in located), check))
     refused = [Rejection(_number(row), row.record_id, f"{row.reason}: {row.detail}") for row in quarantine.refused]
     return CleanRows(tuple(document for _, document in sound), tuple(number for number, _ in sound), tuple(refused))
+
+
+def _as_in_the_source(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Plain values under the source's `names` of columns, {our name: the source's}; they may come under ours, too."""
+    values = dict(row)
+    for ours, column in (*names.items(), ("_id", names["id"])):
+        if column not in values and ours in values:
+            values[column] = values.pop(ours)
+    return values
 
 
 def document_in(row: Row, max_characters: int) -> Document:

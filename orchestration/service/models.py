@@ -105,7 +105,7 @@ class FeedbackRequest(Strict):
     """What a person says of a hit."""
 
     query: str = Field(min_length=1, max_length=1000, description="The text that was searched.")
-    document_id: str = Field(max_length=1000, description="A document that it found.")
+    document_id: str = Field(max_length=2048, description="A document that it found.")
     verdict: Opinion = Field(description="A thumb up or down, or that it was opened.")
     rank: int = Field(default=1, ge=1, le=1000, description="The hit's, by which a click is discounted.")
     who: str = Field(

@@ -7,12 +7,15 @@ pytest tests/orchestration/live/test_backup.py
 from __future__ import annotations
 
 import json
+import re
 import threading
 
 import pytest
 from typer.testing import CliRunner
 
+from model_code.corpus.sources.files import write_snapshot
 from model_code.errors import Damaged, FreshetError
+from model_code.files import write_json
 from model_code.ledger.events import Feedback
 from model_code.live.generation import DOCUMENTS, REMOVED
 from model_code.live.searcher import Searcher
@@ -21,8 +24,9 @@ from orchestration.live import backup as module
 from orchestration.live.backup import backup, export, restore
 from orchestration.live.collection import WRITER_LOCK, LiveCollection, forecast
 from orchestration.live.commands import erase_documents
+from orchestration.live.inbox import take_all
 from orchestration.live.repair import problems
-from orchestration.project import is_free
+from orchestration.project import Project, is_free
 from tests.model_code.live.laws import rankings
 from tests.orchestration.live.test_collection import row
 
@@ -159,6 +163,31 @@ def test_what_was_set_aside_may_hold_an_erased_text_and_that_is_said(live):
         erase_documents(collection, ["n1"])
     (live.live / "ledger.sqlite.damaged").unlink()
     assert erase_documents(collection, ["n1"]).erased == ["n1"]
+
+
+def test_copies_elsewhere_in_the_project_are_named_and_references_of_drift_go(live):
+    collection, root = LiveCollection(live), live.root
+    (root / "inbox").mkdir()
+    (root / "inbox/new.jsonl").write_text(json.dumps(row("n8", "word1")) + "\n")
+    take_all(collection)
+    (root / "inbox/done/other.jsonl").write_text("word1")
+    snapshot = live.state / "retraining/k/project/snapshot"
+    documents = [{"id": "n8", "title": "", "text": "word1", "fields": "{}"}]
+    write_snapshot(snapshot, {"documents": documents, "queries": [], "qrels": []})
+    write_json(live.state / "sync/s.json", {"rules": "", "units": {"a.md": {"documents": [["n8", "hash"]]}}})
+    (live.state / "drift/b/reference").mkdir(parents=True)
+    with pytest.raises(FreshetError) as told:
+        erase_documents(collection, ["n8"])
+    for place in (r"inbox/done/new\.jsonl, which brought", "retraining/k, the work of a retrain", "a.md of the source"):
+        assert re.search(place, str(told.value))
+    assert "other.jsonl" not in str(told.value)
+    assert not (live.state / "drift").exists()
+
+
+def test_there_is_no_backup_of_nothing(tmp_path):
+    with pytest.raises(FreshetError, match="nothing is live yet"):
+        backup(Project(tmp_path), tmp_path / "copy")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_documents_do_not_go_back_to_a_generation_that_still_holds_what_was_erased(live):
