@@ -82,7 +82,8 @@ def add_files(
     only_known: refuse unknown ids; dry_run: only say what would come of it.
     """
     named = [named for file in files for named in _named(live, file)]
-    _require_own_ids(named)
+    if len(named) > 1:
+        _require_own_ids(named)
     batches = [_read(live, name, file, suffix, only_known) for name, file in named]
     documents = [document for _, rows in batches for document in rows.documents]
     rejected = [{"file": name} | vars(row) for name, rows in batches for row in rows.rejected]

@@ -74,28 +74,24 @@ def require_known_columns(path: Path, name: str, columns: ColumnSettings) -> Non
 
 def clean(rows: Iterable[RawRow], settings: CorpusSettings, source: str) -> CleanRows:
     """Clean the rows; what the corpus stage would put into quarantine is refused, with the same reason."""
-
-    def check(row: Row) -> tuple[int, Document]:
-        return _number(row), document_in(row, settings.max_characters)
-
     quarantine = Quarantine()
-    names = settings.columns.of("documents")
     located = (
-        Row("documents", f"{source}:{number}", _as_in_the_source(row, names)) if isinstance(row, Mapping) else row
+        _row_of(row, f"{source}:{number}", settings.columns) if isinstance(row, Mapping) else row
         for number, row in enumerate(rows, 1)
     )
-    sound = list(quarantine.admit((unfolded(renamed(row, settings.columns)) for row in located), check))
+    arriving = (unfolded(renamed(row, settings.columns)) for row in located)
+    sound = list(quarantine.admit(arriving, lambda row: (_number(row), document_in(row, settings.max_characters))))
     refused = [Rejection(_number(row), row.record_id, f"{row.reason}: {row.detail}") for row in quarantine.refused]
     return CleanRows(tuple(document for _, document in sound), tuple(number for number, _ in sound), tuple(refused))
 
 
-def _as_in_the_source(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Plain values under the source's `names` of columns, {our name: the source's}; they may come under ours, too."""
-    values = dict(row)
+def _row_of(values: Mapping[str, Any], location: str, columns: ColumnSettings) -> Row:
+    """Plain values as a row of the source; they may go by our names of its columns, too."""
+    values, names = dict(values), columns.of("documents")
     for ours, column in (*names.items(), ("_id", names["id"])):
         if column not in values and ours in values:
             values[column] = values.pop(ours)
-    return values
+    return Row("documents", location, values)
 
 
 def document_in(row: Row, max_characters: int) -> Document:

@@ -377,7 +377,7 @@ def test_a_document_of_the_newest_batch_is_looked_for_by_its_title(project, coll
     open_build(project, BASE, retriever="other")
     assert live_status(project, "other")["newest"] is None
     collection.rewind(1)
-    assert look_for_newest(project, Finder(), collection.seen) is None, "nothing arrived by this generation"
+    assert look_for_newest(project, Finder(), collection.log_view) is None, "nothing arrived by this generation"
 
 
 def test_another_database_can_be_named(project, monkeypatch, tmp_path):
