@@ -166,7 +166,8 @@ class IdMaps:
         """As of one map."""
         if len(self.maps) == 1:
             return self.maps[0][0].best(scores, k, rows)
-        return top_k(scores, self.document_ids, k, rows, positive=True)
+        hits = np.flatnonzero(scores > 0)
+        return top_k(scores[hits], self.document_ids, k, hits if rows is None else rows[hits])
 
     def require_known(self, document_ids: Iterable[str]) -> None:
         """As of one map."""

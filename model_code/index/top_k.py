@@ -23,27 +23,20 @@ FEW = 12  # queries; of fewer, one pass of dot products for each is faster than 
 SCORES = 2**25  # float32 scores in memory at a time: 128 MiB, or those of FEW queries, where that is more
 
 
-def top_k(
-    scores: np.ndarray, document_ids: Sequence[str], k: int, places: np.ndarray | None = None, positive: bool = False
-) -> Ranking:
+def top_k(scores: np.ndarray, document_ids: Sequence[str], k: int, places: np.ndarray | None = None) -> Ranking:
     """The k best documents among passages with `scores` (n,) that belong to `document_ids` (n).
 
-    places: where in `document_ids` each passage's is (n,); None: in their order. positive: of scores above 0 only.
+    places: where in `document_ids` each passage's is (n,); None: in their order.
     The first j entries of the result are the result for k = j, whatever order the passages come in.
 
     >>> top_k(np.array([.5, .9, .5, 0]), ["b", "c", "a", "d"], k=2)
     [('c', 0.9), ('a', 0.5)]
-    >>> top_k(np.array([.5, 0]), ["b", "c"], k=2, positive=True)
-    [('b', 0.5)]
     """
     if k < 1:
         raise SettingsError(f"k is {k}, but a ranking holds at least 1 document")
     depth = k
     while True:
         rows = best_rows(scores, depth)
-        complete = len(rows) == len(scores)
-        if positive and not (scored := scores[rows] > 0).all():
-            rows, complete = rows[scored], True
         best: dict[str, float] = {}
         for place, score in zip(
             (rows if places is None else places[rows]).tolist(), scores[rows].tolist(), strict=True
@@ -51,7 +44,7 @@ def top_k(
             document = document_ids[place]
             if score > best.get(document, -inf):
                 best[document] = score
-        if len(best) >= k or complete:
+        if len(best) >= k or len(rows) == len(scores):
             return best_first(best.items(), k)
         depth *= 2  # several passages of one document: more rows hold k documents
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from model_code.index import top_k as selection
-from model_code.index.id_map import IdMap
+from model_code.index.id_map import IdMap, IdMaps
 from model_code.index.top_k import best_rows, nearest, top_k
 
 
@@ -71,19 +71,21 @@ def test_scores_of_zero_are_left_out_where_they_mean_nothing(
 ) -> None:
     monkeypatch.setattr(selection, "MANY", many)
     chance = np.random.default_rng(seed)
-    ids = [f"d{i}é" for i in chance.integers(300 // passages, size=300)] if passages > 1 else list(map(str, range(300)))
+    names = (
+        [f"d{i}é" for i in chance.integers(300 // passages, size=300)] if passages > 1 else list(map(str, range(300)))
+    )
     scores = np.round(np.exp(6 * chance.standard_normal(300)), 1).astype(np.float32)  # some are 0, some equal
     some = chance.permutation(300)[:99]
-    for k in (1, 2, 50, 98, 99, 299, 300, 1000):
-        wanted = [item for item in top_k(scores, ids, k) if item[1] > 0]
-        assert top_k(scores, ids, k, positive=True) == IdMap(ids).best(scores, k) == wanted
-        assert IdMap(ids).best(scores[some], k, some) == top_k(scores[some], ids, k, some, positive=True)
-    assert top_k(np.zeros(300), ids, 3, positive=True) == IdMap(ids).best(np.zeros(300, np.float32), 3) == []
+    for ids in (IdMap(names), IdMaps([(IdMap(names), frozenset()), (IdMap([]), frozenset())])):
+        for k in (1, 2, 50, 98, 99, 299, 300, 1000):
+            assert ids.best(scores, k) == [item for item in top_k(scores, names, k) if item[1] > 0]
+            expected = [item for item in top_k(scores[some], names, k, some) if item[1] > 0]
+            assert ids.best(scores[some], k, some) == expected
+        assert ids.best(np.zeros(300, np.float32), 3) == []
 
 
 def test_there_is_nothing_to_rank() -> None:
-    assert top_k(np.zeros(0), [], 3) == top_k(np.zeros(0), [], 3, positive=True) == []
-    assert IdMap([]).best(np.zeros(0, np.float32), 3) == []
+    assert top_k(np.zeros(0), [], 3) == IdMap([]).best(np.zeros(0, np.float32), 3) == []
 
 
 def whole_numbers(seed: int, rows: int) -> np.ndarray:
