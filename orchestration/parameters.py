@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import io
+import json
 import re
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, reduce
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,14 @@ def _parse_text(text: str) -> Parameters:
     return parse(mapping_of(text))
 
 
+def pick(settings: Any, key: str) -> Any:
+    """What a dotted key names in a mapping or in settings; None if it is not there."""
+    names = key.split(".")
+    return reduce(
+        lambda of, name: of.get(name) if isinstance(of, Mapping) else getattr(of, name, None), names, settings
+    )
+
+
 def flatten(mapping: Any, prefix: str = "") -> dict[str, Any]:
     """Nested mappings as dotted keys.
 
@@ -234,6 +243,18 @@ def assign(path: Path, assignments: Sequence[str]) -> None:
     text, _ = edited(path, assignments)
     if text != text_of(path):
         write_text(path, text)
+
+
+def complete(path: Path, keys: Iterable[str]) -> list[str]:
+    """Write those of the dotted `keys` that the file lacks into it, groups as `{}`, else the default; returns them."""
+    given, chosen, lacking = read(path), load(path), []
+    for key in sorted(keys):
+        group, _, name = key.rpartition(".")
+        if name not in ((pick(given, group) or {}) if group else given):
+            value = pick(chosen, key)
+            lacking.append(f"{key}={'{}' if isinstance(value, (Settings, dict)) else json.dumps(value)}")
+    assign(path, lacking)
+    return lacking
 
 
 def _assign(document: Any, assignment: str) -> None:

@@ -116,8 +116,7 @@ def run(
 
 
 def plan(
-    stages: Stages = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As a JSON list.")] = False,
+    stages: Stages = None, as_json: Annotated[bool, typer.Option("--json", help="As a JSON list.")] = False
 ) -> None:
     """Show what `freshet run` would do, and why."""
     from orchestration.pipeline.repro import plan as make_plan

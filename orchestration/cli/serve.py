@@ -21,8 +21,7 @@ def serve(
     query_log: Annotated[bool, typer.Option(hidden=True)] = False,
     token: Token = False,
     cors_origin: Annotated[
-        list[str] | None,
-        typer.Option(help="Another site whose pages may ask, as https://app.example; repeatable."),
+        list[str] | None, typer.Option(help="Another site whose pages may ask, as https://app.example; repeatable.")
     ] = None,
 ) -> None:
     """Serve search, add, update and delete over HTTP, with everything warm; the other commands use it while it runs."""

@@ -14,7 +14,6 @@ from orchestration.project import Project
 
 def ingest(project: Project) -> dict[str, Any]:
     """Renew the lock; the file is written only if something changed, so that nothing runs again for nothing."""
-
     settings = parameters.load(project.params_file)
     with project.lock():
         lock = make_lock(settings.corpus, project.root)

@@ -36,6 +36,8 @@ def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
     dvc.initialise(project)
     settings = parameters.load(project.params_file)
     table = stages.expand(settings.retrievers, settings.fusions)
+    if added := parameters.complete(project.params_file, {group for stage in table for group in stage.groups}):
+        say_to_stderr(f"params.yaml lacked what DVC wants to find there, and has it by default now: {', '.join(added)}")
     ran = dvc.stages_that_ran(project.root)
     status = json.loads(dvc.run_dvc(project, "--wait-for-lock", "status", "--json").stdout or "{}")
     planned: dict[str, PlannedStage] = {}
@@ -90,7 +92,8 @@ def _describe(entry: Any) -> list[str]:
 
 REFUSAL = "error: "  # how a stage's own last word begins
 CHATTER = ("> ", "Use `dvc push`", "Updating lock file", "Generating lock file", "To track the changes", "\tgit add",
-           "To enable auto staging", "\tdvc config", "ERROR: failed to reproduce")  # fmt: skip
+           "To enable auto staging", "\tdvc config")  # fmt: skip
+FAILED = "ERROR: failed to reproduce "  # then the stage, and why
 Say = Callable[[str], None]
 
 
@@ -163,7 +166,7 @@ class PlannedBuild:
         """Run DVC for one stage, which it may skip or restore; whether the stage itself ran."""
         force = ["--force"] if self.force else []
         command = dvc.command_line("--wait-for-lock", "repro", "--single-item", *force, address)
-        ran, refusal = False, None
+        ran, refusal, why = False, None, "see the lines above"
         with subprocess.Popen(
             command,
             cwd=self.project.root,
@@ -178,6 +181,8 @@ class PlannedBuild:
                     ran = ran or line.startswith(dvc.end_line(address))
                     if line.startswith(REFUSAL):
                         refusal = line.removeprefix(REFUSAL)
+                    elif line.startswith(FAILED):
+                        why = line.partition("': ")[2]
                     elif line and not line.startswith(CHATTER):
                         say(line)
             except BaseException:
@@ -187,7 +192,7 @@ class PlannedBuild:
         if refusal is not None:
             raise StageRefused(f"{address}: {refusal}")
         if process.returncode:
-            raise FreshetError(f"`dvc repro {address}` failed with exit code {process.returncode}; see the lines above")
+            raise FreshetError(f"`dvc repro {address}` failed with exit code {process.returncode}: {why}")
         return ran
 
 

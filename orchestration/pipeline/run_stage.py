@@ -5,7 +5,6 @@ The same inputs at start and end, its contract kept, its output put in place who
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 import resource
@@ -105,13 +104,7 @@ def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
     A retriever's own is called "retriever", and a fusion's "fusion".
     """
     names = {f"retrievers.{stage.retriever}": "retriever", f"fusions.{stage.retriever}": "fusion"}
-    chosen: dict[str, Any] = {}
-    for group in stage.groups:
-        if group in names:
-            chosen[names[group]] = getattr(settings, group.partition(".")[0])[stage.retriever]
-        else:
-            chosen[group] = functools.reduce(getattr, group.split("."), settings)
-    return chosen
+    return {names.get(group, group): parameters.pick(settings, group) for group in stage.groups}
 
 
 def stage_record(

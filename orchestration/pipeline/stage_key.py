@@ -44,11 +44,4 @@ def read(stage: Stage, root: Path) -> StageReads:
     hashes = {path: hash_path(root / path) for path in stage.inputs.values()}
     hashes |= {path: hash_path(code / path) for path in stage.code_files}
     mapping = parameters.read(root / "params.yaml")
-    return StageReads(stage.command, hashes, {group: _select(mapping, group) for group in stage.groups})
-
-
-def _select(mapping: Mapping[str, Any], dotted: str) -> Any:
-    value: Any = mapping
-    for part in dotted.split("."):
-        value = None if value is None else value.get(part)
-    return value
+    return StageReads(stage.command, hashes, {group: parameters.pick(mapping, group) for group in stage.groups})

@@ -8,6 +8,7 @@ from model_code.errors import FreshetError
 from orchestration import parameters
 from orchestration.pipeline import stages
 from orchestration.pipeline.new_project import make_project
+from orchestration.pipeline.repro import plan
 from orchestration.project import Project
 
 
@@ -28,18 +29,37 @@ def test_a_source_outside_is_named_in_full_and_one_inside_moves_along(notes, mon
     assert Project.find().root == notes / "search"
 
 
-def test_every_group_that_a_stage_reads_is_in_the_settings(notes):
+def require_every_group(params):
     """DVC refuses a group that params.yaml lacks."""
-    make_project("search", cwd=notes)
-    written = parameters.read(notes / "search/params.yaml")
-    settings = parameters.load(notes / "search/params.yaml")
+    written, settings = parameters.read(params), parameters.load(params)
     for stage in stages.expand(settings.retrievers, settings.fusions):
         for group in stage.groups:
             value = written
             for key in group.split("."):
                 assert key in value, group
                 value = value[key]
+
+
+def test_every_group_that_a_stage_reads_is_in_the_settings(notes):
+    make_project("search", cwd=notes)
+    require_every_group(notes / "search/params.yaml")
     assert (notes / "search/documents").is_dir()
+
+
+def test_what_short_settings_leave_out_is_written_into_them_and_said_once_by_the_first_plan(notes, capsys):
+    short = "corpus:\n  path: notes  # mine\npseudo_queries:\nretrievers: {hce: {}}\n"
+    params = notes / "params.yaml"
+    params.write_text(short)
+    make_project(".", cwd=notes)
+    assert params.read_text() == short
+    before = parameters.load(params)
+    assert "corpus" in {stage.address for stage in plan(Project(notes))}
+    assert "seed=0, training={}" in capsys.readouterr().err
+    require_every_group(params)
+    assert parameters.load(params) == before
+    assert "path: notes  # mine" in (text := params.read_text())
+    plan(Project(notes))
+    assert (params.read_text(), capsys.readouterr().err) == (text, "")
 
 
 def test_settings_that_lie_there_alone_stay_and_name_the_source(notes):

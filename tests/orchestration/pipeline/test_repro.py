@@ -161,7 +161,7 @@ def test_a_store_that_is_away_does_not_end_a_build_and_is_asked_once(one_stage, 
     ("ending", "error", "message"),
     [
         ("echo 'error: the loss is nan' >&2; exit 1", StageRefused, "make: the loss is nan"),
-        ("kill -9 $$", FreshetError, "`dvc repro make` failed with exit code"),
+        ("kill -9 $$", FreshetError, "`dvc repro make` failed with exit code 255: failed to run: .*exited with -9"),
     ],
 )
 def test_a_failure_is_told_once_and_what_the_stage_said_itself_is_final(one_stage, ending, error, message):
@@ -173,6 +173,13 @@ def test_a_failure_is_told_once_and_what_the_stage_said_itself_is_final(one_stag
     assert type(failed.value) is error
     assert "first" in lines
     assert not any("nan" in line or line.startswith("> ") for line in lines)
+
+
+def test_what_stops_dvc_before_a_stage_begins_is_in_the_error(one_stage):
+    entry = {"cmd": "echo 1 > out", "outs": ["out"], "params": ["seed"]}
+    write_json(one_stage.root / "dvc.yaml", {"stages": {"make": entry}})
+    with pytest.raises(FreshetError, match="with exit code 255: Parameters 'seed' are missing from 'params.yaml'"):
+        list(PlannedBuild(one_stage).bring("make", print))
 
 
 def test_an_interrupt_ends_dvc_and_its_stage(one_stage):
