@@ -169,7 +169,8 @@ def check_history(path: Path) -> None:
     """Rows of rising steps, one of them with a loss, every value a finite number: what MLflow and the plots draw."""
     require_files(path.parent, [path.name])
     rows: list[Mapping[str, Any]] = read_json(path)
-    table, names = pd.DataFrame(rows, columns=["step", "loss"] if not rows else None), {n for row in rows for n in row}
+    require(bool(rows), f"{path.name} has no rows: at least one with `step` and `loss` is wanted")
+    table, names = pd.DataFrame(rows), {name for row in rows for name in row}
     for name in sorted(names):  # a column is empty where nothing was logged; what is there must be a number
         values = table.loc[[name in row for row in rows], name]
         rule = f"{path.name}: {name} must be a number where it is given, but it is null or NaN"

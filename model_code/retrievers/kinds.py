@@ -18,7 +18,12 @@ from model_code.files import MANIFEST, read_json
 from model_code.retrievers.base import IndexedRetriever
 
 Kind = Literal["dense", "lexical", "dsi"]
-"""THE table of what is trained: a kind is the module of this package that has its name."""
+KINDS: dict[Kind, str] = {
+    "dense": "a vector per passage, or several with layers: contrastive, HCE, MLR",
+    "lexical": "SVDR: weights over the vocabulary",
+    "dsi": "a learned vector per document",
+}
+"""THE table of what is trained, in words: a kind is the module of this package that has its name."""
 
 Untrained = Literal["bm25", "fused"]
 """The kinds that are made without training, which only have `open_folders`."""

@@ -10,7 +10,7 @@ from model_code.dsi.settings import DocumentVectorSettings
 from model_code.encoding.settings import LayerSettings
 from model_code.lexical.settings import LexicalSettings
 from model_code.retriever import LATE
-from model_code.retrievers.kinds import Kind
+from model_code.retrievers.kinds import KINDS, Kind
 from model_code.settings import Field
 from model_code.training.settings import TrainingSettings
 
@@ -19,50 +19,35 @@ class RetrieverSettings(settings.Settings):
     """One retriever: what kind it is, how it is trained, and what only its kind has."""
 
     training: TrainingSettings
-    kind: Kind = Field(
-        "dense",
-        description="dense (a vector per passage, or several with layers: contrastive, HCE, MLR), lexical (SVDR: "
-        "weights over the vocabulary) or dsi (a learned vector per document)",
-    )
+    kind: Kind = Field("dense", description=", ".join(f"{kind} ({words})" for kind, words in KINDS.items()))
     layers: LayerSettings = Field(default_factory=LayerSettings)
     lexical: LexicalSettings = Field(default_factory=LexicalSettings)
     document_vectors: DocumentVectorSettings = Field(default_factory=DocumentVectorSettings)
 
     def check(self) -> None:
-        """Refuse groups that the kind does not read: they would be without effect."""
+        """Refuse groups that the kind does not read, and what it cannot train with: they would be without effect."""
         readers: dict[str, Kind] = {"layers": "dense", "lexical": "lexical", "document_vectors": "dsi"}
         for group, kind in readers.items():
             untouched = getattr(self, group) == type(getattr(self, group))()
             settings.require(
                 self.kind == kind or untouched, f"{group} is read by kind: {kind} only, and this one is {self.kind}"
             )
-        if self.kind == "lexical":
-            self._check_lexical()
-        if self.kind == "dsi":
-            self._check_dsi()
-
-    def _check_lexical(self) -> None:
-        """Refuse what only dense vectors can be trained with."""
-        training = self.training
+        training, lexical, dsi = self.training, self.kind == "lexical", self.kind == "dsi"
         settings.require(
-            training.start is None,
+            not lexical or training.start is None,
             "start names a dense encoder to go on from, and a lexical one has a head beside it; leave start out",
         )
         settings.require(
-            not (training.cotraining and training.needs_hierarchy),
+            not (lexical and training.cotraining and training.needs_hierarchy),
             "cotraining clusters vectors of passages, and a lexical retriever has none; set cotraining: false",
         )
-
-    def _check_dsi(self) -> None:
-        """Refuse what would not change any vector."""
-        trains = self.document_vectors.train_encoder
         settings.require(
-            trains or self.training.hierarchy_weight == 0,
-            f"hierarchy_weight is {self.training.hierarchy_weight}, but the hierarchy loss teaches the query encoder, "
+            not dsi or self.document_vectors.train_encoder or training.hierarchy_weight == 0,
+            f"hierarchy_weight is {training.hierarchy_weight}, but the hierarchy loss teaches the query encoder, "
             "which train_encoder: false keeps; set hierarchy_weight: 0, or document_vectors.train_encoder: true",
         )
         settings.require(
-            not self.training.cotraining or self.training.hierarchy_weight == 0,
+            not (dsi and training.cotraining and training.hierarchy_weight),
             "cotraining clusters passages that the encoder encodes, and a dsi encodes none; set cotraining: false",
         )
 

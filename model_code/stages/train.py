@@ -61,8 +61,7 @@ An encoder that Freshet trained on one corpus, to search that one.
     encoder = {loader}("this folder"{options})
 
 - **Base**: {base}
-- **Corpus**: {documents:,} documents in {passages:,} passages; {supervised_pairs:,} pairs that people judged and
-  {unsupervised_pairs:,} made ones.
+- **Corpus**: {documents:,} documents in {passages:,} passages{pairs}.
 - **Results**: {results}
 - **Licence**: the base states {licence}. What holds for your documents and judgements holds beside it.
 
@@ -71,6 +70,7 @@ An encoder that Freshet trained on one corpus, to search that one.
 ```json
 {settings}```
 """
+PAIRS = "; {supervised_pairs:,} pairs that people judged and\n  {unsupervised_pairs:,} made ones"
 RESULTS = (
     "{dev_metric} {best_dev:.3f} [{low:.3f}, {high:.3f}] (95 % over queries) on {dev_queries:,} dev queries, "
     "{start_dev:.3f} before training. These queries chose the step, so ask `freshet results` for those of the test."
@@ -84,8 +84,8 @@ def write_card(context: StageContext, report: dict[str, Any]) -> None:
     base = Path(location).name if Path(location).is_dir() else location  # where it lies says nothing of it
     settings = {name: context.settings[name].model_dump(mode="json") for name in ("encoder", "retriever")}
     settings["encoder"]["base"] = base
-    results = "none: there were no dev queries."
-    if bounds := report["best_dev_interval"]:
+    results = "none on dev queries."
+    if bounds := report.get("best_dev_interval"):
         results = RESULTS.format(**report, low=bounds[0], high=bounds[1])
     facts = {
         "base": base,
@@ -95,11 +95,11 @@ def write_card(context: StageContext, report: dict[str, Any]) -> None:
         "options": ", trust_remote_code=True" if sparse else "",
         "documents": len(corpus.documents),
         "passages": len(corpus.passages),
+        "pairs": PAIRS.format(**report) if "supervised_pairs" in report else "",
         "results": results,
         "settings": canonical_json(settings),
     }
-    card = TEXT.format(**report | facts)
-    write_text(context.output / "encoder" / CARD, card)
+    write_text(context.output / "encoder" / CARD, TEXT.format(**facts))
 
 
 def _licence(base: str) -> str:

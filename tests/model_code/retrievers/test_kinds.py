@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from model_code.retrievers.base import IndexedRetriever
-from model_code.retrievers.kinds import Kind, module
+from model_code.retrievers.kinds import KINDS, Kind, module
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))
@@ -21,6 +21,10 @@ def test_a_kind_is_a_module_with_three_functions_and_a_retriever(kind: str) -> N
     retriever = getattr(module(kind), opened)
     assert issubclass(retriever, IndexedRetriever)
     assert not retriever.__abstractmethods__
+
+
+def test_each_kind_is_told_in_words() -> None:
+    assert tuple(KINDS) == get_args(Kind)
 
 
 def test_opening_any_kind_does_without_pandas() -> None:

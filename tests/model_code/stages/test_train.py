@@ -119,6 +119,10 @@ def test_a_corpus_without_qrels_trains_on_made_queries_chooses_no_step_and_its_c
     card = (context.output / "encoder" / "README.md").read_text()
     assert "**Results**: none" in card
     assert "license: unknown" in card
+    of_another_kind = {"documents": 0, "anything": 1}
+    train.write_card(context, of_another_kind)
+    card = (context.output / "encoder" / "README.md").read_text()
+    assert "16 documents in 22 passages.\n- **Results**: none on dev queries.\n" in card
     with pytest.raises(FreshetError, match="no training qrels; set supervision"):
         train.run(make_context(tmp_path, supervision="supervised"))
 
