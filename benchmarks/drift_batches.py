@@ -19,9 +19,9 @@ from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import open_source
 from model_code.drift.calibration import Calibration
 from model_code.drift.ladder import decide
-from model_code.drift.measures import OldScores
+from model_code.drift.measures import Arrivals, OldScores
 from model_code.drift.reference import DriftReference
-from model_code.drift.report import Arrivals, make_report
+from model_code.drift.report import make_report
 from model_code.drift.settings import DriftSettings
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy

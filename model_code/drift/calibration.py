@@ -48,9 +48,9 @@ class Calibration:
         values = some(values.reshape(len(values), -1), most_measured(len(old), chosen.largest_batch), chosen.seed)
         new = values[:, 0] if measure.of_scores else values
         null, detail = self.null(measure.name, len(new)), measure.detail(old, new)
-        if measure.of_scores:  # a loss that is no harm, however sure it is
+        if measure.margin:  # a loss that is no harm, however sure it is
             null, detail = null - chosen.quality_margin, detail | {"margin": chosen.quality_margin}
-        else:  # as many as the null's batches are told from
+        if not measure.of_scores:  # as many as the null's batches are told from
             old = contrast_rows(old, min(len(old) - len(new), chosen.classifier_contrast), chosen.seed)
         return Observation(measure.name, measure.statistic(old, new, chosen.seed), null, measure.tail, scope, detail)
 

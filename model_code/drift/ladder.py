@@ -18,12 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from model_code.drift.measures import ASKED, MADE, Measured, deciding_measures
+from model_code.drift.measures import ASKED, MADE, MOVED, Measured, deciding_measures
 from model_code.drift.report import Report
 from model_code.drift.settings import DriftSettings
 
 Action = Literal["add", "retrain"]
-OF_DOCUMENTS = "domain_auc"
 PILOT_DUE = "documents moved, and the queries that came with them show no harm: whether training helps, a pilot tells"
 LIMITS = ("conflicts", "growth", "protected_old")
 
@@ -79,7 +78,7 @@ def decide(report: Report, history: Sequence[Past], settings: DriftSettings, dry
 
 def _pilot_due(report: Report, history: Sequence[Past], settings: DriftSettings) -> bool:
     """Whether harm is in doubt, no pilot was called for in the last batches, and no retrain holds one back."""
-    in_doubt = bool(report.of(ASKED)) and any(measure.tripped for measure in report.of(OF_DOCUMENTS))
+    in_doubt = bool(report.of(ASKED) and _tripped(report, *MOVED))
     if not in_doubt or settings.pilot_documents is None:
         return False
     recent = history[-settings.cooldown :] if settings.cooldown else ()
@@ -97,13 +96,13 @@ def _hold(history: Sequence[Past], cooldown: int) -> str | None:
 
 
 def _rung(report: Report, settings: DriftSettings) -> tuple[Action, tuple[str, ...]]:
-    drifted = _tripped(report, OF_DOCUMENTS)
+    drifted = _tripped(report, *MOVED)
     harm = deciding_measures(report.measures)
     harmed = [measure for measure in harm if measure.tripped or (drifted and measure.suspected)]
     broken = _tripped(report, *LIMITS)
     if harmed or broken:
         return "retrain", tuple(map(measure_text, (*harmed, *broken, *(drifted if harmed else ()))))
-    reasons = tuple(map(measure_text, (*drifted, *_tripped(report, MADE))))
+    reasons = tuple(map(measure_text, report.tripped))
     if not reasons:
         return "add", (_no_drift(report, settings),)
     last = {measure.name: measure for measure in harm}  # of the window, where there is one

@@ -157,6 +157,20 @@ class OldScores:
     asked: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))  # (a,) over its judged queries
 
 
+@dataclass(frozen=True, eq=False)
+class Arrivals:
+    """What arrived: m documents, and optionally scores of k and of a of them, one per document.
+
+    fingerprint: of the encoder of both. statuses: names of model_code.incdsi.adder.Status, of what was refined.
+    """
+
+    vectors: np.ndarray  # (m, H) float32, unit norm
+    fingerprint: str
+    quality: np.ndarray | None = None  # (k,) mean score over a document's held-out pseudo-queries
+    asked: np.ndarray | None = None  # (a,) the same over the queries that it arrived with
+    statuses: tuple[str, ...] = ()
+
+
 # Statistics
 
 
@@ -205,15 +219,18 @@ def _means(old: np.ndarray, new: np.ndarray) -> Detail:
 class Measure:
     """A statistic of what the reference has and of what arrived, and on which side of chance drift lies.
 
-    given: the attribute of `Arrivals` that it is about. old: the values of the reference.
+    input: the attribute of `Arrivals` that it is about. old: the values of the reference. margin: whether a loss of
+    `drift.quality_margin` is no harm. moved: it tells that documents are others, which by itself harms nobody.
     """
 
     name: str
     tail: Tail
-    input: Literal["vectors", "quality", "asked"]
+    input: str
     old: Callable[[DriftReference, OldScores], np.ndarray]
     statistic: Statistic
     detail: Callable[[np.ndarray, np.ndarray], Detail]
+    margin: bool = False
+    moved: bool = False
 
     @property
     def of_scores(self) -> bool:
@@ -224,11 +241,13 @@ class Measure:
 MEASURES: Mapping[str, Measure] = {
     measure.name: measure
     for measure in (
-        Measure("domain_auc", "high", "vectors", lambda reference, _: reference.vectors, domain_auc, _count),
-        Measure(MADE, "low", "quality", lambda _, scores: scores.made, mean_difference, _means),
-        Measure(ASKED, "low", "asked", lambda _, scores: scores.asked, mean_difference, _means),
+        Measure("domain_auc", "high", "vectors", lambda kept, _: kept.vectors, domain_auc, _count, moved=True),
+        Measure(MADE, "low", "quality", lambda _, scores: scores.made, mean_difference, _means, margin=True),
+        Measure(ASKED, "low", "asked", lambda _, scores: scores.asked, mean_difference, _means, margin=True),
     )
 }  # fmt: skip
+INPUTS = tuple(dict.fromkeys(measure.input for measure in MEASURES.values()))
+MOVED = tuple(measure.name for measure in MEASURES.values() if measure.moved)
 
 
 # Measures without a reference

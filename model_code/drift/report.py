@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from model_code.drift.calibration import Calibration, most_measured
 from model_code.drift.measures import (
+    INPUTS,
     MEASURES,
+    Arrivals,
     Measure,
     Measured,
     Observation,
@@ -26,20 +29,6 @@ from model_code.errors import FingerprintMismatch, FreshetError
 
 NOT_GIVEN, NOT_REFINED = "nothing of the kind was given", "no addition was refined by IncDSI"
 HEADER = ("measure", "value", "", "threshold", "without drift (1 % - median - 99 %)", "p", "")
-
-
-@dataclass(frozen=True, eq=False)
-class Arrivals:
-    """What arrived: m documents, and optionally scores of k and of a of them, one per document.
-
-    fingerprint: of the encoder of both. statuses: names of model_code.incdsi.adder.Status, of what was refined.
-    """
-
-    vectors: np.ndarray  # (m, H) float32, unit norm
-    fingerprint: str
-    quality: np.ndarray | None = None  # (k,) mean score over a document's held-out pseudo-queries
-    asked: np.ndarray | None = None  # (a,) the same over the queries that it arrived with
-    statuses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -154,18 +143,9 @@ def _protected(scores: Paired, settings: DriftSettings) -> Observation | Unmeasu
 
 def pooled(batches: Sequence[Arrivals]) -> Arrivals:
     """Batches of one encoder as one."""
-    return replace(
-        batches[-1],
-        vectors=np.concatenate([batch.vectors for batch in batches]),
-        quality=_joined([batch.quality for batch in batches]),
-        asked=_joined([batch.asked for batch in batches]),
-        statuses=tuple(status for batch in batches for status in batch.statuses),
-    )
-
-
-def _joined(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    present = [part for part in parts if part is not None]
-    return np.concatenate(present) if present else None
+    parts = {name: [part for batch in batches if (part := getattr(batch, name)) is not None] for name in INPUTS}
+    joined: dict[str, Any] = {name: np.concatenate(present) for name, present in parts.items() if present}
+    return replace(batches[-1], statuses=tuple(status for batch in batches for status in batch.statuses), **joined)
 
 
 def _check(calibration: Calibration, arrivals: Arrivals) -> None:
@@ -176,10 +156,10 @@ def _check(calibration: Calibration, arrivals: Arrivals) -> None:
             f"{reference.fingerprint[:12]}: build the reference of the retriever that is live"
         )
     width = reference.vectors.shape[1]
-    vectors = arrivals.vectors
+    vectors, given = arrivals.vectors, [getattr(arrivals, name) for name in INPUTS]
     if vectors.ndim != 2 or vectors.shape[1] != width or not np.isfinite(vectors).all():
         raise FreshetError(f"vectors must be finite and (n, {width}), not {vectors.shape}; encode them again")
-    if any(scores is not None and not np.isfinite(scores).all() for scores in (arrivals.quality, arrivals.asked)):
+    if any(values is not None and not np.isfinite(values).all() for values in given):
         raise FreshetError("a document's score is not a number: leave out documents without held-out queries")
 
 

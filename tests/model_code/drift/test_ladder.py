@@ -71,6 +71,9 @@ def test_cooldown(state: str, history: list[Past], action: Action) -> None:
 def test_reasons_name_the_measures_beside_their_thresholds() -> None:
     assert decide(report("growth"), (), SETTINGS).reasons == ("growth 0.3000 is above 0.2000",)
     assert "none of 6 measures is beyond its threshold" in decide(report(), (), SETTINGS).reasons
+    other = replace(report().measures[0], name="new_words", value=0.3, tripped=True)
+    told = decide(replace(report(), measures=(*report().measures, other)), (), SETTINGS).reasons
+    assert told[0] == "new_words 0.3000 is above 0.2000", "a measure that is no sign of harm, and trips"
     harmless = "no harm: new_quality 0.0000 is not above 0.2000, asked_quality 0.0000 is not above 0.2000"
     _, no_harm, pilot = decide(report("domain_auc"), (), SETTINGS).reasons
     assert no_harm == harmless

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -23,7 +25,7 @@ from model_code.drift.measures import (
 from model_code.drift.settings import DriftSettings
 from model_code.evaluation.significance import paired_randomisation_test
 from model_code.incdsi.adder import Status
-from tests.model_code.drift.unit_vectors import reference
+from tests.model_code.drift.unit_vectors import SETTINGS, calibration, reference
 
 
 def settings(**changes) -> DriftSettings:
@@ -65,6 +67,14 @@ def test_new_documents_that_are_found_worse_than_the_margin_trip_and_others_do_n
     assert (found[2].detail["documents"], found[2].detail["margin"]) == (80, 0.01)
     alike, sure_loss = np.ones(300), np.full(80, 0.98)
     assert [quality(alike, sure_loss, margin).tripped for margin in (0.01, 0.03)] == [True, False]
+
+
+def test_the_margin_is_of_measures_that_say_so() -> None:
+    calibrated, values = calibration(), np.zeros(30)
+    within = calibrated.observe(MEASURES["new_quality"], values, "batch")
+    without = calibrated.observe(replace(MEASURES["new_quality"], margin=False), values, "batch")
+    assert without.null - within.null == pytest.approx(SETTINGS.quality_margin)
+    assert (within.detail["margin"], "margin" in without.detail) == (SETTINGS.quality_margin, False)
 
 
 def test_protected_queries_agree_with_the_paired_randomisation_test() -> None:

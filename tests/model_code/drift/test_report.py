@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from model_code.drift.calibration import Calibration
-from model_code.drift.measures import OldScores, Paired
-from model_code.drift.report import Arrivals, Report, make_report, pooled
+from model_code.drift.measures import INPUTS, MEASURES, Arrivals, OldScores, Paired
+from model_code.drift.report import Report, make_report, pooled
+from model_code.drift.settings import MOST_MEASURES
 from model_code.errors import FingerprintMismatch, FreshetError
 from tests.model_code.drift.unit_vectors import SETTINGS, arrivals, calibration, reference
 
@@ -109,6 +110,12 @@ def test_statuses_of_refined_additions_count(calibrated: Calibration) -> None:
 def test_pooling_keeps_what_was_given() -> None:
     both = pooled([arrivals(0, count=5), replace(arrivals(1, count=7), quality=None, statuses=("FITS",))])
     assert (both.vectors.shape, both.quality.shape, both.statuses) == ((12, 8), (5,), ("FITS",))
+
+
+def test_all_that_is_measured_of_arrivals_is_pooled_and_as_many_share_alpha_as_the_settings_say() -> None:
+    assert {field.name for field in fields(Arrivals)} - {"fingerprint", "statuses"} == set(INPUTS)
+    of_each_scope = len(MEASURES) + len(["conflicts"])
+    assert 2 * of_each_scope + len(["protected_old"]) == MOST_MEASURES
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from model_code.drift.calibration import Calibration
-from model_code.drift.measures import OldScores
+from model_code.drift.measures import Arrivals, OldScores
 from model_code.drift.reference import DriftReference
-from model_code.drift.report import Arrivals
 from model_code.drift.settings import DriftSettings
 
 WIDTH, TOPICS = 8, 6
