@@ -41,7 +41,7 @@ Reason = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record of a table and where it stands, such as `corpus.jsonl:17`.
+    """One record of a table and where it stands, as NAME:NUMBER, such as `corpus.jsonl:17`.
 
     Sources name the values as we do: documents `id, title, text, date, fields`, queries `id, text, answers`, qrels
     `query_id, document_id, relevance, split`. Values are as found: nothing is checked yet.

@@ -106,12 +106,22 @@ class QuerySplitSettings(Settings):
         require(shares < 1, "test_share + dev_share + gate_share must leave queries to train on")
 
 
+Kind = Literal["auto", "installed_packages", "beir", "hub", "files", "folder", "snapshot"]
+SOURCES = {  # by `corpus.source`; each is imported when it is opened
+    "beir": "model_code.corpus.sources.files:BeirSource",
+    "files": "model_code.corpus.sources.files:FilesSource",
+    "folder": "model_code.corpus.sources.folder:FolderSource",
+    "hub": "model_code.corpus.sources.hub:HubSource",
+    "installed_packages": "model_code.corpus.sources.installed_packages:InstalledPackagesSource",
+    "snapshot": "model_code.corpus.sources.files:SnapshotSource",
+}
+WITHOUT_PATH = ("auto", "hub", "installed_packages")
+
+
 class CorpusSettings(Settings):
     """Where documents, queries and qrels come from, and how they are cleaned, merged and split."""
 
-    source: Literal["auto", "installed_packages", "beir", "hub", "files", "folder", "snapshot"] = Field(
-        "auto", description="where documents come from; auto: told by `path`, docstrings without one"
-    )
+    source: Kind = Field("auto", description="where documents come from; auto: told by `path`, docstrings without one")
     path: str | None = Field(
         None, description="a folder of documents, a file of rows, a BEIR folder, or a data set's name on the hub"
     )
@@ -128,8 +138,7 @@ class CorpusSettings(Settings):
 
     def check(self) -> None:
         """Refuse a source without what it reads."""
-        needs_path = self.source in ("beir", "files", "folder", "snapshot")
-        require(not needs_path or bool(self.path), f"path is missing: the source {self.source!r} reads from it")
+        require(self.source in WITHOUT_PATH or bool(self.path), f"path is missing: {self.source!r} reads from it")
         require(self.source != "hub" or bool(self.hub.name), "hub.name is missing: a data set such as BeIR/scifact")
         of_packages = self.source == "installed_packages" or (self.source == "auto" and self.path is None)
         require(not of_packages or bool(self.packages), "packages is empty: name at least one")

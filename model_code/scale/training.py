@@ -54,8 +54,7 @@ def _on_ray(work: Work, context: StageContext, count: int, settings: ScaleSettin
             num_workers=count, use_gpu=settings.gpus_per_worker > 0, resources_per_worker=resources
         ),
         run_config=RunConfig(
-            storage_path=str(context.checkpoints.resolve() / "ray"),
-            failure_config=FailureConfig(max_failures=RESTARTS),
+            storage_path=str(context.checkpoints.resolve() / "ray"), failure_config=FailureConfig(max_failures=RESTARTS)
         ),
     )
     report = trainer.fit().return_value

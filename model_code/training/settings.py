@@ -39,8 +39,7 @@ class TrainingSettings(Settings):
     batch_size: int = Field(64, ge=1, description="pairs per forward pass")
     accumulation: int = Field(1, ge=1, description="batches that make one step")
     batches: Literal["random", "siblings"] = Field(
-        "random",
-        description="siblings: pairs of one leaf of the hierarchy in couples, that meet as in-batch negatives",
+        "random", description="siblings: pairs of one leaf of the hierarchy in couples, that meet as in-batch negatives"
     )
     unsupervised_share: float = Field(0.5, ge=0, lt=1, description="of each joint batch")
     query_max_tokens: int = Field(64, ge=3, description="queries are cut here in training")

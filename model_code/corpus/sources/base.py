@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from model_code.corpus.rows import Malformed, Row, Table
-from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.settings import SOURCES, CorpusSettings
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text
 from model_code.progress import Progress, silent
 
 
 class Source(Protocol):
-    """Where documents, queries and qrels come from. A new kind is one more class, and a line in `SOURCES`.
+    """Where documents, queries and qrels come from. A new kind is a class, and its name in `corpus/settings.py`.
 
     Its constructor takes (settings, root, locked): the settings, the project's root, and the description that
     `corpus.lock.json` holds, or None while the lock is made.
@@ -32,14 +32,6 @@ class Source(Protocol):
         """Yield the rows of one table as they are read, always in the same order; none for a table that it lacks."""
 
 
-SOURCES = {  # by `corpus.source`; each is imported when it is opened
-    "beir": "model_code.corpus.sources.files:BeirSource",
-    "files": "model_code.corpus.sources.files:FilesSource",
-    "folder": "model_code.corpus.sources.folder:FolderSource",
-    "hub": "model_code.corpus.sources.hub:HubSource",
-    "installed_packages": "model_code.corpus.sources.installed_packages:InstalledPackagesSource",
-    "snapshot": "model_code.corpus.sources.files:SnapshotSource",
-}
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
+from typing import get_args
 
 import pytest
 
-from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.settings import SOURCES, WITHOUT_PATH, CorpusSettings, Kind
 from model_code.corpus.sources.base import locked_source, make_lock
-from model_code.errors import FreshetError
+from model_code.errors import FreshetError, SettingsError
 
 LOCKED = [{"_id": "1", "text": "moss"}]
+
+
+def test_each_source_is_a_class_and_needs_a_path_unless_it_is_said_to_need_none():
+    assert {"auto", *SOURCES} == {*get_args(Kind)} > {*WITHOUT_PATH}
+    for kind, where in SOURCES.items():
+        module, _, name = where.partition(":")
+        assert {"describe", "rows"} <= set(dir(getattr(import_module(module), name)))
+        if kind not in WITHOUT_PATH:
+            with pytest.raises(SettingsError, match="path is missing"):
+                CorpusSettings(source=kind)
 
 
 def beir_settings(path: str = "data", **more) -> CorpusSettings:
