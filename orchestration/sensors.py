@@ -40,6 +40,8 @@ JOBS = {  # of what is live, by the kind of work, whose own module is slow to im
     for kind, name, assets, partitions, text in (
         ("add", "add_documents", ADDING, BATCHES,
          "What waits in the ledger becomes searchable; how far the collection has moved is measured."),
+        ("drift", "look_at_drift", ADDING[1:], BATCHES,
+         "How far what a service made searchable, or an addition whose look failed, has moved the collection."),
         ("retrain", "retrain", RETRAINING, RETRAINS,
          "Everything that is live, trained anew in a workspace of its own, before the gate."),
         ("pilot", "pilot", PILOTING, PILOTS,
@@ -91,38 +93,24 @@ def freshness(context: dg.SensorEvaluationContext, project: Served) -> dg.Sensor
         for work in due
     ]  # fmt: skip
     added = [JOBS[work.kind].partitions_def.build_add_request([work.run_key]) for work in due]
-    if not due and stands and stands.unmeasured >= _minimum(project):
-        requests.append(_look_at_drift(stands, _minimum(project)))
-        added.append(BATCHES.build_add_request([requests[0].partition_key]))
     now = time.time()
     well = [key for key in _well(project, stands) if now - reported.get(key.to_user_string(), 0.0) >= EVERY[key]]
     facts = asdict(stands) | canary_facts(canary(project)) if stands else {}
     return dg.SensorResult(
         run_requests=requests,
-        skip_reason=None if requests else "nothing arrived, and neither a pilot nor a retrain is due",
+        skip_reason=None if requests else "nothing arrived, and no look at drift, pilot or retrain is due",
         dynamic_partitions_requests=added,
         asset_events=[dg.AssetMaterialization(key, metadata=facts) for key in well],
         cursor=json.dumps(reported | {key.to_user_string(): now for key in well}),
     )
 
 
-def _minimum(project: Project) -> int:
-    return parameters.load(project.params_file).drift.minimum_batch
-
-
-def _look_at_drift(stands: Account, minimum: int) -> dg.RunRequest:
-    """What a service made searchable, nobody has looked at yet. Asked for once, and again with `minimum` more."""
-    key = f"drift-{stands.measured}-{stands.unmeasured // minimum}"
-    why = {"freshet/why": f"{stands.unmeasured} changes since the last look at drift"}
-    return dg.RunRequest(key, job_name="add_documents", partition_key=key, tags=why,
-                         asset_selection=[dg.AssetKey("drift_report")])  # fmt: skip
-
-
 def _well(project: Project, stands: Account | None) -> list[dg.AssetKey]:
     """The assets that are as their policies want them."""
     if stands is None:
         return []
-    good = {SEARCHABLE: stands.oldest < SOON, MEASURED: stands.unmeasured < _minimum(project)}
+    minimum = parameters.load(project.params_file).drift.minimum_batch
+    good = {SEARCHABLE: stands.oldest < SOON, MEASURED: stands.unmeasured < minimum}
     return [key for key in EVERY if good[key]]
 
 

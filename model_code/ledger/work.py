@@ -1,4 +1,4 @@
-"""Work: what a project has to do next (an addition, a pilot, a retrain), and what came of it.
+"""Work: what a project has to do next (an addition, a look at drift, a pilot, a retrain), and what came of it.
 
 Work is asked for once: while it is open, asking for the same returns it. One that fails is tried again, at most
 `ATTEMPTS` times; then a person must look. Its id is random, as Dagster never forgets a run's key and another log would
@@ -23,9 +23,10 @@ ATTEMPTS = 3  # at the same work; after so many failures a person must look
 
 
 class WorkKind(StrEnum):
-    """What is to be done: apply what waits, train on a sample of what is live, or train on all of it."""
+    """What is to be done: apply what waits, look at its drift, train on a sample of what is live, or on all of it."""
 
     ADD = "add"
+    DRIFT = "drift"
     PILOT = "pilot"
     RETRAIN = "retrain"
 

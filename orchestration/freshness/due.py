@@ -63,8 +63,8 @@ def account(project: Project) -> Account | None:
 def due_work(project: Project) -> list[Work]:
     """The work that waits or runs, additions first; none where nothing is live or nothing arrived.
 
-    Where changes wait, an addition is asked for. What one retriever's drift called for is not due while another one is
-    searched by default.
+    Where changes wait, an addition is asked for; where nothing is due, a look at drift of what nobody looked at. What
+    one retriever's drift called for is not due while another one is searched by default.
     """
     if not retrievers(project.live):
         return []
@@ -73,7 +73,8 @@ def due_work(project: Project) -> list[Work]:
         return []
     with ledger:
         addition, work = _due_addition(project, ledger), ledger.work
-        return [*addition, *work.open(default, WorkKind.PILOT), *work.open(default, WorkKind.RETRAIN)]
+        due = [*addition, *work.open(default, WorkKind.PILOT), *work.open(default, WorkKind.RETRAIN)]
+        return due or _due_look(project, ledger, default)
 
 
 def _due_addition(project: Project, ledger: Ledger) -> list[Work]:
@@ -87,6 +88,17 @@ def _due_addition(project: Project, ledger: Ledger) -> list[Work]:
             work = ledger.work.ask(WorkKind.ADD, name, about, reason, asked_by="sensor")
             return [] if work is None else [work]
     return []
+
+
+def _due_look(project: Project, ledger: Ledger, retriever: str) -> list[Work]:
+    """A look at drift of the default `retriever`, if enough changes wait for one; with as many more it is another."""
+    stands, minimum = account(project), parameters.load(project.params_file).drift.minimum_batch
+    number = stands.unmeasured // minimum * minimum if stands else 0
+    about = EventRange(stands.measured + 1, stands.measured + number) if stands and number else None
+    ledger.work.keep_only(WorkKind.DRIFT, retriever, about)
+    reason = f"{number} changes or more since the last look at drift"
+    work = about and ledger.work.ask(WorkKind.DRIFT, retriever, about, reason, asked_by="sensor")
+    return [work] if work else []
 
 
 def note_end(project: Project, run_key: str, run_id: str, outcome: str, canceled: bool) -> None:

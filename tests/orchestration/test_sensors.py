@@ -12,6 +12,7 @@ import pytest
 
 from assets.live import MEASURED, SEARCHABLE, SYNCED
 from model_code.errors import FreshetError
+from orchestration.freshness.due import note_end
 from orchestration.live import sync as syncing
 from orchestration.sensors import notices
 from tests.orchestration.dagster_page import Page, at
@@ -76,12 +77,29 @@ def test_what_a_service_made_searchable_is_looked_at_for_drift_and_asked_for_onc
             collection_of(project).apply()
             found = page.look()
         (request,) = found.run_requests
-        assert (request.job_name, request.asset_selection) == ("add_documents", [dg.AssetKey("drift_report")])
+        assert (request.job_name, request.partition_key) == ("look_at_drift", request.run_key)
         assert [each.partition_keys for each in found.dynamic_partitions_requests] == [[request.partition_key]]
         assert MEASURED not in [event.asset_key for event in found.asset_events]
         assert [each.run_key for each in page.look().run_requests] == [request.run_key]
         collection_of(project).ledger.record_drift({"report": {}}, (1, 10))
         assert page.look().run_requests == []
+
+
+def test_a_look_at_drift_that_failed_is_tried_again_three_times_at_most(project, monkeypatch):
+    monkeypatch.setattr("orchestration.freshness.drift.watch", lambda project: 1 / 0)
+    receive(project, *"abcdefghij")
+    collection_of(project).apply()
+    keys = []
+    with dg.DagsterInstance.ephemeral() as instance:
+        page = Page(project, instance, "drift.minimum_batch=10")
+        for request in (request for _ in range(5) for request in page.look().run_requests):
+            keys.append(request.run_key)
+            assert not page.run(request.job_name, request.partition_key).success
+            note_end(project, request.partition_key, "run", "division by zero", canceled=False)
+        assert len(set(keys)) == len(keys) == 3
+        receive(project, *"klmnopqrst")
+        collection_of(project).apply()
+        assert len(page.look().run_requests) == 1, "with as many more it is another one"
 
 
 def test_a_schedule_has_the_index_follow_its_source_and_one_that_stopped_is_stale(project, monkeypatch):
