@@ -106,6 +106,7 @@ def retrain(
     ] = None,
 ) -> None:
     """Train on everything that is live; promote the result if old documents keep and new ones gain."""
+    from orchestration.freshness.retrain import next_key
     from orchestration.freshness.retrain import retrain as run
     from orchestration.live.retrain_plan import make_plan
 
@@ -118,7 +119,7 @@ def retrain(
         say(pilot_by_hand(project, pilot, say).summary)
         return
     plan = make_plan(project, key or "")
-    name = key or f"{plan.retriever}-{plan.generation:06d}"
+    name = key or next_key(project, plan)
     if dry_run:
         say(json.dumps(plan.summary() | {"key": name}, indent=2))
         return

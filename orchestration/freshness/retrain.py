@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from model_code.errors import FreshetError
@@ -26,7 +27,7 @@ from orchestration.registry import release, versions
 from orchestration.registry.gate import Rules
 
 Show = Callable[[str], Any]
-CHALLENGER = "challenger.json"  # beside the plan
+CHALLENGER, ENDED = "challenger.json", "ended.json"  # beside the plan
 NOTED = 20  # retrains that are looked back at for the last promotion
 
 
@@ -49,6 +50,13 @@ class Retrained:
     promoted: bool
     summary: str
     generation: int | None
+
+
+def next_key(project: Project, plan: retrain_plan.Plan) -> str:
+    """A name for a retrain on what is live: that of one that was cut off, or a new one behind those that ended."""
+    name = f"{plan.retriever}-{plan.generation:06d}"
+    names = (f"{name}-{number}" if number > 1 else name for number in count(1))
+    return next(each for each in names if not (retrain_plan.folder_of(project, each) / ENDED).is_file())
 
 
 def retrain(project: Project, key: str, show: Show = print) -> Retrained:
@@ -116,6 +124,7 @@ def _record(ready: Ready, move: release.Move, opened: int | None, run_id: str | 
         with open_ledger(ready.project, name) as ledger:
             if not (move.again and _is_noted(ledger, name, ready.challenger)):
                 ledger.work.conclude_retrains(name, state, move.summary, details, run_id)
+    write_json(retrain_plan.folder_of(ready.project, ready.plan.key) / ENDED, {"outcome": move.summary})
 
 
 def _is_noted(ledger: Ledger, retriever: str, challenger: versions.Version) -> bool:

@@ -19,6 +19,7 @@ from model_code.ledger.work import WorkKind, WorkTable
 from orchestration.freshness import retrain
 from orchestration.freshness.drift import past
 from orchestration.freshness.retrain import finish, prepare, prepared
+from orchestration.live import retrain_plan
 from orchestration.live.collection import LiveCollection, open_ledger
 from orchestration.live.retrain_plan import PLAN, folder_of
 from orchestration.pipeline import ingest, repro
@@ -79,6 +80,19 @@ def test_the_challenger_holds_what_its_snapshot_held(project):
     assert ready.challenger.snapshot == position_at(project, 3)
     add(project, ["later"])
     assert prepare(project, KEY, print).challenger.snapshot == position_at(project, 3), "it goes on with its plan"
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_by_itself_one_that_was_cut_off_goes_on_and_one_that_ended_is_not_gone_on_with(project, monkeypatch, passed):
+    promoting(monkeypatch, project, passed)
+    plan = retrain_plan.make_plan(project, "")
+    assert retrain.next_key(project, plan) == KEY
+    ready = prepare(project, KEY, print)
+    assert retrain.next_key(project, plan) == KEY
+    finish(ready)
+    assert retrain.next_key(project, plan) == f"{KEY}-2"
+    finish(prepare(project, f"{KEY}-2", print))
+    assert retrain.next_key(project, plan) == f"{KEY}-3"
 
 
 def test_its_promotion_builds_nothing(project, monkeypatch):
