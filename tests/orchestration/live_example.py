@@ -65,6 +65,22 @@ def collection_of(project: Project, retriever: str = "hce") -> LiveCollection:
     return collection
 
 
+def row(document_id: str, text: str = "some text", **more: object) -> dict[str, object]:
+    """A document as it arrives."""
+    return {"id": document_id, "title": document_id, "text": text, **more}
+
+
+def receive(project: Project, *document_ids: str) -> None:
+    """Documents arrive, and wait."""
+    collection_of(project).receive([row(one) for one in document_ids], "api")
+
+
+def add(collection: LiveCollection, *rows: Mapping[str, object]) -> Applied | None:
+    """Documents arrive and become searchable; what that changed."""
+    collection.receive(list(rows), "api")
+    return collection.apply()
+
+
 def texts(project: Project, asked: Iterable[str], retriever: str = "hce") -> dict[str, str]:
     """What the current generation holds of the documents asked for: id -> text."""
     found = document_rows(Collection(project.live, retriever).current(), asked)

@@ -16,6 +16,7 @@ from model_code.live.writer import LiveWriter
 from orchestration import parameters
 from orchestration.live.collection import LiveCollection
 from orchestration.project import Project
+from tests.orchestration.live_example import row
 
 
 def set_additions(project: Project, *assignments: str) -> None:
@@ -49,17 +50,13 @@ def vectors(project: Project, retriever: str = "r") -> dict[str, list[float]]:
     return found
 
 
-def receive(project: Project, *names: str) -> None:
-    rows = [{"id": name, "title": "word1", "text": f"word2 word3 word{len(name)}"} for name in names]
-    LiveCollection(project).receive(rows, "test")
-
-
 def test_crashes_and_pieces_leave_the_ledgers_order_and_so_the_vectors(
     own: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)  # padding moves the last bits of encodings
     set_additions(own, "refine=true", "gamma1=2.0")
-    receive(own, "z", "yy", "aaa", "mmmm", "b")
+    rows = [row(name, f"word2 word3 word{len(name)}") for name in ("z", "yy", "aaa", "mmmm", "b")]
+    LiveCollection(own).receive(rows, "test")
     LiveCollection(own).remove(["yy"], "test")
     once = Project(Path(shutil.copytree(own.root, tmp_path / "once")))
     LiveCollection(once).apply()

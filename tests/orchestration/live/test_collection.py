@@ -23,10 +23,10 @@ from model_code.live.collection import Collection
 from orchestration.live.collection import backlog_of, forecast, ledger_url, open_ledger
 from orchestration.live.commands import delete_documents
 from orchestration.live.repair import repair
-from orchestration.live.rows import read_file
 from orchestration.live.status import live_status, live_status_lines, look_for_newest
 from orchestration.project import Project
-from tests.orchestration.live_example import BASE, collection_of, make_project, open_build, texts
+from orchestration.sensors import tick
+from tests.orchestration.live_example import BASE, add, collection_of, make_project, open_build, receive, row, texts
 
 
 @pytest.fixture
@@ -37,10 +37,6 @@ def project(tmp_path):
 @pytest.fixture
 def collection(project):
     return collection_of(project)
-
-
-def row(document_id: str, text: str = "some text", **more) -> dict:
-    return {"id": document_id, "title": document_id, "text": text, **more}
 
 
 def current(project: Project):
@@ -94,21 +90,8 @@ def test_rows_are_cleaned_and_refused_by_the_corpus_rules(collection):
     assert collection.log_view.counts()["rejected"] == 4
 
 
-def test_a_file_is_read_like_a_source(collection, tmp_path):
-    path = tmp_path / "more.csv"
-    path.write_text("_id,title,text,package\na,A,some words,numpy\nb,B\n")
-    receipt = collection.receive(read_file(path), "more.csv")
-    assert [one.reason for one in receipt.rejected] == ["bad line: 2 cells under 4 columns"]
-    assert collection.log_view.pending().events[0].payload["fields"] == {"package": "numpy"}
-    with pytest.raises(FreshetError, match="unknown format"):
-        collection.receive(read_file(tmp_path / "params.yaml"), "params.yaml")
-    with pytest.raises(FreshetError, match="is not a file"):
-        collection.receive(read_file(tmp_path / "absent.csv"), "absent.csv")
-
-
 def test_removing_takes_ids_of_the_base_and_of_the_ledger_and_refuses_others(project, collection):
-    collection.receive([row("a"), row("b")], "api")
-    collection.apply()
+    add(collection, row("a"), row("b"))
     collection.receive([row("waiting")], "api")
     receipt = collection.remove(["a", "numpy.sort", "nothing", "waiting"], "cli")
     assert [(one.document_id, one.reason.partition(":")[0]) for one in receipt.rejected] == [("nothing", "unknown id")]
@@ -126,19 +109,18 @@ def test_only_known_documents_can_be_updated(collection):
     assert len(receipt.events) == 2
 
 
-def test_pending_documents_can_be_applied_in_batches(project, collection):
+def test_pending_documents_can_be_applied_in_batches_and_are_read_no_further(project, collection):
     collection.receive([row(one) for one in "abcde"], "api")
     assert collection.apply(limit=2).added == ("a", "b")
     assert states(collection) == {"pending": 3, "live": 2}
+    assert len(collection.log_view.pending(2).events) == 2
     assert collection.apply(limit=9).added == ("c", "d", "e")
     assert current(project).watermark == 5
 
 
 def test_going_back_and_forth(project, collection):
-    collection.receive([row("a", "1"), row("numpy.sort", "1")], "api")
-    first = collection.apply().generation.number
-    collection.receive([row("a", "2"), row("b"), row("numpy.sort", "2")], "api")
-    second = collection.apply().generation.number
+    first = add(collection, row("a", "1"), row("numpy.sort", "1")).generation.number
+    second = add(collection, row("a", "2"), row("b"), row("numpy.sort", "2")).generation.number
     collection.remove(["a"], "api")
     collection.apply()
     back = collection.revert(first)
@@ -158,8 +140,7 @@ def test_going_back_and_forth(project, collection):
 
 
 def test_what_waits_at_a_revert_is_searchable_after_the_next_application(project, collection):
-    collection.receive([row("a")], "api")
-    collection.apply()
+    add(collection, row("a"))
     receipt = collection.receive([row("waiting"), row("a", "2")], "api")
     collection.revert(0)
     assert texts(project, ["a", "waiting"]) == {}
@@ -169,21 +150,10 @@ def test_what_waits_at_a_revert_is_searchable_after_the_next_application(project
     assert [event.state for event in collection.log_view.events(*receipt.events)] == ["live", "live"]
 
 
-def test_what_was_taken_back_comes_again_if_it_is_added_again(project, collection):
-    collection.receive([row("a")], "api", batch="file")
-    collection.apply()
-    collection.revert(0)
-    assert texts(project, "a") == {}
-    assert len(collection.receive([row("a")], "api", batch="file").events) == 1
-    collection.apply()
-    assert texts(project, "a") == {"a": "some text"}
-
-
 def test_documents_go_back_in_all_retrievers_and_only_with_the_default_one(project, collection):
     open_build(project, BASE, retriever="other")
     other = collection_of(project, "other")
-    collection.receive([row("a"), row("str.split", "2")], "api")
-    collection.apply()
+    add(collection, row("a"), row("str.split", "2"))
     other.apply()
     with pytest.raises(FreshetError, match="freshet rewind --retriever other --generation 0"):
         other.revert(0)
@@ -201,18 +171,15 @@ def test_documents_go_back_in_all_retrievers_and_only_with_the_default_one(proje
 def test_what_a_build_of_another_log_was_trained_on_says_nothing_of_this_ones_events(project, collection):
     open_build(project, BASE, Standing(Position("elsewhere", 9, "mark"), trained=9))
     open_build(project, BASE)
-    collection.receive([row("a")], "api")
-    collection.apply()
+    add(collection, row("a"))
     collection.revert(1)
-    collection.receive([row("b")], "api")
-    collection.apply()
+    add(collection, row("b"))
     assert states(collection) == {"live": 1, "rolled_back": 1}
 
 
 @pytest.mark.parametrize("step", ["publish_again", "seal", "keep", "switch"])
 def test_a_revert_that_is_killed_after_its_commit_ends_like_one_that_was_not(project, collection, monkeypatch, step):
-    collection.receive([row("a")], "api")
-    collection.apply()
+    add(collection, row("a"))
     collection.receive([row("b")], "api")
     with monkeypatch.context() as patch:
         patch.setattr(Collection, step, lambda *_, **__: 1 / 0)
@@ -227,8 +194,7 @@ def test_a_revert_that_is_killed_after_its_commit_ends_like_one_that_was_not(pro
 
 
 def test_a_revert_that_is_asked_for_again_after_it_was_killed_takes_nothing_else_back(project, collection, monkeypatch):
-    collection.receive([row("a")], "api")
-    collection.apply()
+    add(collection, row("a"))
     with monkeypatch.context() as patch:
         patch.setattr(Collection, "publish_again", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -241,10 +207,8 @@ def test_a_revert_that_is_asked_for_again_after_it_was_killed_takes_nothing_else
 
 
 def test_a_damaged_generation_is_not_gone_back_to(project, collection):
-    collection.receive([row("a")], "api")
-    first = collection.apply().generation
-    collection.receive([row("b")], "api")
-    collection.apply()
+    first = add(collection, row("a")).generation
+    add(collection, row("b"))
     (first.folder / "documents.parquet").write_bytes(b"nonsense")
     before = collection.ledger.position().event
     with pytest.raises(FreshetError, match="documents.parquet was changed"):
@@ -265,11 +229,9 @@ def test_what_a_killed_writer_left_is_removed_by_the_next_one_and_nothing_is_los
 
 
 def test_compaction_keeps_everything_settled(project, collection):
-    collection.receive([row("a")], "api")
-    collection.apply()
+    add(collection, row("a"))
     number = collection.compact().number
-    collection.receive([row("b")], "api")
-    collection.apply()
+    add(collection, row("b"))
     assert states(collection) == {"live": 2}
     collection.revert(number)
     assert states(collection) == {"live": 1, "rolled_back": 1}
@@ -296,8 +258,7 @@ def test_writers_in_threads_apply_each_event_once(project):
 
 
 def test_a_forecast_is_what_then_happens(project, collection):
-    collection.receive([row("a"), row("b")], "api")
-    collection.apply()
+    add(collection, row("a"), row("b"))
     collection.receive([row("waiting"), row("a", "new")], "api")
     rows = [row("a", "new"), row("b"), row("c"), row("waiting", "2"), row("numpy.sort", BASE["numpy.sort"]),
             row("str.split", "2"), row("c", "2")]  # fmt: skip
@@ -317,17 +278,11 @@ def test_a_forecast_is_what_then_happens(project, collection):
 
 
 def test_status_reads_only_and_tells_states_lag_and_drift(project, collection):
-    assert live_status(project, "hce") == {
-        "retriever": "hce",
-        "generation": 0,
-        "watermark": 0,
-        "ledger": None,
-        "newest": None,
-    }
+    nothing = {"retriever": "hce", "generation": 0, "watermark": 0, "ledger": None, "newest": None}
+    assert live_status(project, "hce") == nothing
     assert list(live_status_lines(live_status(project, "hce"))) == []
     assert not (project.live / "ledger.sqlite").exists()
-    collection.receive([row("a"), row("b", "", title="")], "api")
-    collection.apply()
+    add(collection, row("a"), row("b", "", title=""))
     collection.receive([row("c")], "api")
     report = {"measures": [{"name": "auc", "value": 0.61234, "threshold": 0.6, "tripped": True}]}
     report["decision"] = {"action": "add", "reasons": ["auc below its threshold"]}
@@ -343,11 +298,7 @@ def test_status_reads_only_and_tells_states_lag_and_drift(project, collection):
         "work        pilot (open): who knows",
     ]
     ledger = status["ledger"]
-    for moment in (
-        ledger["drift"]["recorded"],
-        ledger["work"][0]["asked"],
-        ledger["rejections"][0]["received"],
-    ):
+    for moment in (ledger["drift"]["recorded"], ledger["work"][0]["asked"], ledger["rejections"][0]["received"]):
         assert abs(datetime.now(UTC) - datetime.fromisoformat(moment)) < timedelta(minutes=1)
 
 
@@ -380,19 +331,13 @@ def test_a_document_of_the_newest_batch_is_looked_for_by_its_title(project, coll
     assert look_for_newest(project, Finder(), collection.log_view) is None, "nothing arrived by this generation"
 
 
-def test_another_database_can_be_named(project, monkeypatch, tmp_path):
-    monkeypatch.setenv("FRESHET_LEDGER", f"sqlite:///{tmp_path}/elsewhere.sqlite")
-    collection_of(project).receive([row("a")], "api")
-    assert (tmp_path / "elsewhere.sqlite").exists()
-    assert not (project.live / "ledger.sqlite").exists()
-
-
-def test_a_relative_file_of_sqlite_is_meant_from_the_project(project, monkeypatch, tmp_path):
+def test_another_database_can_be_named_and_a_relative_file_is_meant_from_the_project(project, monkeypatch, tmp_path):
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path / "sub")
     monkeypatch.setenv("FRESHET_LEDGER", "sqlite:///own/ledger.sqlite")
     collection_of(project).receive([row("a")], "api")
     assert (tmp_path / "own" / "ledger.sqlite").exists()
+    assert not (project.live / "ledger.sqlite").exists()
     assert not list((tmp_path / "sub").iterdir())
     workspace = Project(tmp_path / ".freshet" / "retraining" / "k" / "project", home=project.root)
     assert ledger_url(workspace) == ledger_url(project)
@@ -404,12 +349,10 @@ def test_a_relative_file_of_sqlite_is_meant_from_the_project(project, monkeypatc
 @pytest.fixture
 def lost(project, collection, tmp_path):
     """Two documents are live, and the database was copied between them."""
-    collection.receive([row("a")], "api")
-    collection.apply()
+    add(collection, row("a"))
     collection.ledger.close()
     shutil.copyfile(project.live / "ledger.sqlite", tmp_path / "copy.sqlite")
-    collection.receive([row("b")], "api")
-    collection.apply()
+    add(collection, row("b"))
     collection.ledger.close()
     return project
 
@@ -448,8 +391,7 @@ def test_a_lost_log_is_refused_at_every_write_until_it_is_repaired(lost, tmp_pat
     assert repair(lost, adopt=kind == "another", collection_of=lambda *_: live)
     assert texts(lost, "ab") == {"a": "some text", "b": "some text"}
     assert repair(lost, collection_of=lambda *_: live) == [], "there is nothing to mend any more"
-    live.receive([row("c"), row("a", "new")], "api")
-    live.apply()
+    add(live, row("c"), row("a", "new"))
     named = {} if kind in ("gone", "older") else dict.fromkeys("xyz", "other")
     assert texts(lost, "abcxyz") == {"a": "new", "b": "some text", "c": "some text", **named}
 
@@ -465,25 +407,18 @@ def test_a_log_that_is_replaced_under_an_open_collection_is_noticed(lost, tmp_pa
 
 
 def test_forty_looks_leave_no_file_open(project, collection):
-    """As a sensor looks at every tick: what waits, the status, who follows."""
-    from orchestration.freshness.due import due_work
-
-    collection.receive([row("a")], "api")
-    due_work(project)
+    """As a sensor looks at every tick: what waits, what was asked for, the status."""
+    receive(project, "a")
+    collection.ledger.work.ask(WorkKind.RETRAIN, "hce", EventRange(1, 1), "topics moved", asked_by="drift")
+    tick(project)
     gc.collect()
     gc.disable()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(40):
-        due_work(project)
+        tick(project)
         live_status(project, "hce")
         with open_ledger(project) as ledger:
             assert backlog_of(ledger, current(project))
         assert collection_of(project).existing_ids(["a"]) == {"a"}
     gc.enable()
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_events_are_read_no_further_than_asked_for(project, collection):
-    collection.receive([row(str(i)) for i in range(5)], "api")
-    assert len(collection.apply(2).added) == 2
-    assert len(collection.log_view.pending(2).events) == 2

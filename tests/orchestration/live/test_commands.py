@@ -4,8 +4,8 @@ by the service, that a dry run changes nothing, and that what nobody needs can b
 
 from __future__ import annotations
 
-import io
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -51,7 +51,12 @@ def more(tmp_path):
     return path
 
 
-def test_add_says_what_became_of_each_row(run, project, more):
+def test_add_says_what_became_of_each_row_and_a_dry_run_changes_nothing(run, project, more):
+    told = json.loads(run("add", more, "--dry-run", "--json")[1])
+    assert told | {"added": ["a"], "updated": ["str.split"], "unchanged": 1, "generation": None} == told
+    only_known = json.loads(run("update", more, "--dry-run", "--json")[1])
+    assert (only_known["updated"], only_known["rejected"][-1]["document_id"]) == (["str.split"], "a")
+    assert not (project.live / "ledger.sqlite").exists()
     assert run("add", more) == (0, (
         "1 added, 1 updated, 1 rejected, 1 unchanged (generation 1)\n"
         "  rejected  more.jsonl:4  b  missing column: the row has no column for text\n"
@@ -60,10 +65,10 @@ def test_add_says_what_became_of_each_row(run, project, more):
     assert code == 0
     assert json.loads(output) == {
         "added": [], "updated": [], "deleted": [], "erased": [], "waiting": [], "unchanged": 3, "generation": 1,
-        "dry_run": False, "behind": {},
-        "rejected": [{"file": "more.jsonl", "row": 4, "document_id": "b",
-                      "reason": "missing column: the row has no column for text"}],
+        "dry_run": False, "behind": {}, "rejected": told["rejected"],
     }  # fmt: skip
+    reason = "missing column: the row has no column for text"
+    assert told["rejected"] == [{"file": "more.jsonl", "row": 4, "document_id": "b", "reason": reason}]
     assert live_status(project, "hce")["ledger"]["documents"]["rejected"] == 1
 
 
@@ -95,18 +100,11 @@ def test_two_files_of_one_name_and_rows_of_one_id_are_no_two_documents(run, proj
 
 def test_columns_that_are_missing_are_told_once_beside_those_found(run, tmp_path):
     (tmp_path / "rows.csv").write_text("id,body\n1,x\n2,y\n")
-    with pytest.raises(
-        FreshetError, match=r"rows\.csv has no column 'text' \(corpus\.columns\.text\); it has: id, body"
-    ):
+    told = r"rows\.csv has no column 'text' \(corpus\.columns\.text\); it has: id, body"
+    with pytest.raises(FreshetError, match=told):
         run("add", tmp_path / "rows.csv")
-
-
-def test_a_dry_run_tells_the_same_and_changes_nothing(run, project, more):
-    _, told = run("add", more, "--dry-run", "--json")
-    assert json.loads(told) | {"added": ["a"], "updated": ["str.split"], "unchanged": 1} == json.loads(told)
-    assert not (project.live / "ledger.sqlite").exists()
-    _, done = run("add", more, "--json")
-    assert json.loads(done) | {"dry_run": True, "generation": None} == json.loads(told)
+    with pytest.raises(FreshetError, match="absent.csv is not a file"):
+        run("add", tmp_path / "absent.csv")
 
 
 def test_formats_and_standard_input(run, project, tmp_path):
@@ -148,24 +146,17 @@ def test_rows_that_say_nothing_new_apply_nothing_whatever_waits_besides(run, pro
     assert live_status(project, "hce")["ledger"]["lag"]["pending"] == 1
 
 
-def test_queries_that_are_no_list_are_refused_instead_of_becoming_a_field(run, project):
-    rows = "_id,title,text,queries\na,a,text a,how is a?\nb,b,text b,\n"
-    assert run("add", "-", "--format", "csv", input=rows)[1] == (
-        "1 added, 1 rejected (generation 1)\n"
-        "  rejected  standard input:2  a  wrong type: queries is a str, not a list of texts; call a field otherwise\n"
-    )
-
-
-def test_update_refuses_what_is_not_there(run, project, more):
-    code, output = run("update", more, "--dry-run", "--json")
-    assert (code, json.loads(output)["updated"], json.loads(output)["rejected"][-1]["document_id"]) == (
-        0, ["str.split"], "a"
-    )  # fmt: skip
-    code, output = run("update", more)
-    assert code == 0
-    assert "1 updated, 2 rejected, 1 unchanged" in output
-    assert "a  unknown id: no such document is searchable or waiting" in output
-    assert texts(project, "a") == {}
+@pytest.mark.parametrize(("form", "rows", "told"), [
+    ("csv", b"_id,title,text,queries\na,a,text a,how is a?\nb,b,text b,\n",
+     "wrong type: queries is a str, not a list of texts; call a field otherwise"),
+    ("jsonl", b'{"_id": "a", "title": "a", "text": "\xff"}\n{"_id": "b", "title": "b", "text": "whole"}\n',
+     "invalid UTF-8: text holds bytes that are no UTF-8"),
+])  # fmt: skip
+def test_queries_that_are_no_list_and_bytes_that_are_no_text_are_refused_alone(run, project, form, rows, told):
+    code, output = run("add", "-", "--format", form, input=rows)
+    assert (code, output.splitlines()[0]) == (0, "1 added, 1 rejected (generation 1)")
+    assert re.sub(r"input:\d", "input", output.splitlines()[1]) == f"  rejected  standard input  a  {told}"
+    assert texts(project, "ab").keys() == {"b"}
 
 
 def test_delete_takes_ids_and_fails_if_none_is_known(run, project):
@@ -236,11 +227,3 @@ def test_generations_that_nothing_needs_can_be_freed(run, project):
     assert texts(project, BASE) == {}
     assert run("rollback", "--generation", 0)[0] == 0
     assert texts(project, BASE) == BASE
-
-
-def test_standard_input_is_read_as_bytes(project, monkeypatch):
-    rows = b'{"_id": "a", "title": "a", "text": "\xff"}\n{"_id": "b", "title": "b", "text": "whole"}\n'
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(rows)))
-    outcome = commands.add_files(LiveCollection(project), [commands.STANDARD_INPUT])
-    assert (outcome.added, [row["file"] for row in outcome.rejected]) == (["b"], ["standard input"])
-    assert outcome.rejected[0]["reason"] == "invalid UTF-8: text holds bytes that are no UTF-8"

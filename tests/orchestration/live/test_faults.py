@@ -1,7 +1,4 @@
-"""Guards that each of ten faults is told at the next look, by policy, page or message, and none where all is well.
-
-pytest tests/orchestration/live/test_faults.py
-"""
+"""Guards that each of ten faults is told at the next look, by policy, page or message, and none where all is well."""
 
 from __future__ import annotations
 

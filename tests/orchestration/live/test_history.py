@@ -5,8 +5,6 @@ garbage, and release builds of either retriever, which is searched by default th
 may die before any operation on a file, or one such operation may fail: the disk is full, or does not answer. Another
 process may be killed, or find the disk full in the middle of any write, SQLite's too. What was received must be found
 after the next application, in both retrievers, as the model has it, and `freshet verify` must find nothing.
-
-pytest tests/orchestration/live/test_history.py
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from orchestration.live.repair import problems
 from orchestration.live.sync import sync
 from tests.benchmarks.test_faults import MUTATIONS
 from tests.orchestration.live.test_backup import held_in
-from tests.orchestration.live_example import BASE, StandInWriter, make_generation, make_project, open_build, texts
+from tests.orchestration.live_example import BASE, StandInWriter, make_generation, make_project, open_build, row, texts
 
 NAMES = ("hce", "other")
 CHANGED = [*BASE, *(f"n{number}" for number in range(8))]
@@ -320,10 +318,6 @@ def suppress_remaining() -> Iterator[list[str]]:
         said.append(str(error))
 
 
-def row(one: str, text: str | None) -> dict[str, str | None]:
-    return {"id": one, "title": one, "text": text}
-
-
 def folded(state: State, changes: list[tuple[str, str | None]]) -> State:
     """A state after changes, in their order."""
     last = dict(state) | dict(changes)
@@ -372,8 +366,11 @@ def live(root, monkeypatch, seed: int, steps: int) -> None:
     assert {each.partition(" ")[0] for each in history.done} == set(ACTIONS)
 
 
-def test_no_history_loses_what_was_received(tmp_path, monkeypatch):
-    live(tmp_path, monkeypatch, seed=0, steps=150)
+@pytest.mark.parametrize(
+    ("seed", "steps"), [(0, 150), *(pytest.param(seed, 500, marks=pytest.mark.long) for seed in range(1, 21))]
+)
+def test_no_history_loses_what_was_received(tmp_path, monkeypatch, seed, steps):
+    live(tmp_path, monkeypatch, seed, steps)
 
 
 @pytest.mark.parametrize("mutation", NOTICED)
@@ -382,9 +379,3 @@ def test_a_history_that_is_wrong_is_noticed(tmp_path, monkeypatch, mutation):
     monkeypatch.setattr(owner, name, change(getattr(owner, name)))
     with pytest.raises((AssertionError, FreshetError)):
         live(tmp_path, monkeypatch, seed=1, steps=150)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(1, 21))
-def test_no_long_history_loses_what_was_received(tmp_path, monkeypatch, seed):
-    live(tmp_path, monkeypatch, seed, steps=500)

@@ -12,7 +12,7 @@ import pytest
 from model_code.errors import FreshetError
 from orchestration.live import inbox
 from orchestration.sensors import tick
-from tests.orchestration.live_example import collection_of, make_project
+from tests.orchestration.live_example import add, collection_of, make_project, row
 
 LINE = '{{"_id": "{0}", "title": "{0}", "text": "{1}"}}\n'
 
@@ -30,32 +30,35 @@ def drop(collection, name: str, content: str, age: float = 0) -> Path:
     return path
 
 
+def take(collection, name: str, content: str) -> inbox.Taken:
+    """Drop a file, and take it, which is all that there is."""
+    drop(collection, name, content)
+    (taken,) = inbox.take_all(collection)
+    return taken
+
+
 def listing(collection) -> list[str]:
     folder = collection.project.root / "inbox"
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def test_finished_files_are_received_in_order_and_moved(collection):
+    """One with rows, or a document of its own, which has the file's name."""
+    drop(collection, "fern.md", "# Ferns\n\nThey unroll.", age=3)
     drop(collection, "new.jsonl", LINE.format("a", "2"), age=1)
     drop(collection, "old.csv", "_id,title,text\na,a,1\nb,,\n", age=2)
     drop(collection, "growing.jsonl.part", "{")
     drop(collection, ".hidden.jsonl", "{")
-    old, new = inbox.take_all(collection)
+    fern, old, new = inbox.take_all(collection)
     assert (old.file, len(old.receipt.events), len(old.receipt.rejected)) == ("old.csv", 1, 1)
     assert (new.file, len(new.receipt.events), new.reason) == ("new.jsonl", 1, None)
-    assert listing(collection) == [".hidden.jsonl", ".lock", "done/new.jsonl", "done/old.csv", "growing.jsonl.part"]
-    assert collection.apply().added == ("a",)
+    assert (fern.file, len(fern.receipt.events), fern.reason) == ("fern.md", 1, None)
+    done = ["done/fern.md", "done/new.jsonl", "done/old.csv"]
+    assert listing(collection) == [".hidden.jsonl", ".lock", *done, "growing.jsonl.part"]
+    assert collection.apply().added == ("a", "fern.md")
     assert collection.log_view.life("a")[-1].payload["text"] == "2"
     assert collection.log_view.life("a")[-1].source == "inbox/new.jsonl"
     assert inbox.take_all(collection) == []
-
-
-def test_a_document_of_its_own_is_received_under_its_name(collection):
-    drop(collection, "fern.md", "# Ferns\n\nThey unroll.")
-    (taken,) = inbox.take_all(collection)
-    assert (taken.reason, len(taken.receipt.events)) == (None, 1)
-    assert collection.apply().added == ("fern.md",)
-    assert listing(collection) == [".lock", "done/fern.md"]
 
 
 @pytest.mark.parametrize("trouble", ["params.yaml", "reading"])
@@ -94,44 +97,37 @@ def test_a_file_that_somebody_else_takes_meanwhile_waits_no_more(collection, mon
 
 
 def test_the_same_content_again_is_received_no_more_whatever_its_name(collection):
-    drop(collection, "one.jsonl", LINE.format("a", "1"))
-    inbox.take_all(collection)
-    collection.receive([{"id": "a", "title": "a", "text": "2"}], "api")
-    drop(collection, "two.jsonl", LINE.format("a", "1"))
-    assert inbox.take_all(collection)[0].receipt.events == ()
+    take(collection, "one.jsonl", LINE.format("a", "1"))
+    collection.receive([row("a", "2")], "api")
+    assert take(collection, "two.jsonl", LINE.format("a", "1")).receipt.events == ()
     assert collection.log_view.life("a")[-1].payload["text"] == "2"
     assert listing(collection) == [".lock", "done/one.jsonl", "done/two.jsonl"]
 
 
 def test_a_file_whose_documents_were_rolled_back_is_received_again(collection):
-    drop(collection, "one.jsonl", LINE.format("a", "1"))
-    inbox.take_all(collection)
+    take(collection, "one.jsonl", LINE.format("a", "1"))
     collection.apply()
     collection.revert(0)
     for _ in range(2):
-        drop(collection, "one.jsonl", LINE.format("a", "1"))
-        (again,) = inbox.take_all(collection)
+        again = take(collection, "one.jsonl", LINE.format("a", "1"))
         collection.apply()
     assert [event.state for event in collection.log_view.life("a")] == ["rolled_back", None, "live"]
     assert (again.receipt.events, again.receipt.unchanged) == ((), 1)
 
 
 def test_a_file_that_was_refused_as_a_whole_is_received_again(collection):
-    content = '{"_id": "a", "title": "a", "text": "%s"}\n' % ("long " * 9)
-    parameters = collection.project.params_file
-    parameters.write_text("{retrievers: {hce: {}}, corpus: {max_characters: 10}}\n")
-    for _ in range(2):
-        drop(collection, "one.jsonl", content)
-        (refused,) = inbox.take_all(collection)
-    parameters.write_text("{retrievers: {hce: {}}}\n")
-    drop(collection, "one.jsonl", content)
-    (accepted,) = inbox.take_all(collection)
-    assert (len(refused.receipt.rejected), len(accepted.receipt.events)) == (1, 1)
+    """Also if another of its name was refused for the same row."""
+    rows, settings = [LINE.format(one, "word " * 9) for one in "ab"], collection.project.params_file
+    settings.write_text("{retrievers: {hce: {}}, corpus: {max_characters: 10}}\n")
+    for content in (rows[0], rows[0], "".join(rows)):
+        refused = take(collection, "feed.jsonl", content).receipt
+        assert (len(refused.rejected), refused.events) == (content.count("\n"), ())
+    settings.write_text("{retrievers: {hce: {}}}\n")
+    assert len(take(collection, "feed.jsonl", rows[0]).receipt.events) == 1
 
 
 def test_a_file_of_which_every_row_was_refused_fails_and_says_why(collection):
-    drop(collection, "bad.jsonl", '{"_id": "a", "title": "", "text": ""}\n' * 25)
-    (taken,) = inbox.take_all(collection)
+    taken = take(collection, "bad.jsonl", '{"_id": "a", "title": "", "text": ""}\n' * 25)
     assert (len(taken.receipt.rejected), taken.receipt.events) == (25, ())
     assert listing(collection) == [".lock", "failed/bad.jsonl", "failed/bad.jsonl.reason"]
     lines = (collection.project.root / "inbox/failed/bad.jsonl.reason").read_text().splitlines()
@@ -142,54 +138,32 @@ def test_a_file_of_which_every_row_was_refused_fails_and_says_why(collection):
 
 
 def test_a_file_that_said_nothing_new_is_received_again_after_a_rollback(collection):
-    collection.receive([{"id": "a", "title": "a", "text": "1"}], "api")
-    collection.apply()
+    add(collection, row("a", "1"))
     for _ in range(2):
-        drop(collection, "one.jsonl", LINE.format("a", "1"))
-        (taken,) = inbox.take_all(collection)
-        assert taken.receipt.events == ()
+        assert take(collection, "one.jsonl", LINE.format("a", "1")).receipt.events == ()
     collection.revert(0)
-    drop(collection, "one.jsonl", LINE.format("a", "1"))
-    inbox.take_all(collection)
+    take(collection, "one.jsonl", LINE.format("a", "1"))
     assert collection.apply().added == ("a",)
 
 
 def test_a_file_that_said_nothing_new_does_not_undo_what_came_after_it(collection):
-    collection.receive([{"id": "a", "title": "a", "text": "1"}], "api")
+    collection.receive([row("a", "1")], "api")
     for again in (False, True):
-        drop(collection, "one.jsonl", LINE.format("a", "1"))
-        inbox.take_all(collection)
+        take(collection, "one.jsonl", LINE.format("a", "1"))
         assert collection.log_view.life("a")[-1].payload["text"] == ("2" if again else "1")
-        collection.receive([{"id": "a", "title": "a", "text": "2"}], "api")
+        collection.receive([row("a", "2")], "api")
 
 
-def test_a_refused_file_is_received_again_though_another_of_its_name_was_refused_for_the_same_row(collection):
-    rows = [LINE.format(one, "word " * 9) for one in "ab"]
-    settings = collection.project.params_file
-    settings.write_text("{retrievers: {hce: {}}, corpus: {max_characters: 10}}\n")
-    for content in (rows[0], "".join(rows)):
-        drop(collection, "feed.jsonl", content)
-        inbox.take_all(collection)
-    settings.write_text("{retrievers: {hce: {}}}\n")
-    drop(collection, "feed.jsonl", rows[0])
-    assert len(inbox.take_all(collection)[0].receipt.events) == 1
-
-
-def test_two_broken_files_of_one_name_each_have_their_reason(collection):
-    for content in ("%PDF", "no PDF"):
-        drop(collection, "x.pdf", content)
-        inbox.take_all(collection)
-    names = [name.removeprefix("failed/") for name in listing(collection) if name.startswith("failed/")]
-    assert len(names) == 4
-    assert {f"{name}.reason" for name in names if not name.endswith(".reason")} <= set(names)
-
-
-def test_files_of_one_name_and_other_content_are_all_kept(collection):
-    for text in "123":
-        drop(collection, "x.jsonl", LINE.format("a", text))
-        inbox.take_all(collection)
-    assert len(list((collection.project.root / "inbox" / "done").iterdir())) == 3
+def test_files_of_one_name_and_other_content_are_all_kept_and_broken_ones_each_with_their_reason(collection):
+    for number in "123":
+        take(collection, "x.jsonl", LINE.format("a", number))
+        take(collection, "x.pdf", f"%PDF {number}")
     assert len(collection.log_view.life("a")) == 3
+    folder = collection.project.root / "inbox"
+    assert len(list((folder / "done").iterdir())) == 3
+    failed = {path.name for path in (folder / "failed").iterdir()}
+    assert len(failed) == 6
+    assert {f"{name}.reason" for name in failed if not name.endswith(".reason")} <= failed
 
 
 @pytest.mark.parametrize(("name", "content", "reason"), [
@@ -263,8 +237,7 @@ def test_a_name_that_is_no_utf_8_is_received_like_any_other(collection):
 def test_rows_that_are_nested_too_deeply_are_refused_alone(collection):
     rows = [json.dumps({"id": "x", "title": "x", "text": "x", "f": 1}).replace("1", "[" * n + "NaN" + "]" * n)
             for n in (900, 970, 101)]  # fmt: skip
-    drop(collection, "deep.jsonl", "\n".join([*rows, LINE.format("a", "1")]))
-    (taken,) = inbox.take_all(collection)
+    taken = take(collection, "deep.jsonl", "\n".join([*rows, LINE.format("a", "1")]))
     assert len(taken.receipt.events) == 1
     assert [one.row for one in taken.receipt.rejected] == [1, 2, 3]
     assert taken.receipt.rejected[-1].reason == "bad JSON: values are nested more than 100 deep"

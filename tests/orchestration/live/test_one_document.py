@@ -11,9 +11,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,37 +34,29 @@ print(json.dumps(sorted(name for name in sys.modules if name.split(".")[0] in ("
 """
 
 
-@dataclass
-class Way:
-    """The project's files and named functions that were called, and how often a call lay in another file than the one
-    before it of the same thread."""
+@contextmanager
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """The way that the body takes, in all of its threads: the project's files and named functions that were called, and
+    how often a call lay in another file than the one before it of the same thread. It may start no process, whose way
+    would not be seen.
+    """
+    way, last = SimpleNamespace(files=set(), functions=set(), moves=0), {}
 
-    files: set[str] = field(default_factory=set)
-    functions: set[tuple[str, str]] = field(default_factory=set)
-    moves: int = 0
-    _last: dict[int, str] = field(default_factory=dict)
-
-    def note(self, frame: FrameType, event: str, argument: Any) -> None:
-        """A profile function."""
+    def note(frame: FrameType, event: str, argument: Any) -> None:
         file, thread = frame.f_code.co_filename, threading.get_ident()
         if event != "call" or not file.startswith(OURS):
             return
-        self.files.add(file.removeprefix(f"{ROOT}/"))
+        way.files.add(file.removeprefix(f"{ROOT}/"))
         if not frame.f_code.co_name.startswith("<"):
-            self.functions.add((file, frame.f_code.co_qualname))
-        self.moves += self._last.get(thread, file) != file
-        self._last[thread] = file
+            way.functions.add((file, frame.f_code.co_qualname))
+        way.moves += last.get(thread, file) != file
+        last[thread] = file
 
-
-@contextmanager
-def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
-    """The way that the body takes, in all of its threads; it may start no process, whose way would not be seen."""
-    way = Way()
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
         before = sys.getprofile()
-        threading.setprofile(way.note)
-        sys.setprofile(way.note)
+        threading.setprofile(note)
+        sys.setprofile(note)
         try:
             yield way
         finally:

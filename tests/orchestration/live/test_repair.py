@@ -1,7 +1,5 @@
 """Guards `freshet verify` and `freshet repair`: each kind of file that can be torn is recognised in one line, the
 remedy that the line names is followed, and no document is missing anywhere afterwards.
-
-pytest tests/orchestration/live/test_repair.py
 """
 
 from __future__ import annotations
@@ -13,15 +11,14 @@ import sys
 import pytest
 
 from model_code.errors import Damaged, FreshetError
-from model_code.ledger.events import Feedback
+from model_code.ledger.events import Feedback, Position, Standing
 from model_code.live.collection import Collection, retrievers
 from model_code.live.generation import document_hashes
 from model_code.live.searcher import Searcher
 from orchestration import cli
 from orchestration.live.collection import LiveCollection, all_feedback, open_ledger
 from orchestration.live.repair import problems, repair
-from tests.orchestration.live.test_collection import row
-from tests.orchestration.live_example import BASE, collection_of, make_project, open_build, texts
+from tests.orchestration.live_example import BASE, add, collection_of, make_project, open_build, row, texts
 
 
 def cut(path):
@@ -83,12 +80,10 @@ def run(capsys, monkeypatch, line: str) -> tuple[int, str]:
 @pytest.fixture
 def live(own, monkeypatch):
     """A collection of the real kind, with documents that came, changed and went."""
-    monkeypatch.setattr("os.fsync", lambda handle: None)
     monkeypatch.chdir(own.root)
     (own.root / "more.jsonl").write_text('{"id": "more", "title": "", "text": "word1 word2"}\n')
     collection = LiveCollection(own)
-    collection.receive([row("n1", "word1 word2", queries=["what is word1"], note="x"), row("n2", "word3")], "test")
-    collection.apply()
+    add(collection, row("n1", "word1 word2", queries=["what is word1"], note="x"), row("n2", "word3"))
     collection.receive([row("d03", "word4 word5")], "test")
     collection.remove(["n2"], "test")
     collection.apply()
@@ -167,8 +162,7 @@ def two(tmp_path):
     project = make_project(tmp_path)
     open_build(project, BASE | {"only.here": "in one corpus"}, retriever="other")
     first, other = collection_of(project), collection_of(project, "other")
-    first.receive([row("a"), row("str.split", "2", queries=["how to split"], package="x"), row("gone")], "api")
-    first.apply()
+    add(first, row("a"), row("str.split", "2", queries=["how to split"], package="x"), row("gone"))
     other.apply()
     first.receive([row(name) for name in "bcd"], "api")
     first.remove(["gone", "numpy.sort"], "api")
@@ -176,14 +170,6 @@ def two(tmp_path):
     for collection in (first, other):
         collection.ledger.close()
     return project
-
-
-def all_texts(project) -> list[dict[str, str]]:
-    asked = ["a", "b", "c", "d", "gone", "waiting", "only.here", *BASE]
-    return [texts(project, asked, name) for name in ("hce", "other")]
-
-
-WHOLE = {"a": "some text", "b": "some text", "c": "some text", "d": "some text", "str.split": "2"}
 
 
 @pytest.mark.parametrize("loss", ["lost", "foreign", "torn"])
@@ -200,9 +186,11 @@ def test_no_document_is_missing_in_any_retriever_after_the_ledger_was_lost(two, 
         with pytest.raises(FreshetError, match=remedy):
             collection_of(two, name).apply()
     said = repair(two, adopt=loss == "foreign", collection_of=collection_of)
+    whole = dict.fromkeys("abcd", "some text") | {"str.split": "2"}
     again = {"gone": "some text", "numpy.sort": BASE["numpy.sort"], "only.here": "in one corpus"}
     assert any("only other held them: gone, numpy.sort, only.here" in line for line in said)
-    assert all_texts(two) == [dict(sorted((WHOLE | again).items()))] * 2
+    for name in ("hce", "other"):
+        assert texts(two, [*whole, *again, "waiting"], name) == whole | again
     assert collection_of(two, "other").existing_ids(["b"]) == {"b"}
     event = collection_of(two, "other").ledger.latest(["str.split"])["str.split"]
     assert (event.document.queries, event.document.fields) == (("how to split",), {"package": "x"})
@@ -212,17 +200,16 @@ def test_no_document_is_missing_in_any_retriever_after_the_ledger_was_lost(two, 
 def test_an_older_copy_of_the_ledger_goes_on_with_what_is_newer(two, tmp_path):
     with_hce = collection_of(two, "hce")
     shutil.copyfile(two.live / "ledger.sqlite", tmp_path / "copy")
-    with_hce.receive([row("a", "newer"), row("e")], "api")
-    with_hce.apply()
+    add(with_hce, row("a", "newer"), row("e"))
     with_hce.ledger.close()
     for path in two.live.glob("ledger.sqlite*"):
         path.unlink()
     shutil.copyfile(tmp_path / "copy", two.live / "ledger.sqlite")
-    identity = _identity(two)
+    identity = with_hce.ledger.id
     with pytest.raises(FreshetError, match="an older copy of it: .*freshet repair, which"):
         with_hce.apply()
     repair(two, collection_of=collection_of)
-    assert _identity(two) == identity
+    assert collection_of(two).ledger.id == identity
     for name in ("hce", "other"):
         assert texts(two, ["a", "e", "numpy.sort"], name) == {"a": "newer", "e": "some text"}
     assert list(problems(two)) == []
@@ -232,19 +219,9 @@ def test_what_waits_is_not_taken_for_lost_while_one_retriever_stands_in_the_log(
     first = collection_of(two, "hce")
     first.receive([row("a", "newest"), row("waiting")], "api")
     first.remove(["b"], "api")
-    open_build_of_another_log(two)
+    elsewhere = Standing(Position("elsewhere", 3, "m"))
+    open_build(two, BASE | {"b": "old", "a": "old"}, elsewhere, "other")
     assert repair(two, collection_of=collection_of)
     for name in ("hce", "other"):
         assert texts(two, ["a", "b", "waiting"], name) == {"a": "newest", "waiting": "some text"}
     assert repair(two, collection_of=collection_of) == []
-
-
-def open_build_of_another_log(project) -> None:
-    from model_code.ledger.events import Position, Standing
-
-    open_build(project, BASE | {"b": "old", "a": "old"}, Standing(Position("elsewhere", 3, "m")), "other")
-
-
-def _identity(project) -> str:
-    with open_ledger(project) as ledger:
-        return ledger.id

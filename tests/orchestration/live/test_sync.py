@@ -133,25 +133,20 @@ def test_a_folder_below_that_cannot_be_listed_changes_nothing(live, monkeypatch)
     assert list(indexed(live)) == ["a.md"]
 
 
-def test_documents_of_another_origin_stay_and_another_source_has_its_own(live, tmp_path):
-    write(live, a="one")
+def test_documents_of_another_origin_stay_unless_the_source_has_them_too_and_each_source_has_its_own(live, tmp_path):
+    write(live, a="one", b="two")
     (tmp_path / "more.jsonl").write_text('{"id": "x", "text": "added"}\n')
-    add_files(live, [tmp_path / "more.jsonl"])
+    add_files(live, [tmp_path / "more.jsonl", tmp_path / "notes/a.md"])
     (tmp_path / "rows.csv").write_text("id,text\n1,first\n2,second\n")
-    assert sync(live).beside == 1
+    first = sync(live)
+    assert (first.added, first.updated, first.beside) == (["b.md"], [], 1)
     assert sync(live, "rows.csv", cwd=tmp_path).added == ["1", "2"]
     (tmp_path / "rows.csv").write_text("id,text\n2,second\n")
     outcome = sync(live, str(tmp_path / "rows.csv"))
-    assert (outcome.deleted, outcome.unchanged, outcome.beside) == (["1"], 1, 2)
-    assert sorted(indexed(live)) == ["2", "a.md", "x"]
-
-
-def test_what_was_added_by_hand_and_then_seen_in_the_source_goes_with_it(live):
-    write(live, a="one", b="two")
-    add_files(live, [live.project.root / "notes/a.md"])
-    assert changes(sync(live))[:2] == (["b.md"], [])
-    (live.project.root / "notes/a.md").unlink()
-    assert sync(live).deleted == ["a.md"]
+    assert (outcome.deleted, outcome.unchanged, outcome.beside) == (["1"], 1, 3)
+    (tmp_path / "notes/a.md").unlink()
+    assert sync(live).deleted == ["a.md"], "added by hand, and then seen in the source, it goes with it"
+    assert sorted(indexed(live)) == ["2", "b.md", "x"]
 
 
 def test_what_is_added_by_hand_after_it_left_the_source_stays(live):

@@ -8,31 +8,20 @@ import pytest
 
 from model_code.ledger.work import EventRange
 from model_code.live.collection import Collection
-from orchestration.cli.status import status_text
 from orchestration.freshness.due import due_work
-from orchestration.live import collection as freshening
 from orchestration.live.collection import LiveCollection, subscribers
 from orchestration.live.commands import Upkeep, add_files
 from orchestration.live.retrain_plan import Plan, keep_plan, workspace_of
 from orchestration.live.status import live_status
-from tests.orchestration.cli.test_status import ALIASES, NOTHING
-from tests.orchestration.live_example import (
-    BASE,
-    StandInWriter,
-    make_project,
-    open_build,
-    texts,
-    trained_at,
-)
+from tests.orchestration.live_example import BASE, StandInWriter, make_project, open_build, row, texts, trained_at
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """Two retrievers are live, "hce" by default."""
     monkeypatch.setattr("os.fsync", lambda handle: None)
-    monkeypatch.setattr(
-        freshening.LiveCollection, "writer", property(lambda self: StandInWriter(self.project.live, self.retriever))
-    )
+    writer = property(lambda self: StandInWriter(self.project.live, self.retriever))
+    monkeypatch.setattr(LiveCollection, "writer", writer)
     project = make_project(tmp_path)
     open_build(project, BASE, retriever="other")
     return project
@@ -44,7 +33,7 @@ def settings(project, **values):
 
 
 def receive(project, *names):
-    return LiveCollection(project).receive([{"id": one, "title": one, "text": f"about {one}"} for one in names], "test")
+    LiveCollection(project).receive([row(one, f"about {one}") for one in names], "test")
 
 
 def pending(project, name):
@@ -64,17 +53,15 @@ def test_every_live_retriever_takes_in_what_arrives_the_default_first(project):
     assert upkeep.finish() == {}
     assert texts(project, ["a", "b"], "other") == {"a": "about a", "b": "about b"}
     assert (pending(project, "hce"), pending(project, "other")) == (0, 0)
-
-
-def test_who_has_just_taken_in_what_there_was_is_left_out(project):
-    receive(project, "a")
-    assert Upkeep(project).finish(but="hce") == {}
+    receive(project, "c")
+    assert Upkeep(project).finish(but="hce") == {}, "who has just taken in what there was is left out"
     assert (pending(project, "hce"), pending(project, "other")) == (1, 0)
 
 
-def test_it_goes_on_in_pieces(project):
+def test_it_goes_on_in_pieces_and_the_status_tells_how_far_each_is_behind(project):
     receive(project, "a", "b", "c")
     LiveCollection(project).apply()
+    assert [live_status(project, name)["ledger"]["lag"]["pending"] for name in subscribers(project)] == [0, 3]
     upkeep = Upkeep(project)
     assert [upkeep.step(2) for _ in range(3)] == [True, True, False]
     assert pending(project, "other") == 0
@@ -102,26 +89,6 @@ def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_pa
     monkeypatch.setattr(StandInWriter, "apply", real)
     assert upkeep.finish() == {}, "the next addition is another attempt"
     assert due_work(project) == []
-
-
-def test_the_status_tells_how_far_each_is_behind(project):
-    receive(project, "a")
-    LiveCollection(project).apply()
-    live = [
-        {
-            "retriever": name,
-            "default": name == "hce",
-            "generation": 0,
-            "documents": 2,
-            "freshness": freshness,
-        }
-        for name in subscribers(project)
-        for freshness in [live_status(project, name)]
-    ]
-    lines = status_text(NOTHING | dict.fromkeys(ALIASES) | {"live": live}).splitlines()
-    assert [line.partition(",")[0] for line in lines if line.startswith("lag")] == [
-        "lag         none waiting", "lag         1 waiting"
-    ]  # fmt: skip
 
 
 def test_old_generations_go_when_so_many_can_whatever_process_made_them(project, monkeypatch):
@@ -162,9 +129,8 @@ def test_opened_builds_and_what_a_retrain_is_about_to_read_stay(project, monkeyp
     for number in range(3):
         receive(project, f"d{number}")
         upkeep.finish()
-    open_build(
-        project, BASE | {f"d{i}": "x" for i in range(3)}, trained_at(project, 3)
-    )  # shares nothing with what was before
+    of_before = BASE | {f"d{i}": "x" for i in range(3)}
+    open_build(project, of_before, trained_at(project, 3))  # shares nothing with what was before
     for number in range(3, 6):
         receive(project, f"d{number}")
         upkeep.finish()
