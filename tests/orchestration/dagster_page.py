@@ -37,10 +37,10 @@ class Page:
             self.instance.add_dynamic_partitions(asked.partitions_def_name, asked.partition_keys)
         return found
 
-    def run(self, job, partition=None):
+    def run(self, job, partition=None, **tags):
         """A run of a job, which may fail."""
-        chosen = self.repository.get_job(job)
-        return chosen.execute_in_process(instance=self.instance, partition_key=partition, raise_on_error=False)
+        given = {"partition_key": partition, "tags": tags, "raise_on_error": False}
+        return self.repository.get_job(job).execute_in_process(instance=self.instance, **given)
 
     def told(self):
         """What `notices` says at its next look, once the daemon has judged every policy."""

@@ -85,16 +85,14 @@ def write_corpus(project):
     tables = {
         "documents": [{"document_id": f"sea-{i:03}"} for i in range(130)],
         "queries": [{"query_id": str(i), "text": text} for i, text in enumerate(texts)],
-        "qrels": [
-            {"query_id": str(i), "document_id": f"sea-{i:03}", "relevance": 1, "split": split}
-            for i, split in enumerate(splits)
-        ],
+        "qrels": [{"query_id": str(i), "document_id": f"sea-{i:03}", "split": each} for i, each in enumerate(splits)],
         "passages": [],
         "pseudo_queries": [],
     }
     tables["documents"].append({"document_id": "other"})
     tables["queries"].append({"query_id": "other", "text": "about something else"})
-    tables["qrels"].append({"query_id": "other", "document_id": "other", "relevance": 1, "split": "test"})
+    tables["qrels"].append({"query_id": "other", "document_id": "other", "split": "test"})
+    tables["qrels"] = [row | {"relevance": 1} for row in tables["qrels"]]
     (project.artifacts / "pseudo_queries").mkdir()
     for name, rows in tables.items():
         where = project.artifacts / "pseudo_queries" if name == "pseudo_queries" else folder

@@ -1,11 +1,7 @@
-"""Guards what the sensor asks for: additions while changes wait, pilots and retrains until they are settled.
-
-pytest tests/orchestration/freshness/test_due.py
-"""
+"""Guards what the sensor asks for: additions while changes wait, pilots and retrains until they are settled."""
 
 from __future__ import annotations
 
-import os
 import shutil
 
 import pytest
@@ -14,8 +10,7 @@ from model_code.ledger.states import LogView
 from model_code.ledger.work import ATTEMPTS, EventRange, WorkKind, WorkState
 from model_code.live.collection import set_default_retriever
 from orchestration.freshness.due import due_work, note_end
-from orchestration.sensors import tick
-from tests.orchestration.live_example import BASE, collection_of, make_project, open_build
+from tests.orchestration.live_example import BASE, collection_of, make_project, open_build, receive
 
 BATCH = EventRange(1, 2)
 
@@ -37,22 +32,19 @@ def due(project):
     return [(work.kind, work.run_key) for work in due_work(project)]
 
 
-def receive(project, *document_ids):
-    collection_of(project).receive([{"id": each, "title": each, "text": "some text"} for each in document_ids], "api")
-
-
 def test_where_nothing_is_live_or_nothing_arrived_nothing_is_due(tmp_path, project):
     assert due_work(project) == []
     shutil.rmtree(project.live)
     assert due_work(project) == []
 
 
-def test_an_addition_is_due_while_changes_wait_and_is_one_work(project):
+def test_an_addition_is_due_while_changes_wait_and_is_one_work(project, monkeypatch):
     receive(project, "a")
-    (work,) = due_work(project)
-    assert (work.kind, work.about, work.reason, work.asked_by) == (
-        WorkKind.ADD, EventRange(1, 1), "1 changes wait", "sensor"
-    )  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(LogView, "pending", lambda *_: pytest.fail("events were read, with their texts"))
+        (work,) = due_work(project)
+    assert (work.kind, work.about) == (WorkKind.ADD, EventRange(1, 1))
+    assert (work.reason, work.asked_by) == ("1 changes wait", "sensor")
     assert due_work(project) == [work], "two sensors, or two ticks, ask once"
     receive(project, "b")
     (more,) = due_work(project)
@@ -60,17 +52,6 @@ def test_an_addition_is_due_while_changes_wait_and_is_one_work(project):
     collection_of(project).apply()
     assert due_work(project) == []
     assert {each.state for each in work_of(project).last("hce", 9)} == {WorkState.DONE}
-
-
-def test_asking_reads_no_document_that_waits(project, monkeypatch):
-    receive(project, *"abc")
-
-    def read(self, limit=None):
-        raise AssertionError("the events were read, with their texts")
-
-    monkeypatch.setattr(LogView, "pending", read)
-    (work,) = due_work(project)
-    assert (work.about, work.reason) == (EventRange(1, 3), "3 changes wait")
 
 
 @pytest.mark.parametrize("canceled", [False, True])
@@ -87,7 +68,8 @@ def test_an_addition_that_failed_is_asked_for_again_and_not_for_ever(project, ca
 
 
 @pytest.mark.parametrize("kind", [WorkKind.PILOT, WorkKind.RETRAIN])
-def test_what_drift_asked_for_is_tried_again_under_another_key_and_not_for_ever(project, kind):
+def test_what_drift_asked_for_is_tried_again_under_another_key_unless_a_person_canceled_it(project, kind):
+    """And not for ever."""
     ask(project, kind)
     keys = []
     for attempt in range(ATTEMPTS):
@@ -98,14 +80,9 @@ def test_what_drift_asked_for_is_tried_again_under_another_key_and_not_for_ever(
             note_end(project, key, f"run-{attempt}", "out of memory", canceled=False)
     assert len(set(keys)) == ATTEMPTS
     assert due(project) == []
-    assert ask(project, kind, EventRange(3, 4)).attempts == 1
-
-
-@pytest.mark.parametrize("kind", [WorkKind.PILOT, WorkKind.RETRAIN])
-def test_what_a_person_canceled_is_not_started_again_by_itself(project, kind):
-    ask(project, kind)
-    ((_, key),) = due(project)
-    note_end(project, key, "run-1", "the run was canceled", canceled=True)
+    again = ask(project, kind, EventRange(3, 4))
+    assert again.attempts == 1
+    note_end(project, again.run_key, "run-9", "the run was canceled", canceled=True)
     assert due(project) == []
     assert work_of(project).last("hce", 1)[0].state == WorkState.CANCELED
 
@@ -149,13 +126,3 @@ def test_keys_differ_from_those_of_a_ledger_that_was_deleted(tmp_path, project):
     again = life(make_project(tmp_path))
     assert [kind for kind, _ in first] == [kind for kind, _ in again] == [WorkKind.ADD, WorkKind.RETRAIN]
     assert not set(first) & set(again)
-
-
-def test_looking_leaves_no_file_open(project):
-    receive(project, "a")
-    ask(project, WorkKind.RETRAIN)
-    tick(project)
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(5):
-        tick(project)
-    assert len(os.listdir("/proc/self/fd")) <= before

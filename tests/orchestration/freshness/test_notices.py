@@ -1,7 +1,4 @@
-"""Guards that a person hears of each thing that goes wrong, once, and of nothing while all is well.
-
-pytest tests/orchestration/freshness/test_notices.py
-"""
+"""Guards that a person hears of each thing that goes wrong, once, and of nothing while all is well."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from orchestration import parameters
 from orchestration.freshness import due
 from orchestration.registry import history
 from orchestration.sensors import notices
-from tests.orchestration.live_example import collection_of, make_project
+from tests.orchestration.live_example import collection_of, make_project, receive
 
 
 @pytest.fixture
@@ -77,56 +74,57 @@ def test_an_address_of_mail_is_mailed_to(project):
 
 def go_wrong(project, monkeypatch):
     """Documents that nobody applies, a pilot that failed for good, drift, and a challenger that the gate refused."""
-    collection = collection_of(project)
-    collection.receive([{"id": "a", "title": "a", "text": "some text"}], "api")
+    receive(project, "a")
     monkeypatch.setattr(due, "LONGEST_WAIT", 0.0)
-    pilot = collection.ledger.work.ask(WorkKind.PILOT, "hce", EventRange(1, 1), "topics moved", asked_by="drift")
+    ledger = collection_of(project).ledger
+    pilot = ledger.work.ask(WorkKind.PILOT, "hce", EventRange(1, 1), "topics moved", asked_by="drift")
     for attempt in range(ATTEMPTS):
-        collection.ledger.work.fail(pilot, "out of memory", f"run-{attempt}")
-        pilot = next(iter(collection.ledger.work.open("hce", WorkKind.PILOT)), pilot)
+        ledger.work.fail(pilot, "out of memory", f"run-{attempt}")
+        pilot = next(iter(ledger.work.open("hce", WorkKind.PILOT)), pilot)
     measures = [{"name": "topics", "value": 0.3, "threshold": 0.1, "tripped": True}]
-    collection.ledger.record_drift({"report": {"measures": measures}}, (1, 1))
+    ledger.record_drift({"report": {"measures": measures}}, (1, 1))
     history.append(project, "refuse", "1", "2", {"passed": False, "reasons": ["worse: hit@1"]})
 
 
-def test_each_thing_is_told_once_and_again_only_if_it_happens_again(project, heard, monkeypatch):
+@pytest.fixture
+def context(project):
+    """Of a look of the sensor, in an instance of Dagster."""
     with dg.DagsterInstance.ephemeral() as instance:
-        context = dg.build_sensor_context(instance, resources={"project": project})
-        assert "nothing is wrong" in notices(context).skip_message
-        assert heard == []
-        go_wrong(project, monkeypatch)
+        yield dg.build_sensor_context(instance, resources={"project": project})
 
-        @dg.job
-        def broken():
-            dg.op(name="fails")(lambda: 1 / 0)()
 
-        failed = broken.execute_in_process(instance=instance, raise_on_error=False)
-        for _ in range(2):
-            shown = notices(context).skip_message
-            (text,) = heard
-            for words in ("1 changes wait", "pilot failed, out of memory", "drift of topics", "refuse version 2: worse",
-                          f"run {failed.run_id[:8]} of broken failed: ZeroDivisionError: "):  # fmt: skip
-                assert words in text
-                assert words in shown
-        history.append(project, "refuse", "1", "3", {"passed": False, "reasons": ["worse: R@100"]})
-        notices(context)
+def test_each_thing_is_told_once_and_again_only_if_it_happens_again(project, heard, monkeypatch, context):
+    assert "nothing is wrong" in notices(context).skip_message
+    assert heard == []
+    go_wrong(project, monkeypatch)
+
+    @dg.job
+    def broken():
+        dg.op(name="fails")(lambda: 1 / 0)()
+
+    failed = broken.execute_in_process(instance=context.instance, raise_on_error=False)
+    for _ in range(2):
+        shown = notices(context).skip_message
+        (text,) = heard
+        for words in ("1 changes wait", "pilot failed, out of memory", "drift of topics", "refuse version 2: worse",
+                      f"run {failed.run_id[:8]} of broken failed: ZeroDivisionError: "):  # fmt: skip
+            assert words in text
+            assert words in shown
+    history.append(project, "refuse", "1", "3", {"passed": False, "reasons": ["worse: R@100"]})
+    notices(context)
     assert heard[1:] == ["gate: refuse version 3: worse: R@100"]
 
 
-def test_what_could_not_be_told_is_told_at_the_next_look(project, heard, monkeypatch):
+def test_what_could_not_be_told_is_told_at_the_next_look(project, heard, monkeypatch, context):
     go_wrong(project, monkeypatch)
-    with dg.DagsterInstance.ephemeral() as instance:
-        context = dg.build_sensor_context(instance, resources={"project": project})
-        with monkeypatch.context() as patch:
-            patch.setattr(due, "TIMEOUT", 0.0)
-            with pytest.raises((OSError, URLError)):
-                notices(context)
-        notices(context)
+    with monkeypatch.context() as patch:
+        patch.setattr(due, "TIMEOUT", 0.0)
+        with pytest.raises((OSError, URLError)):
+            notices(context)
+    notices(context)
     assert "drift of topics" in heard[-1]
 
 
-def test_without_an_address_the_page_alone_says_it(project, monkeypatch):
+def test_without_an_address_the_page_alone_says_it(project, monkeypatch, context):
     go_wrong(project, monkeypatch)
-    with dg.DagsterInstance.ephemeral() as instance:
-        context = dg.build_sensor_context(instance, resources={"project": project})
-        assert "drift of topics" in notices(context).skip_message
+    assert "drift of topics" in notices(context).skip_message

@@ -1,26 +1,43 @@
-"""Guards a pilot of a retrain: what it trains on, whom it asks, what it leaves behind.
+"""Guards a pilot of a retrain: what it trains on, whom it asks, what it leaves behind, and what follows from it.
 
-pytest tests/orchestration/freshness/test_pilot.py
+By hand nothing follows, for drift a retrain if it is due, and neither twice.
 """
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
+import dagster as dg
 import pytest
 
+from assets.live import PILOTS, retrain_pilot
 from model_code.corpus.tables import Judgements
+from model_code.drift.ladder import Past
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
-from model_code.live.collection import Collection
+from model_code.ledger.work import EventRange, WorkKind, WorkState
+from model_code.live.collection import Collection, set_default_retriever
 from orchestration import parameters
 from orchestration.freshness import pilot as pilots
-from orchestration.freshness.pilot import FOLDER, NoPilot, pilot, sample
+from orchestration.freshness.drift import past
+from orchestration.freshness.due import due_work, note_end
+from orchestration.freshness.pilot import (
+    FOLDER,
+    SETTLED,
+    NoPilot,
+    PilotResult,
+    pilot,
+    pilot_by_hand,
+    pilot_for_drift,
+    sample,
+)  # fmt: skip
 from orchestration.live.collection import open_ledger
 from orchestration.live.retrain_plan import make_plan
-from tests.orchestration.live_example import collection_of, make_project
+from orchestration.sensors import JOBS
+from tests.orchestration.live_example import BASE, collection_of, make_project, open_build, row
 
 IDS = [f"document {i}" for i in range(40)]
+BATCH = EventRange(1, 5)
 
 
 @pytest.fixture
@@ -28,8 +45,7 @@ def project(tmp_path):
     """Two documents were trained on, four were added, three of them with queries, and one was deleted."""
     made = make_project(tmp_path)
     collection = collection_of(made)
-    rows = [{"id": one, "title": one, "text": one, "queries": [f"about {one}"] * (one != "c")} for one in "abcd"]
-    collection.receive(rows, "api")
+    collection.receive([row(one, one, queries=[f"about {one}"] * (one != "c")) for one in "abcd"], "api")
     collection.remove(["a"], "api")
     collection.apply()
     parameters.assign(made.params_file, ["drift.minimum_batch=10"])  # 2 documents must be asked for
@@ -55,17 +71,12 @@ def steps(project, monkeypatch):
     monkeypatch.setattr(pilots, "_build", lambda workspace, target, show: done.append(("build", target)))
     live = SimpleNamespace(views=[SimpleNamespace(segment="searched")])
     monkeypatch.setattr(pilots, "Searcher", lambda live_, generation, loaded: done.append("open") or live)
-    monkeypatch.setattr(
-        pilots, "gate_judgements", lambda artifacts: Judgements(dict.fromkeys(qrels, "?"), qrels, "qrels")
-    )
+    judged = Judgements(dict.fromkeys(qrels, "?"), qrels, "qrels")
+    monkeypatch.setattr(pilots, "gate_judgements", lambda artifacts: judged)
     monkeypatch.setattr(pilots, "score", lambda *given: done.append(("score", *given[1:3])))
     monkeypatch.setattr(pilots, "load_gate_scores", lambda folder: folder.name)
     monkeypatch.setattr(pilots, "judge_pilot", judge)
     return done
-
-
-def silent(text):
-    pass
 
 
 @pytest.mark.parametrize("size", [2, 7, 20, 40, 99])
@@ -85,7 +96,7 @@ def test_where_old_documents_are_few_new_ones_take_their_places():
 
 def test_what_is_searched_is_that_of_the_start_and_judged_by_people_s_queries_for_new_documents(project, steps):
     before = Collection(project.live, "hce").current().number
-    result = pilot(project, 100, silent)
+    result = pilot(project, 100, print)
     margin = parameters.load(project.params_file).drift.quality_margin
     assert steps == [
         "open",
@@ -97,14 +108,14 @@ def test_what_is_searched_is_that_of_the_start_and_judged_by_people_s_queries_fo
     ]
     assert (result.documents, result.new) == (5, 3)
     assert result.summary.startswith("a retrain is due (trained on 5 documents, 3 of them new, 3 queries)")
-    assert open_ledger(project).work.last("hce", 9) == []
+    assert told(project) == []
     assert Collection(project.live, "hce").current().number == before
     assert not (project.state / FOLDER).exists()
 
 
 def test_new_documents_that_came_with_queries_are_taken_first_and_of_them_the_latest(project, steps):
     assert pilots._ranked(project, make_plan(project, FOLDER)) == ["d", "b", "c"]
-    pilot(project, 4, silent)
+    pilot(project, 4, print)
     assert steps[1] == ("sample", ["b", "d", "numpy.sort", "str.split"])
 
 
@@ -115,43 +126,176 @@ def test_a_pilot_that_fails_leaves_nothing(project, steps, monkeypatch):
 
     monkeypatch.setattr(pilots, "_build", fail)
     with pytest.raises(FreshetError, match="training stage"):
-        pilot(project, 100, silent)
+        pilot(project, 100, print)
     assert not (project.state / FOLDER).exists()
 
 
-@pytest.mark.parametrize("why", ["few are asked for", "nobody asks", "a sample of the queries"])
-def test_where_too_few_new_documents_are_asked_for_nothing_is_trained(project, steps, monkeypatch, why):
-    told = 2
-    if why == "few are asked for":
-        parameters.assign(project.params_file, ["drift.minimum_batch=15"])
-    elif why == "nobody asks":
-        told, made = 0, Judgements({}, {}, "qrels")
+@pytest.mark.parametrize(("settings", "judged", "told"), [
+    (["drift.minimum_batch=15"], None, 2),
+    ([], {}, 0),
+    (["evaluation.max_queries=1"], {"1": {"b": 1}, "2": {"d": 1}}, 1),
+])  # fmt: skip
+def test_where_too_few_new_documents_are_asked_for_nothing_is_trained(
+    project, steps, monkeypatch, settings, judged, told
+):
+    parameters.assign(project.params_file, settings)
+    if judged is not None:
+        made = Judgements(dict.fromkeys(judged, "?"), judged, "qrels")
         monkeypatch.setattr(pilots, "gate_judgements", lambda artifacts: made)
-    else:
-        told, two = 1, Judgements({"1": "?", "2": "?"}, {"1": {"b": 1}, "2": {"d": 1}}, "qrels")
-        monkeypatch.setattr(pilots, "gate_judgements", lambda artifacts: two)
-        parameters.assign(project.params_file, ["evaluation.max_queries=1"])
     with pytest.raises(NoPilot, match=f"ask for {told} of the 3 new documents.*arrive with `queries`"):
-        pilot(project, 100, silent)
+        pilot(project, 100, print)
     assert [step for step in steps if step[0] in ("build", "score")] == [("build", "corpus")]
 
 
 def test_where_too_few_documents_are_new_nothing_is_built(project, steps):
     parameters.assign(project.params_file, ["drift.minimum_batch=20"])
     with pytest.raises(NoPilot, match="ask for 3 of the 3 new documents at most, fewer than 4"):
-        pilot(project, 100, silent)
+        pilot(project, 100, print)
     assert steps == ["open"], "and nothing more"
 
 
 def test_what_a_killed_pilot_left_is_not_gone_on_with(project, steps):
     left = project.state / FOLDER / "project"
     left.mkdir(parents=True)
-    pilot(project, 100, silent)  # whose workspace refuses a folder that is there
+    pilot(project, 100, print)  # whose workspace refuses a folder that is there
     assert not left.exists()
 
 
 def test_a_retriever_that_the_settings_do_not_name_has_no_pilot(project, steps):
     project.params_file.write_text("{retrievers: {other: {}}}\n")
     with pytest.raises(NoPilot, match="params.yaml names no retriever hce"):
-        pilot(project, 100, silent)
+        pilot(project, 100, print)
     assert steps == []
+
+
+def answering(monkeypatch, due=True, meanwhile=lambda: None):
+    """Pilots that train nothing and say `due`; what happens while they train."""
+    asked = []
+
+    def pilot(project, documents, show):
+        asked.append(documents)
+        meanwhile()
+        verdict = Verdict(due, ("as the test wants it",), 3, ())
+        return PilotResult(make_plan(project, "pilot"), 9, 3, verdict)
+
+    monkeypatch.setattr(pilots, "pilot", pilot)
+    return asked
+
+
+def ledger(project):
+    return open_ledger(project, "hce")
+
+
+def asked_by_drift(project):
+    """The key under which the sensor starts it; the report is kept, too."""
+    ledger(project).record_drift({"decision": {"action": "add", "pilot": True}}, (1, 5))
+    ask(project, WorkKind.PILOT)
+    (work,) = due_work(project)
+    assert work.kind == WorkKind.PILOT
+    return work.run_key
+
+
+def ask(project, kind, about=BATCH):
+    return ledger(project).work.ask(kind, "hce", about, "domain_auc", asked_by="drift")
+
+
+def told(project):
+    """The work that there is, newest first."""
+    return [(work.kind.value, work.state.value) for work in ledger(project).work.last("hce", 9)]
+
+
+def kinds(project):
+    return [work.kind for work in due_work(project)]
+
+
+@pytest.mark.parametrize("due", [True, False])
+def test_where_drift_asked_a_retrain_follows_if_it_is_due(project, monkeypatch, due):
+    sizes = answering(monkeypatch, due)
+    parameters.assign(project.params_file, ["drift.pilot_documents=700"])
+    answer = pilot_for_drift(project, asked_by_drift(project), print)
+    assert sizes == [700]
+    assert kinds(project) == ["retrain"] * due
+    asked_for = Past("retrain", carried_out=False, waits=True, pilot=True)  # in place of what its batch called for
+    assert past(ledger(project), 3) == [asked_for if due else Past("add", pilot=True)]
+    assert answer == ledger(project).work.last("hce", 1, WorkKind.PILOT)[0].outcome
+
+
+@pytest.mark.parametrize("due", [True, False])
+def test_by_hand_it_asks_for_nothing_and_leaves_drift_s_own_to_be_made(project, monkeypatch, due):
+    answering(monkeypatch, due)
+    pilot_by_hand(project, 100, print)
+    assert kinds(project) == []
+    asked_by_drift(project)
+    pilot_by_hand(project, 100, print)
+    assert kinds(project) == ["pilot"]
+    assert sorted(told(project)) == [("pilot", "done"), ("pilot", "done"), ("pilot", "open")]
+
+
+@pytest.mark.parametrize("ended", [None, WorkState.DONE, WorkState.REFUSED])
+def test_a_retrain_that_came_while_it_trained_is_not_asked_for_again(project, monkeypatch, ended):
+    key = asked_by_drift(project)
+
+    def meanwhile():
+        ask(project, WorkKind.RETRAIN, EventRange(6, 7))
+        if ended is not None:
+            ledger(project).work.conclude_retrains("hce", ended, "harm", {})
+
+    answering(monkeypatch, meanwhile=meanwhile)
+    assert pilot_for_drift(project, key, print).startswith("a retrain is due")
+    assert sorted(told(project)) == [("pilot", "done"), ("retrain", ended.value if ended else "open")]
+
+
+def test_one_that_is_settled_or_of_another_ledger_is_not_made(project, monkeypatch):
+    sizes, key = answering(monkeypatch), asked_by_drift(project)
+    assert pilot_for_drift(project, key + "0", print) == SETTLED
+    pilot_for_drift(project, key, print)
+    assert pilot_for_drift(project, key, print) == SETTLED, "started again by hand in Dagster's pages"
+    assert len(sizes) == 1
+    assert told(project).count(("retrain", "open")) == 1
+
+
+def test_where_another_retriever_is_searched_meanwhile_the_one_that_asked_is_told(project, monkeypatch):
+    sizes, key = answering(monkeypatch), asked_by_drift(project)
+    open_build(project, BASE, retriever="other")
+    set_default_retriever(project.live, "other")
+    note_end(project, key, "1", "out of memory", canceled=False)
+    (again,) = ledger(project).work.open("hce")
+    told_why = pilot_for_drift(project, again.run_key, print)
+    assert told_why == "no pilot: other is searched now, and drift of hce called for it"
+    assert (sizes, ledger(project).work.last("other", 9)) == ([], [])
+    assert told(project) == [("pilot", "refused")]
+
+
+@pytest.mark.parametrize("why", ["it would tell nothing", "it is switched off"])
+def test_one_that_cannot_be_is_not_asked_for_again(project, monkeypatch, why):
+    key = asked_by_drift(project)
+    if why == "it is switched off":
+        parameters.assign(project.params_file, ["drift.pilot_documents=null"])
+
+    def refuse(*_):
+        raise NoPilot(why)
+
+    monkeypatch.setattr(pilots, "pilot", refuse)
+    assert pilot_for_drift(project, key, print).startswith("no pilot: ")
+    assert kinds(project) == []
+    assert told(project) == [("pilot", "refused")]
+
+
+def test_one_that_trains_for_long_is_heard_although_another_is_called_for(project, monkeypatch):
+    key = asked_by_drift(project)
+    answering(monkeypatch, meanwhile=lambda: ask(project, WorkKind.PILOT, EventRange(6, 9)))
+    pilot_for_drift(project, key, print)
+    assert sorted(told(project)) == [("pilot", "done"), ("pilot", "done"), ("retrain", "open")]
+    assert kinds(project) == ["retrain"], "and the other one is not made"
+
+
+def test_dagster_shows_its_answer(project, monkeypatch):
+    answering(monkeypatch)
+    key = asked_by_drift(project)
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions(PILOTS.name, [key])
+        done = dg.materialize([retrain_pilot], resources={"project": project}, partition_key=key, instance=instance)
+    assert (JOBS[WorkKind.PILOT].name, JOBS[WorkKind.PILOT].partitions_def) == ("pilot", PILOTS)
+    (made,) = done.get_asset_materialization_events()
+    assert made.materialization.metadata["what happened"].value.startswith("a retrain is due")
+    assert kinds(project) == ["retrain"]

@@ -1,7 +1,4 @@
-"""Guards how well documents are found, by made and by real queries.
-
-pytest tests/orchestration/freshness/test_queries.py
-"""
+"""Guards how well documents are found, by made and by real queries."""
 
 from __future__ import annotations
 
@@ -48,28 +45,15 @@ def test_a_query_counts_for_each_document_that_answers_it():
     assert found == [("x", "a tide", {"x", "y"}), ("z", "a reef", {"z"})]
 
 
-def test_documents_without_queries_are_judged_by_made_ones_alone(project, corpus):
-    add(project, documents(SEA, 24, "more", 1))
-    why = {one.name: one.why for one in watch(project).report.unmeasured}
-    assert why["asked_quality"] == "nothing of the kind was given"
-
-
-def test_documents_that_their_queries_find_do_no_harm(project, corpus):
+@pytest.mark.parametrize(("asked", "harmed"), [(own, False), (others, True)])
+def test_documents_that_their_queries_miss_are_harmed_though_made_ones_find_them(project, corpus, asked, harmed):
     texts = documents(SEA, 24, "more", 1)
-    add(project, texts, own(texts))
+    add(project, texts, asked(texts))
     watched = watch(project)
     (measured,) = watched.report.of("asked_quality")
-    assert not measured.tripped
-    assert measured.detail["documents"] == 24
-    assert watched.decision.action == "add"
-
-
-def test_documents_that_their_queries_miss_are_harmed_though_made_ones_find_them(project, corpus):
-    texts = documents(SEA, 24, "more", 1)
-    add(project, texts, others(texts))
-    watched = watch(project)
-    assert watched.tripped == ("asked_quality",)
-    assert watched.decision.action == "retrain"
+    assert (measured.tripped, measured.detail["documents"]) == (harmed, 24)
+    assert watched.tripped == ("asked_quality",) * harmed
+    assert watched.decision.action == ("retrain" if harmed else "add")
 
 
 def harm(watched):
@@ -101,13 +85,6 @@ def test_old_documents_that_were_changed_or_deleted_are_no_measure(project):
     assert old_scores(Searcher.open(project.live), asked, {}).tolist() == [1.0] * 148
 
 
-def test_a_new_document_that_came_with_an_old_query_answers_it(project):
-    add(project, {"a": "an orbit"})
-    asked, searcher = [Question("sea-000", "an orbit", frozenset(["sea-000"]))], Searcher.open(project.live)
-    assert old_scores(searcher, asked, {}).tolist() < [1.0]
-    assert old_scores(searcher, asked, {"an orbit": frozenset("a")}).tolist() == [1.0]
-
-
 def test_in_a_report_an_old_query_is_answered_by_what_came_with_it(project, corpus):
     texts = {f"copy-{number:03}": text for number, text in enumerate(corpus[:120])}
     add(project, texts, {name: [text] for name, text in texts.items()})
@@ -115,47 +92,43 @@ def test_in_a_report_an_old_query_is_answered_by_what_came_with_it(project, corp
     assert old == 1.0, "each query finds its copy first, which was given with it"
 
 
-def test_without_judged_queries_of_old_documents_there_is_nothing_to_compare_with(project):
+def test_without_queries_or_judged_ones_of_old_documents_there_is_nothing_to_compare_with(project):
+    def why():
+        return {one.name: one.why for one in watch(project, record=False).report.unmeasured}["asked_quality"]
+
     texts = documents(SEA, 24, "more", 1)
+    add(project, texts)
+    assert why() == "nothing of the kind was given"
     add(project, texts, others(texts))
-    why = {one.name: one.why for one in watch(project).report.unmeasured}
-    assert why["asked_quality"] == "the reference has 0, fewer than 3 x drift.minimum_batch = 60"
+    assert why() == "the reference has 0, fewer than 3 x drift.minimum_batch = 60"
 
 
-def gatherer_of(project):
+def arrivals(project, number):
     settings = parameters.load(project.params_file)
-    return Gatherer(Searcher.open(project.live), settings, LiveCollection(project).log_view)
+    gatherer = Gatherer(Searcher.open(project.live), settings, LiveCollection(project).log_view)
+    return gatherer.arrivals(EventRange(1, number))
 
 
 def test_no_more_documents_are_scored_than_are_measured(project):
     texts = documents(SEA, 70, "more", 1)
     add(project, texts, own(texts))
-    gatherer = gatherer_of(project)
-    arrivals = gatherer.arrivals(EventRange(1, 70))
-    assert [len(arrivals.vectors), len(arrivals.quality), len(arrivals.asked)] == [70, 40, 40]
-
-
-@pytest.mark.parametrize("additions", [{}, {"refine": True}])
-def test_a_document_that_was_placed_by_its_queries_is_not_judged_by_them(project, additions):
-    write_text(project.params_file, json.dumps({**PARAMS, "additions": additions}))
-    texts = documents(SEA, 6, "more", 1)
-    add(project, texts, own(texts))
-    gatherer = gatherer_of(project)
-    asked = gatherer.arrivals(EventRange(1, 6)).asked
-    assert asked is None if additions else asked.shape == (6,)
+    found = arrivals(project, 70)
+    assert [len(found.vectors), len(found.quality), len(found.asked)] == [70, 40, 40]
 
 
 def test_a_question_that_several_documents_came_with_is_answered_by_each_of_them(project):
     (text,) = documents(SEA, 1, "one", 1).values()
     texts = dict.fromkeys(("a", "b", "c"), text)
     add(project, texts, dict.fromkeys(texts, [text]))
-    gatherer = gatherer_of(project)
-    assert gatherer.arrivals(EventRange(1, 3)).asked.tolist() == [1, 1, 1]
+    assert arrivals(project, 3).asked.tolist() == [1, 1, 1]
 
 
-def test_conflicts_are_measured_where_additions_are_refined(project):
+def test_where_additions_are_refined_conflicts_are_measured_and_no_document_is_judged_by_its_own_queries(project):
+    """It was placed by them."""
     write_text(project.params_file, json.dumps({**PARAMS, "additions": {"refine": True}}))
-    add(project, documents(SEA, 24, "more", 1))
+    texts = documents(SEA, 24, "more", 1)
+    add(project, texts, own(texts))
+    assert arrivals(project, 24).asked is None
     report = watch(project, record=False).report
     assert [one.name for one in report.of("conflicts")] == ["conflicts"]
 

@@ -1,7 +1,4 @@
-"""Guards the drift reference of a live build: which documents and queries it keeps, and protected queries.
-
-pytest tests/orchestration/freshness/test_reference.py
-"""
+"""Guards the drift reference of a live build: which documents and queries it keeps, and protected queries."""
 
 from __future__ import annotations
 
@@ -17,12 +14,7 @@ from model_code.drift.measures import RANKS
 from model_code.drift.reference import Questions
 from model_code.live.searcher import Searcher
 from orchestration.freshness import drift
-from orchestration.freshness.drift import (
-    protected_queries,
-    protected_scores,
-    reference_documents,
-    watch,
-)
+from orchestration.freshness.drift import protected_queries, protected_scores, reference_documents, watch
 from orchestration.live.collection import LiveCollection
 from orchestration.live.status import live_status, live_status_lines
 from tests.orchestration.freshness.subjects import SEA, SPACE, add, documents
@@ -86,23 +78,25 @@ def why_not(watched):
     return {one.name: one.why for one in watched.report.unmeasured}["protected_old"]
 
 
-def drift_lines(project):
-    """What `freshet status` says of drift."""
-    lines = list(live_status_lines(live_status(project, "hce")))
-    first = next(i for i, line in enumerate(lines) if line.startswith("drift"))
-    return [line.strip() for line in lines[first:] if line.startswith(("drift", " "))]
+def status(project):
+    """What `freshet status` says."""
+    return "\n".join(live_status_lines(live_status(project, "hce")))
 
 
 def test_additions_that_capture_old_queries_are_harm(project, dev):
+    """Whenever the reference is made, it is of the collection as it was opened."""
     add(project, CAPTURING)
+    early = measured(watch(project, record=False))
+    shutil.rmtree(project.state / "drift")
     watched = watch(project)
+    assert measured(watched) == early
     found = measured(watched)
     assert found.tripped
     assert found.value < -0.1
     assert watched.decision.action == "retrain"
     assert f"protected_old {found.value:.4f} is below {found.threshold:.4f}" in watched.decision.reasons
     assert "protected_old" in watched.text
-    assert f"protected_old {found.value:.3g} is past its threshold {found.threshold:.3g}" in drift_lines(project)[0]
+    assert f"protected_old {found.value:.3g} is past its threshold {found.threshold:.3g}" in status(project)
 
 
 @pytest.mark.parametrize("words", [SEA, SPACE])
@@ -125,13 +119,6 @@ def test_documents_that_came_with_an_old_query_answer_it(project, dev):
     assert measured(watch(project)).value == 0
 
 
-def test_whenever_the_reference_is_made_it_is_of_the_collection_as_it_was_opened(project, dev):
-    add(project, CAPTURING)
-    first = measured(watch(project, record=False))
-    shutil.rmtree(project.state / "drift")
-    assert measured(watch(project, record=False)) == first
-
-
 def test_queries_whose_answers_were_changed_or_deleted_are_left_out(project, dev):
     add(project, documents(SEA, 24, "more", 1))
     collection = LiveCollection(project)
@@ -141,21 +128,17 @@ def test_queries_whose_answers_were_changed_or_deleted_are_left_out(project, dev
     assert measured(watch(project)).detail["queries"] == 89
 
 
-def test_a_collection_without_protected_queries_says_that_they_are_not_measured(project):
+def test_without_protected_queries_it_is_said_and_later_reports_are_not_without(project, dev):
+    made = project.artifacts / "corpus" / "queries.parquet"
+    made.rename(aside := project.root / "aside.parquet")
     add(project, documents(SEA, 24, "more", 1))
     watched = watch(project)
     assert watched.decision.action == "add"
     assert why_not(watched).startswith("0 protected queries")
     missing = f"whether additions push old documents down was not measured: {why_not(watched)}"
-    assert missing in drift_lines(project)
-
-
-def test_a_report_without_the_corpus_s_queries_does_not_leave_later_ones_without(project, dev):
-    made = project.artifacts / "corpus" / "queries.parquet"
-    made.rename(aside := project.root / "aside.parquet")
-    add(project, documents(SEA, 24, "more", 1))
-    assert why_not(watch(project, record=False)).startswith("0 protected queries")
+    assert missing in status(project)
     aside.rename(made)
+    add(project, documents(SEA, 24, "again", 2))
     assert measured(watch(project, record=False)).detail["queries"] == 120
 
 
@@ -175,17 +158,14 @@ def test_an_answer_that_additions_push_to_the_last_scored_rank_is_still_found(pr
     assert (one.rank, scores.before.tolist(), scores.after.tolist()) == (1, [1.0], [0.1])
 
 
-def test_where_the_corpus_judges_nothing_no_query_is_protected(project, corpus):
+def test_where_the_corpus_judges_for_the_gate_alone_or_nothing_no_query_is_protected(project, corpus):
+    assert protected_queries(project, Searcher.open(project.live), 0) == []
     frame("qrels", []).to_parquet(project.artifacts / "corpus" / "qrels.parquet")
     add(project, documents(SEA, 24, "more", 1))
     assert why_not(watch(project)).startswith("0 protected queries")
 
 
-def test_test_queries_are_left_to_the_gate(project, corpus):
-    assert protected_queries(project, Searcher.open(project.live), 0) == []
-
-
 def test_no_more_queries_are_protected_than_a_report_can_search_in_passing(project, dev, monkeypatch):
     monkeypatch.setattr(drift, "PROTECTED", 30)
     found = protected_queries(project, Searcher.open(project.live), 0)
-    assert [(len(found), {one.rank for one in found}, {len(one.answers) for one in found})] == [(30, {1}, {1})]
+    assert (len(found), {one.rank for one in found}, {len(one.answers) for one in found}) == (30, {1}, {1})

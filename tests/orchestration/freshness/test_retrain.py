@@ -1,7 +1,4 @@
-"""Guards what a retrain does around its training: what it goes on with, what it promotes, what the ledgers say then.
-
-pytest tests/orchestration/freshness/test_retrain.py
-"""
+"""Guards what a retrain does around its training: what it goes on with, what it promotes, what the ledgers say then."""
 
 from __future__ import annotations
 
@@ -27,9 +24,9 @@ from orchestration.project import Project
 from orchestration.registry import release, versions
 from orchestration.registry.release import Move
 from orchestration.registry.versions import Version
-from tests.orchestration.live_example import BASE, collection_of, make_project, open_build, position_at
+from tests.orchestration.live_example import BASE, add, collection_of, make_project, open_build, position_at, row
 
-KEY, DOCUMENTS = "hce-000001", ("a", "b", "c")
+KEY, DOCUMENTS = "hce-000001", [row(one, f"about {one}") for one in "abc"]
 
 
 @pytest.fixture
@@ -41,19 +38,13 @@ def project(tmp_path, monkeypatch):
     monkeypatch.setattr(retrain, "_rules", lambda ready: None)
     monkeypatch.setattr(release, "register", lambda workspace, snapshot: challenger(snapshot))
     monkeypatch.setattr(versions, "versions", lambda project: [challenger()])
-    make_project(tmp_path)
-    add(Project(tmp_path), DOCUMENTS)
-    return Project(tmp_path)
+    made = make_project(tmp_path)
+    add(collection_of(made), *DOCUMENTS)
+    return made
 
 
 def challenger(snapshot=Position(), retriever="contrastive"):  # noqa: B008
     return Version("7", retriever, "k" * 64, "f" * 64, "c" * 64, "run", snapshot=snapshot)
-
-
-def add(project, document_ids):
-    collection = collection_of(project)
-    collection.receive([{"id": one, "title": one, "text": f"about {one}"} for one in document_ids], "api")
-    collection.apply()
 
 
 def promoting(monkeypatch, project, passed=True):
@@ -78,7 +69,7 @@ def states(project):
 def test_the_challenger_holds_what_its_snapshot_held(project):
     ready = prepare(project, KEY, print)
     assert ready.challenger.snapshot == position_at(project, 3)
-    add(project, ["later"])
+    add(collection_of(project), row("later"))
     assert prepare(project, KEY, print).challenger.snapshot == position_at(project, 3), "it goes on with its plan"
 
 
@@ -117,10 +108,9 @@ def test_where_another_retriever_wins_the_documents_of_the_old_one_are_not_calle
     done = finish(prepare(project, KEY, print))
     assert (done.promoted, done.generation) == (True, 0)
     assert states(project) == before == {"live": 3}
-    assert past(open_ledger(project, "contrastive"), 3) == [Past("retrain")], (
-        "the cooldown begins for who is searched now"
-    )
-    assert ended(open_ledger(project, "hce")) == ["done"]
+    told = past(open_ledger(project, "contrastive"), 3)
+    assert told == [Past("retrain")], "the cooldown begins for who is searched now"
+    assert ended(project) == ["done"]
 
 
 def test_a_forgotten_ledger_does_not_cost_the_work_of_a_retrain(project, monkeypatch):
@@ -148,14 +138,6 @@ def test_a_plan_of_before_logs_had_an_identity_is_made_anew(project):
     assert said[0].endswith("was begun with another ledger or live collection: it begins anew")
 
 
-def test_a_retriever_that_wins_in_its_own_place_was_trained_on_its_documents(project, monkeypatch):
-    monkeypatch.setattr(release, "register", lambda workspace, snapshot: challenger(snapshot, "hce"))
-    promoting(monkeypatch, project)
-    finish(prepare(project, KEY, print))
-    assert states(project) == {"absorbed": 3}
-    assert ended(open_ledger(project, "hce")) == ["done"]
-
-
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_promotion_that_was_cut_off_is_noted_to_its_end_and_once(project, monkeypatch, killed):
     monkeypatch.setattr(release, "register", lambda workspace, snapshot: challenger(snapshot, "hce"))
@@ -169,15 +151,14 @@ def test_a_promotion_that_was_cut_off_is_noted_to_its_end_and_once(project, monk
         assert states(project) == {"absorbed": 3}, "what is trained on follows from what is live"
     else:
         finish(ready)
+        assert (states(project), ended(project)) == ({"absorbed": 3}, ["done"])
     finish(prepare(project, KEY, print))
-    ledger = open_ledger(project, "hce")
-    assert states(project) == {"absorbed": 3}
-    assert ended(ledger) == ["done"]
+    assert (states(project), ended(project)) == ({"absorbed": 3}, ["done"])
 
 
-def ended(ledger, retriever="hce"):
+def ended(project, retriever="hce"):
     """What became of retrains, newest first."""
-    return [work.state for work in ledger.work.last(retriever, 9, WorkKind.RETRAIN)]
+    return [work.state for work in open_ledger(project, retriever).work.last(retriever, 9, WorkKind.RETRAIN)]
 
 
 def interrupted(*_):
@@ -189,24 +170,24 @@ def test_a_version_that_is_promoted_anew_is_noted_anew(project, monkeypatch):
     for _ in range(2):  # between them the champion was rolled back
         promoting(monkeypatch, project)
         finish(prepare(project, KEY, print))
-    assert ended(open_ledger(project, "hce")) == ["done", "done"]
+    assert ended(project) == ["done", "done"]
 
 
 def test_a_refusal_is_noted_where_the_retrain_was_asked_for(project, monkeypatch):
     promoting(monkeypatch, project, passed=False)
     done = finish(prepare(project, KEY, print))
     assert (done.promoted, done.generation) == (False, None)
-    assert ended(open_ledger(project, "hce")) == ["refused"]
-    assert ended(open_ledger(project, "contrastive"), "contrastive") == []
+    assert ended(project) == ["refused"]
+    assert ended(project, "contrastive") == []
     assert states(project) == {"live": 3}
 
 
-@pytest.mark.parametrize("documents", [("x", "y", "z", "w"), ("a", "b", "c")])
+@pytest.mark.parametrize("documents", [[row(one) for one in "xyzw"], DOCUMENTS])
 def test_a_plan_of_a_collection_that_was_deleted_is_made_anew(project, documents):
     first = prepare(project, KEY, print).plan
     shutil.rmtree(project.live)
     make_project(project.root)
-    add(project, documents)
+    add(collection_of(project), *documents)
     said = []
     again = prepare(project, KEY, said.append).plan
     assert (again.documents, again.snapshot) != (first.documents, first.snapshot)

@@ -1,14 +1,12 @@
 """Guards the way from a report of drift to a retrain: the sensor asks for the job, and the job's gate lets pass or not.
 
 Dagster, MLflow, ledger, live collection, assets and the gate are the real ones; only the training is replaced.
-
-pytest tests/orchestration/freshness/test_retrain_job.py
 """
 
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import dagster as dg
 import numpy as np
@@ -27,10 +25,10 @@ from orchestration.instance import open_instance
 from orchestration.live.collection import open_ledger
 from orchestration.live.status import live_status
 from orchestration.pipeline import code_lock, ingest, repro
-from orchestration.project import Project
 from orchestration.registry import history, release, versions
 from orchestration.registry.build import Build
 from orchestration.registry.gate import Rules
+from tests.orchestration.dagster_page import Page
 from tests.orchestration.freshness.builds import make_build
 from tests.orchestration.freshness.conftest import make_project, write_corpus
 from tests.orchestration.freshness.subjects import SEA, SPACE, add, documents, others
@@ -39,58 +37,31 @@ RULES = TextRules(include_title=False, words=0, stride=1)
 NEW = documents(SPACE, 24, "space", 2)
 
 
-@dataclass
-class Loop:
-    """A project with a champion that is live, a job `retrain`, and the instance that it runs in."""
+def work(project):
+    """The ledger's table of it."""
+    return open_ledger(project, "hce").work
 
-    project: Project
-    instance: dg.DagsterInstance
-    definitions: dg.Definitions
 
-    def tick(self):
-        """What the sensor asks for; the partitions that it wants are made."""
-        repository = self.definitions.get_repository_def()
-        context = dg.build_sensor_context(
-            instance_ref=self.instance.get_ref(), repository_def=repository, resources={"project": self.project}
-        )
-        found = repository.get_sensor_def("freshness").evaluate_tick(context)
-        for one in found.dynamic_partitions_requests:
-            self.instance.add_dynamic_partitions(one.partitions_def_name, list(one.partition_keys))
-        return found.run_requests
+def retrains(project):
+    """What became of them, newest first."""
+    return [each.state.value for each in work(project).last("hce", 9, WorkKind.RETRAIN)]
 
-    def run(self, request):
-        job = self.definitions.resolve_job_def(request.job_name)
-        return job.execute_in_process(instance=self.instance, partition_key=request.partition_key, raise_on_error=False)
 
-    @property
-    def work(self):
-        """The ledger's table of it."""
-        return open_ledger(self.project, "hce").work
-
-    def retrains(self):
-        """What became of them, newest first."""
-        return [work.state.value for work in self.work.last("hce", 9, WorkKind.RETRAIN)]
-
-    def moves(self):
-        return [(line["action"], line["to"]) for line in history.read(self.project)]
+def moves(project):
+    return [(line["action"], line["to"]) for line in history.read(project)]
 
 
 def build_of(folder, key, gain):
     """A build whose 120 test queries score .5 + `gain`, give or take a little."""
     chance, evaluation = np.random.default_rng(0), folder.with_name(f"{folder.name}_evaluation")
     rows = [
-        {
-            "query_id": str(query),
-            "split": split,
-            "metric": metric,
-            "value": 0.5 + (gain + chance.normal(0, 0.01)) * bool(gain),
-        }
+        (str(query), split, metric, 0.5 + (gain + chance.normal(0, 0.01)) * bool(gain))
         for metric in PromotionSettings().protected
         for split in ("dev", "test")
         for query in range(120)
     ]
     evaluation.mkdir()
-    pd.DataFrame(rows).to_parquet(evaluation / "scores.parquet")
+    pd.DataFrame(rows, columns=["query_id", "split", "metric", "value"]).to_parquet(evaluation / "scores.parquet")
     summary = {"queries": 120, "nDCG@10": 0.5 + gain}
     write_json(evaluation / "metrics.json", {"system": "hce", "dev": summary, "test": summary})
     parts = {name: folder / name for name in ("encoder", "index", "hierarchy")}
@@ -100,8 +71,8 @@ def build_of(folder, key, gain):
 
 @pytest.fixture(scope="module")
 def loop(built, tmp_path_factory, small_measures):
-    """The build of 150 documents is champion and live; then came 24 that their own queries do not find, and drift was
-    measured."""
+    """A project and its page: the build of 150 documents is champion and live; then came 24 that their own queries do
+    not find, and drift was measured."""
     root = tmp_path_factory.mktemp("loop")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("FRESHET_LEDGER", "FRESHET_STATE", "MLFLOW_TRACKING_URI"):
@@ -116,10 +87,8 @@ def loop(built, tmp_path_factory, small_measures):
         release.promote(project, Rules(project, PromotionSettings(), 0))
         add(project, NEW, others(NEW))
         assert watch(project).decision.action == "retrain"
-        from orchestration.definitions import definitions
-
         with open_instance(project) as instance:
-            yield Loop(project, instance, definitions(project))
+            yield project, Page(project, instance)
 
 
 @pytest.fixture
@@ -128,7 +97,7 @@ def trains(loop, tmp_path, monkeypatch):
 
     def choose(key, gain):
         def stages(space, **_):
-            shutil.copytree(loop.project.artifacts, space.artifacts, dirs_exist_ok=True)
+            shutil.copytree(loop[0].artifacts, space.artifacts, dirs_exist_ok=True)
             return iter(())
 
         def register(space, snapshot):
@@ -142,68 +111,63 @@ def trains(loop, tmp_path, monkeypatch):
     return choose
 
 
-def test_a_report_that_calls_for_a_retrain_becomes_a_run_of_the_job(loop):
-    (request,) = loop.tick()
-    (asked,) = loop.work.open("hce")
+def test_a_report_that_calls_for_a_retrain_becomes_a_run_whose_gate_blocks_the_champion_and_is_noted_once(loop, trains):
+    project, page = loop
+    trains("b", gain=0.0)
+    before = Searcher.open(project.live).generation.number
+    (request,), (asked,) = page.look().run_requests, work(project).open("hce")
     assert request.job_name == "retrain"
     assert request.run_key == request.partition_key == asked.run_key
     assert request.tags["freshet/why"] == asked.reason[:200]
-    assert loop.instance.has_dynamic_partition("retrains", request.partition_key)
-
-
-def test_a_gate_that_refuses_blocks_the_champion_and_is_noted_once(loop, trains):
-    trains("b", gain=0.0)
-    before = Searcher.open(loop.project.live).generation.number
-    (request,) = loop.tick()
-    done = loop.run(request)
+    assert page.instance.has_dynamic_partition("retrains", request.partition_key)
+    done = page.run("retrain", request.partition_key)
     assert not done.success
     assert [one.passed for one in done.get_asset_check_evaluations()] == [False]
     begun = {event.step_key for event in done.all_events if event.is_step_start}
     assert begun == {"retrained_retriever"}, "the check is blocking: nothing behind it begins"
-    assert versions.holder(loop.project).version == "1"
-    assert Searcher.open(loop.project.live).generation.number == before
-    note_end(loop.project, request.run_key, done.run_id, "the check failed", canceled=False)
-    assert loop.moves()[-1] == ("refuse", "2")
-    assert loop.retrains() == ["refused"], "a verdict, and no failure that is tried again"
-    assert not loop.tick()
+    assert versions.holder(project).version == "1"
+    assert Searcher.open(project.live).generation.number == before
+    note_end(project, request.run_key, done.run_id, "the check failed", canceled=False)
+    assert moves(project)[-1] == ("refuse", "2")
+    assert retrains(project) == ["refused"], "a verdict, and no failure that is tried again"
+    assert page.look().run_requests == []
 
 
-def test_a_backfill_of_retrains_trains_nothing(loop, monkeypatch):
+def test_a_backfill_of_what_is_settled_does_nothing(loop, monkeypatch):
+    """What a batch brought is searchable, and a report that a pilot answered has its answer, whatever is begun anew."""
+    project, page = loop
     monkeypatch.setattr("orchestration.freshness.retrain.prepare", lambda *_: pytest.fail("it trains"))
-    (key, *_) = loop.instance.get_dynamic_partitions("retrains")
-    job = loop.definitions.resolve_job_def("retrain")
-    done = job.execute_in_process(instance=loop.instance, partition_key=key, tags={"dagster/backfill": "all"})
+    monkeypatch.setattr("orchestration.freshness.pilot.pilot", lambda *_: pytest.fail("it trains"))
+
+    def state():
+        return Searcher.open(project.live).generation.number, moves(project), work(project).last("hce", 9)
+
+    before, backfill = state(), {"dagster/backfill": "all"}
+    done = page.run("retrain", page.instance.get_dynamic_partitions("retrains")[0], **backfill)
     assert done.success
     assert not done.get_asset_materialization_events()
     assert not done.get_asset_check_evaluations()
-
-
-def test_a_backfill_of_additions_and_pilots_finds_nothing_left_to_do(loop, monkeypatch):
-    """What a batch brought is searchable, and a report that a pilot answered has its answer, whatever is begun anew."""
-    monkeypatch.setattr("orchestration.freshness.pilot.pilot", lambda *_: pytest.fail("it trains"))
-    before = Searcher.open(loop.project.live).generation.number, loop.moves(), loop.work.last("hce", 9)
     for name, partitions in (("add_documents", "batches"), ("pilot", "pilots")):
-        loop.instance.add_dynamic_partitions(partitions, ["settled"])
-        job = loop.definitions.resolve_job_def(name)
-        assert job.execute_in_process(
-            instance=loop.instance, partition_key="settled", tags={"dagster/backfill": "all"}
-        ).success
-    assert (Searcher.open(loop.project.live).generation.number, loop.moves(), loop.work.last("hce", 9)) == before
-    shown = loop.instance.get_latest_materialization_event(dg.AssetKey("retrain_pilot")).asset_materialization
+        page.instance.add_dynamic_partitions(partitions, ["settled"])
+        assert page.run(name, "settled", **backfill).success
+    assert state() == before
+    shown = page.instance.get_latest_materialization_event(dg.AssetKey("retrain_pilot")).asset_materialization
     assert shown.metadata["what happened"].value == SETTLED
 
 
 def test_behind_a_gate_that_passes_the_challenger_is_champion_and_live(loop, trains):
     """Which drift asked for later."""
+    project, page = loop
     trains("c", gain=0.1)
-    loop.work.ask(WorkKind.RETRAIN, "hce", EventRange(1, 24), "growth is above its limit", asked_by="drift")
-    done = loop.run(*loop.tick())
+    work(project).ask(WorkKind.RETRAIN, "hce", EventRange(1, 24), "growth is above its limit", asked_by="drift")
+    (request,) = page.look().run_requests
+    done = page.run(request.job_name, request.partition_key)
     assert done.success
     assert [one.passed for one in done.get_asset_check_evaluations()] == [True]
-    champion = versions.holder(loop.project)
+    champion = versions.holder(project)
     assert champion.key == "c" * 64
-    assert len(Searcher.open(loop.project.live).base.rows.document_ids) == 174
-    assert loop.moves()[-1] == ("promote", champion.version)
-    assert loop.retrains() == ["done", "refused"]
-    assert live_status(loop.project, "hce")["ledger"]["documents"]["absorbed"] == 24
-    assert not loop.tick()
+    assert len(Searcher.open(project.live).base.rows.document_ids) == 174
+    assert moves(project)[-1] == ("promote", champion.version)
+    assert retrains(project) == ["done", "refused"]
+    assert live_status(project, "hce")["ledger"]["documents"]["absorbed"] == 24
+    assert page.look().run_requests == []

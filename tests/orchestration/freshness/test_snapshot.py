@@ -1,7 +1,4 @@
-"""Guards what a retrain trains on: the documents that are live, and queries with all documents that answer them.
-
-pytest tests/orchestration/freshness/test_snapshot.py
-"""
+"""Guards what a retrain trains on: the documents that are live, and queries with all documents that answer them."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from model_code.ledger.events import Feedback
 from model_code.live.collection import Collection
 from model_code.live.generation import document_hashes
 from orchestration.freshness.workspace import export, query_id
-from tests.orchestration.live_example import collection_of, make_project
+from tests.orchestration.live_example import add, collection_of, make_project, row
 
 
 @pytest.fixture
@@ -33,22 +30,19 @@ def project(tmp_path):
     return made
 
 
-def snapshot(project, tmp_path):
-    return exported(project, tmp_path / "snapshot")
-
-
-def exported(project, folder, only=None):
+def snapshot(project, only=None):
+    folder = project.root / "snapshot"
     export(project, Collection(project.live, "hce").current(), folder, only)
     return {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("documents", "queries", "qrels")}
 
 
-def test_a_query_that_several_documents_came_with_is_one_query_that_all_of_them_answer(project, tmp_path):
+def test_a_query_that_several_documents_came_with_is_one_query_that_all_of_them_answer(project):
     collection = collection_of(project)
     asked = {"a": ["shared", "own"], "b": ["shared"], "gone": ["shared", "of what is gone"]}
-    collection.receive([{"id": one, "title": one, "text": one, "queries": asked[one]} for one in asked], "api")
+    collection.receive([row(one, queries=asked[one]) for one in asked], "api")
     collection.remove(["gone"], "api")
     collection.apply()
-    found = snapshot(project, tmp_path)
+    found = snapshot(project)
     assert dict(zip(found["queries"]["id"], found["queries"]["text"], strict=True)) == {
         "1": "how to sort", query_id("own"): "own", query_id("shared"): "shared",
     }  # fmt: skip
@@ -59,48 +53,39 @@ def test_a_query_that_several_documents_came_with_is_one_query_that_all_of_them_
     assert list(found["documents"]["id"]) == ["a", "b", "numpy.sort", "str.split"]
 
 
-def test_a_part_of_the_documents_comes_with_the_queries_for_them_alone(project, tmp_path):
-    collection = collection_of(project)
-    rows = [{"id": one, "title": one, "text": one, "queries": ["shared", f"of {one}"]} for one in "ab"]
-    collection.receive(rows, "api")
-    collection.apply()
-    found = exported(project, tmp_path / "part", {"a", "str.split"})
+def test_a_part_of_the_documents_comes_with_the_queries_for_them_alone(project):
+    add(collection_of(project), *(row(one, queries=["shared", f"of {one}"]) for one in "ab"))
+    found = snapshot(project, {"a", "str.split"})
     assert list(found["documents"]["id"]) == ["a", "str.split"]
     assert sorted(found["queries"]["text"]) == ["of a", "shared"]
     assert set(found["qrels"]["document_id"]) == {"a"}
 
 
-def test_the_strings_that_answer_a_query_go_along(project, tmp_path):
-    assert "answers" not in snapshot(project, tmp_path)["queries"]
+def test_the_strings_that_answer_a_query_go_along(project):
+    assert "answers" not in snapshot(project)["queries"]
     path = project.artifacts / "corpus" / "queries.parquet"
     pd.read_parquet(path).assign(answers='["by sort"]').to_parquet(path)
-    collection = collection_of(project)
-    collection.receive([{"id": "a", "title": "a", "text": "a", "queries": ["new"]}], "api")
-    collection.apply()
-    rows = snapshot(project, tmp_path)["queries"].set_index("id")["answers"]
+    add(collection_of(project), row("a", queries=["new"]))
+    rows = snapshot(project)["queries"].set_index("id")["answers"]
     assert rows.to_dict() == {query_id("new"): None, "1": '["by sort"]'}
 
 
-def test_a_document_keeps_its_date_and_is_read_back_as_it_was(project, tmp_path):
-    collection = collection_of(project)
-    collection.receive([{"id": "a", "title": "a", "text": "a", "date": "2026-11-25"}, {"id": "b", "text": "b"}], "api")
-    collection.apply()
+def test_a_document_keeps_its_date_and_is_read_back_as_it_was(project):
+    add(collection_of(project), row("a", date="2026-11-25"), {"id": "b", "text": "b"})
     generation = Collection(project.live, "hce").current()
-    snapshot(project, tmp_path)
+    snapshot(project)
     settings = CorpusSettings(source="snapshot", path="snapshot")
-    read = {row.values["id"]: row for row in SnapshotSource(settings, tmp_path).rows("documents")}
+    read = {row.values["id"]: row for row in SnapshotSource(settings, project.root).rows("documents")}
     found = {name: document_of(row, 1000) for name, row in read.items()}
     assert (found["a"].date, found["b"].date) == ("2026-11-25T00:00:00+00:00", None)
     assert {name: document.content_hash for name, document in found.items()} == document_hashes(generation)
 
 
-def test_a_query_that_the_corpus_judges_already_stays_that_one_in_its_split(project, tmp_path):
+def test_a_query_that_the_corpus_judges_already_stays_that_one_in_its_split(project):
     """As documents of the corpus's own packages do; test queries must not be trained on."""
-    collection = collection_of(project)
     asked = {"numpy.sort": ["How to sort"], "list.sort": ["how to sort", "new"]}
-    collection.receive([{"id": one, "title": one, "text": "new", "queries": asked[one]} for one in asked], "api")
-    collection.apply()
-    found = snapshot(project, tmp_path)
+    add(collection_of(project), *(row(one, "new", queries=asked[one]) for one in asked))
+    found = snapshot(project)
     assert list(found["queries"]["id"]) == [query_id("new"), "1"]
     rows = found["qrels"][["query_id", "document_id", "split"]].fillna("").itertuples(index=False, name=None)
     assert sorted(rows) == [
@@ -108,7 +93,7 @@ def test_a_query_that_the_corpus_judges_already_stays_that_one_in_its_split(proj
     ]  # fmt: skip
 
 
-def test_what_people_said_of_hits_is_judged_like_the_corpus_and_a_thumb_down_is_no_relevance(project, tmp_path):
+def test_what_people_said_of_hits_is_judged_like_the_corpus_and_a_thumb_down_is_no_relevance(project):
     collection = collection_of(project)
     said = [
         ("new", "numpy.sort", "up", 1, "ada"), ("new", "str.split", "down", 2, "ada"),
@@ -118,7 +103,7 @@ def test_what_people_said_of_hits_is_judged_like_the_corpus_and_a_thumb_down_is_
     ]  # fmt: skip
     for query, document, verdict, rank, who in said:
         collection.ledger.judge(Feedback(query, document, verdict, rank, who))
-    found = snapshot(project, tmp_path)
+    found = snapshot(project)
     assert set(found["queries"]["text"]) == {"how to sort", "new"}
     rows = found["qrels"][["query_id", "document_id", "relevance", "split"]].itertuples(index=False, name=None)
     assert sorted(rows) == sorted([
