@@ -12,52 +12,49 @@ import typer
 from mlflow.exceptions import MlflowException
 from typer.testing import CliRunner
 
-from model_code.errors import FreshetError
+from model_code.errors import FreshetError, SettingsError
 from model_code.words import say
 from orchestration import cli
 from orchestration.cli import pages
+from orchestration.registry import release
 
 
-@pytest.mark.parametrize("checkpoint", [False, True])
-def test_ctrl_c_says_what_is_kept(monkeypatch, capsys, tmp_path, checkpoint):
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """The folder of a project, in which commands run."""
     for name in ("params.yaml", "dvc.yaml"):
         (tmp_path / name).touch()
-    if checkpoint:
-        (tmp_path / ".freshet" / "checkpoints" / "key" / "step_2").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    app = typer.Typer()
-
-    @app.command()
-    def build() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli, "app", app)
-    monkeypatch.setattr(sys, "argv", ["freshet"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 130
-    resumes = ", training resumes from its last checkpoint" * checkpoint
-    assert capsys.readouterr().err == f"stopped; finished stages are kept{resumes}\n"
+    return tmp_path
 
 
 @pytest.fixture
 def failing(monkeypatch):
     """Run a command line whose only command raises the given error; returns how it ended."""
 
-    def run(error: Exception, *arguments: str) -> SystemExit:
-        app = typer.Typer()
+    def run(error: BaseException, *arguments: str) -> SystemExit:
+        app = typer.Typer(pretty_exceptions_enable=False)
 
         @app.command()
         def build() -> None:
             raise error
 
-        monkeypatch.setattr(cli, "app", lambda given: app(given, standalone_mode=False))
+        monkeypatch.setattr(cli, "app", app)
         monkeypatch.setattr(sys, "argv", ["freshet", *arguments])
         with pytest.raises(SystemExit) as ended:
             cli.main()
         return ended.value
 
     return run
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_ctrl_c_says_what_is_kept(project, failing, capsys, checkpoint):
+    if checkpoint:
+        (project / ".freshet" / "checkpoints" / "key" / "step_2").mkdir(parents=True)
+    assert failing(KeyboardInterrupt()).code == 130
+    resumes = ", training resumes from its last checkpoint" * checkpoint
+    assert capsys.readouterr().err == f"stopped; finished stages are kept{resumes}\n"
 
 
 @pytest.mark.parametrize(
@@ -72,10 +69,8 @@ def failing(monkeypatch):
 )
 def test_what_the_surroundings_refuse_is_one_line(failing, capsys, error):
     assert failing(error).code == 1
-    assert (
-        capsys.readouterr().err
-        == f"error: {type(error).__name__}: {' '.join(str(error).split())} (--debug shows where)\n"
-    )
+    words = " ".join(str(error).split())
+    assert capsys.readouterr().err == f"error: {type(error).__name__}: {words} (--debug shows where)\n"
 
 
 def test_a_fault_of_the_code_and_debug_show_a_traceback(failing):
@@ -85,13 +80,25 @@ def test_a_fault_of_the_code_and_debug_show_a_traceback(failing):
         failing(OSError("full"), "--debug")
 
 
-@pytest.mark.parametrize("option", ["--dagster-port", "--mlflow-port"])
-@pytest.mark.parametrize("port", ["0", "99999"])
-def test_a_port_that_there_is_not_is_refused(monkeypatch, option, port):
+@pytest.mark.parametrize(("command", "told"), [
+    ("ui --dagster-port 0", "--dagster-port"),
+    ("ui --dagster-port 99999", "--dagster-port"),
+    ("ui --mlflow-port 0", "--mlflow-port"),
+    ("ui --mlflow-port 99999", "--mlflow-port"),
+    ("retrain --pilot 100 --dry-run", "no --key and no --dry-run"),
+    ("retrain --pilot 100 --key first", "no --key and no --dry-run"),
+])  # fmt: skip
+def test_an_option_that_no_command_can_heed_is_refused(project, monkeypatch, command, told):
     monkeypatch.setattr(pages, "serve_pages", lambda *ports: pytest.fail("the pages were started"))
-    refused = CliRunner().invoke(cli.app, ["ui", option, port])
+    refused = CliRunner().invoke(cli.app, command.split())
     assert refused.exit_code == 2
-    assert option in refused.output
+    assert told in " ".join(refused.output.split())
+
+
+def test_a_rollback_of_one_retriever_alone_names_rewind(monkeypatch):
+    monkeypatch.setattr(release, "rollback", lambda project: pytest.fail("the champion was rolled back"))
+    with pytest.raises(SettingsError, match="go back in all of them.*freshet rewind --retriever hce"):
+        CliRunner().invoke(cli.app, ["rollback", "--retriever", "hce"], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
@@ -128,11 +135,6 @@ def test_what_others_wrote_commands_no_terminal_and_json_stays_json(capsys):
     assert json.loads(capsys.readouterr().out) == {"title": title}
 
 
-def test_an_error_that_quotes_a_title_is_escaped_too(monkeypatch, capsys):
-    def refused(arguments):
-        raise FreshetError("no document '\x1b]0;gone\x07'")
-
-    monkeypatch.setattr(cli, "app", refused)
-    with pytest.raises(SystemExit):
-        cli.main()
+def test_an_error_that_quotes_a_title_is_escaped_too(failing, capsys):
+    failing(FreshetError("no document '\x1b]0;gone\x07'"))
     assert capsys.readouterr().err == "error: no document '\\u001b]0;gone\\u0007'\n"

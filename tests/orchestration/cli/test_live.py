@@ -73,15 +73,6 @@ def test_a_search_for_nothing_is_a_usage_error(run, monkeypatch):
     assert caught.value.exit_code == 2
 
 
-def test_what_a_retriever_cannot_explain_is_an_error(run, monkeypatch):
-    def refuse(self, *asked):
-        raise FreshetError("a dense retriever does not score by token")
-
-    monkeypatch.setattr(FakeSearcher, "search", refuse)
-    with pytest.raises(FreshetError, match="does not score by token"):
-        run("--explain")
-
-
 def test_many_tokens_are_cut_and_none_is_said():
     assert tokens_text([TokenMatch("x", 1.0)] * 20).endswith("and 8 more")
     assert tokens_text([]) == "no token matched"

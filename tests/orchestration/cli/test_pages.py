@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -17,6 +16,7 @@ from model_code.errors import FreshetError
 from orchestration.cli.pages import HOST, _guard_variables, commands, require_free, run_together
 from orchestration.guard import TOKEN_FILE, token_of
 from orchestration.project import Project
+from tests.orchestration.service.conftest import until
 
 ROOT = Path(__file__).parents[3]
 LEAF = "import os, sys, time; open(f'{sys.argv[1]}/{os.getpid()}', 'w').close(); time.sleep(60)"
@@ -34,14 +34,6 @@ SERVE = (
 )
 
 
-def wait_until(condition, seconds: float = 60.0) -> None:
-    """Fail if `condition()` does not become true in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_no_process_behind(tmp_path, number):
     """As a background job too: such a job starts with SIGINT ignored, as here."""
@@ -52,14 +44,14 @@ def test_a_signal_leaves_no_process_behind(tmp_path, number):
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_until(lambda: len(list(tmp_path.iterdir())) == 4)  # two pages and the child of each
+    assert until(lambda: len(list(tmp_path.iterdir())) == 4)  # two pages and the child of each
     started = [int(path.name) for path in tmp_path.iterdir()]
     serve.send_signal(number)
     assert (serve.communicate(timeout=60)[1], serve.returncode) == ("stopped\n", 0)
     told = Path(f"{tmp_path}.log").read_text()  # of several processes, whose lines may run into each other
     assert ("up" in told, "Shutting down" in told) == (True, True)
     assert told.replace("up", "").replace("Shutting down", "").strip() == ""
-    wait_until(lambda: not any(map(_runs, started)))
+    assert until(lambda: not any(map(_runs, started)))
 
 
 def _runs(pid: int) -> bool:
@@ -73,39 +65,31 @@ def test_a_page_that_ends_by_itself_is_an_error_and_ends_the_other(tmp_path):
     page = [sys.executable, "-c", PAGE, str(tmp_path)]
     both_run = f"len(os.listdir({str(tmp_path)!r})) == 2"
     fails = [sys.executable, "-c", f"import os, time\nwhile not {both_run}: time.sleep(.05)\nexit(3)"]
-    log = Path(f"{tmp_path}.log")
+    log, before = Path(f"{tmp_path}.log"), signal.getsignal(signal.SIGTERM)
     with pytest.raises(FreshetError, match=rf"exit code 3\): see {log}"):
         run_together([page, fails], tmp_path, os.environ, log)
+    assert signal.getsignal(signal.SIGTERM) is before, "the handlers of the caller come back"
     started = [int(path.name) for path in tmp_path.iterdir()]
     assert len(started) == 2
-    wait_until(lambda: not any(map(_runs, started)))
+    assert until(lambda: not any(map(_runs, started)))
 
 
-def test_the_handlers_of_the_caller_come_back(tmp_path):
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(FreshetError):
-        run_together([[sys.executable, "-c", ""]], tmp_path, os.environ, tmp_path / "log")
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_both_pages_listen_on_this_machine_only_and_behind_the_guard(tmp_path):
-    _, dagster, _, mlflow = commands(Project(tmp_path), tmp_path, 3001, 5001)
-    assert dagster[2] == "orchestration.guard"
-    assert mlflow[mlflow.index("--app-name") + 1] == "freshet"
-    for command, port in ((dagster, "3001"), (mlflow, "5001")):
-        assert command[command.index("--host") + 1] == HOST == "127.0.0.1"
-        assert command[command.index("--port") + 1] == port
-    assert mlflow[mlflow.index("--backend-store-uri") + 1] == f"sqlite:///{tmp_path}/.freshet/mlflow/mlflow.db"
-
-
-def test_beyond_this_machine_both_pages_demand_the_token(tmp_path):
+def test_both_pages_listen_on_this_machine_only_and_beyond_it_demand_the_token(tmp_path):
     project = Project(tmp_path)
+
+    def option(command, name):
+        return command[command.index(f"--{name}") + 1]
+
+    for host, asked in (("127.0.0.1", ()), ("0.0.0.0", ("0.0.0.0",))):
+        _, dagster, _, mlflow = commands(project, tmp_path, 3001, 5001, *asked)
+        assert (dagster[2], option(mlflow, "app-name")) == ("orchestration.guard", "freshet")
+        assert option(dagster, "host") == option(mlflow, "host") == host
+        assert (option(dagster, "port"), option(mlflow, "port")) == ("3001", "5001")
+        assert option(mlflow, "backend-store-uri") == f"sqlite:///{tmp_path}/.freshet/mlflow/mlflow.db"
     assert _guard_variables(project, HOST, False) == {}
     variables = _guard_variables(project, "0.0.0.0", False)
     assert variables == _guard_variables(project, HOST, True)
     assert token_of(Path(variables[TOKEN_FILE]))
-    _, dagster, _, mlflow = commands(project, tmp_path, 3001, 5001, "0.0.0.0")
-    assert dagster[dagster.index("--host") + 1] == mlflow[mlflow.index("--host") + 1] == "0.0.0.0"
 
 
 def test_a_taken_port_is_named_with_the_remedy():

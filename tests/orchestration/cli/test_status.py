@@ -6,19 +6,12 @@ import pytest
 
 from orchestration.cli.status import status_text
 
-NOTHING = {
-    "corpus": None,
-    "stages": {"corpus": "not built"},
-    "live": [],
-    "service": None,
-    "moved_by_hand": None,
-    "moves": [],
-}
-ALIASES = ("champion", "challenger", "previous")
+NAMED = ("corpus", "service", "moved_by_hand", "champion", "challenger", "previous")
+NOTHING = dict.fromkeys(NAMED) | {"stages": {"corpus": "not built"}, "live": [], "moves": []}
 
 
 def test_an_empty_project_says_what_is_missing():
-    assert status_text(NOTHING | dict.fromkeys(ALIASES)).splitlines() == [
+    assert status_text(NOTHING).splitlines() == [
         "corpus      not ingested yet",
         "stages      0 of 1 built (freshet plan says what is out of date)",
         "champion    none",
@@ -57,25 +50,19 @@ def test_a_finished_project_names_versions_and_generations():
 def test_a_collection_that_documents_were_added_to_says_how_fresh_it_is(tripped):
     measures = [{"name": "topics", "value": 0.25, "threshold": 0.1, "tripped": tripped},
                 {"name": "growth", "value": 0.1, "threshold": 0.5, "tripped": False}]  # fmt: skip
+    unmeasured = {"name": "protected_old", "why": "3 are fewer than 20", "scope": "batch"}
     drift = "topics 0.25 is past its threshold 0.1" if tripped else "none of 2 measures is past its threshold"
     ledger = {
         "documents": {"pending": 2, "live": 1200, "superseded": 0, "rolled_back": 3},
         "lag": {"pending": 2, "seconds": 300.0},
-        "drift": {
-            "report": {
-                "report": {
-                    "measures": measures,
-                    "unmeasured": [{"name": "protected_old", "why": "3 are fewer than 20", "scope": "batch"}],
-                }
-            }
-        },
+        "drift": {"report": {"report": {"measures": measures, "unmeasured": [unmeasured]}}},
         "work": [{"kind": "retrain", "state": "open", "reason": "topics 0.25 is above 0.1", "outcome": None}],
     }
     live = {"retriever": "hce", "default": True, "generation": 2, "documents": 1234, "fingerprint": "f"}
     live |= {"freshness": {"watermark": 17, "ledger": ledger}}
     behind = {"watermark": 3, "ledger": ledger | {"lag": {"pending": 14, "seconds": 7300.0}}}
     other = live | {"retriever": "other", "default": False, "freshness": behind}
-    status = NOTHING | dict.fromkeys(ALIASES) | {"live": [live, other]}
+    status = NOTHING | {"live": [live, other]}
     assert status_text(status).splitlines()[5:] == [
         "live        hce generation 2, 1,234 documents, searched by default",
         "documents   2 pending, 1,200 live, 3 rolled back (after event 17)",
