@@ -1,7 +1,4 @@
-"""Guards that a run of Dagster that was killed gives its pool back, at once or after a restart of everything.
-
-pytest tests/orchestration/test_instance.py
-"""
+"""Guards that a run of Dagster that was killed gives its pool back, at once or after a restart of everything."""
 
 from __future__ import annotations
 
@@ -16,12 +13,7 @@ import pytest
 from dagster._core.storage.dagster_run import DagsterRunStatus
 from dagster._daemon.monitoring import execute_concurrency_slots_iteration
 
-from orchestration.instance import (
-    DATABASE,
-    fail_abandoned_runs,
-    known_by_the_page,
-    open_instance,
-)
+from orchestration.instance import DATABASE, fail_abandoned_runs, known_by_the_page, open_instance
 from orchestration.project import Project
 
 POOL = "live_writer"
@@ -46,9 +38,8 @@ def some_job():
 def start(instance, pid=None):
     """A run that process `pid` works on, and that holds the only slot of its pool."""
     run = instance.create_run_for_job(some_job)
-    event = dg.DagsterEvent(
-        dg.DagsterEventType.RUN_START.value, job_name=run.job_name, message="started", pid=pid or os.getpid()
-    )
+    kind, pid = dg.DagsterEventType.RUN_START.value, pid or os.getpid()
+    event = dg.DagsterEvent(kind, job_name=run.job_name, message="started", pid=pid)
     instance.report_dagster_event(event, run.run_id)
     instance.event_log_storage.initialize_concurrency_limit_to_default(POOL)
     assert instance.event_log_storage.claim_concurrency_slot(POOL, run.run_id, "one").is_claimed
@@ -86,18 +77,13 @@ def test_the_slot_of_a_run_that_dagster_has_failed_is_free_a_minute_later(projec
         assert instance.event_log_storage.claim_concurrency_slot(POOL, "another", "one").is_claimed
 
 
-def test_a_run_whose_process_lives_goes_on(project):
+def test_a_run_whose_process_lives_goes_on_unless_its_number_is_another_s(project, monkeypatch):
+    """After a restart of the machine numbers are given out anew."""
     with open_instance(project) as instance:
         run_id = start(instance)
     assert fail_abandoned_runs(project) == []
     with open_instance(project) as instance:
         assert status(instance, run_id) == DagsterRunStatus.STARTED
-
-
-def test_another_process_with_the_same_number_is_not_taken_for_it(project, monkeypatch):
-    """After a restart of the machine numbers are given out anew."""
-    with open_instance(project) as instance:
-        run_id = start(instance)
     monkeypatch.setattr("orchestration.instance.CLOCK", -1e6)
     assert fail_abandoned_runs(project) == [run_id]
 

@@ -74,17 +74,15 @@ def test_a_child_of_the_holder_does_not_wait_for_it(tmp_path):
 
 
 def test_state_lies_in_the_project_unless_the_environment_says_where(tmp_path, monkeypatch):
+    """And a temporary workspace of an experiment shares that of its project."""
     assert Project(tmp_path).state == tmp_path / ".freshet"
+    assert Project(tmp_path / ".dvc" / "tmp" / "exps" / "tmp1").state == tmp_path / ".freshet"
+    assert Project(tmp_path / ".dvc" / "tmp").state == tmp_path / ".dvc" / "tmp" / ".freshet"
     monkeypatch.setenv("FRESHET_STATE", str(tmp_path / "elsewhere"))
     assert Project(tmp_path / "project").state == tmp_path / "elsewhere"
     monkeypatch.setenv("FRESHET_STATE", "state")
     monkeypatch.chdir("/")
     assert Project(tmp_path / "project").state == tmp_path / "project" / "state", "wherever it is asked"
-
-
-def test_a_temporary_workspace_of_an_experiment_shares_the_state_of_its_project(tmp_path):
-    assert Project(tmp_path / ".dvc" / "tmp" / "exps" / "tmp1").state == tmp_path / ".freshet"
-    assert Project(tmp_path / ".dvc" / "tmp").state == tmp_path / ".dvc" / "tmp" / ".freshet"
 
 
 def test_a_project_is_found_from_any_folder_in_it(tmp_path):
