@@ -15,7 +15,7 @@ tells. A retrain follows if it does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from model_code.drift.measures import ASKED, MADE, MOVED, Measured, deciding_measures
@@ -53,6 +53,10 @@ class Decision:
     dry_run: bool = False
     pilot: bool = False
 
+    def held_back(self, why: str) -> Decision:
+        """To add, whatever is called for."""
+        return replace(self, action="add", reasons=(*self.reasons, f"held back: {why}"))
+
     @property
     def text(self) -> str:
         """The decision and its reasons, a line each."""
@@ -72,8 +76,8 @@ def decide(report: Report, history: Sequence[Past], settings: DriftSettings, dry
     hold = _hold(history, settings.cooldown) if rung == "retrain" else None
     pilot = rung != "retrain" and _pilot_due(report, history, settings)
     how = f"{PILOT_DUE} (the sensor starts it; by hand, freshet retrain --pilot {settings.pilot_documents})"
-    reasons += (f"held back: {hold}",) * (hold is not None) + (how,) * pilot
-    return Decision(rung if hold is None else "add", reasons, rung, dry_run, pilot)
+    decision = Decision(rung, reasons + (how,) * pilot, rung, dry_run, pilot)
+    return decision if hold is None else decision.held_back(hold)
 
 
 def _pilot_due(report: Report, history: Sequence[Past], settings: DriftSettings) -> bool:

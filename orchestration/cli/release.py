@@ -30,11 +30,15 @@ def register(
     say(f"version {version.version} ({version.retriever}) is the {role}")
 
 
-def promote() -> None:
+def promote(
+    by_hand: Annotated[
+        bool, typer.Option("--by-hand", help="Whatever the gate says, unless promotion.by_hand is refuse.")
+    ] = False,
+) -> None:
     """Make the challenger the champion if it passes the gate, and open its live collection."""
     from orchestration.registry import release
 
-    move = release.promote(Project.find())
+    move = (release.promote_by_hand if by_hand else release.promote)(Project.find())
     say(move.summary)
     if not move.passed:
         raise typer.Exit(1)

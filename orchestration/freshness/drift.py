@@ -37,6 +37,7 @@ from model_code.live.part import unit
 from model_code.live.searcher import Searcher
 from orchestration import parameters
 from orchestration.freshness import queries
+from orchestration.freshness.workspace import UNJUDGED, is_unjudged
 from orchestration.live.collection import existing_ledger, standing_of
 from orchestration.parameters import Parameters
 from orchestration.project import Project, file_lock
@@ -331,6 +332,8 @@ def _measured(
     protected = protected_scores(searcher, calibration.reference, gatherer.answers)
     report = make_report(calibration, arrivals, len(added_since_training(generation)), protected)
     decision = decide(report, past(ledger, chosen.cooldown), chosen, dry_run=not record)
+    if decision.action == "retrain" and is_unjudged(project, generation):
+        decision = decision.held_back(UNJUDGED)
     return Watched(report, decision, newest)
 
 

@@ -18,7 +18,7 @@ from model_code.files import read_json, write_json
 from model_code.ledger.ledger import Ledger
 from model_code.ledger.work import WorkKind, WorkState
 from model_code.live.collection import Collection
-from orchestration.freshness.workspace import export, make_workspace, queries_for
+from orchestration.freshness.workspace import UNJUDGED, export, is_unjudged, make_workspace, queries_for
 from orchestration.live import retrain_plan
 from orchestration.live.collection import LiveCollection, open_ledger
 from orchestration.pipeline import ingest, repro
@@ -63,7 +63,8 @@ def retrain(project: Project, key: str, show: Show = print) -> Retrained:
     """Train, index and evaluate every retriever on what is live; promote the best if the gate passes it, and open it.
 
     key: names the retrain. What waits in the ledger is applied first, and what arrives meanwhile is added to the new
-    generation before it is searched. Raises `FreshetError` if a stage fails; then nothing is changed.
+    generation before it is searched. Raises `FreshetError` at once where nobody judged, and if a stage fails; then
+    nothing is changed.
     """
     return finish(prepare(project, key, show))
 
@@ -73,6 +74,8 @@ def prepare(project: Project, key: str, show: Show = print, dagster_run: str | N
     plan = _plan(project, key, show)
     show(f"retrain {key}: {plan.documents:,} documents, {len(plan.new):,} of them new since the last training")
     workspace = retrain_plan.workspace_of(project, key)
+    if not workspace.root.is_dir() and is_unjudged(project, retrain_plan.generation_of(project, plan)):
+        raise FreshetError(UNJUDGED)
     # the generation may be deleted once the workspace is there
     make_workspace(workspace, lambda folder: export(project, retrain_plan.generation_of(project, plan), folder))
     ingest.ingest(workspace)

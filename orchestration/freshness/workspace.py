@@ -15,18 +15,24 @@ from typing import Any
 
 import pandas as pd
 
+from model_code.corpus.build import split_queries
+from model_code.corpus.settings import GATE
 from model_code.corpus.sources.files import write_snapshot
 from model_code.errors import FreshetError
 from model_code.files import hash_text, replace_folder
 from model_code.live.generation import Generation, live_rows
 from orchestration import parameters
-from orchestration.freshness.queries import answers, gate_judgements, relevance
+from orchestration.freshness.queries import answers, gate_judgements, has_queries, relevance
 from orchestration.live.collection import all_feedback, existing_ledger, standing_of
 from orchestration.parameters import flatten
 from orchestration.pipeline import code_lock, dvc_file
 from orchestration.pipeline.dvc import run_dvc
 from orchestration.project import Project
 
+UNJUDGED = (
+    "nobody has judged queries that the gate could judge a retrain by: bring qrels, documents with `queries`, or "
+    "thumbs and clicks; freshet register and freshet promote --by-hand take what freshet run built all the same"
+)
 FIELDS = ("document_id", "title", "text", "fields", "date")
 Row = dict[str, Any]
 
@@ -59,6 +65,21 @@ def live_documents(generation: Generation) -> Iterator[Row]:
     generation.verify_documents()
     for row in live_rows(generation, *FIELDS):
         yield dict(zip(("id", *FIELDS[1:]), row, strict=True))
+
+
+def is_unjudged(project: Project, generation: Generation) -> bool:
+    """Whether, of all queries that `export` writes, the gate would have none to judge a retrain by.
+
+    Where the corpus is not built nobody knows, and `export` says so.
+    """
+    if not has_queries(project.artifacts):
+        return False
+    live = {document_id for (document_id,) in live_rows(generation, "document_id")}
+    tables = _corpus_table(project, "queries"), _corpus_table(project, "qrels")
+    rows = _qrels(*tables, _judgements(project, generation, live), live)
+    stated = {row["query_id"]: row["split"] for row in rows if row["relevance"] > 0}
+    splits = split_queries(stated, parameters.load(project.params_file).corpus.splits)
+    return not {GATE, "test"} & set(splits.values())
 
 
 def _judgements(project: Project, generation: Generation, live: Set[str]) -> dict[str, dict[str, int]]:

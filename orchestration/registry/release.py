@@ -18,6 +18,7 @@ from model_code.ledger.events import Position
 from model_code.live.build import Parts
 from model_code.live.collection import CURRENT, Collection, default_retriever
 from model_code.live.generation import Generation
+from model_code.settings import require
 from orchestration import parameters
 from orchestration.live.builds import MODEL_VERSION, open_build
 from orchestration.project import Project
@@ -100,6 +101,17 @@ def promote(
     if challenger is None and not move.passed and move.champion is not None and not _is_live(project, move.champion):
         open_version(project, move.champion)
     return move
+
+
+def promote_by_hand(project: Project) -> Move:
+    """Make the challenger champion and live whatever the gate says, as if the alias had been moved to it in MLflow."""
+    with open_registry(project) as registry:
+        settle(project)
+        (candidate, champion), rules = _candidates(project, registry, None), Rules.of(project)
+        require(rules.settings.by_hand == "follow", "promotion.by_hand is refuse: the gate alone makes a champion")
+        if candidate.is_same(champion):
+            return Move(candidate, True, _already(candidate), again=True)
+        return _follow(project, registry, HandMove(champion, candidate), _verdict_by_hand(candidate, champion, rules))
 
 
 def _promote(

@@ -6,8 +6,10 @@ import json
 import threading
 import time
 
+import pandas as pd
 import pytest
 
+from model_code.errors import FreshetError
 from model_code.files import write_text
 from model_code.ledger.work import ATTEMPTS, EventRange, WorkKind, WorkState
 from model_code.live.collection import set_default_retriever
@@ -15,6 +17,8 @@ from orchestration.freshness import drift as watch_module
 from orchestration.freshness import queries
 from orchestration.freshness.drift import batches, past, watch
 from orchestration.freshness.due import due_work
+from orchestration.freshness.retrain import retrain
+from orchestration.freshness.workspace import UNJUDGED
 from orchestration.live.collection import LiveCollection, open_ledger
 from tests.orchestration import live_example
 from tests.orchestration.freshness.builds import make_build, open_build
@@ -180,6 +184,17 @@ def test_a_person_s_retrain_counts_if_it_was_promoted(ledger):
     assert told(ledger) == [("add", True, False)]
     ledger.work.conclude_retrains("hce", WorkState.DONE, "better", {})
     assert told(ledger) == [("add", True, False), ("retrain", True, False)]
+
+
+def test_where_nobody_judged_no_retrain_is_asked_for_and_one_by_hand_is_refused_at_once(project, corpus):
+    pd.read_parquet(qrels := project.artifacts / "corpus" / "qrels.parquet").iloc[:0].to_parquet(qrels)
+    ledger = add(project, documents(SEA, 80, "more", 1))
+    decision = watch(project).decision
+    assert (decision.action, decision.wanted) == ("add", "retrain"), "growth is past its limit"
+    assert decision.reasons[-1] == f"held back: {UNJUDGED}"
+    assert ledger.work.last("hce", 5) == []
+    with pytest.raises(FreshetError, match="nobody has judged queries that the gate could"):
+        retrain(project, "by hand", print)
 
 
 def test_while_a_retrain_runs_no_other_is_asked_for(project, corpus):

@@ -12,7 +12,7 @@ from model_code.corpus.tables import frame
 from model_code.ledger.events import Feedback
 from model_code.live.collection import Collection
 from model_code.live.generation import document_hashes
-from orchestration.freshness.workspace import export, query_id
+from orchestration.freshness.workspace import export, is_unjudged, query_id
 from tests.orchestration.live_example import add, collection_of, make_project, row
 
 
@@ -51,6 +51,24 @@ def test_a_query_that_several_documents_came_with_is_one_query_that_all_of_them_
         [(query_id("own"), "a"), (query_id("shared"), "a"), (query_id("shared"), "b")]
     )
     assert list(found["documents"]["id"]) == ["a", "b", "numpy.sort", "str.split"]
+
+
+@pytest.mark.parametrize("judges", ["nobody", "dev", "test", "nobody of what is live", "documents", "no corpus"])
+def test_a_retrain_is_unjudged_where_its_gate_has_no_query(project, judges):
+    qrels = project.artifacts / "corpus" / "qrels.parquet"
+    for path in (qrels, qrels.with_name("queries.parquet")):
+        pd.read_parquet(path).assign(split="dev" if judges == "dev" else "test").to_parquet(path)
+    table = pd.read_parquet(qrels)
+    if judges in ("nobody", "documents"):
+        table.iloc[:0].to_parquet(qrels)
+    elif judges == "nobody of what is live":
+        table.assign(document_id="gone").to_parquet(qrels)
+    elif judges == "no corpus":
+        qrels.with_name("queries.parquet").unlink()
+    queries = [f"asks {number}" for number in range(40 * (judges == "documents"))]
+    add(collection_of(project), row("a", queries=queries))
+    unjudged = is_unjudged(project, Collection(project.live, "hce").current())
+    assert unjudged is (judges in ("nobody", "dev", "nobody of what is live"))
 
 
 def test_a_part_of_the_documents_comes_with_the_queries_for_them_alone(project):

@@ -19,7 +19,7 @@ from fastapi.testclient import TestClient
 from assets.registry import follow_alias
 from model_code.corpus.passages import TextRules
 from model_code.documents import Document
-from model_code.errors import FreshetError
+from model_code.errors import FreshetError, SettingsError
 from model_code.evaluation.promotion import Verdict
 from model_code.files import canonical_json, write_json, write_text
 from model_code.live.collection import Collection
@@ -261,6 +261,24 @@ def moved_with_a_batch_waiting(builds, project, monkeypatch, rule):
     LiveCollection(project).receive([{"id": ADDED, "title": title, "text": body}], "test")
     judging(monkeypatch, False)
     move_alias(project, "1")
+
+
+@pytest.mark.parametrize("rule", ["follow", "refuse"])
+def test_a_person_may_promote_against_the_gate_unless_the_settings_refuse_it(builds, project, monkeypatch, rule):
+    moved_with_a_batch_waiting(builds, project, monkeypatch, rule)
+    move_alias(project, "2")
+    with versions.open_registry(project) as registry:
+        registry.client.set_registered_model_alias(registry.model, versions.CHALLENGER, "1")
+    assert not release.promote(project).passed
+    if rule == "refuse":
+        with pytest.raises(SettingsError, match="the gate alone makes a champion"):
+            release.promote_by_hand(project)
+        return
+    move = release.promote_by_hand(project)
+    assert "moved by hand, against the gate: as the test wants it" in move.summary
+    assert move.champion.version == build_version(project) == "1"
+    assert moves(project)[-1] == ("moved by hand", "2", "1")
+    assert (release.moved_by_hand(project), release.promote_by_hand(project).again) == (None, True)
 
 
 def test_an_alias_moved_by_hand_is_followed_with_what_waits_and_rolled_back(builds, project, monkeypatch):
