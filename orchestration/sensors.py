@@ -98,7 +98,7 @@ def freshness(context: dg.SensorEvaluationContext, project: Served) -> dg.Sensor
     facts = asdict(stands) | canary_facts(canary(project)) if stands else {}
     return dg.SensorResult(
         run_requests=requests,
-        skip_reason=None if requests else "nothing arrived, and no look at drift, pilot or retrain is due",
+        skip_reason=None if requests else "nothing arrived, and neither a pilot nor a retrain is due",
         dynamic_partitions_requests=added,
         asset_events=[dg.AssetMaterialization(key, metadata=facts) for key in well],
         cursor=json.dumps(reported | {key.to_user_string(): now for key in well}),

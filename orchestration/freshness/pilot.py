@@ -7,6 +7,7 @@ retriever that is searched, on the same queries. Nothing is registered, and noth
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -82,10 +83,7 @@ def pilot(project: Project, documents: int, show: Show = print) -> PilotResult:
 
 def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotResult:
     plan = make_plan(project, FOLDER)
-    if plan.retriever not in parameters.load(project.params_file).retrievers:
-        raise NoPilot(
-            f"params.yaml names no retriever {plan.retriever}, which is searched, so that none can be trained"
-        )
+    address, own_settings = _training(project, plan.retriever)
     generation = generation_of(project, plan)
     live = Searcher(project.live, generation, {})  # as it is now, and not deleted before it is asked
     chosen = sample((row["id"] for row in live_documents(generation)), _ranked(project, plan), documents)
@@ -94,15 +92,28 @@ def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotR
     _require_new(project, len(new), len(new))
     workspace = Project(folder / WORKSPACE, home=project.root)
     make_workspace(workspace, partial(export, project, generation, only=chosen), share_cache=False)
-    parameters.assign(workspace.params_file, ANY_SIZE)
+    parameters.assign(workspace.params_file, [*ANY_SIZE, *own_settings])
     targets, settings = _targets(workspace, new, show), parameters.load(workspace.params_file)
-    _build(workspace, f"evaluate@{plan.retriever}", show)
+    _build(workspace, address, show)
     score(workspace, plan.retriever, [view.segment for view in live.views], folder / "searched")
     trained = load_gate_scores(workspace.artifacts / "evaluate" / plan.retriever)
     searched = load_gate_scores(folder / "searched")
     margin = settings.drift.quality_margin
     verdict = judge_pilot(trained, searched, settings.promotion, targets, margin, settings.seed)
     return PilotResult(plan, len(chosen), len(new), verdict)
+
+
+def _training(project: Project, searched: str) -> tuple[str, list[str]]:
+    """The stage that a pilot of what is searched ends with, and settings by which nothing else is trained."""
+    stated = parameters.read(project.params_file)
+    fusion = parameters.load(project.params_file).fusions.get(searched)
+    parts = fusion.of if fusion else (searched,)
+    trained = {name: own for name, own in stated["retrievers"].items() if name in parts}
+    if not trained:
+        raise NoPilot(f"{searched} is searched, for which params.yaml trains nothing; freshet retrain trains the rest")
+    groups = {"retrievers": trained, "fusions": {searched: stated["fusions"][searched]} if fusion else {}}
+    address = f"{'fuse' if fusion else 'evaluate'}@{searched}"
+    return address, [f"{name}={json.dumps(group)}" for name, group in groups.items()]
 
 
 def _require_new(project: Project, targets: int, new: int) -> None:

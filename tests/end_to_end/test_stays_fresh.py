@@ -116,30 +116,45 @@ def test_the_same_file_again_changes_nothing_and_a_deleted_document_is_gone(live
     assert "desert-3" not in found(live, next(row["text"] for row in documents(12) if row["id"] == "desert-3"))
 
 
-def test_a_pilot_says_whether_a_retrain_is_due_and_changes_nothing(live):
-    before = json.loads(freshet(live, "status", "--json").stdout)
-    shares = [
-        "corpus.splits.test_share=0.0",
-        "corpus.splits.gate_share=0.8",
-        "drift.minimum_batch=10",
-        "acceptance.min_documents=60",
-    ]
-    parameters.assign(live / "params.yaml", shares)
-    said = freshet(live, "retrain", "--pilot", "40").stdout
+@pytest.fixture(scope="module")
+def fused(live, tmp_path_factory):
+    """A copy in which a person made a fusion champion, after documents were added."""
+    folder = shutil.copytree(live, tmp_path_factory.mktemp("fusion") / "project")
+    parameters.assign(folder / "params.yaml", ["fusions={fused: {of: [hce, bm25]}}"])
+    for command in (["run", "fuse@fused"], ["register", "fused"], ["promote", "--by-hand"]):
+        said = freshet(folder, *command).stdout
+    assert "(fused) is the champion, moved by hand" in said
+    return folder
+
+
+SHARES = (
+    "corpus.splits.test_share=0.0",
+    "corpus.splits.gate_share=0.8",
+    "drift.minimum_batch=10",
+    "acceptance.min_documents=60",
+)
+
+
+def test_a_pilot_of_a_fusion_says_whether_a_retrain_is_due_and_changes_nothing(fused):
+    before = json.loads(freshet(fused, "status", "--json").stdout)
+    parameters.assign(fused / "params.yaml", SHARES)
+    said = freshet(fused, "retrain", "--pilot", "40").stdout
     assert "pilot on 40 of 71 documents, 11 of them new" in said
     assert "stage train@hce ran" in said
-    assert "stage train@contrastive ran" not in said, "the retriever that is searched, no other"
+    assert "stage fuse@fused ran" in said
+    assert "stage train@contrastive ran" not in said, "the parts of what is searched, no other"
     answer = said.splitlines()[-1]
     assert "new documents: " in answer
     assert "old documents: nDCG@10" in answer
-    after = json.loads(freshet(live, "status", "--json").stdout)
+    after = json.loads(freshet(fused, "status", "--json").stdout)
     assert after["champion"] == before["champion"]
     assert after["live"][0]["generation"] == before["live"][0]["generation"]
-    assert answer in freshet(live, "status").stdout
-    assert not (live / ".freshet" / "pilot").exists()
+    assert answer in freshet(fused, "status").stdout
+    assert not (fused / ".freshet" / "pilot").exists()
 
 
 def test_a_retrain_trains_on_all_that_is_live_and_opens_with_what_came_meanwhile(live):
+    parameters.assign(live / "params.yaml", SHARES)
     champion = json.loads(freshet(live, "status", "--json").stdout)["champion"]["version"]
     before = output_hashes(live), (live / "params.yaml").read_text()
     promoted, generation, new_queries, trained_on = run(live, RETRAIN).split()[-4:]

@@ -161,11 +161,31 @@ def test_what_a_killed_pilot_left_is_not_gone_on_with(project, steps):
     assert not left.exists()
 
 
-def test_a_retriever_that_the_settings_do_not_name_has_no_pilot(project, steps):
-    project.params_file.write_text("{retrievers: {other: {}}}\n")
-    with pytest.raises(NoPilot, match="params.yaml names no retriever hce"):
+@pytest.mark.parametrize("searched", ["untrained", "words", "unknown"])
+def test_what_nothing_is_trained_for_has_no_pilot(project, steps, searched):
+    parameters.assign(project.params_file, ["fusions={words: {of: [bm25, zero_shot]}}"])
+    open_build(project, BASE, retriever=searched)
+    set_default_retriever(project.live, searched)
+    with pytest.raises(NoPilot, match=f"{searched} is searched, for which params.yaml trains nothing"):
         pilot(project, 100, print)
     assert steps == []
+
+
+@pytest.mark.parametrize(
+    ("searched", "last", "retrievers", "fusions"),
+    [("hce", "evaluate@hce", ["hce"], []), ("fused", "fuse@fused", ["hce", "small"], ["fused"])],
+)
+def test_a_pilot_trains_what_is_searched_and_nothing_else(project, searched, last, retrievers, fusions):
+    others = ["retrievers={hce: {epochs: 1}, small: {learning_rate: 2.0e-5}, other: {}}",
+              "fusions={fused: {of: [hce, bm25, small], feedback: 0.3}, more: {of: [other, bm25]}}"]  # fmt: skip
+    parameters.assign(project.params_file, others)
+    before = parameters.load(project.params_file)
+    address, settings = pilots._training(project, searched)
+    parameters.assign(project.params_file, settings)
+    after = parameters.load(project.params_file)
+    assert (address, list(after.retrievers), list(after.fusions)) == (last, retrievers, fusions)
+    assert after.retrievers.items() <= before.retrievers.items()
+    assert after.fusions.items() <= before.fusions.items()
 
 
 def answering(monkeypatch, due=True, meanwhile=lambda: None):
