@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from model_code.live.generation import Generation
 
 Number = Annotated[int, typer.Option("--generation", min=0, help="The number of a generation of it.")]
+ByHand = Annotated[bool, typer.Option("--by-hand", help="Whatever the gate says, but not promotion.by_hand: refuse.")]
 Live = Annotated[str | None, typer.Option("--retriever", help="A live one; default: the one searched by default.")]
 
 
@@ -30,11 +31,7 @@ def register(
     say(f"version {version.version} ({version.retriever}) is the {role}")
 
 
-def promote(
-    by_hand: Annotated[
-        bool, typer.Option("--by-hand", help="Whatever the gate says, unless promotion.by_hand is refuse.")
-    ] = False,
-) -> None:
+def promote(by_hand: ByHand = False) -> None:
     """Make the challenger the champion if it passes the gate, and open its live collection."""
     from orchestration.registry import release
 

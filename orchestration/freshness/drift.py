@@ -37,10 +37,11 @@ from model_code.live.part import unit
 from model_code.live.searcher import Searcher
 from orchestration import parameters
 from orchestration.freshness import queries
-from orchestration.freshness.workspace import UNJUDGED, is_unjudged
+from orchestration.freshness.workspace import is_unjudged
 from orchestration.live.collection import existing_ledger, standing_of
 from orchestration.parameters import Parameters
 from orchestration.project import Project, file_lock
+from orchestration.registry.gate import UNPROVEN
 
 SCORED = 600  # old documents whose queries every report searches, as the measure of what new ones should reach
 PROTECTED = 300  # queries, searched again for every report
@@ -333,7 +334,7 @@ def _measured(
     report = make_report(calibration, arrivals, len(added_since_training(generation)), protected)
     decision = decide(report, past(ledger, chosen.cooldown), chosen, dry_run=not record)
     if decision.action == "retrain" and is_unjudged(project, generation):
-        decision = decision.held_back(UNJUDGED)
+        decision = decision.held_back(UNPROVEN)
     return Watched(report, decision, newest)
 
 

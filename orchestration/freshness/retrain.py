@@ -18,13 +18,13 @@ from model_code.files import read_json, write_json
 from model_code.ledger.ledger import Ledger
 from model_code.ledger.work import WorkKind, WorkState
 from model_code.live.collection import Collection
-from orchestration.freshness.workspace import UNJUDGED, export, is_unjudged, make_workspace, queries_for
+from orchestration.freshness.workspace import export, is_unjudged, make_workspace, queries_for
 from orchestration.live import retrain_plan
 from orchestration.live.collection import LiveCollection, open_ledger
 from orchestration.pipeline import ingest, repro
 from orchestration.project import Project
 from orchestration.registry import release, versions
-from orchestration.registry.gate import Rules
+from orchestration.registry.gate import UNPROVEN, Rules
 
 Show = Callable[[str], Any]
 CHALLENGER, ENDED = "challenger.json", "ended.json"  # beside the plan
@@ -75,7 +75,7 @@ def prepare(project: Project, key: str, show: Show = print, dagster_run: str | N
     show(f"retrain {key}: {plan.documents:,} documents, {len(plan.new):,} of them new since the last training")
     workspace = retrain_plan.workspace_of(project, key)
     if not workspace.root.is_dir() and is_unjudged(project, retrain_plan.generation_of(project, plan)):
-        raise FreshetError(UNJUDGED)
+        raise FreshetError(UNPROVEN)
     # the generation may be deleted once the workspace is there
     make_workspace(workspace, lambda folder: export(project, retrain_plan.generation_of(project, plan), folder))
     ingest.ingest(workspace)

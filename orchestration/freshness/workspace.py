@@ -29,10 +29,6 @@ from orchestration.pipeline import code_lock, dvc_file
 from orchestration.pipeline.dvc import run_dvc
 from orchestration.project import Project
 
-UNJUDGED = (
-    "nobody has judged queries that the gate could judge a retrain by: bring qrels, documents with `queries`, or "
-    "thumbs and clicks; freshet register and freshet promote --by-hand take what freshet run built all the same"
-)
 FIELDS = ("document_id", "title", "text", "fields", "date")
 Row = dict[str, Any]
 

@@ -27,8 +27,8 @@ from orchestration.registry import versions
 from orchestration.registry.versions import Version
 
 UNPROVEN = (
-    "nobody has judged queries of this corpus, so nothing tells what is better: bring qrels, or take it by "
-    "`freshet promote --by-hand` if you want it all the same"
+    "nobody has judged queries of this corpus, so nothing tells what is better: bring qrels, documents with `queries`, "
+    "or feedback; freshet promote --by-hand makes what freshet register was given champion all the same"
 )
 BY_TEST = (
     "judged by the test queries, as the gate has none of its own (corpus.splits.gate_share, or a split `gate` of the "

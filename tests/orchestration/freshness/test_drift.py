@@ -18,8 +18,8 @@ from orchestration.freshness import queries
 from orchestration.freshness.drift import batches, past, watch
 from orchestration.freshness.due import due_work
 from orchestration.freshness.retrain import retrain
-from orchestration.freshness.workspace import UNJUDGED
 from orchestration.live.collection import LiveCollection, open_ledger
+from orchestration.registry.gate import UNPROVEN
 from tests.orchestration import live_example
 from tests.orchestration.freshness.builds import make_build, open_build
 from tests.orchestration.freshness.conftest import make_project
@@ -191,9 +191,9 @@ def test_where_nobody_judged_no_retrain_is_asked_for_and_one_by_hand_is_refused_
     ledger = add(project, documents(SEA, 80, "more", 1))
     decision = watch(project).decision
     assert (decision.action, decision.wanted) == ("add", "retrain"), "growth is past its limit"
-    assert decision.reasons[-1] == f"held back: {UNJUDGED}"
+    assert decision.reasons[-1] == f"held back: {UNPROVEN}"
     assert ledger.work.last("hce", 5) == []
-    with pytest.raises(FreshetError, match="nobody has judged queries that the gate could"):
+    with pytest.raises(FreshetError, match="nobody has judged queries"):
         retrain(project, "by hand", print)
 
 
