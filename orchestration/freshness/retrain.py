@@ -74,8 +74,6 @@ def prepare(project: Project, key: str, show: Show = print, dagster_run: str | N
     plan = _plan(project, key, show)
     show(f"retrain {key}: {plan.documents:,} documents, {len(plan.new):,} of them new since the last training")
     workspace = retrain_plan.workspace_of(project, key)
-    if not workspace.root.is_dir() and is_unjudged(project, retrain_plan.generation_of(project, plan)):
-        raise FreshetError(UNPROVEN)
     # the generation may be deleted once the workspace is there
     make_workspace(workspace, lambda folder: export(project, retrain_plan.generation_of(project, plan), folder))
     ingest.ingest(workspace)
@@ -156,6 +154,8 @@ def _begin(project: Project, key: str) -> retrain_plan.Plan:
     """
     LiveCollection(project).apply()
     plan, folder = retrain_plan.make_plan(project, key), retrain_plan.folder_of(project, key)
+    if is_unjudged(project, retrain_plan.generation_of(project, plan)):
+        raise FreshetError(UNPROVEN)
     if folder.is_dir():
         shutil.rmtree(folder)
     retrain_plan.keep_plan(project, plan)

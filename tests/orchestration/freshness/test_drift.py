@@ -195,6 +195,7 @@ def test_where_nobody_judged_no_retrain_is_asked_for_and_one_by_hand_is_refused_
     assert ledger.work.last("hce", 5) == []
     with pytest.raises(FreshetError, match="nobody has judged queries"):
         retrain(project, "by hand", print)
+    assert not (project.state / "retraining").exists(), "the next one begins with what is live then"
 
 
 def test_while_a_retrain_runs_no_other_is_asked_for(project, corpus):
