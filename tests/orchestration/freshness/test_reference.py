@@ -93,7 +93,7 @@ def test_additions_that_capture_old_queries_are_harm(project, dev):
     found = measured(watched)
     assert found.tripped
     assert found.value < -0.1
-    assert watched.decision.action == "retrain"
+    assert watched.decision.wanted == "retrain"
     assert f"protected_old {found.value:.4f} is below {found.threshold:.4f}" in watched.decision.reasons
     assert "protected_old" in watched.text
     assert f"protected_old {found.value:.3g} is past its threshold {found.threshold:.3g}" in status(project)
