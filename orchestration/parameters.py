@@ -15,13 +15,13 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from model_code import settings
-from model_code.additions.settings import AdditionSettings
 from model_code.corpus.settings import AcceptanceSettings, CorpusSettings, PassageSettings
 from model_code.drift.settings import DriftSettings
 from model_code.encoding.settings import EncoderSettings
 from model_code.evaluation.settings import EvaluationSettings, PromotionSettings
 from model_code.files import write_text
 from model_code.hierarchy.settings import HierarchySettings
+from model_code.incdsi.settings import AdditionSettings
 from model_code.index.settings import Bm25Settings, IndexSettings
 from model_code.queries.settings import PseudoQuerySettings
 from model_code.retrievers.settings import FusionSettings, RetrieverSettings, parse_retriever

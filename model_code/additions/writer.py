@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from model_code.additions.settings import AdditionSettings
 from model_code.additions.store import load_state, new_documents, require_one_vector, single_rows
 from model_code.corpus.passages import TextRules
 from model_code.documents import Change, Document
 from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, Status
+from model_code.incdsi.settings import AdditionSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.ledger.events import Standing
 from model_code.live.generation import Intact

@@ -148,11 +148,6 @@ class TextRules:
     stride: int
     cut: Cut = "words"
 
-    @classmethod
-    def stated(cls, include_title: bool, passages: PassageSettings) -> TextRules:
-        """The rules of a build with these settings."""
-        return cls(include_title, passages.words, passages.stride, passages.cut)
-
     def passages(self, title: str, text: str) -> list[str]:
         """The texts of a document's passages, in their order; as `corpus.tables.passage_texts` composes them."""
         passages = cut(text, self.words, self.stride, self.cut)

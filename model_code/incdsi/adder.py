@@ -161,13 +161,8 @@ class IncDsiAdder:
         solution = solve(task, start)
         broken = task.broken(solution.suspects, solution.vector)
         self.state.append(document.id, solution.vector, task.query)
-        return Added(
-            id=document.id,
-            vector=self.state.vectors.view[-1].copy(),
-            status=Status.COMPROMISE if broken else Status.FITS,
-            broken=broken,
-            solution=solution,
-        )
+        status = Status.COMPROMISE if broken else Status.FITS
+        return Added(document.id, self.state.vectors.view[-1].copy(), status, broken, solution)
 
     def _check_new(self, documents: Sequence[NewDocument]) -> None:
         coming: set[str] = set()

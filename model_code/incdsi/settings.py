@@ -1,4 +1,4 @@
-"""What the user may choose about vectors of added documents; the symbols are those of the IncDSI paper."""
+"""The group `additions` of the settings: documents added to a live collection, and IncDSI in its paper's symbols."""
 
 from __future__ import annotations
 
@@ -23,4 +23,15 @@ class IncDsiSettings(Settings):
         gt=0,
         description="weight of the squared distance to the document's encoding; 1e-10 to 1e-3 only pick the nearest of "
         "the vectors that satisfy everything, 0.1 to 10 keep the vector close",
+    )
+
+
+class AdditionSettings(IncDsiSettings):
+    """Keys of `IncDsiSettings`, off by default."""
+
+    refine: bool = Field(
+        False, description="find the vector by optimisation (IncDSI); false: take the encoding as it is"
+    )
+    spans: int = Field(
+        4, ge=0, description="parts of a document's text, besides title and first sentence, that it should be found by"
     )

@@ -166,8 +166,10 @@ class DenseIndex:
         """Which of the document's passages (0, 1, ...) is nearest to `query` (H,); the first of equals."""
         return int(np.argmax(self._scores(query, self.ids.rows_of([document_id])))) // self.vectors_per_passage
 
-    def save(self, folder: Path) -> None:
-        """Write vectors, document ids, what else there is, and the manifest: equal indexes, equal bytes."""
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write vectors, document ids, what else there is, and the manifest, whose facts it returns: equal indexes,
+        equal bytes.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / VECTORS) as aside, aside.open("wb") as stream:
             np.save(stream, self.vectors)
@@ -176,15 +178,11 @@ class DenseIndex:
             _faiss().write_index(self.approximate, str(folder / FAISS))
         if self.tokens is not None:
             self.tokens.save(folder)
-        facts = {
-            "kind": KIND,
-            "fingerprint": self.fingerprint,
-            "dimension": self.vectors.shape[1],
-            "passages": self.passages,
-        }
+        facts = {"kind": KIND, "fingerprint": self.fingerprint, "dimension": self.dimension, "passages": self.passages}
         facts |= {"documents": self.ids.documents, "vectors_per_passage": self.vectors_per_passage}
         facts |= {"factory": self.factory, "settings": self.settings.model_dump(), "entries": BY_ROW}
         seal(folder, FORMAT, facts)
+        return facts
 
     @classmethod
     def load(cls, folder: Path, check: bool = True) -> DenseIndex:

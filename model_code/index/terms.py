@@ -6,7 +6,6 @@ import re
 import unicodedata
 from functools import lru_cache
 from itertools import chain
-from typing import Any
 
 import Stemmer
 
@@ -24,6 +23,7 @@ OF_SCRIPTS = {
 BOUNDARY = re.compile(r"_+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 CHARACTER = re.compile(rf"[{UNSPACED}]")
 FIRST_UNSPACED = "\u0e00"
+_stemmer = lru_cache(Stemmer.Stemmer)
 MOST = 2**20  # words that are remembered; then the memory begins anew
 
 
@@ -84,7 +84,7 @@ class _WordTerms(dict[str, tuple[str, ...]]):
         plain = unicodedata.normalize("NFKC", word) if self.language == AUTO else word
         parts = [part for part in BOUNDARY.split(plain) if part]
         forms = [part.lower() for part in parts] + ([plain.lower()] if len(parts) > 1 else [])
-        self[word] = tuple(forms if self.language is None else _stemmer(self._language_of(word)).stemWords(forms))
+        self[word] = tuple(forms if self.language is None else _stemmer(self._language_of(word), 0).stemWords(forms))
         return self[word]
 
     def _language_of(self, word: str) -> str:
@@ -97,9 +97,3 @@ def _neighbours(tokens: list[str]) -> list[int]:
     """The places of words that are, like the next, characters of a script without blanks."""
     alone = [CHARACTER.match(word) is not None for word in tokens]
     return [i for i in range(len(tokens) - 1) if alone[i] and alone[i + 1]]
-
-
-@lru_cache
-def _stemmer(language: str) -> Any:
-
-    return Stemmer.Stemmer(language, 0)

@@ -258,7 +258,16 @@ class LexicalTrainer(Trainer):
         return SemiParametricObjective(self.encoder, self.lexical.top_k, self.settings, nodes)
 
     def _make_optimizer(self, objective: SemiParametricObjective) -> torch.optim.AdamW:
-        return make_optimizer(objective.encoder, self.settings)
+        """Fused AdamW with a rate for the closed-form transform and one for the biases, which start far from home."""
+        encoder, settings = objective.encoder, self.settings
+        learning = {name: weight for name, weight in encoder.named_parameters() if weight.requires_grad}
+        head = {name: learning.pop(name) for name in list(learning) if "body.head." in name}
+        bias = {name: learning.pop(name) for name in list(learning) if learning[name] is encoder.bias}
+        others: list[dict[str, Any]] = [
+            {"params": list(head.values()), "weight_decay": 0.0, "lr": HEAD_RATE * settings.learning_rate},
+            {"params": list(bias.values()), "weight_decay": 0.0, "lr": BIAS_LEARNING_RATE},
+        ]
+        return adamw(learning.values(), settings.learning_rate, settings.weight_decay, others)
 
     def _prepare(self, objective: SemiParametricObjective, optimizer: Any, hierarchy: Hierarchy | None) -> None:
         super()._prepare(objective, optimizer, hierarchy)
@@ -282,15 +291,3 @@ class LexicalTrainer(Trainer):
         main, depth = self.lexical.search, self.lexical.rerank_depth
         rankings = LexicalSearch(self.encoder, self._ranked_tokens, ranked, main, depth).search(dev.queries, dev.depth)
         return dev.mean([[(str(int(name)), score) for name, score in hits] for hits in rankings])
-
-
-def make_optimizer(encoder: LexicalEncoder, settings: TrainingSettings) -> torch.optim.AdamW:
-    """Fused AdamW with a rate for the closed-form transform and one for the biases, which start far from home."""
-    learning = {name: weight for name, weight in encoder.named_parameters() if weight.requires_grad}
-    head = {name: learning.pop(name) for name in list(learning) if "body.head." in name}
-    bias = {name: learning.pop(name) for name in list(learning) if learning[name] is encoder.bias}
-    others: list[dict[str, Any]] = [
-        {"params": list(head.values()), "weight_decay": 0.0, "lr": HEAD_RATE * settings.learning_rate},
-        {"params": list(bias.values()), "weight_decay": 0.0, "lr": BIAS_LEARNING_RATE},
-    ]
-    return adamw(learning.values(), settings.learning_rate, settings.weight_decay, others)

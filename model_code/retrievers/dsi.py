@@ -53,7 +53,7 @@ class DsiRetriever(DenseRetriever):
         the length `encoding_scale`.
         """
         super().write_segment(folder, new)
-        self._complete(folder)
+        add_facts(folder, {"kind": KIND, "encoding_scale": self.encoding_scale})
 
     def reopen(self, folder: Path) -> Self:
         """The same encoder over the index in `folder`."""
@@ -63,10 +63,7 @@ class DsiRetriever(DenseRetriever):
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
         """Index the named documents of each in `folder`, with the vectors that they have."""
         super().merge(parts, folder)
-        parts[0][0]._complete(folder)
-
-    def _complete(self, folder: Path) -> None:
-        add_facts(folder, {"kind": KIND, "encoding_scale": self.encoding_scale})
+        add_facts(folder, {"kind": KIND, "encoding_scale": parts[0][0].encoding_scale})
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """(n, H): the vector of each passage's document."""

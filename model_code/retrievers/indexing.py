@@ -19,27 +19,19 @@ def index_passages(context: StageContext, encoder: Encoder) -> dict[str, Any]:
     """
     passages = load_corpus(context.inputs["corpus"]).passages
     texts = passage_texts(passages, context.settings["encoder"].include_title)
-    per_passage = encoder.vectors_per_passage
-    require_faiss(context.settings["index"], len(texts) * per_passage)
+    per_passage, settings = encoder.vectors_per_passage, context.settings["index"]
+    require_faiss(settings, len(texts) * per_passage)
     progress = context.progress("encode")
-    if context.settings["index"].late_interaction and per_passage == 1:
+    if settings.late_interaction and per_passage == 1:
         vectors, tokens = encode_tokens_resumably(encoder, texts, context.checkpoints, progress)
     else:
         vectors, tokens = encode_resumably(encoder, texts, context.checkpoints, progress, "encode_documents"), None
     document_ids = passages["document_id"].repeat(per_passage).tolist()
-    index = DenseIndex.build(
-        vectors, document_ids, encoder.fingerprint(), context.settings["index"], per_passage, tokens
-    )
+    index = DenseIndex.build(vectors, document_ids, encoder.fingerprint(), settings, per_passage, tokens)
     return save_index(index, context)
 
 
 def save_index(index: DenseIndex, context: StageContext) -> dict[str, Any]:
     """Write the folder `index/`, apart from the report, as its manifest lists every file of its folder."""
-    index.save(context.output / "index")
-    return {
-        "passages": index.passages,
-        "documents": index.ids.documents,
-        "dimension": index.dimension,
-        "factory": index.factory,
-        "fingerprint": index.fingerprint,
-    }
+    facts = index.save(context.output / "index")
+    return {name: facts[name] for name in ("passages", "documents", "dimension", "factory", "fingerprint")}

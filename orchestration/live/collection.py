@@ -16,12 +16,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from model_code.additions.settings import AdditionSettings
 from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.rows import printable
 from model_code.corpus.settings import CorpusSettings
 from model_code.documents import STATUSES, Change, Remove, status_of
 from model_code.errors import FreshetError
+from model_code.incdsi.settings import AdditionSettings
 from model_code.ledger.database import Database, existing_database, sqlite_file
 from model_code.ledger.events import ANOTHER, EventKind, Feedback, Receipt, Rejection, Standing
 from model_code.ledger.ledger import Contents, Ledger, Target

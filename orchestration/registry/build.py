@@ -108,7 +108,7 @@ def find_build(project: Project, retriever: str, snapshot: Position = NOWHERE) -
         retriever=retriever,
         key=stage_key.read(evaluation, project.root).key,
         corpus=hash_path(project.artifacts / "corpus"),
-        text=canonical_json(vars(TextRules.stated(settings.encoder.include_title, settings.passages))),
+        text=canonical_json(vars(TextRules(settings.encoder.include_title, **dict(settings.passages)))),
         snapshot=snapshot,
         **parts,
     )

@@ -274,7 +274,7 @@ def _text_rules(project: Project, version: Version) -> TextRules:
     if version.text:
         return TextRules(**json.loads(version.text))
     settings = parameters.load(project.params_file)
-    return TextRules.stated(settings.encoder.include_title, settings.passages)
+    return TextRules(settings.encoder.include_title, **dict(settings.passages))
 
 
 def _is_live(project: Project, version: Version) -> bool:

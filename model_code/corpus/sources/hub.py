@@ -52,11 +52,21 @@ class HubSource:
             yield renamed(row, self.settings.columns)
 
     def _source_rows(self, table: Table) -> Iterator[Row]:
-        """The rows as the data set has them, qrels with our name of their split."""
+        """The rows as the data set has them, by ascending names of splits; qrels with our name of theirs."""
         name, config = self._parts()[table]
-        for split, number, record in self._records(name, config):
-            label = {self.settings.columns.split: _OUR_SPLITS.get(split, split)} if table == "qrels" else {}
-            yield Row(table, f"{config or Path(name).name}/{split}:{number}", {**record, **label})
+        os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")  # else `datasets` calls home even for local files
+        import datasets  # takes seconds, and a lock does without
+
+        local = self._local(name)
+        where, revision = (name, self._version(name)) if local is None else (str(local), None)
+        try:
+            loaded = datasets.load_dataset(where, config, revision=revision, streaming=self.hub.streaming)
+            for split, records in sorted(loaded.items()):
+                label = {self.settings.columns.split: _OUR_SPLITS.get(split, split)} if table == "qrels" else {}
+                for number, record in enumerate(records):
+                    yield Row(table, f"{config or Path(name).name}/{split}:{number}", {**record, **label})
+        except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
+            raise FreshetError(f"the data set {name!r} (configuration {config!r}) does not load: {error}") from None
 
     def _parts(self) -> dict[Table, tuple[str, str | None]]:
         """Data set and configuration of each table that the settings name."""
@@ -66,21 +76,6 @@ class HubSource:
             parts["queries"] = (name, self.hub.queries)
             parts["qrels"] = (self.hub.qrels, self.hub.qrels_config)
         return parts
-
-    def _records(self, name: str, config: str | None) -> Iterator[tuple[str, int, dict[str, Any]]]:
-        """(split, number, record) of all splits, in ascending order of their names."""
-        os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")  # else `datasets` calls home even for local files
-        import datasets  # takes seconds, and a lock does without
-
-        local = self._local(name)
-        where, revision = (name, self._version(name)) if local is None else (str(local), None)
-        try:
-            loaded = datasets.load_dataset(where, config, revision=revision, streaming=self.hub.streaming)
-            for split, records in sorted(loaded.items()):
-                for number, record in enumerate(records):
-                    yield split, number, record
-        except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
-            raise FreshetError(f"the data set {name!r} (configuration {config!r}) does not load: {error}") from None
 
     def _local(self, name: str) -> Path | None:
         """The folder that `name` names, or None if it is the hub's."""
@@ -92,7 +87,6 @@ class HubSource:
         return self.pinned[name] if name in self.pinned else self._newest(name)
 
     def _newest(self, name: str) -> str:
-
         revision = self.hub.revision if name == self.hub.name else None
         try:
             return str(HfApi().dataset_info(name, revision=revision).sha)

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_code.additions.settings import AdditionSettings
 from model_code.additions.store import load_state, statuses
 from model_code.additions.writer import RefiningWriter
 from model_code.documents import Change, Document, Remove
 from model_code.dsi.settings import DocumentVectorSettings
+from model_code.incdsi.settings import AdditionSettings
 from model_code.live.generation import Generation
 from model_code.stages import train
 from tests.model_code.dsi.small_corpus import RULES, go_live, make_context, run_index

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_code.additions.settings import AdditionSettings
 from model_code.additions.store import QUERIES, load_state, statuses
 from model_code.additions.writer import RefiningWriter
 from model_code.documents import Change, Document, Remove
 from model_code.errors import FreshetError, SettingsError
 from model_code.incdsi.adder import IncDsiAdder, NewDocument
+from model_code.incdsi.settings import AdditionSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.live.collection import Collection
 from model_code.live.searcher import Searcher

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 from dvc.repo import Repo
 
-from model_code.additions.settings import AdditionSettings
 from model_code.additions.store import cache_folder
 from model_code.files import hash_path
+from model_code.incdsi.settings import AdditionSettings
 from model_code.live.collection import Collection
 from orchestration import parameters
 from orchestration.cli import garbage
