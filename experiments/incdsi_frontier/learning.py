@@ -68,7 +68,7 @@ def learn(
         loop_settings(own, general, len(train)),
         seed,
         dev=None if dev is None else _evaluator(passages, dev, seed),
-        own=own,
+        vector_settings=own,
         vectors=vectors,
         query_vectors=QueryVectors(np.asarray(train.queries, np.float32), np.arange(len(train))),
     )
