@@ -19,7 +19,8 @@ import numpy as np
 from experiments.incdsi_frontier.encoded import Encoded, encode
 from experiments.incdsi_frontier.pages import NEW, TUNING, Pages
 from experiments.tables import write_tables
-from model_code.additions.store import constraint_texts, means
+from model_code.additions.store import constraint_texts
+from model_code.dsi.vectors import means_of
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
 from model_code.files import write_json
@@ -147,7 +148,7 @@ def means_of_texts(encoded: Encoded, cache: Path | None) -> np.ndarray:
         return np.load(file)
     texts = [constraint_texts("", text, SPANS) for text in encoded.pages.texts]
     flat = Encoder.load(BASE, MAX_TOKENS, for_search=True).encode([one for own in texts for one in own])
-    found = means(flat, [len(own) for own in texts])
+    found, _ = means_of(flat, np.repeat(np.arange(len(texts)), [len(own) for own in texts]), len(texts))
     if file:
         np.save(file, found)
     return found

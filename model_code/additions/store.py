@@ -19,7 +19,7 @@ import numpy as np
 
 from model_code import words
 from model_code.documents import Change, Document
-from model_code.dsi.vectors import sums_of
+from model_code.dsi.vectors import means_of
 from model_code.encoding.encoder import Encoder
 from model_code.files import MANIFEST, canonical_json, hash_text, read_json, read_manifest, replacing, seal, verify
 from model_code.incdsi.adder import NewDocument
@@ -89,7 +89,7 @@ def _from_texts(part: Part, ids: Sequence[str], spans: int, folder: Path) -> np.
     rows = zip(*read_columns(part.documents, "document_id", "title", "text"), strict=True)
     texts = {key: constraint_texts(title, text, spans) for key, title, text in rows}
     flat = encode_resumably(part.dense.encoder, [text for key in ids for text in texts[key]], folder)
-    return means(flat, [len(texts[key]) for key in ids])
+    return means_of(flat, np.repeat(np.arange(len(ids)), [len(texts[key]) for key in ids]), len(ids))[0]
 
 
 def _keep(queries: np.ndarray, folder: Path) -> None:
@@ -106,16 +106,6 @@ def query_vectors(encoder: Encoder, texts: Sequence[tuple[str, str]], spans: int
         return []
     flat = encoder.encode([phrase for group in groups for phrase in group])
     return np.split(flat, np.cumsum([len(group) for group in groups])[:-1])
-
-
-def means(rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """The mean of each run of `counts` rows of (m, H), as float32.
-
-    >>> means(np.array([[1.0], [3.0], [5.0]]), [2, 1]).tolist()
-    [[2.0], [5.0]]
-    """
-    sums, _ = sums_of(rows, np.repeat(np.arange(len(counts)), counts), len(counts))
-    return (sums / np.array(counts)[:, None]).astype(np.float32)
 
 
 def single_rows(ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]) -> dict[str, Encoded]:

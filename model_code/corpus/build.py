@@ -11,6 +11,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, islice
 from typing import Any, TypeVar
 
@@ -47,8 +48,12 @@ def build_corpus(
     queries + quarantined; for qrels, rows read = qrels + repeated + not relevant + outside the limit + quarantined.
     """
     quarantine = Quarantine()
-    documents, merged = _documents(source, settings, quarantine, progress)
-    queries = _queries(source, settings, quarantine, progress)
+    most = settings.max_characters
+    check = _unique(partial(document_of, max_characters=most), lambda document: document.document_id)
+    sound = quarantine.admit(islice(source.rows("documents", progress), settings.limit), check)
+    documents, merged = merge_duplicates(sound, settings.merge_duplicates)
+    asked = _unique(partial(query_of, max_characters=most), lambda query: query.query_id)
+    queries = {query.query_id: query for query in quarantine.admit(source.rows("queries", progress), asked)}
     document_ids = {document.document_id for document in documents}
     targets = QrelTargets(queries.keys(), document_ids, merged, settings.limit is not None)
     qrels = take_qrels(source.rows("qrels", progress), targets, settings.splits, quarantine)
@@ -61,21 +66,6 @@ def build_corpus(
     if unread := sum(query.unread for query in queries.values()):
         report["queries_with_unread_answers"] = unread
     return BuiltCorpus(tables, report)
-
-
-def _documents(
-    source: Source, settings: CorpusSettings, quarantine: Quarantine, progress: Progress
-) -> tuple[list[Document], dict[str, str]]:
-    check = _unique(lambda row: document_of(row, settings.max_characters), lambda document: document.document_id)
-    sound = quarantine.admit(islice(source.rows("documents", progress), settings.limit), check)
-    return merge_duplicates(sound, settings.merge_duplicates)
-
-
-def _queries(
-    source: Source, settings: CorpusSettings, quarantine: Quarantine, progress: Progress
-) -> dict[str, SourceQuery]:
-    check = _unique(lambda row: query_of(row, settings.max_characters), lambda query: query.query_id)
-    return {query.query_id: query for query in quarantine.admit(source.rows("queries", progress), check)}
 
 
 def _unique(check: Callable[[Row], T], identity: Callable[[T], str]) -> Callable[[Row], T]:

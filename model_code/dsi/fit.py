@@ -18,7 +18,7 @@ import torch
 from model_code.context import StageContext
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.trainer import DocumentTrainer, QueryVectors, loop_settings, pooled
-from model_code.dsi.vectors import complete, document_means
+from model_code.dsi.vectors import complete, document_means, means_of
 from model_code.encoding.encoder import Encoder
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import ALWAYS_EXACT, IndexSettings
@@ -79,7 +79,8 @@ def _save(
     """Write what the finished trainer learned, and the mean query of each document under its encoder; report both."""
     queries = trainer.query_vectors or _query_vectors(context, trainer.encoder, trainer.data, "trained_queries")
     vectors, data = trainer.vectors.detach().cpu().numpy(), trainer.data
-    means, counts = queries.means(data.passages.documents[data.pairs.passages], len(vectors))
+    owners = data.passages.documents[data.pairs.passages]
+    means, counts = means_of(queries.vectors[queries.rows], owners, len(vectors))
     means[counts == 0] = vectors[counts == 0]
     folder, exact = context.output / "document_vectors", IndexSettings(flat_below=ALWAYS_EXACT)
     DenseIndex.build(vectors, list(tables.number), fingerprint, exact).save(folder)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.dsi.vectors import sums_of
 from model_code.encoding.encoder import Buckets, Encoder, encode
 from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.hierarchy import hce_losses, level_means
@@ -49,14 +48,6 @@ class QueryVectors:
     def of(self, pairs: np.ndarray) -> np.ndarray:
         """The query vectors of some pairs, given by number: (B, H)."""
         return self.vectors[self.rows[pairs]]
-
-    def means(self, documents: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The mean query vector of each of `count` documents, (count, H) float32, and its number of queries, (count,).
-
-        documents: (P,), the document of each pair. A document without queries has mean 0 and number 0.
-        """
-        sums, counts = sums_of(self.vectors[self.rows], documents, count)
-        return (sums / np.maximum(counts, 1)[:, None]).astype(np.float32), counts
 
 
 class DocumentBatch(NamedTuple):

@@ -41,6 +41,12 @@ def sums_of(vectors: np.ndarray, owners: np.ndarray, count: int) -> tuple[np.nda
     return sums, counts
 
 
+def means_of(vectors: np.ndarray, owners: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of each owner's vectors, (count, H) float32, and their number: as `sums_of` has them."""
+    sums, counts = sums_of(vectors, owners, count)
+    return (sums / np.maximum(counts, 1)[:, None]).astype(np.float32), counts
+
+
 def document_means(vectors: np.ndarray, documents: np.ndarray, count: int) -> np.ndarray:
     """The mean of each document's passage vectors, scaled to unit norm: (count, H) float32.
 

@@ -101,6 +101,17 @@ def load_transformer(folder: Path, max_tokens: int) -> Any:
     for key in dropout:
         setattr(config, key, 0.0)
     kind = AutoModelForTextEncoding if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING else AutoModel  # T5: no decoder
+    model, missing = read_model(kind, folder, config)
+    most = positions(model) or max_tokens
+    if max_tokens > most:
+        raise FreshetError(f"max_tokens is {max_tokens}, but {folder.name} has {most} positions; lower max_tokens")
+    _fill_missing(model, missing, folder)
+    model.original_dropout = dropout
+    return model
+
+
+def read_model(kind: Any, folder: Path, config: Any) -> tuple[Any, list[str]]:
+    """A model of one of transformers' auto classes in float32, and the names of the weights that the file lacks."""
     with quiet():
         model, report = kind.from_pretrained(
             folder,
@@ -110,12 +121,7 @@ def load_transformer(folder: Path, max_tokens: int) -> Any:
             use_safetensors=True,
             output_loading_info=True,
         )
-    most = positions(model) or max_tokens
-    if max_tokens > most:
-        raise FreshetError(f"max_tokens is {max_tokens}, but {folder.name} has {most} positions; lower max_tokens")
-    _fill_missing(model, sorted(report["missing_keys"]), folder)
-    model.original_dropout = dropout
-    return model
+    return model, sorted(report["missing_keys"])
 
 
 def positions(backbone: Any) -> int | None:

@@ -44,7 +44,10 @@ from model_code.progress import Progress, silent
 
 Features = dict[str, Tensor]
 WINDOW = 8192  # texts tokenised and sorted by length at once: bounds memory on large corpora
-CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 1024, 65536
+CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = (
+    1024,
+    65536,
+)  # activations of so many stay in a CPU's cache (faster than 4096), and fill a GPU
 CUT = {"direction": "right", "strategy": "longest_first", "stride": 0}
 PART = "\ufffd"  # what is decoded from a part of a character
 FEW, FEW_TOKENS = 64, 256  # of so few texts, unlike in length, smaller batches take a fifth less of a CPU
@@ -107,7 +110,7 @@ def bucketed(features: Features, batch_tokens: int) -> Buckets:
     return Buckets(parts, torch.tensor([row for group in groups for row in group]).argsort())
 
 
-def encode(encoder: Callable[[Features], Tensor], texts: Buckets) -> Tensor:
+def encode(encoder: Forward, texts: Buckets) -> Tensor:
     """The vectors (n, H) of the texts, in their own order."""
     return torch.cat([encoder(part) for part in texts.parts])[texts.rows]
 
@@ -144,11 +147,11 @@ class TextModel(torch.nn.Module):
         return [encoding.ids for encoding in backend.encode_batch_fast(list(texts))]
 
     def in_batches(
-        self, texts: Sequence[str], read: Read, progress: Progress, batch_tokens: int | None, even: bool
+        self, texts: Sequence[str], read: Read, progress: Progress, even: bool, batch_tokens: int | None = None
     ) -> None:
         """Have `read` encode the texts: rows, features and token ids of batches of like length, window after window.
 
-        batch_tokens: of a batch, padding included, None: as the device likes it; even: nothing is padded. Nothing
+        even: nothing is padded; batch_tokens: of a batch, padding included, None: as the device likes it. Nothing
         learns meanwhile.
         """
         if batch_tokens is None:
@@ -298,15 +301,13 @@ class Encoder(TextModel):
         weights = mask.unsqueeze(-1).to(tokens.dtype)  # (B, T, 1)
         return (tokens * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
 
-    def encode(self, texts: Sequence[str], progress: Progress = silent, batch_tokens: int | None = None) -> np.ndarray:
+    def encode(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
         """Unit vectors (n, H) float32 of queries, row i for text i. The same texts in the same order give equal bytes.
 
         Texts of one length share a batch, as padding would move a query's vector, in bfloat16 by thousandths. What is
         left of those beside it is the rounding of a larger product: nothing in bfloat16, last bits in float32.
-        batch_tokens: tokens per batch. None: on a CPU few enough for a layer's activations to stay in its cache (a
-        quarter faster than 4096), on a GPU enough to fill it.
         """
-        return self._encode(self, self.prompts.to_queries(texts), 1, progress, batch_tokens, even=True)
+        return self._encode(self, self.prompts.to_queries(texts), 1, progress, even=True)
 
     def encode_documents(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
         """Unit vectors (n * v, H) float32 of documents, v = `vectors_per_passage` rows for each text; see `encode`.
@@ -344,7 +345,7 @@ class Encoder(TextModel):
                 words, pieces = self._of_words(hidden[start:], numbers[start:])
                 tokens[row] = signs(np.repeat(words, pieces, axis=0) if of_queries else words)
 
-        self.in_batches([prompt + text for text in texts], read, progress, None, of_queries)
+        self.in_batches([prompt + text for text in texts], read, progress, of_queries)
         return vectors, TokenSigns.of([tokens[row] for row in range(len(texts))])
 
     def _of_words(self, states: np.ndarray, numbers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -367,20 +368,14 @@ class Encoder(TextModel):
         return self._pieces[number]
 
     def _encode(
-        self,
-        forward: Forward,
-        texts: Sequence[str],
-        per_text: int,
-        progress: Progress,
-        batch_tokens: int | None = None,
-        even: bool = False,
+        self, forward: Forward, texts: Sequence[str], per_text: int, progress: Progress, even: bool = False
     ) -> np.ndarray:
         vectors = np.empty((len(texts), per_text, self.dimension), dtype=np.float32)
 
         def read(rows: list[int], features: Features, _: list[list[int]]) -> None:
             vectors[rows] = forward(features).cpu().numpy().reshape(len(rows), *vectors.shape[1:])
 
-        self.in_batches(texts, read, progress, batch_tokens, even)
+        self.in_batches(texts, read, progress, even)
         return vectors.reshape(-1, self.dimension)
 
     def save(self, folder: Path) -> None:

@@ -193,13 +193,9 @@ class Bm25(Retriever[list[Bm25Query]]):
 
         Documents that share no term with a query are left out.
         """
-        rankings = []
-        for query in queries:
-            scores = self._scores(query)
-            rows = None if allowed is None else self.ids.rows_of(allowed)
-            scores = scores if rows is None else scores[rows]
-            rankings.append(self.ids.best(scores, k, rows))
-        return rankings
+        rows = None if allowed is None else self.ids.rows_of(allowed)
+        every = map(self._scores, queries)
+        return [self.ids.best(scores if rows is None else scores[rows], k, rows) for scores in every]
 
     def scores_encoded(self, queries: list[Bm25Query], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """Of every candidate, 0 for those that share no term with the query; FreshetError if one is unknown."""

@@ -9,7 +9,7 @@ are fetched until rounding cannot hide a better one.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -154,13 +154,9 @@ class DenseIndex:
         return [top_k(self._scores(query, rows), ids, k, rows) if lacks else ranking for query, ranking, lacks in each]
 
     def _search_allowed(self, queries: np.ndarray, k: int, allowed: frozenset[str]) -> list[Ranking]:
-        def search(some: np.ndarray, count: int) -> list[Ranking]:
-            return self.search(some, count, self.fingerprint)
-
-        documents = self.ids.documents
-        return search_filtered(
-            search, queries, k, lambda document: document in allowed, SPARE + k * documents // len(allowed), documents
-        )
+        search, documents = partial(self.search, fingerprint=self.fingerprint), self.ids.documents
+        first = SPARE + k * documents // len(allowed)
+        return search_filtered(search, queries, k, allowed.__contains__, first, documents)
 
     def best_passage(self, query: np.ndarray, document_id: str) -> int:
         """Which of the document's passages (0, 1, ...) is nearest to `query` (H,); the first of equals."""

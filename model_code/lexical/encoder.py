@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from model_code.encoding.base_models import Prompts, fingerprint, load_transformer, quiet, tokenizer_rules
+from model_code.encoding.base_models import Prompts, fingerprint, load_transformer, read_model, tokenizer_rules
 from model_code.encoding.encoder import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, WINDOW, Features, TextModel, pad
 from model_code.encoding.settings import Precision
 from model_code.errors import FreshetError
@@ -120,17 +120,8 @@ def load_masked_model(folder: Path, max_tokens: int) -> MaskedModel:
     from transformers import AutoModelForMaskedLM  # late, as in `base_models`
 
     backbone = load_transformer(folder, max_tokens)  # its config: checked positions, dropout 0
-    with quiet():
-        model, loading = AutoModelForMaskedLM.from_pretrained(
-            folder,
-            config=backbone.config,
-            dtype=torch.float32,
-            attn_implementation=None,  # as in `load_transformer`
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-    if loading["missing_keys"]:
-        missing = sorted(loading["missing_keys"])
+    model, missing = read_model(AutoModelForMaskedLM, folder, backbone.config)
+    if missing:
         raise FreshetError(
             f"{folder.name} has no whole masked-language-model head ({missing[0]!r} is missing); name another "
             "encoder.base"
@@ -359,7 +350,7 @@ class LexicalEncoder(TextModel):
                 results[row] = result
 
         most = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
-        self.in_batches(texts, store, progress, most // 2, even)
+        self.in_batches(texts, store, progress, even, most // 2)
         return results
 
     def fingerprint(self) -> str:

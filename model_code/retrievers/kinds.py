@@ -25,14 +25,11 @@ KINDS: dict[Kind, str] = {
 }
 """THE table of what is trained, in words: a kind is the module of this package that has its name."""
 
-Untrained = Literal["bm25", "fused"]
-"""The kinds that are made without training, which only have `open_folders`."""
-
 PRECISION = "precision"  # in an index's manifest: the setting that its passages were encoded under
 
 
-def module(kind: Kind | Untrained) -> ModuleType:
-    """The module of a kind; imported only when it is needed."""
+def module(kind: Kind | Literal["bm25", "fused"]) -> ModuleType:
+    """The module of a kind, imported only when it is needed; those that are not trained have `open_folders` alone."""
     return importlib.import_module(f"model_code.retrievers.{kind}")
 
 

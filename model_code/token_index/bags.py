@@ -17,7 +17,6 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from model_code.index.id_map import numbering
-from model_code.progress import Progress, silent
 
 WINDOW = 4096  # texts taken apart at once: bounds memory on large corpora
 PUNCTUATION = r"!-/:-@\[-`{-~"
@@ -84,14 +83,10 @@ class TokenBags:
         self._counted = np.ones(1 + max([0, *special, *self._backend.get_vocab().values()]), dtype=bool)
         self._counted[special] = False
 
-    def __call__(self, texts: Sequence[str], progress: Progress = silent) -> Bags:
+    def __call__(self, texts: Sequence[str]) -> Bags:
         """The bag of each of `texts`."""
-        parts = []
-        for start in range(0, len(texts), WINDOW):
-            window = texts[start : start + WINDOW]
-            parts.append(self._bags(window))
-            progress(start + len(window), len(texts), "texts")
-        return Bags.joined(parts)
+        starts = range(0, len(texts), WINDOW)
+        return Bags.joined([self._bags(texts[start : start + WINDOW]) for start in starts])
 
     def _bags(self, texts: Sequence[str]) -> Bags:
         tokens, lengths = self._words.tokens(texts) if self._words else self._whole(texts)

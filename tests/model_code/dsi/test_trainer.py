@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.dsi.trainer import QueryVectors, document_losses, loop_settings
-from model_code.dsi.vectors import document_means
+from model_code.dsi.trainer import document_losses, loop_settings
+from model_code.dsi.vectors import document_means, means_of
 from model_code.training.settings import TrainingSettings
 
 SCALE = 20.0
@@ -82,7 +82,7 @@ def test_mean_queries_against_a_loop():
     vectors = random.standard_normal((5, 3)).astype(np.float32)
     rows, documents = random.integers(0, 5, 12), random.integers(0, 6, 12)
     documents[documents == 2] = 4  # without queries
-    means, counts = QueryVectors(vectors, rows).means(documents, 7)
+    means, counts = means_of(vectors[rows], documents, 7)
     for document in range(7):
         own = [vectors[row].astype(np.float64) for row, of in zip(rows, documents, strict=True) if of == document]
         assert counts[document] == len(own)

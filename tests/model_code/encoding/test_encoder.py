@@ -32,14 +32,18 @@ def naive_vector(encoder: Encoder, text: str) -> np.ndarray:
     return mean / np.linalg.norm(mean)
 
 
-def test_encode_equals_one_text_at_a_time_and_gives_the_same_bytes_again(tiny: Encoder, texts: list[str]) -> None:
+def test_encode_equals_one_text_at_a_time_and_gives_the_same_bytes_again(
+    tiny: Encoder, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = np.stack([naive_vector(tiny, text) for text in texts])
     for batch_tokens in (1, 40, 100_000):
-        found = tiny.encode(texts, batch_tokens=batch_tokens)
+        for most in ("CPU_BATCH_TOKENS", "FEW_TOKENS"):
+            monkeypatch.setattr(f"model_code.encoding.encoder.{most}", batch_tokens)
+        found = tiny.encode(texts)
         assert found.dtype == np.float32
         assert found.shape == (len(texts), tiny.dimension)
         np.testing.assert_allclose(found, expected, atol=2e-6)
-        assert tiny.encode(texts, batch_tokens=batch_tokens).tobytes() == found.tobytes()
+        assert tiny.encode(texts).tobytes() == found.tobytes()
     np.testing.assert_allclose(tiny.encode(texts[::-1]), expected[::-1], atol=2e-6)
     assert tiny.encode([]).shape == (0, tiny.dimension)
 
