@@ -30,11 +30,8 @@ class LineProgress:
         self.last = now
         rate = done / (now - self.started)
         left = (total - done) / rate
-        print(
-            f"  {self.label}: {done:,}/{total:,} {note} ({rate:,.1f}/s, {left:,.0f} s left)",
-            file=sys.stderr,
-            flush=True,
-        )
+        speed = f"{rate:,.1f}/s, {left:,.0f} s left"
+        print(f"  {self.label}: {done:,}/{total:,} {note} ({speed})", file=sys.stderr, flush=True)
 
 
 def tracked(items: Iterable[T], total: int, progress: Progress, note: str = "") -> Iterator[T]:

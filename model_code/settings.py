@@ -82,13 +82,8 @@ REMOVED = {  # by the pattern of a key's full path: what to do in its place, tol
     f"{TRAINED}.negatives_refresh": "negatives: bm25 ranks passages once, before the first step",
 }
 CONSTANT = {"constant": True}
-WORDS = {  # a bound's attribute: how it is said
-    "ge": "at least",
-    "gt": "above",
-    "le": "at most",
-    "lt": "below",
-    "min_length": "of length at least",
-}
+WORDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "min_length": "of length at least"}
+"""A bound's attribute, and how it is said"""
 
 
 def Constant(*default: Any, **rules: Any) -> Any:  # noqa: N802  it stands where `Field` stands
@@ -289,8 +284,7 @@ def _joined(where: str, *keys: Any) -> str:
 def _model_at(cls: type[Settings], path: tuple[int | str, ...]) -> type[Settings]:
     """The group within `cls` that `path` leads to."""
     for key in path:
-        group = _group(cls.model_fields[str(key)])
-        cls = cls if group is None else group
+        cls = _group(cls.model_fields[str(key)]) or cls
     return cls
 
 
@@ -301,10 +295,8 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 def _group(field: FieldInfo) -> type[Settings] | None:
     """The group of settings that a field is, or None."""
-    for hint in _options(field.annotation):
-        if isinstance(hint, type) and issubclass(hint, Settings):
-            return hint
-    return None
+    groups = (hint for hint in _options(field.annotation) if isinstance(hint, type) and issubclass(hint, Settings))
+    return next(groups, None)
 
 
 def _type(hint: Any) -> str:

@@ -7,24 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 import pandera.pandas as pa
 
 from model_code.context import StageContext
-from model_code.contracts.rules import fail, passage_documents, require, require_files, validate
+from model_code.contracts.rules import passage_documents, require, require_files, require_none, validate
 from model_code.corpus.settings import SPLITS
 from model_code.corpus.tables import COLUMNS, NULLABLE, OPTIONAL, TABLES
 from model_code.files import read_json
 
-VOCABULARY = {
-    ("queries", "split"): SPLITS,
-    ("qrels", "split"): SPLITS,
-    ("quarantine", "table"): ("documents", "queries", "qrels"),
-}
-FILLED = {("queries", "text"), ("pseudo_queries", "text"), ("pseudo_queries", "kind"), ("quarantine", "reason")}
-LISTS = {("queries", "answers")}  # as JSON
 KEYS = {
     "documents": ["document_id"],
     "passages": ["document_id", "ordinal"],
@@ -32,12 +24,36 @@ KEYS = {
     "qrels": ["query_id", "document_id"],
     "pseudo_queries": ["query_id"],
 }
-REFERENCES = (  # every value of (table, column) is a value of (table, column)
-    ("passages", "document_id", "documents", "document_id"),
-    ("documents", "document_id", "passages", "document_id"),
-    ("qrels", "document_id", "documents", "document_id"),
-    ("qrels", "query_id", "queries", "query_id"),
+REFERENCES = (  # every value of the first table's column is one of the other table's
+    ("passages", "document_id", "documents"),
+    ("documents", "document_id", "passages"),
+    ("qrels", "document_id", "documents"),
+    ("qrels", "query_id", "queries"),
 )
+
+
+def _is_list_of_texts(value: str) -> bool:
+    """Whether the value is JSON of a list of texts: at least one, none of them empty."""
+    try:
+        texts = json.loads(value)
+    except ValueError:
+        return False
+    return isinstance(texts, list) and len(texts) > 0 and all(isinstance(text, str) and text for text in texts)
+
+
+NAMED, FILLED = pa.Check.str_length(min_value=1), pa.Check.str_contains(r"\S")
+CHECKS = {  # of what a table's column holds, beside the ids, which all are NAMED
+    ("passages", "ordinal"): pa.Check.ge(0),
+    ("queries", "text"): FILLED,
+    ("queries", "split"): pa.Check.isin(SPLITS),
+    ("queries", "answers"): pa.Check(_is_list_of_texts, element_wise=True, error="list of texts"),
+    ("qrels", "relevance"): pa.Check.ge(1),
+    ("qrels", "split"): pa.Check.isin(SPLITS),
+    ("quarantine", "table"): pa.Check.isin(("documents", "queries", "qrels")),
+    ("quarantine", "reason"): FILLED,
+    ("pseudo_queries", "text"): FILLED,
+    ("pseudo_queries", "kind"): FILLED,
+}
 
 
 def schema(table: str) -> pa.DataFrameSchema:
@@ -45,7 +61,8 @@ def schema(table: str) -> pa.DataFrameSchema:
     columns = {}
     for name, kind in COLUMNS[table].items():
         nullable, required = (table, name) in NULLABLE, (table, name) not in OPTIONAL
-        columns[name] = pa.Column(kind, _checks(table, name), nullable=nullable, required=required)
+        check = NAMED if name.endswith("_id") else CHECKS.get((table, name))
+        columns[name] = pa.Column(kind, check, nullable=nullable, required=required)
     return pa.DataFrameSchema(columns, strict=True, unique=KEYS.get(table), name=table)
 
 
@@ -56,40 +73,14 @@ def check_tables(tables: Mapping[str, pd.DataFrame]) -> None:
     """
     for name, table in tables.items():
         validate(schema(name), table)
-    for name, column, target, key in REFERENCES:
+    for name, column, target in REFERENCES:
         if name in tables and target in tables:
-            lost = tables[name][~tables[name][column].isin(tables[target][key])]
-            if len(lost):
-                fail(name, f"{column} must be a {key} of {target}", lost[column])
+            values = tables[name][column]
+            require_none(name, f"{column} must be a {column} of {target}", values[~values.isin(tables[target][column])])
     if {"queries", "qrels"} <= tables.keys():
         qrels, splits = tables["qrels"], tables["queries"].set_index("query_id")["split"]
-        wrong = qrels[qrels["query_id"].map(splits) != qrels["split"]]
-        if len(wrong):
-            fail("qrels", "split must be its query's split", wrong["query_id"])
-
-
-def _checks(table: str, column: str) -> list[Any]:
-    checks = []
-    if (table, column) in VOCABULARY:
-        checks.append(pa.Check.isin(VOCABULARY[table, column]))
-    if column.endswith("_id"):
-        checks.append(pa.Check.str_length(min_value=1))
-    if (table, column) in FILLED:
-        checks.append(pa.Check.str_contains(r"\S"))
-    if (table, column) in LISTS:
-        checks.append(pa.Check(_is_list_of_texts, element_wise=True, error="list of texts"))
-    if column in ("relevance", "ordinal"):
-        checks.append(pa.Check.ge(1 if column == "relevance" else 0))
-    return checks
-
-
-def _is_list_of_texts(value: str) -> bool:
-    """Whether the value is JSON of a list of texts: at least one, none of them empty."""
-    try:
-        texts = json.loads(value)
-    except ValueError:
-        return False
-    return isinstance(texts, list) and len(texts) > 0 and all(isinstance(text, str) and text for text in texts)
+        wrong = qrels["query_id"].map(splits) != qrels["split"]
+        require_none("qrels", "split must be its query's split", qrels.loc[wrong, "query_id"])
 
 
 def check_corpus(context: StageContext) -> None:
@@ -105,8 +96,7 @@ def check_pseudo_queries(context: StageContext) -> None:
     table = pd.read_parquet(context.output / "pseudo_queries.parquet")
     check_tables({"pseudo_queries": table})
     lost = table.loc[~table["document_id"].isin(passage_documents(context.inputs["corpus"])), "document_id"]
-    if len(lost):
-        fail("pseudo_queries", "document_id must be of a document of the corpus", lost)
+    require_none("pseudo_queries", "document_id must be of a document of the corpus", lost)
 
 
 def check_acceptance(context: StageContext) -> None:

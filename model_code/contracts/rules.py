@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import pandas as pd
@@ -71,16 +70,17 @@ def validate(schema: pa.DataFrameSchema, table: pd.DataFrame) -> None:
         columns = ", ".join(schema.columns)
         raise FreshetError(f"the table {schema.name} breaks its contract: {rule}, {case!r}; its columns are {columns}")
     if first.schema is not schema:
-        fail(str(schema.name), f"{first.schema.name} breaks {rule}", cases.set_index("index")["failure_case"])
-    rows = table.loc[sorted(set(cases["index"]))].astype(str).agg(" ".join, axis=1)  # over several columns: all of it
-    statement = f"{' and '.join(schema.unique)} must be unique" if rule == "multiple_fields_uniqueness" else rule
-    fail(str(schema.name), statement, rows)
+        rule, rows = f"{first.schema.name} breaks {rule}", cases.set_index("index")["failure_case"]
+    else:  # over several columns: all of it
+        rule = f"{' and '.join(schema.unique)} must be unique" if rule == "multiple_fields_uniqueness" else rule
+        rows = table.loc[sorted(set(cases["index"]))].astype(str).agg(" ".join, axis=1)
+    require_none(str(schema.name), rule, rows)
 
 
-def fail(table: str, rule: str, rows: pd.Series) -> NoReturn:
-    """FreshetError: so many rows of the table break the rule; `rows` are their values under their numbers."""
+def require_none(table: str, rule: str, rows: pd.Series) -> None:
+    """FreshetError if any row of the table breaks the rule; `rows`: their values under their numbers."""
     first = "; ".join(f"row {index}: {value!r}" for index, value in rows.head(SHOWN_ROWS).items())
-    raise FreshetError(f"the table {table} breaks its contract in {len(rows):,} rows: {rule}. First: {first}")
+    require(rows.empty, f"the table {table} breaks its contract in {len(rows):,} rows: {rule}. First: {first}")
 
 
 def passage_documents(corpus: Path) -> list[str]:

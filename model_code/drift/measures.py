@@ -27,12 +27,6 @@ from model_code.drift.settings import DriftSettings
 from model_code.errors import FreshetError
 from model_code.evaluation.significance import paired_randomisation_test
 
-# Thresholds: from the values of a report's measures and their null distributions to what trips.
-#
-# The measures of a report share one chance of a false alarm by Bonferroni's rule: of k measures with a null
-# distribution each is tested at alpha / k. Holm's procedure would not find the first alarm any sooner, and with
-# Bonferroni's every threshold is a fixed number that can stand beside the value.
-
 Tail = Literal["high", "low"]
 Scope = Literal["batch", "window"]
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
@@ -93,7 +87,10 @@ def deciding_measures(measures: Sequence[Of]) -> list[Of]:
 
 
 def judge(observations: Sequence[Observation], alpha: float) -> tuple[Measured, ...]:
-    """Each observation at alpha / k of k, so that the chance of any false alarm is at most alpha."""
+    """Each observation at alpha / k of k, so that the chance of any false alarm is at most alpha (Bonferroni).
+
+    Holm's procedure finds the first alarm no sooner, and these thresholds are fixed numbers to stand beside values.
+    """
     level = alpha / max(len(observations), 1)
     of_harm = alpha / max(len(deciding_measures(observations)), 1)
     return tuple(_judged(observation, level, of_harm) for observation in observations)

@@ -49,14 +49,12 @@ def judge_promotion(
     challenger passes. Raises `FreshetError` if the two were not scored on the same queries.
     """
     if champion is None:
-        reasons = ("there is no champion yet",)
-        return Verdict(True, reasons, challenger.queries, ())
+        return Verdict(True, ("there is no champion yet",), challenger.queries, ())
     check_comparable([challenger, champion])
     intervals = _paired_differences(challenger, champion, settings, seed)
     objections = _no_gain(intervals, settings) + _losses(intervals, settings)
     reasons = tuple(objections) or (f"better: {_row_text(intervals[settings.metric])}",)
-    rows = tuple(intervals.values())
-    return Verdict(not objections, reasons, challenger.queries, rows)
+    return Verdict(not objections, reasons, challenger.queries, tuple(intervals.values()))
 
 
 def judge_retrain(

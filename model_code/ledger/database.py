@@ -170,14 +170,6 @@ class Database:
         return not self._file.exists() or not os.path.samestat(self._file.stat(), self._opened)
 
 
-def connect(url: str) -> Database:
-    """The database at `url`, whatever tables it has; the folder of a file is made."""
-    file = sqlite_file(url)
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    return Database(url)
-
-
 def open_database(url: str, migrate: Callable[[Database], None] | None = None) -> Database:
     """The database at `url`, its tables made if they are missing; FreshetError for one of another version.
 
@@ -208,8 +200,10 @@ def existing_database(url: str, migrate: Callable[[Database], None] | None = Non
 
 
 def _create(url: str) -> None:
-    """Make the tables, unless another process did so meanwhile."""
-    database = connect(url)
+    """Make the tables, and the folder of a file, unless another process did so meanwhile."""
+    if (file := sqlite_file(url)) is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    database = Database(url)
     database.version()  # FreshetError if it does not answer
     with database._writing.begin() as connection:
         if connection.dialect.name == "postgresql":

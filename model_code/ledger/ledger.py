@@ -132,20 +132,19 @@ class Ledger:
         return self._append([removal_row(each) for each in document_ids], source, rejected, None)
 
     def _append(self, rows: Sequence[Row], source: str, rejected: Sequence[Rejection], batch: str | None) -> Receipt:
-        received = time.time()
+        arrival = {"source": source, "received": time.time()}
         with self._database.write() as connection:
-            last = {row["document_id"]: place for place, row in enumerate(rows)}
-            new = [row for place, row in enumerate(rows) if last[row["document_id"]] == place]
+            last = {row["document_id"]: row for row in rows}
+            new = [row for row in rows if row is last[row["document_id"]]]
             if batch is not None:
                 new = _not_received(connection, batch, new)
-                row = {"batch": batch, "source": source, "received": received}
-                upsert(connection, batches, [row], "batch")
+                upsert(connection, batches, [{"batch": batch, **arrival}], "batch")
             contents = _last_contents(connection, last)
             new = [row for row in new if contents.get(row["document_id"]) != (row["kind"], row["content_hash"])]
-            added = insert_events(connection, [row | {"source": source, "received": received} for row in new])
+            added = insert_events(connection, [row | arrival for row in new])
             if rejected:
-                records = ({"hash": _identity(row, source), **vars(row), "source": source} for row in rejected)
-                upsert(connection, rejections, [row | {"received": received} for row in records], "hash")
+                records = [{"hash": _identity(row, source), **vars(row), **arrival} for row in rejected]
+                upsert(connection, rejections, records, "hash")
         return Receipt(len(rows) + len(rejected), len(rows) - len(added), tuple(rejected), added)
 
     def erase(self, document_ids: Collection[str]) -> None:

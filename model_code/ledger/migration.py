@@ -48,12 +48,12 @@ def migrate(database: Database, default: str | None, current: int, read: Callabl
                 )
             _back_up(connection)
             undone = connection.scalars(sa.text(UNDONE), {"default": default}).all()
-            _make_tables(connection)
+            _alter_tables(connection)
             _hash_anew(connection)
             _forget(connection, undone, read)
             connection.execute(sa.update(log).values(log=uuid4().hex))
         if version < VERSION:
-            metadata.create_all(connection)  # of version 2 only the feedback is missing
+            metadata.create_all(connection)  # those that are missing: of version 2 only the feedback
             connection.execute(sa.update(log).values(version=VERSION))
 
 
@@ -67,12 +67,11 @@ def _back_up(connection: sa.Connection) -> None:
         source.backup(target)
 
 
-def _make_tables(connection: sa.Connection) -> None:
-    """Add what is new; the tables of before stay."""
+def _alter_tables(connection: sa.Connection) -> None:
+    """Add what is new to the tables that there are."""
     number = "BIGINT" if connection.dialect.name == "postgresql" else "INTEGER"
     connection.execute(sa.text(f"ALTER TABLE ledger_events ADD COLUMN again {number}"))
     connection.execute(sa.text("ALTER TABLE ledger_version ADD COLUMN log VARCHAR"))
-    metadata.create_all(connection)
     for index in events.indexes:
         index.create(connection, checkfirst=True)
 
@@ -121,11 +120,9 @@ def salvaged_feedback(file: Path) -> list[Feedback]:
 
 
 def _change(kind: str, document_id: str, payload: str | None) -> Change:
-    return (
-        Document.from_payload(document_id, json.loads(payload))
-        if kind == EventKind.PUT and payload
-        else Remove(document_id)
-    )
+    if kind == EventKind.PUT and payload:
+        return Document.from_payload(document_id, json.loads(payload))
+    return Remove(document_id)
 
 
 def _rows(file: Path, columns: str, table: str, condition: str = "TRUE") -> set[tuple[Any, ...]]:
@@ -139,6 +136,5 @@ def _rows(file: Path, columns: str, table: str, condition: str = "TRUE") -> set[
     with closing(sqlite3.connect(file)) as connection:
         for order in ("ASC", "DESC"):
             with suppress(sqlite3.DatabaseError, UnicodeDecodeError):
-                for row in connection.execute(f"{query} {order}"):
-                    rows.add(row)
+                rows.update(connection.execute(f"{query} {order}"))
     return rows

@@ -283,9 +283,8 @@ class _Here:
         """What became of an event whose document's last one that counts is `last`."""
         same = self.repeats.get(event.again or event.id, [event.id])
         if counted := [each for each in same if contains(self.effective, each)]:
-            return (
-                state_of(event.kind, counted[0] <= self.standing.trained) if last in counted else EventState.SUPERSEDED
-            )
+            trained = counted[0] <= self.standing.trained
+            return state_of(event.kind, trained) if last in counted else EventState.SUPERSEDED
         if contains(self.blocks, event.id):
             return None
         return EventState.PENDING if self.is_pending(same) else EventState.ROLLED_BACK
@@ -306,9 +305,8 @@ def history_of(connection: sa.Connection) -> History:
 def repeats_of(connection: sa.Connection) -> dict[int, list[int]]:
     """For each event that a revert appended once more, itself and all that repeat it, ascending."""
     repeats: dict[int, list[int]] = {}
-    for event, again in connection.execute(
-        sa.select(events.c.id, events.c.again).where(IS_AGAIN).order_by(events.c.id)
-    ):
+    query = sa.select(events.c.id, events.c.again).where(IS_AGAIN).order_by(events.c.id)
+    for event, again in connection.execute(query):
         repeats.setdefault(again, [again]).append(event)
     return repeats
 

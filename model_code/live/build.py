@@ -74,7 +74,8 @@ def copy_build(folder: Path, parts: Parts, text: TextRules | None) -> dict[str, 
     another number of passages, or the documents were not cut into passages as `text` says.
     """
     hierarchy = parts.hierarchy
-    _check_parts(hierarchy)
+    if missing := [name for name in (DOCUMENT_IDS, SUMMARY, TENSORS) if not (hierarchy / name).is_file()]:
+        raise FreshetError(f"{hierarchy} has no {missing[0]}: an older version built it; run the stage hierarchy again")
     shutil.copytree(parts.encoder, folder / ENCODER)
     shutil.copytree(parts.index, folder / INDEX)
     (folder / HIERARCHY).mkdir()
@@ -94,12 +95,6 @@ def copy_build(folder: Path, parts: Parts, text: TextRules | None) -> dict[str, 
     _check_text(folder, passages, text)
     facts = {"fingerprint": opened.fingerprint, "documents": passages.documents, "passages": len(passages)}
     return facts | {"text": None if text is None else vars(text)}
-
-
-def _check_parts(hierarchy: Path) -> None:
-    missing = [name for name in (DOCUMENT_IDS, SUMMARY, TENSORS) if not (hierarchy / name).is_file()]
-    if missing:
-        raise FreshetError(f"{hierarchy} has no {missing[0]}: an older version built it; run the stage hierarchy again")
 
 
 def _check_hierarchy(source: Path, placed: int, passages: IdMap, documents: int) -> None:

@@ -44,7 +44,8 @@ class Collection:
 
     def generations(self) -> list[Generation]:
         """All finished generations that this version reads, oldest first."""
-        return [generation for folder in self._folders() if (generation := _read(folder)) is not None]
+        folders = sorted(path for path in (self.folder / GENERATIONS).glob("[0-9]*") if path.is_dir())
+        return [generation for folder in folders if (generation := _read(folder)) is not None]
 
     def next_number(self) -> int:
         """The number that the next generation gets."""
@@ -192,9 +193,6 @@ class Collection:
             if free:
                 self.delete(generation.folder)
             return free
-
-    def _folders(self) -> list[Path]:
-        return sorted(path for path in (self.folder / GENERATIONS).glob("[0-9]*") if path.is_dir())
 
     def delete(self, folder: Path) -> None:
         """Delete a generation's folder; a crash leaves it whole or for the next writer to remove."""

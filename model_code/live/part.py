@@ -70,8 +70,7 @@ class Placements:
     @classmethod
     def load(cls, folder: Path) -> Placements:
         """Read what `save` wrote."""
-        arrays = load_file(folder / PLACEMENTS)
-        return cls(arrays["paths"], arrays["cosines"])
+        return cls(**load_file(folder / PLACEMENTS))
 
     @classmethod
     def join(cls, parts: list[Placements]) -> Placements:

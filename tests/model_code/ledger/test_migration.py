@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.ledger import migration
-from model_code.ledger.database import connect
+from model_code.ledger.database import Database
 from model_code.ledger.events import Standing
 from model_code.ledger.ledger import Ledger, Target
 from model_code.ledger.migration import migrate
@@ -64,7 +64,7 @@ def migrated(url: str, life: dict) -> Ledger:
 
 
 def migrate_at(url: str, life: dict, current: int | None = None) -> Ledger:
-    live, database = life["live"]["hce"], connect(url)
+    live, database = life["live"]["hce"], Database(url)
     files = live["generations"][str(live["current"])]["documents"]
     try:
         migrate(database, "hce", live["current"] if current is None else current, held(files))
@@ -118,7 +118,7 @@ def test_the_database_is_copied_and_an_error_leaves_it_as_it_was(tmp_path, sqlit
         patch.setattr(migration, "insert_events", lambda *_: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):
             migrate_at(url, life)
-    with connect(url).read() as connection:
+    with Database(url).read() as connection:
         assert connection.scalar(sa.text("SELECT version FROM ledger_version")) == 1
         rows = connection.execute(sa.text("SELECT content_hash FROM ledger_events ORDER BY id")).scalars().all()
     assert rows == [row[3] for row in life["tables"]["ledger_events"]]
