@@ -174,9 +174,10 @@ class DenseIndex:
             _faiss().write_index(self.approximate, str(folder / FAISS))
         if self.tokens is not None:
             self.tokens.save(folder)
-        facts = {"kind": KIND, "fingerprint": self.fingerprint, "dimension": self.dimension, "passages": self.passages}
-        facts |= {"documents": self.ids.documents, "vectors_per_passage": self.vectors_per_passage}
-        facts |= {"factory": self.factory, "settings": self.settings.model_dump(), "entries": BY_ROW}
+        facts = {"kind": KIND, "fingerprint": self.fingerprint, "dimension": self.vectors.shape[1]}
+        facts |= {"passages": self.passages, "documents": self.ids.documents}
+        facts |= {"vectors_per_passage": self.vectors_per_passage, "entries": BY_ROW}
+        facts |= {"factory": self.factory, "settings": self.settings.model_dump()}
         seal(folder, FORMAT, facts)
         return facts
 
