@@ -5,12 +5,10 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.pages import Preview, first_rows, learning_curve, report_of, table
+from assets.pages import Preview, first_rows, learning_curve, table
 from assets.stage_assets import LOCK_KEY, Page, Served, stage_assets
 from model_code.files import read_json
 from orchestration.pipeline.stages import Stage
-
-HELD_OUT = ("log_likelihood",)  # of held-out queries, what a generator's best step is chosen by
 
 
 def preview_corpus(folder: Path) -> Preview:
@@ -24,9 +22,9 @@ def preview_corpus(folder: Path) -> Preview:
 
 def preview_query_generator(folder: Path) -> Preview:
     """The learning curve, if a generator was trained at all."""
-    if not report_of(folder)["trained"]:
+    if not read_json(folder / "report.json")["trained"]:
         return {"history": "no generator was trained (`pseudo_queries.training.base` is null)"}
-    return learning_curve(folder, HELD_OUT)
+    return learning_curve(folder, ["log_likelihood"])  # of held-out queries: by it the best step is chosen
 
 
 def preview_pseudo_queries(folder: Path) -> Preview:

@@ -16,11 +16,6 @@ Preview = Mapping[str, "dg.MetadataValue | str"]  # what a page shows, by name
 LAST_ROWS = 10  # of a training's history
 
 
-def report_of(folder: Path) -> dict[str, Any]:
-    """The stage's own report."""
-    return read_json(folder / "report.json")
-
-
 def table(rows: Sequence[Mapping[str, Any]], width: int = 90) -> dg.TableMetadataValue:
     """Rows as a table of the page, with a column for every name in them; long texts are cut at `width` characters.
 

@@ -1,6 +1,5 @@
 """Stages as Dagster assets, each a step of its own: key, spec, checks, what DVC does for it, and its page."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,13 +10,14 @@ from typing import Any
 
 import dagster as dg
 
-from assets.pages import Preview, report_of
+from assets.pages import Preview
 from model_code.context import left_out
 from model_code.errors import FreshetError
+from model_code.files import read_json
 from orchestration import parameters
 from orchestration.pipeline import dvc, runs, stage_key
 from orchestration.pipeline.code_lock import code_hash
-from orchestration.pipeline.repro import PlannedBuild, StageRefused
+from orchestration.pipeline.repro import PlannedBuild, StageRefused, say_to_stderr
 from orchestration.pipeline.run_stage import stage_context
 from orchestration.pipeline.stages import Stage, upstream
 from orchestration.project import Project
@@ -106,7 +106,7 @@ def _stage_asset(table: Sequence[Stage], stage: Stage, page: Page) -> dg.AssetsD
 def tell(context: dg.AssetExecutionContext, text: str) -> None:
     """Say it in the run's events, and to the terminal that the run was started from."""
     context.log.info(text)
-    print(text, file=sys.stderr, flush=True)
+    say_to_stderr(text)
 
 
 def materialized(
@@ -149,7 +149,7 @@ def check_result(project: Project, stage: Stage) -> dg.AssetCheckResult:
 
 def _metadata(project: Project, stage: Stage, page: Page, key: str) -> dict[str, Any]:
     folder = project.root / stage.output
-    reported = parameters.flatten(report_of(folder)).items()
+    reported = parameters.flatten(read_json(folder / "report.json")).items()
     report = {name: value for name, value in reported if isinstance(value, (int, float, str))}
     run = runs.find_run(project, key)
     return {

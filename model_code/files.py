@@ -126,6 +126,11 @@ def write_text(path: Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8")
 
 
+def folder_bytes(folder: Path) -> int:
+    """The sizes of all files in a folder together."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def hash_text(text: str) -> str:
     """SHA-256 of a text, in hex.
 

@@ -46,7 +46,6 @@ def dagster_home(project: Project) -> Path:
     home = project.state / "dagster"
     if not (home / "dagster.yaml").exists():
         with project.lock():
-            home.mkdir(parents=True, exist_ok=True)
             write_text(home / "dagster.yaml", CONFIG + (STORAGE if DATABASE in os.environ else ""))
             with dg.DagsterInstance.from_config(str(home)) as instance:
                 instance.get_runs(limit=1)

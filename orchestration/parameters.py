@@ -31,7 +31,6 @@ from model_code.training.settings import TrainingSettings
 from orchestration.project import PARAMS, load_yaml, mapping_in, mapping_of, plain_yaml, text_of
 
 BASELINES = ("bm25", "zero_shot", "untrained")  # the last one is the fusion of the others
-PARTS = BASELINES[:2]  # that a fusion may name beside retrievers
 BM25_GENERATED = "bm25_generated"  # a baseline where a model writes queries: BM25 over documents and their queries
 
 SIGNS = {"at least": "≥", "above": ">", "at most": "≤", "below": "<"}  # for bounds, in the page of settings
@@ -170,7 +169,7 @@ def _parse_fusions(groups: Any, retrievers: Mapping[str, RetrieverSettings]) -> 
         _check_name(name, where)
         require(name not in retrievers, f"{where}: a retriever has this name; choose another one")
         parsed[name] = settings.parse(FusionSettings, group, where)
-        parts = [*PARTS, *retrievers]
+        parts = [*BASELINES[:2], *retrievers]
         unknown = [part for part in parsed[name].of if part not in parts]
         require(not unknown, f"{where}.of names {unknown[:1]}, which is none of {parts}")
     return parsed

@@ -103,11 +103,7 @@ class Project:
             return ((self.home or self.root) / os.environ["FRESHET_STATE"]).resolve()
         if self.home is not None:
             return Project(self.home).state
-        parts = self.root.parts
-        for i in range(len(parts) - 2):
-            if parts[i : i + 3] == (".dvc", "tmp", "exps"):
-                return Path(*parts[:i]) / ".freshet"
-        return self.root / ".freshet"
+        return Path(str(self.root).partition("/.dvc/tmp/exps/")[0]) / ".freshet"
 
     @property
     def promotions(self) -> Path:
@@ -165,7 +161,6 @@ def file_lock(path: Path, waiting: str | None = None, limit: float = HOUR) -> It
     waiting: what to say, at once, where the lock is not free; else who waits for longer says for whom. limit: seconds,
     after which FreshetError names the holder.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.resolve(), is_singleton=True, fallback_to_soft=False)
     try:
         lock.acquire(timeout=PATIENCE if waiting is None else 0)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-
-import sys  # isort: skip
+import sys
 from subprocess import CalledProcessError
 from typing import NoReturn
 

@@ -1,8 +1,4 @@
-"""From a source to artifacts and what they are worth: ingest, run, plan, results, demo, bench.
-
-`results` is the one report: which system is best, what is live, what the gate said, what systems cost; printed and as
-a page.
-"""
+"""From a source to artifacts and what they are worth: ingest, run, plan, results, demo, bench."""
 
 from __future__ import annotations
 
@@ -25,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from model_code.errors import FreshetError
+from model_code.files import read_json, write_text
 from model_code.words import say
 from orchestration.project import Project
 
@@ -151,8 +148,6 @@ def results(
 
 def load_comparison(project: Project) -> dict[str, Any]:
     """`artifacts/comparison/comparison.json`; raises `FreshetError` before the first comparison."""
-    from model_code.files import read_json
-
     path = project.artifacts / "comparison" / "comparison.json"
     if not path.exists():
         raise FreshetError("there are no results yet: run `freshet run` (or `make demo`)")
@@ -163,7 +158,6 @@ def show_results(project: Project, comparison: dict[str, Any], costs: int = 0, a
     """Print sentences and tables, and write the page. all_tables: every table, not the first alone."""
     from model_code.evaluation.plots import systems_plot
     from model_code.evaluation.report import headline_metrics, lead, page, tables
-    from model_code.files import write_text
     from orchestration.pipeline.costs import cost_table
 
     sentences = [lead(comparison), standing(project)]

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from model_code.additions.store import cache_folder
+from model_code.files import folder_bytes
 from model_code.live.collection import Collection, retrievers
 from orchestration import parameters
 from orchestration.freshness import pilot
@@ -94,7 +95,7 @@ def _versions(project: Project, keep: int) -> Iterator[Garbage]:
             folders = versions.run_folders(project, [version.run_id])
             remark = "" if folders else "; its files lie in another store than the project's, and stay there"
             label = f"model version {version.version} ({version.retriever}){remark}"
-            yield Garbage(label, sum(map(_size, folders)), partial(versions.delete, project, version))
+            yield Garbage(label, sum(map(folder_bytes, folders)) / 1e6, partial(versions.delete, project, version))
 
 
 def _registrations(project: Project, keep: int) -> Iterator[Garbage]:
@@ -125,7 +126,7 @@ def _generations(project: Project, keep: int) -> Iterator[Garbage]:
         if doomed := collection.unneeded_generations(keep, protected):
             numbers = ", ".join(str(generation.number) for generation in doomed)
             label = f"live generation{'s' * (len(doomed) > 1)} {numbers} of {name}"
-            megabytes = sum(_size(generation.folder) for generation in doomed)
+            megabytes = sum(folder_bytes(generation.folder) for generation in doomed) / 1e6
             yield Garbage(label, megabytes, partial(_free_generations, project, collection, keep, protected))
 
 
@@ -133,7 +134,7 @@ def _additions(project: Project, keep: int) -> Iterator[Garbage]:
     """What is kept for additions of texts that are gone."""
     for path in unneeded_stores(project):
         label = f"what additions to a former build remembered ({path.name})"
-        yield Garbage(label, _size(path), partial(_free_store, project, path))
+        yield Garbage(label, folder_bytes(path) / 1e6, partial(_free_store, project, path))
 
 
 KINDS = (_leftovers, _pilots, _retrains, _dvc_cache, _generations, _additions)
@@ -171,15 +172,10 @@ def _folder(label: str, path: Path, still: Callable[[], bool] = lambda: True) ->
         if path.exists() and still():
             shutil.rmtree(path)
 
-    return Garbage(label, _size(path), free)
+    return Garbage(label, folder_bytes(path) / 1e6, free)
 
 
 def _runs(project: Project, label: str, runs: Sequence[str]) -> Garbage:
     """Runs of MLflow, with their models."""
-    megabytes = sum(map(_size, versions.run_folders(project, runs)))
+    megabytes = sum(map(folder_bytes, versions.run_folders(project, runs))) / 1e6
     return Garbage(label, megabytes, partial(versions.forget, project, runs))
-
-
-def _size(path: Path) -> float:
-    """Megabytes in all files below `path`."""
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 1e6

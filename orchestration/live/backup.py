@@ -103,7 +103,6 @@ def restore(source: Path, root: Path) -> Project:
     for path in (project.live, *([file] if file else [])):
         if path.exists():
             raise FreshetError(f"{path} is there: move it away first, and delete it once the backup has what you miss")
-    root.mkdir(parents=True, exist_ok=True)
     aside = root / ".live.making"
     shutil.rmtree(aside, ignore_errors=True)
     shutil.copytree(source / "live", aside)

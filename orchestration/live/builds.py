@@ -1,15 +1,13 @@
-"""Builds that become what is searched: opened with every document that arrived since they were made.
-
-Another build is made ready beside the current generation, with all of them already in it, before the pointer makes it
-what users search.
-"""
+"""Builds that become what is searched: opened with every document that arrived since they were made."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from model_code.corpus.passages import TextRules
 from model_code.ledger.events import Position, Standing
+from model_code.ledger.ledger import Ledger
 from model_code.live.build import Parts, add_build
 from model_code.live.collection import Collection, set_default_retriever
 from model_code.live.generation import Generation
@@ -23,11 +21,6 @@ from orchestration.live.collection import (
     writer_of,
 )
 from orchestration.project import Project, file_lock
-
-if TYPE_CHECKING:
-    from model_code.corpus.passages import TextRules
-    from model_code.ledger.ledger import Ledger
-
 
 MODEL_VERSION = "model_version"  # in the provenance of a build: which version of the registry it was opened as
 

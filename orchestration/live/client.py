@@ -1,8 +1,8 @@
 """Find the running service of a project, to ask it by a `freshet.client.Client` instead of working in this process.
 
 `.freshet/service.json` says where it is, true as long as its lock is held. The lock is the system's, so that a service
-which was killed leaves no false trace: its file stays, its lock does not. Only the standard library is imported here,
-as a cold `freshet search` passes through.
+which was killed leaves no false trace: its file stays, its lock does not. Nothing slow is imported here, as a cold
+`freshet search` passes through.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from freshet.client import Client
 from model_code.errors import FreshetError
 from model_code.files import write_json
-
-if TYPE_CHECKING:
-    from orchestration.project import Project
+from orchestration.project import Project
 
 FILE, LOCK = "service.json", "service.lock"
 PATIENCE = 1.0  # seconds; a client that looks holds the lock for microseconds
@@ -30,12 +29,13 @@ PATIENCE = 1.0  # seconds; a client that looks holds the lock for microseconds
 @contextmanager
 def registered(state: Path) -> Iterator[Registration]:
     """Be the one service of the project whose state folder is `state`; FreshetError if there is one already."""
-    state.mkdir(parents=True, exist_ok=True)
-    with (state / LOCK).open("a") as stream:
-        if not _lock(stream, fcntl.LOCK_EX, PATIENCE):
-            service = running(state)
-            where = f" at {service['url']} (process {service['pid']})" if service else ""
-            raise FreshetError(f"this project is served already{where}; end that service first")
+    try:
+        lock = FileLock(state / LOCK, fallback_to_soft=False).acquire(timeout=PATIENCE)
+    except Timeout:
+        service = running(state)
+        where = f" at {service['url']} (process {service['pid']})" if service else ""
+        raise FreshetError(f"this project is served already{where}; end that service first") from None
+    with lock:
         registration = Registration(state / FILE)
         registration.withdraw()  # what a killed service left would be true again, now that the lock is held
         try:
@@ -64,21 +64,12 @@ def running(state: Path) -> dict[str, Any] | None:
     try:
         service = json.loads((state / FILE).read_text(encoding="utf-8"))
         with (state / LOCK).open("a") as stream:
-            return None if _lock(stream, fcntl.LOCK_SH, 0.0) else service
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: who looks is not taken for the service
     except FileNotFoundError:
         return None
-
-
-def _lock(stream: IO[str], kind: int, patience: float) -> bool:
-    """Whether the lock could be had within `patience` seconds; it is held until the stream is closed."""
-    latest = time.monotonic() + patience
-    while True:
-        with suppress(BlockingIOError):
-            fcntl.flock(stream, kind | fcntl.LOCK_NB)
-            return True
-        if time.monotonic() >= latest:
-            return False
-        time.sleep(0.02)
+    except BlockingIOError:
+        return service
+    return None
 
 
 def client_of(project: Project) -> Client | None:

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.rows import printable
@@ -25,14 +24,12 @@ from model_code.incdsi.settings import AdditionSettings
 from model_code.ledger.database import Database, existing_database, sqlite_file
 from model_code.ledger.events import ANOTHER, EventKind, Feedback, Receipt, Rejection, Standing
 from model_code.ledger.ledger import Contents, Ledger, Target
+from model_code.ledger.states import Backlog, LogView, Pending
 from model_code.live.collection import CURRENT, Collection, default_retriever, retrievers
 from model_code.live.generation import Generation, document_of, document_rows
 from model_code.live.writer import Applied, LiveWriter, Loaded, everything_is_found
 from orchestration.live.rows import CleanRows, RawRow, clean
 from orchestration.project import Project, file_lock, sqlite_url
-
-if TYPE_CHECKING:
-    from model_code.ledger.states import Backlog, LogView, Pending
 
 URL = "FRESHET_LEDGER"
 DAMAGED = "damaged"  # the folder of a live retriever, and the suffix of a ledger, that was set aside

@@ -95,9 +95,7 @@ def planned(project: Project, retriever: str) -> set[int]:
 
 def keep_plan(project: Project, plan: Plan) -> None:
     """Write the plan to the retrain's folder."""
-    folder = folder_of(project, plan.key)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / PLAN, asdict(plan))
+    write_json(folder_of(project, plan.key) / PLAN, asdict(plan))
 
 
 def folder_of(project: Project, key: str) -> Path:

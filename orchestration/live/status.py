@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from model_code.files import MANIFEST, read_json, write_json
 from model_code.ledger.events import EventState
+from model_code.ledger.states import LogView
 from model_code.live.collection import Collection
+from model_code.live.searcher import Searcher
 from orchestration.live.collection import own_ledger, standing_of
 from orchestration.project import Project
-
-if TYPE_CHECKING:
-    from model_code.ledger.states import LogView
-    from model_code.live.searcher import Searcher
 
 CANARY, DEPTH = "canary.json", 10  # in the project's state; hits among which a new document is looked for
 TRIED = 20  # events of a batch among which one is looked for whose document is still there

@@ -47,6 +47,13 @@ class Synced(Outcome):
     beside: int = 0
     kept: int = 0
 
+    @property
+    def rejections(self) -> list[Rejection]:
+        """The refused rows as a receipt names them, each with its file in the reason."""
+        return [
+            Rejection(row["row"] or 1, row["document_id"], f"{row['file']}: {row['reason']}") for row in self.rejected
+        ]
+
     def __str__(self) -> str:
         """The counts, then the names of what changed."""
         named = [f"  {change:9} {id_}" for change in CHANGES for id_ in getattr(self, change)]
@@ -235,11 +242,7 @@ def _documents(units: Units, settings: CorpusSettings, source: SourceContents, p
 def _record(live: LiveCollection, outcome: Synced, documents: list[Document], label: str) -> list[Receipt]:
     receipts = []
     if documents:
-        rejected = [
-            Rejection(row["row"] or 1, row["document_id"], f"{row['file']}: {row['reason']}")
-            for row in outcome.rejected
-        ]
-        rows = CleanRows(tuple(documents), tuple(range(1, len(documents) + 1)), tuple(rejected))
+        rows = CleanRows(tuple(documents), tuple(range(1, len(documents) + 1)), tuple(outcome.rejections))
         receipts.append(live.receive(rows, label))
     if outcome.deleted:
         receipts.append(live.remove(outcome.deleted, label))

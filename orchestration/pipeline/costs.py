@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from model_code.corpus.tables import load_corpus
 from model_code.evaluation.system_evaluation import sample_queries
+from model_code.files import folder_bytes
 from model_code.retriever import Search
 from model_code.retrievers.kinds import open_retriever
 from orchestration import parameters
@@ -71,8 +71,3 @@ def recorded_seconds(project: Project, stage: Stage | None) -> float | None:
     store = runs.run_store(project)
     run = store.find_run(stage_key.read(stage, project.root).key)
     return None if run is None else float(store.client.get_run(run).data.metrics["seconds"])
-
-
-def folder_bytes(folder: Path) -> int:
-    """The sizes of all files in a folder together."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

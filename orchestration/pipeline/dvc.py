@@ -182,14 +182,16 @@ def remove_stale_notes(root: Path) -> bool:
         processes += [reader["pid"] for readers in notes.get("read", {}).values() for reader in readers]
     except ValueError:  # cut off while they were written, which DVC refuses to read
         processes = [-1]
-    if not processes or any(map(_is_dvc, processes)):
+    if not processes or any(map(is_dvc, processes)):
         return False
     path.unlink(missing_ok=True)
     return True
 
 
-def _is_dvc(pid: int) -> bool:
+def is_dvc(pid: int, *others: str) -> bool:
+    """Whether a process runs under this number whose command line names DVC, or one of `others`."""
     try:
-        return "dvc" in " ".join(psutil.Process(pid).cmdline())
-    except (psutil.NoSuchProcess, psutil.AccessDenied, ValueError):
+        line = " ".join(psutil.Process(pid).cmdline())
+    except (psutil.Error, ValueError):
         return False
+    return any(name in line for name in ("dvc", *others))

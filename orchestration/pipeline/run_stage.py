@@ -28,7 +28,7 @@ from model_code.words import visible
 from orchestration import parameters
 from orchestration.parameters import Parameters, flatten
 from orchestration.pipeline import code_lock, runs, stage_key, stages
-from orchestration.pipeline.dvc import BUILD_NAME, RECORDER, end_line
+from orchestration.pipeline.dvc import BUILD_NAME, RECORDER, end_line, is_dvc
 from orchestration.pipeline.runs import StageRecord, git_state
 from orchestration.pipeline.stages import Stage
 from orchestration.project import LOCK_HELD, Project
@@ -159,21 +159,15 @@ def _history(output: Path) -> list[dict[str, Any]]:
 def die_with_ancestors(generations: int = 2, interval: float = 0.1) -> None:
     """Watch the DVC (and shell) above this process and the holder of the project's lock; if one ends, end too.
 
-    A signal on the parent's death would not do: between DVC and the stage there may be a shell that survives DVC.
+    A signal on the parent's death would not do: between DVC and the stage there may be a shell that survives DVC. A
+    terminal above may be closed on purpose.
     """
-    watched = [process for process in psutil.Process().parents()[:generations] if _is_dvc(process)]
+    above = psutil.Process().parents()[:generations]
+    watched = [process for process in above if is_dvc(process.pid, "orchestration.pipeline.run_stage")]
     if LOCK_HELD in os.environ:
         watched.append(psutil.Process(int(os.environ[LOCK_HELD])))
     if watched:
         threading.Thread(target=_watch, args=(watched, interval), daemon=True, name="parent-watch").start()
-
-
-def _is_dvc(process: psutil.Process) -> bool:
-    """Whether the process is DVC or the shell it runs stages in, not a terminal that may be closed on purpose."""
-    try:
-        return any("dvc" in part or "orchestration.pipeline.run_stage" in part for part in process.cmdline())
-    except psutil.Error:
-        return False
 
 
 def _watch(watched: list[psutil.Process], interval: float) -> None:

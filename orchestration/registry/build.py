@@ -1,7 +1,4 @@
-"""A finished build below `artifacts/`: its parts, whether they fit, the best on dev; and its model in MLflow.
-
-The model can be loaded and served where the project is not.
-"""
+"""A finished build below `artifacts/`: its parts, whether they fit, the best on dev; and its model in MLflow."""
 
 from __future__ import annotations
 

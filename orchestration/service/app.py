@@ -91,10 +91,7 @@ class RequestCount:
         self.app, self.requests = app, requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+        """One request; nothing else that comes has a response that starts."""
 
         async def counting(message: Message) -> None:
             if message["type"] == "http.response.start":

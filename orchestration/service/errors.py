@@ -41,7 +41,7 @@ class Busy(Refusal):
 
 
 class NotReady(Refusal):
-    """No live collection to answer from yet."""
+    """No live collection to answer from yet, or documents in the ledger that could not be made searchable."""
 
     status, retry_after = 503, 5
 
@@ -56,12 +56,6 @@ class NotFound(Refusal):
     status = 404
 
 
-class Failed(Refusal):
-    """The documents are in the ledger, but could not be made searchable."""
-
-    status, retry_after = 503, 5
-
-
 def add_handlers(app: FastAPI) -> None:
     """Answer what the routes raise."""
     app.add_exception_handler(FreshetError, _refused)
@@ -70,12 +64,10 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
-def error(
-    status: int, message: str, retry_after: int | None = None, details: Mapping[str, Any] | None = None
-) -> Response:  # fmt: skip
+def error(status: int, message: str, retry_after: int | None = None, details: Mapping[str, Any] = {}) -> Response:
     """The response `{"error": message}`, with `details` beside it; of a long message, the beginning."""
     headers = {"Retry-After": str(retry_after)} if retry_after is not None else None
-    return line({"error": printable(message, MOST_CHARACTERS)} | dict(details or {}), status, headers)
+    return line({"error": printable(message, MOST_CHARACTERS)} | dict(details), status, headers)
 
 
 async def _refused(request: Request, refused: Exception) -> Response:

@@ -31,7 +31,6 @@ from freshet.results import (
     answer_of,
 )
 from model_code.documents import Document
-from model_code.errors import FreshetError
 from model_code.files import MANIFEST
 from model_code.ledger.events import Feedback, Opinion, Receipt
 from model_code.live.collection import retrievers
@@ -282,11 +281,7 @@ def _synced(service: Service, request: models.SyncRequest) -> SyncResult:
 
     live = LiveCollection(service.project, service.searchers.default())
     outcome = sync(live, None, request.force, request.dry_run, make=make)
-    rejected = [
-        {"row": row["row"] or 1, "document_id": row["document_id"], "reason": f"{row['file']}: {row['reason']}"}
-        for row in outcome.rejected
-    ]
-    return answer_of(SyncResult, vars(outcome) | {"rejected": rejected})
+    return answer_of(SyncResult, vars(outcome) | {"rejected": list(map(vars, outcome.rejections))})
 
 
 async def _change(service: Service, job: Job, response: Response, wait: bool) -> ChangeResult:
@@ -333,7 +328,7 @@ async def status(service: Served) -> models.StatusResponse:
 @router.get("/health", tags=["state"])
 async def health(service: Served, response: Response) -> models.HealthResponse:
     """200 if a search can be answered, else 503 and why."""
-    reason = await run_sync(_not_ready, service)
+    reason = await run_sync(service.not_ready)
     response.status_code = 200 if reason is None else 503
     return models.HealthResponse(live=True, ready=reason is None, reason=reason)
 
@@ -350,16 +345,8 @@ async def metrics(service: Served) -> Response:
     return Response(await run_sync(generate_latest, service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-def _not_ready(service: Service) -> str | None:
-    """A collection that cannot be opened is an answer here, not an error."""
-    try:
-        return service.not_ready()
-    except FreshetError as error:
-        return str(error)
-
-
 def _state(service: Service) -> models.StatusResponse:
-    not_ready, freshness, default = _not_ready(service), service.freshness(), None
+    not_ready, freshness, default = service.not_ready(), service.freshness(), None
     with suppress(NotReady):
         default = service.searchers.default()
     return models.StatusResponse(

@@ -160,7 +160,13 @@ class SearchPool:
     async def search(self, kind: Hashable, texts: Sequence[str], search: Callable[[list[str]], list[T]]) -> list[T]:
         """What `search` finds for each of `texts`, perhaps asked together with others of this `kind`; Busy as `run`."""
         entry = _QueuedSearch(kind, texts, search, time.monotonic() + WAIT_SECONDS)
-        self._enter(entry)
+        with self._lock:
+            if self.inside >= THREADS + WAITING:
+                raise Busy(
+                    f"{THREADS} searches run and {WAITING} wait, which is all this service takes; try again in a second"
+                )
+            self.inside += 1
+            self._line.append(entry)
         entry.answer.add_done_callback(lambda _: self._leave())  # also if the client has gone: its search still runs
         try:
             self._pool.submit(self._answer_next)
@@ -176,15 +182,6 @@ class SearchPool:
         while self.inside and latest is not None and time.monotonic() < latest:
             time.sleep(0.02)
         return not self.inside
-
-    def _enter(self, entry: _QueuedSearch) -> None:
-        with self._lock:
-            if self.inside >= THREADS + WAITING:
-                raise Busy(
-                    f"{THREADS} searches run and {WAITING} wait, which is all this service takes; try again in a second"
-                )
-            self.inside += 1
-            self._line.append(entry)
 
     def _leave(self) -> None:
         with self._lock:

@@ -7,12 +7,14 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
+from model_code.errors import FreshetError
 from orchestration.live.collection import LiveCollection, existing_ledger
 from orchestration.live.commands import Upkeep
 from orchestration.live.status import canary, live_status, look_for_newest
@@ -72,7 +74,7 @@ class Service:
         """Load what is live, then begin to watch and to write; raises what is wrong with the collection."""
         if self._running:
             return
-        if self.not_ready() is None:
+        with suppress(NotReady):
             self.searchers.current().search("warm", 1)  # the first search of a process is the slow one
             self.collection().warm()
         self.writer.start(resume=existing_ledger(self.project) is not None)
@@ -91,10 +93,10 @@ class Service:
         return finished
 
     def not_ready(self) -> str | None:
-        """Why no search can be answered; None if one can."""
+        """Why no search can be answered, such as damage; None if one can."""
         try:
             self.searchers.current()
-        except NotReady as error:
+        except FreshetError as error:
             return str(error)
         return None
 
@@ -102,10 +104,7 @@ class Service:
         """The ledger's account of the retriever that documents are added to; None if nothing is live, or the ledger
         does not answer: `failure` says why.
         """
-        try:
-            return self._answer(lambda: live_status(self.project, self.collection().retriever), None)
-        except NotReady:
-            return None
+        return self._answer(lambda: live_status(self.project, self.collection().retriever), None)
 
     def collection(self) -> LiveCollection:
         """The collection of the default retriever, which a promotion may have changed."""
@@ -176,7 +175,7 @@ class Service:
         try:
             answer = question()
         except NotReady:
-            raise
+            return unknown
         except Exception as error:  # of whatever kind the database's own are
             reason = (str(error) or type(error).__name__).splitlines()[0]
             if reason != self.freshness_failure:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from model_code.errors import FreshetError
-from orchestration.service.errors import Busy, Failed
+from orchestration.service.errors import Busy, NotReady
 
 log = logging.getLogger(__name__)
 QUEUED_DOCUMENTS = 20_000  # changes that may wait for the writer
@@ -174,7 +174,7 @@ class Writer:
             return False
         except Exception as error:
             log.exception("a request could not be received")
-            job.fail(Failed(f"not received: {str(error) or type(error).__name__}"))
+            job.fail(NotReady(f"not received: {str(error) or type(error).__name__}"))
             return False
         with suppress(InvalidStateError):  # it was told otherwise by `release`
             job.received.set_result(receipt)
@@ -234,4 +234,4 @@ class Writer:
         for job in jobs:
             again_in = f"the service tries again in {self._pause:g} s, then less often"
             state = "the documents are in the ledger, but not searchable yet"
-            job.fail(Failed(f"{state}: {self.failure}; {again_in}"))
+            job.fail(NotReady(f"{state}: {self.failure}; {again_in}"))

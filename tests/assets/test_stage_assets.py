@@ -77,7 +77,7 @@ def test_what_has_not_changed_keeps_its_page_and_is_not_drawn_again(project, mon
     monkeypatch.setattr("orchestration.pipeline.stage_key.read", lambda stage, root: SimpleNamespace(key=now["key"]))
     monkeypatch.setattr("orchestration.pipeline.runs.find_run", lambda project, key: None)
     monkeypatch.setitem(CONTRACTS, "index", lambda context: None)
-    monkeypatch.setattr("assets.stage_assets.report_of", lambda folder: {"passages": 3})
+    monkeypatch.setattr("assets.stage_assets.read_json", lambda path: {"passages": 3})
     page = replace(PAGES["index"], preview=lambda folder: drawn.append(dict(now)) or {"picture": f"drawn {len(drawn)}"})
     asset = stage_assets([INDEX.of("hce")], {"index": page})
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from model_code.settings import SettingsError
-from orchestration.service.errors import Failed
+from orchestration.service.errors import NotReady
 from orchestration.service.writer import Job, Writer
 from tests.orchestration.service.conftest import FakeCollection, FakeLive
 
@@ -102,7 +102,7 @@ def test_what_the_database_does_not_take_fails_its_own_request_alone():
     bad, good = writer.put(Job(1, refused)), writer.put(addition("new"))
     writer.start(resume=False)
     assert good.applied.result(30) == 1
-    with pytest.raises(Failed, match="not received: a NUL byte"):
+    with pytest.raises(NotReady, match="not received: a NUL byte"):
         bad.received.result(30)
     writer.stop()
     assert writer.failure is None
@@ -118,7 +118,7 @@ def test_what_fails_again_and_again_is_tried_ever_more_seldom_until_a_job_comes(
         writer._work(jobs)
         pauses.append(writer._patience())
         for job in jobs:
-            with pytest.raises(Failed, match="the service tries again in 5 s, then less often"):
+            with pytest.raises(NotReady, match="the service tries again in 5 s, then less often"):
                 job.applied.result(0)
     assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 5, 10]
     live.failing = ""
