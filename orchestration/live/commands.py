@@ -116,20 +116,18 @@ def apply(
     """
     made = None
     if outcome.changed or any(receipt.events for receipt in receipts):
-        made = make() if make else _made(live, outcome)
+        is_default = live.retriever == default_retriever(live.project.live)
+        if make is not None:
+            made = make()
+        elif is_default and (service := client_of(live.project)) is not None:  # which changes no other's collection
+            made = service.apply().generation
+        else:
+            applied = live.apply()
+            outcome.behind = Upkeep(live.project, {live.retriever: live}.get).finish(but=live.retriever)
+            made = (applied or live).generation.number
         if made is None:
             outcome.waiting, outcome.added, outcome.updated, outcome.deleted = outcome.changed, [], [], []
     outcome.generation = live.generation.number if made is None else made
-
-
-def _made(live: LiveCollection, outcome: Outcome) -> int | None:
-    """By the service, if one runs, which changes the default retriever's collection only; else here."""
-    is_default = live.retriever == default_retriever(live.project.live)
-    if is_default and (service := client_of(live.project)) is not None:
-        return service.apply().generation
-    applied = live.apply()
-    outcome.behind = Upkeep(live.project, {live.retriever: live}.get).finish(but=live.retriever)
-    return (applied or live).generation.number
 
 
 def _named(live: LiveCollection, file: Path) -> Iterator[tuple[str, Path]]:
