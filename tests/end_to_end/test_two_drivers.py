@@ -55,8 +55,9 @@ def test_data_versions_are_dvc_hashes_and_runs_are_found_by_key(built_by_dagster
 
 def test_a_plan_says_nothing_to_do_and_then_what_a_setting_would_change(built_by_dvc, copy_of_build):
     assert {line.split()[0] for line in freshet(built_by_dvc, "plan").stdout.splitlines()} == {"skip"}
-    parameters.assign(copy_of_build / "params.yaml", ["evaluation.max_queries=7"])
+    parameters.assign(copy_of_build / "params.yaml", ["bm25.k1=0.9"])
     actions = {line.split()[1]: line.split()[0] for line in freshet(copy_of_build, "plan").stdout.splitlines()}
     assert actions["baselines"] == "run"
     assert actions["comparison"] == "maybe"
-    assert actions["train@hce"] == "skip"
+    assert actions["train@hce"] == "run", "its negatives are ranked by BM25"
+    assert actions["hierarchy"] == "skip"
