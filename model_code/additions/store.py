@@ -72,7 +72,11 @@ def representatives(part: Part, spans: int, folder: Path) -> dict[str, np.ndarra
         return refined
     cache = cache_folder(read_json(part.folder / MANIFEST), spans, folder)
     if not (cache / MANIFEST).is_file():
-        _keep(_from_texts(part, lacking, spans, cache / "encoding"), cache)
+        queries = _from_texts(part, lacking, spans, cache / "encoding")
+        with replacing(cache / QUERIES) as aside, aside.open("wb") as stream:
+            np.save(stream, queries)
+        shutil.rmtree(cache / "encoding")
+        seal(cache, FORMAT, {"kind": KIND})
     verify(cache, read_manifest(cache, FORMAT), f"delete {cache}, which is then made from the texts again")
     return refined | dict(zip(lacking, np.load(cache / QUERIES, mmap_mode="r"), strict=True))
 
@@ -90,13 +94,6 @@ def _from_texts(part: Part, ids: Sequence[str], spans: int, folder: Path) -> np.
     texts = {key: constraint_texts(title, text, spans) for key, title, text in rows}
     flat = encode_resumably(part.dense.encoder, [text for key in ids for text in texts[key]], folder)
     return means_of(flat, np.repeat(np.arange(len(ids)), [len(texts[key]) for key in ids]), len(ids))[0]
-
-
-def _keep(queries: np.ndarray, folder: Path) -> None:
-    with replacing(folder / QUERIES) as aside, aside.open("wb") as stream:
-        np.save(stream, queries)
-    shutil.rmtree(folder / "encoding")
-    seal(folder, FORMAT, {"kind": KIND})
 
 
 def query_vectors(encoder: Encoder, texts: Sequence[tuple[str, str]], spans: int) -> list[np.ndarray]:

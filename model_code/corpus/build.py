@@ -9,8 +9,9 @@ import hashlib
 import json
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import accumulate, islice
 from typing import Any, TypeVar
@@ -61,7 +62,7 @@ def build_corpus(
     if not documents:
         raise FreshetError("the source holds no document; look at the settings under `corpus` in params.yaml")
     tables = _tables(documents, queries, qrels, passages)
-    tables["quarantine"] = quarantine.frame()
+    tables["quarantine"] = frame("quarantine", [asdict(row) for row in quarantine.refused])
     report = _report(tables, quarantine, qrels, len(merged))
     if unread := sum(query.unread for query in queries.values()):
         report["queries_with_unread_answers"] = unread
@@ -114,9 +115,10 @@ def _report(tables: dict[str, pd.DataFrame], quarantine: Quarantine, qrels: Qrel
     documents, queries = tables["documents"], tables["queries"]
     words = documents["text"].map(lambda text: len(spans(text)))
     counts: dict[str, Any] = {name: len(table) for name, table in tables.items()}
+    refused = Counter(row.table for row in quarantine.refused)
     for table in ("documents", "queries", "qrels"):
         counts[f"{table}_read"] = quarantine.read[table]
-        counts[f"{table}_quarantined"] = quarantine.count(table)
+        counts[f"{table}_quarantined"] = refused[table]
     if "answers" in queries:
         counts["queries_with_answers"] = int(queries["answers"].notna().sum())
     return counts | {

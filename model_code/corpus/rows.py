@@ -6,14 +6,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 from model_code.corpus.settings import ColumnSettings
 from model_code.errors import FreshetError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _ID = "_id"  # the default of columns.document_id and query_id, in whose place `id` will do
 RELEVANCE = "relevance"  # our name for it, and the usual one of qrels that do not call it `score`
@@ -168,19 +165,9 @@ class Quarantine:
         detail, excerpt = printable(unfit.detail, 300), printable(dict(row.values))
         self.refused.append(Malformed(row.table, row.location, unfit.reason, detail, excerpt, shown_id))
 
-    def count(self, table: Table) -> int:
-        """How many rows of `table` are in quarantine."""
-        return sum(row.table == table for row in self.refused)
-
     def reasons(self) -> dict[str, int]:
         """How many rows were refused for each reason that occurred, as {"documents: empty text": 2}."""
         return dict(sorted(Counter(f"{row.table}: {row.reason}" for row in self.refused).items()))
-
-    def frame(self) -> pd.DataFrame:
-        """The quarantine table, in the order in which rows were refused."""
-        from model_code.corpus.tables import frame  # a search reads rows' texts, and needs no pandas
-
-        return frame("quarantine", [asdict(row) for row in self.refused])
 
     def enforce(self, limit: float) -> None:
         """Raise `FreshetError` naming the first offenders if of any table more than the share `limit` was refused."""

@@ -105,7 +105,10 @@ def load_transformer(folder: Path, max_tokens: int) -> Any:
     most = positions(model) or max_tokens
     if max_tokens > most:
         raise FreshetError(f"max_tokens is {max_tokens}, but {folder.name} has {most} positions; lower max_tokens")
-    _fill_missing(model, missing, folder)
+    if others := [name for name in missing if "pooler" not in name]:
+        raise FreshetError(f"{folder}: model.safetensors lacks {len(others)} weights, first {others[0]!r}")
+    for name in missing:  # a pooler is not used, and random values would change the fingerprint every time
+        torch.nn.init.zeros_(model.get_parameter(name))
     model.original_dropout = dropout
     return model
 
@@ -133,15 +136,6 @@ def positions(backbone: Any) -> int | None:
     tables = [part for name, part in backbone.named_modules() if name.endswith("position_embeddings")]
     before = next((part.padding_idx + 1 for part in tables if getattr(part, "padding_idx", None) is not None), 0)
     return None if most is None else most - before
-
-
-def _fill_missing(model: Any, missing: list[str], folder: Path) -> None:
-    """Zero a pooler that the file lacks: it is not used, and random values would change the fingerprint every time."""
-    others = [name for name in missing if "pooler" not in name]
-    if others:
-        raise FreshetError(f"{folder}: model.safetensors lacks {len(others)} weights, first {others[0]!r}")
-    for name in missing:
-        torch.nn.init.zeros_(model.get_parameter(name))
 
 
 def save_transformer(model: Any, folder: Path) -> None:

@@ -49,7 +49,7 @@ CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = (
     65536,
 )  # activations of so many stay in a CPU's cache (faster than 4096), and fill a GPU
 CUT = {"direction": "right", "strategy": "longest_first", "stride": 0}
-PART = "\ufffd"  # what is decoded from a part of a character
+PART = "\ufffd"  # what is decoded from some bytes of a character, which may be a letter
 FEW, FEW_TOKENS = 64, 256  # of so few texts, unlike in length, smaller batches take a fifth less of a CPU
 Forward = Callable[[Features], torch.Tensor]
 WithTokens = tuple[np.ndarray, TokenSigns]

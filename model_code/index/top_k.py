@@ -38,9 +38,8 @@ def top_k(scores: np.ndarray, document_ids: Sequence[str], k: int, places: np.nd
     while True:
         rows = best_rows(scores, depth)
         best: dict[str, float] = {}
-        for place, score in zip(
-            (rows if places is None else places[rows]).tolist(), scores[rows].tolist(), strict=True
-        ):
+        chosen = rows if places is None else places[rows]
+        for place, score in zip(chosen.tolist(), scores[rows].tolist(), strict=True):
             document = document_ids[place]
             if score > best.get(document, -inf):
                 best[document] = score
@@ -115,8 +114,7 @@ def search_filtered(
     """The k best documents that `keep` keeps, for each of the queries: `first` are fetched, then twice as many, ...
 
     search: the best documents for queries, as many as asked for. most: documents that hold k of those kept, if there
-    are as many. Fewer than k are returned where `search`
-    finds no others; an approximate one may although there are.
+    are as many. Fewer than k are returned where `search` finds no others; an approximate one may although there are.
     """
     first, rankings = min(first, most), []
     for i, ranking in enumerate(search(queries, first)):

@@ -27,14 +27,13 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from model_code.encoding.base_models import Prompts, fingerprint, load_transformer, read_model, tokenizer_rules
-from model_code.encoding.encoder import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, WINDOW, Features, TextModel, pad
+from model_code.encoding.encoder import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, PART, WINDOW, Features, TextModel, pad
 from model_code.encoding.settings import Precision
 from model_code.errors import FreshetError
 from model_code.progress import Progress, silent
 from model_code.token_index.postings import Sparse
 
 UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>")
-PART = "\ufffd"  # what a token decodes to that holds some bytes of a character, which may be a letter
 BLOCK = 2048  # vocabulary entries scored at once: with 512 tokens a block of logits stays in a core's cache
 
 

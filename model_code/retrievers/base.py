@@ -116,9 +116,9 @@ class SegmentedRetriever(Retriever[Any]):
         if allowed is None:
             filled = [segment for segment in self.segments if segment.documents]
             rankings = [_surviving(segment, segment.retriever.search_encoded, queries, k) for segment in filled]
-            return _merged(rankings, len(queries), k)
-        shares = _shares(self.segments, allowed)
-        rankings = [segment.retriever.search_encoded(queries, k, documents) for segment, documents in shares.items()]
+        else:
+            shares = _shares(self.segments, allowed).items()
+            rankings = [segment.retriever.search_encoded(queries, k, documents) for segment, documents in shares]
         return _merged(rankings, len(queries), k)
 
     def scores_encoded(self, queries: Any, candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:

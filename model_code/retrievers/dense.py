@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 class DenseRetriever(IndexedRetriever[np.ndarray]):
     """An encoder and the index of its vectors; see `Retriever`. Encoded queries are their vectors (q, H)."""
 
-    encoding_scale = 1.0  # factor on the encoding of a document that is added
-
     def __init__(self, encoder: Encoder, index: DenseIndex, fingerprint: str | None = None) -> None:
         """The index refuses every search if its vectors are not this encoder's.
 

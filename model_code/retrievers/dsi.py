@@ -19,7 +19,6 @@ from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.files import MANIFEST, add_facts, read_json
 from model_code.index.dense_index import DenseIndex
-from model_code.retrievers import dense
 from model_code.retrievers.base import NewPassages
 from model_code.retrievers.dense import DenseRetriever
 
@@ -32,21 +31,16 @@ class DsiRetriever(DenseRetriever):
 
     learns_documents = True
 
-    def __init__(self, encoder: Encoder, index: DenseIndex, fingerprint: str, folder: Path, scale: float) -> None:
+    def __init__(self, encoder: Encoder, index: DenseIndex, folder: Path, fingerprint: str | None = None) -> None:
         """folder: of the index, and of what lies beside it."""
         super().__init__(encoder, index, fingerprint)
-        self.folder, self.encoding_scale = folder, scale
+        self.folder = folder
+        self.encoding_scale = read_json(folder / MANIFEST).get("encoding_scale", 1.0)  # of before it was measured: 1
 
     @cached_property
     def representatives(self) -> np.ndarray:
         """Z (n, H) of the documents that were trained, memory-mapped; those of a segment have none."""
         return np.load(self.folder / REPRESENTATIVES, mmap_mode="r")
-
-    @classmethod
-    def of(cls, plain: DenseRetriever, folder: Path) -> Self:
-        """A dense retriever over the index in `folder`, with what else lies there."""
-        scale = read_json(folder / MANIFEST).get("encoding_scale", 1.0)  # indexes of before it was measured: 1
-        return cls(plain.encoder, plain.index, plain.fingerprint, folder, scale)
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Index a vector per document in `folder`: where none is refined the direction of its passages' mean vector, of
@@ -57,7 +51,7 @@ class DsiRetriever(DenseRetriever):
 
     def reopen(self, folder: Path) -> Self:
         """The same encoder over the index in `folder`."""
-        return self.of(DenseRetriever(self.encoder, DenseIndex.load(folder), self.fingerprint), folder)
+        return type(self)(self.encoder, DenseIndex.load(folder), folder, self.fingerprint)
 
     @classmethod
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
@@ -97,7 +91,12 @@ def index(context: StageContext) -> dict[str, Any]:
 
     folder = context.inputs["trained"] / "document_vectors"
     trained, scale = DenseIndex.load(folder), read_json(folder / MANIFEST)["encoding_scale"]
-    _check_documents(trained.document_ids, set(load_corpus(context.inputs["corpus"]).passages["document_id"]))
+    corpus = load_corpus(context.inputs["corpus"]).passages["document_id"]
+    if differ := sorted(set(corpus) ^ set(trained.document_ids)):
+        raise FreshetError(
+            f"the corpus and the trained vectors differ by {len(differ)} documents ({differ[0]!r} is one); every "
+            "document needs a vector: train again"
+        )
     built = DenseIndex.build(trained.vectors, trained.document_ids, trained.fingerprint, context.settings["index"])
     report = save_index(built, context)
     complete(context.output / "index", np.load(folder / REPRESENTATIVES), scale)
@@ -106,13 +105,4 @@ def index(context: StageContext) -> dict[str, Any]:
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> DsiRetriever:
     """The retriever in two folders; loading: what else `Encoder.load` takes."""
-    return DsiRetriever.of(dense.open_folders(encoder, index, **loading), index)
-
-
-def _check_documents(trained: list[str], corpus: set[str]) -> None:
-    differ = sorted(corpus ^ set(trained))
-    if differ:
-        raise FreshetError(
-            f"the corpus and the trained vectors differ by {len(differ)} documents ({differ[0]!r} is one); every "
-            "document needs a vector: train again"
-        )
+    return DsiRetriever(Encoder.load(encoder, **loading), DenseIndex.load(index), index)

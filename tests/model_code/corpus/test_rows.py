@@ -4,11 +4,13 @@ which the settings name must be there.
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from model_code.corpus.rows import Malformed, Quarantine, Row, Unfit, require_columns
 from model_code.corpus.settings import ColumnSettings
-from model_code.corpus.tables import COLUMNS
+from model_code.corpus.tables import COLUMNS, frame
 from model_code.errors import FreshetError
 
 
@@ -30,7 +32,7 @@ def test_every_row_is_admitted_or_kept_with_its_reason():
     list(quarantine.admit([Malformed("queries", "file:1", "bad JSON", "no object", "[]")], refuse_odd))
     assert quarantine.read == {"documents": 10, "queries": 1}
     assert quarantine.reasons() == {"documents: empty text": 5, "queries: bad JSON": 1}
-    table = quarantine.frame()
+    table = frame("quarantine", [asdict(row) for row in quarantine.refused])
     assert list(table.columns) == list(COLUMNS["quarantine"])
     assert table.iloc[0].to_dict() == {
         "location": "file:1", "record_id": "1", "table": "documents", "reason": "empty text",
