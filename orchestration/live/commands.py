@@ -116,10 +116,10 @@ def apply(
     """
     made = None
     if outcome.changed or any(receipt.events for receipt in receipts):
-        is_default = live.retriever == default_retriever(live.project.live)
+        may_ask = make is None and live.retriever == default_retriever(live.project.live)
         if make is not None:
             made = make()
-        elif is_default and (service := client_of(live.project)) is not None:  # which changes no other's collection
+        elif may_ask and (service := client_of(live.project)) is not None:  # which changes no other's collection
             made = service.apply().generation
         else:
             applied = live.apply()
