@@ -15,8 +15,6 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from model_code.index.settings import Bm25Settings
-
 WORD = re.compile(r"\w+")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -104,13 +102,11 @@ def make_pairs(passages: Passages, judgements: Iterable[tuple[str, Sequence[int]
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """All that a trainer reads: the passages and the two kinds of pairs, either of which may be empty; and how BM25
-    ranks these passages."""
+    """All that a trainer reads: the passages and the two kinds of pairs, either of which may be empty."""
 
     passages: Passages
     supervised: Pairs
     unsupervised: Pairs
-    bm25: Bm25Settings = Bm25Settings()
 
     @cached_property
     def pairs(self) -> Pairs:

@@ -94,7 +94,9 @@ class SiblingNegatives(Negatives):
 
 
 class Bm25Negatives(Negatives):
-    """The first `negatives_depth` ranks by BM25, of the user's settings, over the very texts that the encoder sees.
+    """The first `negatives_depth` ranks by BM25 as it comes, over the very texts that the encoder sees.
+
+    Not by the group `bm25`: whoever tunes the search by words trains no encoder anew.
 
     A query is ranked when its pair is first drawn for, so that a short run on large data ranks what it uses only.
     Passages that share no term with the query are no candidates.
@@ -116,8 +118,8 @@ class Bm25Negatives(Negatives):
 
     @cached_property
     def _index(self) -> Bm25:
-        passages = self.data.passages
-        return Bm25.build(passages.texts, list(map(str, passages.documents.tolist())), self.data.bm25)
+        texts = self.data.passages.texts
+        return Bm25.build(texts, [str(document) for document in self.data.passages.documents.tolist()])
 
 
 def make_negatives(data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None = None) -> Negatives:

@@ -14,7 +14,6 @@ from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import evaluate_run, parse_metric
 from model_code.evaluation.significance import interval_of_means
-from model_code.index.settings import Bm25Settings
 from model_code.index.top_k import top_k
 from model_code.retriever import Ranking
 from model_code.training.data import Passages, TrainingData, make_pairs
@@ -89,9 +88,9 @@ def _rows(passages: Passages, required: set[int], most: int | None, rng: np.rand
 class TrainingTables:
     """The corpus's tables as training data, where a document is its number in the order of document ids."""
 
-    def __init__(self, corpus: Corpus, pseudo_queries: pd.DataFrame, include_title: bool, bm25: Bm25Settings) -> None:
+    def __init__(self, corpus: Corpus, pseudo_queries: pd.DataFrame, include_title: bool) -> None:
         ids, numbers = np.unique(corpus.passages["document_id"].to_numpy(dtype=str), return_inverse=True)
-        self.corpus, self.bm25 = corpus, bm25
+        self.corpus = corpus
         self.number = {document: number for number, document in enumerate(ids.tolist())}
         self.passages = Passages(passage_texts(corpus.passages, include_title), numbers.astype(np.int64))
         self.pseudo_queries = pseudo_queries
@@ -102,7 +101,7 @@ class TrainingTables:
         """The tables in `inputs["corpus"]` and `inputs["pseudo_queries"]`."""
         pseudo_queries = pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
         corpus = judged_corpus(load_corpus(context.inputs["corpus"]))
-        return cls(corpus, pseudo_queries, context.settings["encoder"].include_title, context.settings["bm25"])
+        return cls(corpus, pseudo_queries, context.settings["encoder"].include_title)
 
     def training_data(self, settings: TrainingSettings) -> TrainingData:
         """The pairs that `settings.supervision` asks for; joint training does without qrels if there are none."""
@@ -121,7 +120,7 @@ class TrainingTables:
         for query, strings in supervised.answers.items():  # queries of equal text are one, with the answers of all
             answers.setdefault(supervised.queries[query], []).extend(strings)
         pairs = replace(make_pairs(self.passages, judged), answers=answers)
-        return TrainingData(self.passages, pairs, make_pairs(self.passages, rows), self.bm25)
+        return TrainingData(self.passages, pairs, make_pairs(self.passages, rows))
 
     def dev_evaluator(self, settings: TrainingSettings, seed: int) -> DevEvaluator | None:
         """Equal for all retrievers of equal dev settings; None if the corpus has nothing to evaluate on."""

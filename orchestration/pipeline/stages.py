@@ -132,7 +132,7 @@ HIERARCHY = Stage(
 TRAIN = Stage(
     name="train",
     description="The encoder after training, with its learning curve; the best checkpoint by dev metric.",
-    groups=("bm25", "encoder", "hierarchy", "training", "retrievers.{retriever}", "seed"),
+    groups=("encoder", "hierarchy", "training", "retrievers.{retriever}", "seed"),
     inputs=_read("corpus", "pseudo_queries", "hierarchy", base_index=BASE_VECTORS),
     output="artifacts/train/{retriever}",
     code=RETRIEVER_CODE,

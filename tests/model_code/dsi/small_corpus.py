@@ -21,7 +21,7 @@ from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.index.dense_index import DenseIndex
-from model_code.index.settings import Bm25Settings, IndexSettings
+from model_code.index.settings import IndexSettings
 from model_code.live.generation import Generation
 from model_code.retrievers.settings import RetrieverSettings
 from model_code.stages import index
@@ -49,7 +49,6 @@ def make_context(root: Path, own: DocumentVectorSettings, **changes: Any) -> Sta
     output = root / f"output{len(list(root.glob('output*')))}"
     output.mkdir()
     settings = {
-        "bm25": Bm25Settings(),
         "encoder": EncoderSettings(base=str(root / "base"), **ENCODER),
         "retriever": RetrieverSettings(training=TRAINING.replace(**changes), kind="dsi", document_vectors=own),
         "index": IndexSettings(),

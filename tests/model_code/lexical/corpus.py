@@ -12,7 +12,6 @@ from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
-from model_code.index.settings import Bm25Settings
 from model_code.lexical.settings import LexicalSettings
 from model_code.retrievers.settings import RetrieverSettings
 from model_code.training.settings import TrainingSettings
@@ -62,7 +61,6 @@ def make_context(tmp_path: Path, lexical: LexicalSettings = LEXICAL, head: str =
     for name in ("output", "checkpoints"):
         (run / name).mkdir(parents=True)
     settings = {
-        "bm25": Bm25Settings(),
         "encoder": EncoderSettings(base=str(base), max_tokens=16, precision="float32", device="cpu"),
         "retriever": RetrieverSettings(training=TRAINING.replace(**changes), kind="lexical", lexical=lexical),
         "seed": 3,

@@ -18,7 +18,6 @@ from model_code.files import hash_path, read_json
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.index.dense_index import DenseIndex
-from model_code.index.settings import Bm25Settings
 from model_code.retrievers.settings import FusionSettings, RetrieverSettings
 from model_code.stages import evaluate, fuse, index, train
 from model_code.training.settings import TrainingSettings
@@ -72,7 +71,6 @@ def make_context(tmp_path: Path, qrels: bool = True, **changes) -> StageContext:
     for name in ("output", "checkpoints"):
         (tmp_path / run / name).mkdir(parents=True)
     settings = {
-        "bm25": Bm25Settings(),
         "encoder": EncoderSettings(base=str(base), max_tokens=16, precision="float32", device="cpu"),
         "hierarchy": HierarchySettings(device="cpu"),
         "retriever": RetrieverSettings(training=SETTINGS.replace(**changes)),

@@ -12,7 +12,6 @@ import torch
 
 from model_code.errors import FreshetError
 from model_code.index.bm25 import Bm25
-from model_code.index.settings import Bm25Settings
 from model_code.training.data import Passages, TrainingData, make_pairs
 from model_code.training.negatives import Negatives, make_negatives
 from model_code.training.trainer import Trainer
@@ -116,15 +115,6 @@ def test_each_candidate_is_as_likely_as_another():
         counts[passage] = counts.get(passage, 0) + 1
     assert sorted(counts) == sorted(pool(1, depth=4))
     assert all(abs(count - 500) < 75 for count in counts.values())  # 3.9 standard errors
-
-
-@pytest.mark.parametrize(("language", "candidates"), [("german", [1]), (None, [])])
-def test_words_are_cut_as_the_user_s_bm25_cuts_them(language, candidates):
-    passages = Passages(["Katzen", "eine Katze", "ein Hund"], np.arange(3))
-    pairs, none = make_pairs(passages, [("Katzen", [0])]), make_pairs(passages, [])
-    data = TrainingData(passages, pairs, none, Bm25Settings(language=language))
-    negatives = make_negatives(data, make_settings(negatives="bm25"))
-    assert negatives.draw(np.array([0]), [np.array([0])], np.random.default_rng(0)) == [candidates]
 
 
 def test_passages_of_the_batch_are_negatives_already():
