@@ -115,19 +115,14 @@ class Retriever(ABC, Generic[Queries]):
         """
         raise TypeError(f"{type(self).__name__} has no vectors of documents")
 
-    def rerank_encoded(self, queries: Queries, candidates: Sequence[Collection[str]]) -> list[Ranking]:
-        """Each query's `candidates`, all of them, scored and sorted as by `find`; equal scores go by ascending id."""
-        names = list(map(sorted, map(set, candidates)))
-        scores = self.scores_encoded(queries, names)
-        return [ranked(*pair) for pair in zip(names, scores, strict=True)]
-
     def find(self, queries: Queries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
-        """`search` for encoded queries."""
+        """`search` for encoded queries; equal scores go by ascending id."""
         if self.proposed is None:
             return self.search_encoded(queries, k, allowed)
         proposals = self.search_encoded(queries, max(k, self.proposed), allowed)
-        candidates = [[document for document, _ in ranking] for ranking in proposals]
-        return [ranking[:k] for ranking in self.rerank_encoded(queries, candidates)]
+        candidates = [sorted(dict(ranking)) for ranking in proposals]
+        scores = self.scores_encoded(queries, candidates)
+        return [ranked(*pair, k) for pair in zip(candidates, scores, strict=True)]
 
     def search(self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
         """The k best documents for each query text, best first; of `allowed` documents only, unless None."""
@@ -146,7 +141,7 @@ class Retriever(ABC, Generic[Queries]):
         return [self.explain(text, document_id) for document_id in document_ids]
 
 
-def ranked(document_ids: Sequence[str], scores: np.ndarray, k: int | None = None) -> Ranking:
-    """The k best of documents with `scores` (n,), which ascend by id, so that equal scores do; k None: all."""
+def ranked(document_ids: Sequence[str], scores: np.ndarray, k: int) -> Ranking:
+    """The k best of documents with `scores` (n,), which ascend by id, so that equal scores do."""
     order = (-scores).argsort(kind="stable")[:k]
     return [(document_ids[i], score) for i, score in zip(order.tolist(), scores[order].tolist(), strict=True)]

@@ -141,8 +141,6 @@ def _beyond(value: float, threshold: float, tail: Tail) -> bool:
 FOLDS = 3  # of the domain classifier
 RANKS = 10  # a rank beyond counts as not found
 FITS, NOT_REFINED = "FITS", "NOT_REFINED"  # names of model_code.incdsi.adder.Status; any other breaks a constraint
-Statistic = Callable[[np.ndarray, np.ndarray, int], float]
-"""Of old values (n, ...) and new ones (m, ...), with a seed"""
 Detail = dict[str, Any]
 
 
@@ -224,7 +222,7 @@ class Measure:
     tail: Tail
     input: str
     old: Callable[[DriftReference, OldScores], np.ndarray]
-    statistic: Statistic
+    statistic: Callable[[np.ndarray, np.ndarray, int], float]  # of old values (n, ...), new ones (m, ...) and a seed
     detail: Callable[[np.ndarray, np.ndarray], Detail]
     margin: bool = False
     moved: bool = False

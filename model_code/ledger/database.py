@@ -1,12 +1,6 @@
 """The ledger's database: its tables, opening it, and one transaction for each method.
 
 Events are facts: a row is added, and never changed.
-
-log            the identity of this log, and the version of its tables
-events         what arrived, in order; and what a revert appended
-batches        files that were received, by name
-rejections     rows that were refused
-feedback       what people said of documents that a search found, their latest word
 """
 
 from __future__ import annotations
@@ -34,7 +28,7 @@ VERSION = 3
 metadata = MetaData()
 Number = BigInteger().with_variant(Integer, "sqlite")  # of an event; SQLite's integers are of 64 bits anyway
 
-log = Table(
+log = Table(  # its identity, and the version of its tables
     "ledger_version",  # where an older Freshet looks, which then says that it cannot read this one
     metadata,
     Column("version", Integer, primary_key=True),
@@ -60,7 +54,7 @@ Index("ledger_events_document", events.c.document_id, events.c.id)
 Index("ledger_events_revert", events.c.id, sqlite_where=IS_REVERT, postgresql_where=IS_REVERT)
 Index("ledger_events_again", events.c.again, sqlite_where=IS_AGAIN, postgresql_where=IS_AGAIN)
 
-batches = Table(
+batches = Table(  # files that were received, by name
     "ledger_batches",
     metadata,
     Column("batch", String, primary_key=True),

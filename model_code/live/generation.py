@@ -39,12 +39,10 @@ class Generation:
     """One generation, whose `folder` is never written to again.
 
     The folder of a build holds encoder, index, documents and hierarchy; that of an addition the same of its documents,
-    without encoder and tree; `removed.json` is in those that took documents out. The manifest states format,
-    retriever, fingerprint, `parent` (the generation that it was made of, or None), the counts `documents` and
-    `passages` of all that can be found, `text` (how documents become passages, None: unknown), where it stands in the
-    log (`position`, `trained` and `replay`, see `Standing`), `provenance` (what its maker said of where it comes from),
-    a checksum per file of the folder, and which other folders are searched: `base`, `segments` (oldest first) and
-    `removed`.
+    without encoder and tree; `removed.json` is in those that took documents out. Beside the fields below the manifest
+    states format, `parent` (the generation that it was made of, or None), the counts `documents` and `passages` of all
+    that can be found, `text` (how documents become passages, None: unknown), `provenance` (what its maker said of where
+    it comes from), and a checksum per file of the folder.
     """
 
     folder: Path

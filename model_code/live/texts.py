@@ -45,7 +45,7 @@ def snippet(text: str, query: str, width: int = 32, language: str | None = AUTO)
     lead = width // 8
     first = _best_start(met, width - lead)
     last = max((place for place, _ in met if place < first + width - lead), default=first)
-    borders = _borders(text, places)
+    borders = _borders(text, starts)
     start = max(border for border in borders if border <= first)
     if last - start >= width:
         start = max(0, min(first - lead, len(places) - width))
@@ -78,11 +78,10 @@ def _term_places(text: str, query: str, language: str | None) -> Iterator[tuple[
     return ((start, end, term) for start, end, forms in terms.places(text) for term in query_terms.intersection(forms))
 
 
-def _borders(text: str, places: list[tuple[int, int]]) -> list[int]:
-    """The numbers of the words that sentences begin with, and that of all words."""
-    starts = [start for start, _ in places]
+def _borders(text: str, starts: list[int]) -> list[int]:
+    """The numbers of the words that sentences begin with, and that of all words, which begin at `starts`."""
     ends = (match.end() for match in SENTENCE_END.finditer(text))
-    return sorted({0, len(places), *(bisect_left(starts, end) for end in ends)})
+    return sorted({0, len(starts), *(bisect_left(starts, end) for end in ends)})
 
 
 def _best_start(places: list[tuple[int, str]], width: int) -> int:

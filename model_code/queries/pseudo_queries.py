@@ -126,14 +126,12 @@ def reasons_to_drop(queries: Sequence[PseudoQuery], documents: Mapping[str, str]
     for document_id, text in normal:
         fitting[text].add(document_id)
 
-    seen: set[tuple[str, str]] = set()
-    reasons: list[str | None] = []
-    for document_id, text in normal:
-        repeated = (document_id, text) in seen
-        reason = EMPTY if not text else AMBIGUOUS if len(fitting[text]) > 1 else REPEATED if repeated else None
-        reasons.append(reason)
-        seen.add((document_id, text))
-    return reasons
+    first = {query: place for place, query in reversed(list(enumerate(normal)))}
+    repeated = (first[query] < place for place, query in enumerate(normal))
+    return [
+        EMPTY if not text else AMBIGUOUS if len(fitting[text]) > 1 else REPEATED if again else None
+        for (_, text), again in zip(normal, repeated, strict=True)
+    ]
 
 
 def _found_word_for_word(

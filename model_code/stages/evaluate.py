@@ -135,7 +135,6 @@ class Bench:
 
     def evaluate(self, system: str, runs: Mapping[str, Run], output: Path) -> dict[str, Any]:
         """Write an evaluation folder; returns the content of its metrics.json."""
-        output.mkdir(parents=True, exist_ok=True)
         return evaluate_system(system, runs, self.judgements, self.settings, output)
 
     def evaluate_retriever(

@@ -83,21 +83,14 @@ class Pairs:
 def make_pairs(passages: Passages, judgements: Iterable[tuple[str, Sequence[int]]]) -> Pairs:
     """One pair per query and relevant document, from (query text, relevant document numbers) in the order given.
 
-    Queries of equal text are one query (here and in `TrainingData`): what is relevant to either is relevant to both.
-
     >>> corpus = Passages(["sort a list", "open a file"], np.array([0, 1]))
     >>> pairs = make_pairs(corpus, [("ordering", [0]), ("files", [1]), ("ordering", [1])])
-    >>> pairs.passages.tolist(), [sorted(documents) for documents in pairs.relevant]
-    ([0, 1, 1], [[0, 1], [1], [0, 1]])
+    >>> pairs.passages.tolist(), [sorted(documents) for documents in TrainingData(corpus, pairs, pairs).pairs.relevant]
+    ([0, 1, 1], [[0, 1], [1], [0, 1], [0, 1], [1], [0, 1]])
     """
-    rows = [(query, document) for query, documents in judgements for document in documents]
-    by_query: dict[str, set[int]] = {}
-    for query, document in rows:
-        by_query.setdefault(query, set()).add(document)
-    frozen = {query: frozenset(documents) for query, documents in by_query.items()}
-    best = [passages.best(document, query) for query, document in rows]
-    queries = [query for query, _ in rows]
-    return Pairs(queries, np.array(best, dtype=np.int64), [frozen[query] for query in queries])
+    rows = [(query, document, frozenset(documents)) for query, documents in judgements for document in documents]
+    best = [passages.best(document, query) for query, document, _ in rows]
+    return Pairs([query for query, *_ in rows], np.array(best, dtype=np.int64), [relevant for *_, relevant in rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +103,10 @@ class TrainingData:
 
     @cached_property
     def pairs(self) -> Pairs:
-        """The supervised pairs, then the unsupervised ones: pair numbers count through both."""
+        """The supervised pairs, then the unsupervised ones: pair numbers count through both.
+
+        Queries of equal text are one query: what is relevant to either is relevant to both.
+        """
         queries = [*self.supervised.queries, *self.unsupervised.queries]
         passages = np.concatenate([self.supervised.passages, self.unsupervised.passages])
         by_query: dict[str, frozenset[int]] = {}

@@ -26,10 +26,7 @@ Made = TypeVar("Made", bound=Trainer)
 def fit_encoder(
     context: StageContext, tables: TrainingTables, settings: TrainingSettings, layers: LayerSettings
 ) -> dict[str, Any]:
-    """Train a dense retriever; the report says what it saw and which step was best.
-
-    layers: what represents documents.
-    """
+    """Train a dense retriever whose documents `layers` represent; the report says what it saw and its best step."""
     encoder = start_encoder(context, settings.start)
     encoder.layers = ()  # of what it begins with; the retriever says what more than the last layer
     represent_documents(encoder, layers)

@@ -24,18 +24,16 @@ SPARE = 256  # candidates that are drawn in addition where each may hold an answ
 
 
 class Negatives(ABC):
-    """Drawing of extra passages for the pairs of a batch, each as likely as another, but for the batch's own passages
-    and those that hold an answer of the query. A query of which too few are left gets fewer.
-    """
+    """Drawing of extra passages for the pairs of a batch; a query for which too few are left gets fewer."""
 
     def __init__(self, data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None = None) -> None:
         """hierarchy: needed if the settings draw siblings; `recluster` may give it, too."""
         self.data, self.settings, self.hierarchy = data, settings, hierarchy
 
     def draw(self, pairs: np.ndarray, relevant: list[np.ndarray], rng: np.random.Generator) -> list[list[int]]:
-        """The extra passages of each pair: different ones, none of them in the batch or known to answer the query.
+        """The extra passages of each pair: different ones, each as likely as another, none in the batch or known to
+        answer the query. Nor does any hold one of the strings that answer the query, where the data names such.
 
-        Nor does any hold one of the strings that answer the query, where the data names such.
         pairs: (B,) numbers of training pairs; relevant: for each the passages of all documents that answer its query.
         Equal arguments give equal draws, until the next `recluster`.
         """

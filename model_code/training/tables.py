@@ -10,7 +10,6 @@ import pandas as pd
 
 from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, Judgements, judged_corpus, load_corpus, passage_texts
-from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import evaluate_run, parse_metric
 from model_code.evaluation.significance import interval_of_means
@@ -50,13 +49,9 @@ class DevEvaluator:
         self.texts = [passages.texts[row] for row in self.rows]
         self.interval: list[float] | None = None  # of the last mean over queries, at 95 %
 
-    def encode_passages(self, encoder: Encoder) -> np.ndarray:
-        """Vectors of the ranked passages, those at `rows` of the corpus: (P, H), or v rows for each: (P * v, H)."""
-        return encoder.encode_documents(self.texts)
-
     def score(self, queries: np.ndarray, vectors: np.ndarray) -> float:
-        """The mean metric, given the vectors (Q, H) of `queries` and those of the passages at `rows`, (P, H) or
-        (P * v, H): documents by their best.
+        """The mean metric, given the vectors (Q, H) of `queries` and those of `texts`, the passages at `rows` of the
+        corpus, (P, H) or v for each, (P * v, H): documents by their best.
         """
         documents = self.passages.documents[self.rows].repeat(len(vectors) // len(self.rows))
         names = [str(document) for document in documents]

@@ -88,7 +88,12 @@ class Objective(nn.Module):
         queries, documents = encode(self.encoder, batch.queries), encode(self._documents, batch.documents)
         # A temperature of .05 multiplies bfloat16's rounding of a cosine to .08 of a score: score in float32.
         with torch.autocast(queries.device.type, enabled=False):
-            return self._losses(queries.float(), documents.float(), batch)
+            queries = queries.float()
+            contrastive = self._contrastive(queries, documents.float(), batch)
+            hierarchy = None if self.hierarchy is None else self.hierarchy(queries, batch.paths, batch.excluded)
+            losses = hce_losses(contrastive, hierarchy, self.settings.hierarchy_weight)
+            total = joint_loss(losses, batch.unsupervised, self.settings.unsupervised_weight)
+            return {"loss": total, "contrastive": contrastive.detach().mean()} | level_means(hierarchy)
 
     def _documents(self, features: Features) -> Tensor:
         """Document vectors: (B, H), or (B, m, H) where the loss compares layers."""
@@ -105,15 +110,6 @@ class Objective(nn.Module):
         if self.layers.pooling == "self_contrastive":
             return self_contrastive_losses(*arguments, last=last, regulariser=self.layers.regulariser)
         return multi_vector_losses(*arguments, last=last)
-
-    def _losses(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> dict[str, Tensor]:
-        contrastive = self._contrastive(queries, documents, batch)
-        hierarchy = None
-        if self.hierarchy is not None:
-            hierarchy = self.hierarchy(queries, batch.paths, batch.excluded)
-        losses = hce_losses(contrastive, hierarchy, self.settings.hierarchy_weight)
-        parts = {"loss": joint_loss(losses, batch.unsupervised, self.settings.unsupervised_weight)}
-        return parts | {"contrastive": contrastive.detach().mean()} | level_means(hierarchy)
 
 
 class Trainer(TrainingLoop):
@@ -225,7 +221,7 @@ class Trainer(TrainingLoop):
         """The passages that an evaluation ranks, as they are searched now."""
         if self.state.step == 0 and self.start_vectors is not None:
             return self.start_vectors[dev.rows]
-        return dev.encode_passages(self.encoder)
+        return self.encoder.encode_documents(dev.texts)
 
     def _score(self, dev: DevEvaluator, ranked: Any) -> float:
         return dev.score(self.encoder.encode(dev.queries), ranked)

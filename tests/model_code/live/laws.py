@@ -28,7 +28,7 @@ from model_code.live.collection import Collection
 from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from model_code.retriever import Ranking, Retriever
+from model_code.retriever import Ranking, Retriever, ranked
 from model_code.retrievers.fused import Fusion, Scale, build_folders
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -165,7 +165,9 @@ def _write_tree(folder: Path, ids: list[str]) -> None:
 
 def reranked(retriever: Retriever, texts: Sequence[str], candidates: Sequence[Ids[str]]) -> list[Ranking]:
     """For each text its candidates, all of them, as the retriever scores and sorts them."""
-    return retriever.rerank_encoded(retriever.encode_queries(texts), candidates)
+    names = [sorted(set(ids)) for ids in candidates]
+    scores = retriever.scores_encoded(retriever.encode_queries(texts), names)
+    return [ranked(ids, row, len(ids)) for ids, row in zip(names, scores, strict=True)]
 
 
 def rankings(live: Path | LiveWriter | Searcher, k: int = 50) -> list[list[tuple[str, float]]]:

@@ -236,6 +236,6 @@ def test_a_corpus_that_judges_itself_starts_from_documents_without_what_asks_for
     tables = TrainingTables.load(context)
     evaluator = tables.dev_evaluator(SETTINGS, 3)
     asked_for = encoder.encode(evaluator.queries)
-    judged = evaluator.score(asked_for, evaluator.encode_passages(encoder))
+    judged = evaluator.score(asked_for, encoder.encode_documents(evaluator.texts))
     assert report["start_dev"] == pytest.approx(judged)
     assert judged < evaluator.score(asked_for, vectors[evaluator.rows]), "or the test shows nothing"

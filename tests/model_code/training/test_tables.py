@@ -65,7 +65,7 @@ def test_documents_are_ranked_by_their_best_passage(metric: str, value: float):
     """x is nearest to a2, so document 0 is first; y is nearest to b, and its document 2 second."""
     dev = DevEvaluator(PASSAGES, [("x", {0: 1}), ("y", {2: 1})], metric, seed=0, most_queries=10)
     encoder = Lookup(VECTORS)
-    assert dev.score(encoder.encode(dev.queries), dev.encode_passages(encoder)) == pytest.approx(value)
+    assert dev.score(encoder.encode(dev.queries), encoder.encode_documents(dev.texts)) == pytest.approx(value)
     assert dev.rows.tolist() == [0, 1, 2, 3], "all of them unless told otherwise"
 
 

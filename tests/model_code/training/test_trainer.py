@@ -156,8 +156,8 @@ def test_start_vectors_save_encoding_the_corpus(tmp_path: Path):
     vectors = trainer.encoder.encode(trainer.data.passages.texts)
     plain = make_trainer(tmp_path, evaluate_every=None).fit()
     calls = []
-    encode = trainer.dev.encode_passages
-    trainer.dev.encode_passages = lambda encoder: calls.append(trainer.state.step) or encode(encoder)
+    encode = trainer.encoder.encode_documents
+    trainer.encoder.encode_documents = lambda texts: calls.append(trainer.state.step) or encode(texts)
     assert trainer.fit(vectors).history == plain.history
     assert calls == [12]
 
@@ -206,8 +206,8 @@ def test_cotraining_reclusters_after_an_improvement_and_never_at_the_end(tmp_pat
     trainer = make_trainer(tmp_path, cotraining=True, cluster=cluster)
     say_dev(trainer, 0.1, 0.2, 0.2, 0.9)
     vectors = {}
-    encode = trainer.dev.encode_passages
-    trainer.dev.encode_passages = lambda encoder: vectors.setdefault(trainer.state.step, encode(encoder))
+    encode = trainer.encoder.encode_documents
+    trainer.encoder.encode_documents = lambda texts: vectors.setdefault(trainer.state.step, encode(texts))
     result = trainer.fit()
     assert result.reclustered_at == [4]
     assert len(clustered) == 1
@@ -349,7 +349,7 @@ def test_dev_evaluation_ranks_by_the_best_vector(tmp_path: Path):
     data, encoder = make_data(), make_encoder(tmp_path / "tiny")
     represent_documents(encoder, layers_of("multi_vector"))
     dev = make_dev(data.passages)
-    rows = dev.encode_passages(encoder)
+    rows = encoder.encode_documents(dev.texts)
     assert rows.shape == (48, 32)
     reciprocal = []
     for text, relevant in zip(dev.queries, dev.qrels.values(), strict=True):
