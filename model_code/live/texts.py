@@ -87,11 +87,9 @@ def _borders(text: str, starts: list[int]) -> list[int]:
 def _best_start(places: list[tuple[int, str]], width: int) -> int:
     """The first matching place whose window of `width` words weighs most; 0 without any match."""
     count = Counter(term for _, term in places)
-    best, best_weight = 0, 0.0
-    for i, (start, _) in enumerate(places):
-        end = bisect_left(places, (start + width,), lo=i)
-        terms = {term for _, term in places[i:end]}
-        weight = sum(1 / count[term] for term in sorted(terms))
-        if weight > best_weight:
-            best, best_weight = start, weight
-    return best
+
+    def weight(i: int) -> float:
+        end = bisect_left(places, (places[i][0] + width,), lo=i)
+        return sum(1 / count[term] for term in sorted({term for _, term in places[i:end]}))
+
+    return places[max(range(len(places)), key=weight)][0] if places else 0

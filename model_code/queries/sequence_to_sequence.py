@@ -17,11 +17,12 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from model_code.encoding.base_models import MACHINE_KEYS, quiet, save_tokenizer
 from model_code.encoding.hardware import has_bfloat16, pick_device
-from model_code.errors import FreshetError, SettingsError
+from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
 from model_code.progress import Progress, silent
 from model_code.queries.pseudo_queries import PseudoQuery, seed_of
 from model_code.queries.settings import TRAINED, SequenceToSequenceSettings
+from model_code.settings import require
 
 Loaded = tuple[Any, Any]
 """A transformers model and its tokenizer."""
@@ -57,11 +58,8 @@ def require_positions(model: Any, section_tokens: int, max_query_tokens: int) ->
     limits["max_query_tokens"] = (model.get_decoder(), max_query_tokens)
     for name, (part, tokens) in limits.items():
         positions = getattr(part.config, "max_position_embeddings", None) or tokens
-        if tokens > positions:
-            raise SettingsError(
-                f"pseudo_queries.sequence_to_sequence.{name} is {tokens}, but the model has {positions} positions; "
-                f"lower {name}"
-            )
+        rule = f"is {tokens}, but the model has {positions} positions; lower {name}"
+        require(tokens <= positions, f"pseudo_queries.sequence_to_sequence.{name} {rule}")
 
 
 def _without_machine(config: Any) -> Any:

@@ -31,21 +31,26 @@ DATA_DOCS = ".freshet/data_docs"
 def run(context: StageContext) -> dict[str, Any]:
     """Assess the corpus, whose tables keep their contracts; write `verdict.json`, return its summary.
 
-    Data Docs, and a copy of the verdict that a failure leaves readable, go to `root/.freshet/data_docs`: HTML names its
-    time, so it is no output of the stage. Raises `FreshetError` naming each expectation that failed.
+    The verdict is pure: `passed`, and for each expectation its table, bounds, what was observed (a value, or the
+    percentage of rows that break it) and whether it passed. Queries are looked at where people judged any.
+    Data Docs (HTML), and a copy of the verdict that a failure leaves readable, go to `root/.freshet/data_docs`: HTML
+    names its time, so it is no output of the stage. Raises `FreshetError` naming each expectation that failed.
     """
-    corpus = load_corpus(context.inputs["corpus"])
-    data_docs = context.root / DATA_DOCS
-    verdict = assess(corpus, context.settings["acceptance"], data_docs)
+    corpus, data_docs = load_corpus(context.inputs["corpus"]), context.root / DATA_DOCS
+    checks = _context(data_docs)
+    expectations, frames = _expectations(context.settings["acceptance"]), acceptance_frames(corpus)
+    results = [row for table, data in frames.items() for row in _validate(checks, table, data, expectations[table])]
+    checks.build_data_docs()
+    failed = [row for row in results if not row["passed"]]
+    verdict = {"passed": not failed, "expectations": results}
     write_json(context.output / "verdict.json", verdict)
     write_json(data_docs / "verdict.json", verdict)
-    failed = [row for row in verdict["expectations"] if not row["passed"]]
     if failed:
         raise FreshetError(
             f"the corpus is not accepted: {'; '.join(map(_sentence, failed))}. Mend the source, or move the bounds "
             f"under `acceptance` in params.yaml; {DATA_DOCS}/verdict.json has all that was looked at."
         )
-    return {"passed": True, "expectations": len(verdict["expectations"])}
+    return {"passed": True, "expectations": len(results)}
 
 
 LIMITS = {"min_value": "at least", "max_value": "at most"}
@@ -75,19 +80,6 @@ def _sentence(row: dict[str, Any]) -> str:
 
 
 _SHOWN = ("column", "min_value", "max_value", "mostly", "value_set")
-
-
-def assess(corpus: Corpus, settings: AcceptanceSettings, data_docs: Path) -> dict[str, Any]:
-    """Check corpus and queries against `settings`, render Data Docs (HTML) to `data_docs`, and return the verdict.
-
-    Queries are looked at where people judged any. The verdict is pure: `passed`, and for each expectation its table,
-    bounds, what was observed (a value, or the percentage of rows that break it) and whether it passed.
-    """
-    context = _context(data_docs)
-    expectations, frames = _expectations(settings), acceptance_frames(corpus)
-    results = [row for table, data in frames.items() for row in _validate(context, table, data, expectations[table])]
-    context.build_data_docs()
-    return {"passed": all(row["passed"] for row in results), "expectations": results}
 
 
 def acceptance_frames(corpus: Corpus) -> dict[str, pd.DataFrame]:
