@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 
 from model_code.corpus.tables import Corpus, frame
-from model_code.index.settings import Bm25Settings
 from model_code.training.data import Passages
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator, TrainingTables
 from tests.model_code.training.example import held
 
 NAMED = {"q1": '["x"]', "q2": '["y", "z"]', "q3": None, "q4": '["w"]'}
-BM25 = Bm25Settings(language="german")
 TEXTS = {"q1": "when", "q2": "when", "q3": "who", "q4": "why"}
 
 
@@ -31,13 +29,13 @@ def make_tables() -> TrainingTables:
     qrels = [{"query_id": q, "document_id": f"d{q[1]}", "relevance": 1, "split": split[q]} for q in TEXTS]
     corpus = Corpus(*map(frame, ("documents", "passages", "queries", "qrels"), (documents, passages, queries, qrels)))
     pseudo = [{"query_id": "p", "document_id": "d4", "text": "4 w", "kind": "cloze"}]
-    return TrainingTables(corpus, frame("pseudo_queries", pseudo), include_title=True, bm25=BM25)
+    return TrainingTables(corpus, frame("pseudo_queries", pseudo), include_title=True)
 
 
 @pytest.mark.parametrize(("supervision", "answers"), [("joint", {"when": ["x", "y", "z"]}), ("unsupervised", {})])
 def test_training_queries_keep_their_answers_and_those_of_equal_text_share_them(supervision, answers):
     data = make_tables().training_data(TrainingSettings(supervision=supervision))
-    assert (dict(data.pairs.answers), data.bm25) == (answers, BM25)
+    assert dict(data.pairs.answers) == answers
     if answers:
         found = held(data.answers, ["when", "who", "4 w"], range(4))
         assert found == [[True, True, True, False], [False] * 4, [False] * 4]
