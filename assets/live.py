@@ -159,7 +159,7 @@ def synced_source(project: Served) -> dg.MaterializeResult:
 
     outcome = sync(LiveCollection(project))
     counts = {name: len(getattr(outcome, name)) for name in (*CHANGES, "rejected")}
-    return dg.MaterializeResult(metadata=counts | {"unchanged": outcome.unchanged})
+    return dg.MaterializeResult(metadata=counts | {"unchanged": outcome.unchanged, "kept": outcome.kept})
 
 
 def _reported(key: dg.AssetKey, after: str, warn: int, fail: int, description: str) -> dg.AssetSpec:

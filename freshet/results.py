@@ -102,5 +102,6 @@ class SyncResult:
     waiting: list[str] = _described("Recorded changes that no search finds yet.")
     unchanged: int
     beside: int = _described("Documents of another origin, which stay.")
+    kept: int = _described("Documents that no row names, and that stay, as a row that cannot be read may be theirs.")
     rejected: list[RejectedRow] = _described("Files and rows that cannot be read; their documents stay as they were.")
     generation: int | None = _described("The one that holds what the source holds; null for a trial.")

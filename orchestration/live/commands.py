@@ -7,6 +7,7 @@ imported inside of functions, as each `freshet add` is a process of its own.
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from typing import Any
 
 from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.rows import printable
+from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
 from model_code.documents import Remove
 from model_code.errors import FreshetError
@@ -26,10 +28,11 @@ from model_code.live.collection import Collection, default_retriever, retrievers
 from model_code.live.generation import DOCUMENTS, read_columns
 from orchestration.live.client import client_of
 from orchestration.live.collection import DAMAGED, LiveCollection, forecast, ledger_file, subscribers
-from orchestration.live.rows import COLUMNS, CleanRows, read_file, require_known_columns
-from orchestration.project import Project
+from orchestration.live.rows import COLUMNS, CleanRows, clean, read_file, require_known_columns
+from orchestration.project import Project, file_lock
 
 log = logging.getLogger(__name__)
+BEFORE_NAME = re.compile("^[0-9a-f]{12}-")  # what the inbox puts before a name that is taken
 PIECE = 100  # changes that a retriever takes in at a time
 COLLECTED = 10  # as soon as so many old generations can go, they do
 STANDARD_INPUT = Path("-")
@@ -223,28 +226,44 @@ def _erase(live: LiveCollection, document_ids: Sequence[str]) -> Iterator[str]:
 
 
 def _copies(live: LiveCollection, erased: Set[str]) -> Iterator[str]:
-    """Tell where else in the project a text lies: files that brought it, copies of the corpus, and where sync saw it.
+    """Tell where else in the project a text lies: files of the inbox, copies of the corpus, and where sync saw it.
 
     Drift references, which quote documents, are made again when they are needed.
     """
     from pyarrow import parquet  # `freshet add`, too, imports this module, and needs none of these
 
-    from orchestration.live.inbox import DONE, INBOX
+    from orchestration.live.inbox import DONE, FAILED, INBOX
     from orchestration.live.retrain_plan import FOLDER
 
-    root, state = live.project.root, live.project.state
-    shutil.rmtree(state / "drift", ignore_errors=True)
-    brought = tuple(event.source.removeprefix(INBOX) for name in erased for event in live.log_view.life(name))
-    for path in sorted((root / INBOX / DONE).glob("*")):
-        if f"/{path.name}" in brought or f"/{path.name.partition('-')[2]}" in brought:
-            yield f"{path}, which brought one: delete it"
+    inbox, state = live.project.root / INBOX, live.project.state
+    with file_lock(state / "drift.lock"):
+        if (state / "drift").exists():
+            shutil.rmtree(state / "drift")
+    for path in sorted([*(inbox / DONE).glob("*"), *(inbox / FAILED).glob("*")]):
+        if _names_one(path, erased, live.settings):
+            yield f"{path}, which names one: delete it"
     for path in sorted((state / FOLDER).glob("*/*/snapshot/documents.parquet")):
         if not erased.isdisjoint(parquet.read_table(path, columns=["id"])["id"].to_pylist()):
             yield f"{path.parents[2]}, the work of a retrain: delete it once that has ended"
     for path in sorted((state / "sync").glob("*.json")):
-        for name, unit in read_json(path)["units"].items():
-            if not erased.isdisjoint(row[0] for row in unit["documents"]):
-                yield f"{name} of the source, from which the next `freshet sync` would add it again: delete it there"
+        memory = read_json(path)
+        for id_ in sorted(erased & {row[0] for unit in memory["units"].values() for row in unit["documents"]}):
+            source = memory.get("source", "sync")
+            yield f"{id_!r} in what `freshet {source}` reads: delete it there, then do that, or it comes again"
+
+
+def _names_one(path: Path, document_ids: Set[str], settings: CorpusSettings) -> bool:
+    """Whether a file that the inbox moved, perhaps with a hash before its name, has one of the documents."""
+    name = BEFORE_NAME.sub("", path.name)
+    if not path.suffix or path.suffix == ".reason":
+        return False
+    if path.suffix.lower() in DOCUMENT_SUFFIXES:  # of a long name, the end is left
+        return any(id_ == name or len(id_) > len(name) > 100 and id_.endswith(name) for id_ in document_ids)
+    try:
+        rows = clean(read_file(path, name, settings.columns), settings, name)
+    except (FreshetError, ValueError):
+        return False  # nothing in it can be read
+    return not document_ids.isdisjoint([*rows.document_ids, *(row.document_id for row in rows.rejected)])
 
 
 def _holders(live: LiveCollection, document_ids: Sequence[str]) -> set[int]:

@@ -89,7 +89,7 @@ def _row_of(values: Mapping[str, Any], location: str, columns: ColumnSettings) -
     """Plain values as a row of the source; they may go by our names of its columns, too."""
     values, names = dict(values), columns.of("documents")
     for ours, column in (*names.items(), ("_id", names["id"])):
-        if column not in values and ours in values:
+        if column not in values and ours in values and ours not in names.values():
             values[column] = values.pop(ours)
     return Row("documents", location, values)
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from model_code import corpus as reader
-from model_code.corpus.cleaning import merge_duplicates, text_key
-from model_code.corpus.rows import Malformed, Quarantine, Row
+from model_code.corpus.cleaning import document_of, identifier, merge_duplicates, text_key
+from model_code.corpus.rows import Malformed, Quarantine, Row, Unfit
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import Source, open_source, recognised
 from model_code.corpus.sources.document_files import read_document
@@ -36,7 +36,10 @@ SHARE, FEW = 0.2, 3  # of a source's documents, and how many at least, that vani
 SHOWN = 20  # changes that are named
 Rows = Callable[[], Iterator[Row | Malformed]]
 Units = dict[str, tuple[str, Rows]]
-Memory = dict[str, Any]  # `rules`: a hash of how rows are read; `units`: by name, what each came to
+Memory = dict[str, Any]  # `source`; `rules`: a hash of how rows are read; `units`: by name, what each came to
+Hashes = tuple[
+    str, str
+]  # of a document's content as it arrives, and as the corpus stage reads it, which knows no queries
 
 
 @dataclass
@@ -71,10 +74,10 @@ class SourceContents:
     earlier: the documents that it held when it was looked at before, with their hashes then.
     """
 
-    hashes: dict[str, str]
+    hashes: dict[str, Hashes]
     units: dict[str, str]
     refused: list[dict[str, Any]]
-    earlier: dict[str, str]
+    earlier: dict[str, Hashes]
 
 
 def sync(
@@ -100,7 +103,7 @@ def sync(
         units = _units(open_source(settings, live.project.root), settings)
         path_of_memory = live.project.state / "sync" / f"{hash_text(label)[:12]}.json"
         memory = read_json(path_of_memory) if path_of_memory.is_file() else {"rules": None, "units": {}}
-        remembered = _remembered(units, settings, memory)
+        remembered = {"source": label} | _remembered(units, settings, memory)
         source = _contents(remembered, memory, settings)
         index = indexed(live)
         ledger = live.existing_ledger
@@ -108,13 +111,13 @@ def sync(
         mine = {
             id_
             for id_, content in index.items()
-            if origins.get(id_, "sync") == label or source.earlier.get(id_) == content
+            if origins.get(id_, "sync") == label or content in source.earlier.get(id_, ())
         }
         refused_ids = {refused["document_id"] for refused in source.refused}
         gone, kept = sorted(mine - source.hashes.keys() - refused_ids), 0
         if None in refused_ids and not force:
             gone, kept = [], len(gone)
-        puts = [id_ for id_, content in source.hashes.items() if index.get(id_) != content]
+        puts = [id_ for id_, hashes in source.hashes.items() if index.get(id_) not in hashes]
         outcome = Synced(
             added=sorted(id_ for id_ in puts if id_ not in index),
             updated=sorted(id_ for id_ in puts if id_ in index),
@@ -132,8 +135,8 @@ def sync(
                 )
             receipts = _record(live, outcome, _documents(units, settings, source, set(puts)), label)
             apply(live, outcome, receipts, make)
-            _prove(live, outcome, index, source)
-            if remembered != memory:
+            _prove(live, outcome, index, {id_: source.hashes[id_][0] for id_ in puts})
+            if remembered != memory and not kept:  # what is kept was the source's once, and that must not be forgotten
                 write_json(path_of_memory, remembered)
     return outcome
 
@@ -176,7 +179,7 @@ def _units(source: Source, settings: CorpusSettings) -> Units:
 
 def _remembered(units: Units, settings: CorpusSettings, memory: Memory) -> Memory:
     """What each unit came to, read only where it is another one than in `memory`, or the rules of reading are."""
-    code = [hash_path(path) for path in (Path(reader.__file__).parent, Path(arriving.__file__))]
+    code = [hash_path(path) for path in (Path(reader.__file__).parent, Path(arriving.__file__), Path(__file__))]
     rules = hash_text(canonical_json({"corpus": settings.model_dump(mode="json"), "code": code}))
     old = memory["units"] if memory["rules"] == rules else {}
     new = {
@@ -192,37 +195,50 @@ def _contents(remembered: Memory, before: Memory, settings: CorpusSettings) -> S
     hashes, places, refused = {}, {}, []
     for name, unit in remembered["units"].items():
         refused += unit["refused"]
-        for id_, content, title, text, date in unit["documents"]:
+        for id_, *content, title, text, date in unit["documents"]:
             if id_ in light:
                 reason = "duplicate id: an earlier row has it"
                 refused.append({"file": name, "row": None, "document_id": id_, "reason": reason})
             else:
-                light[id_], hashes[id_], places[id_] = Document(id_, title, text, date=date), content, name
+                light[id_], hashes[id_], places[id_] = Document(id_, title, text, date=date), tuple(content), name
     remaining = [document.document_id for document in merge_duplicates(light.values(), settings.merge_duplicates)[0]]
-    earlier = {id_: content for unit in before["units"].values() for id_, content, *_ in unit["documents"]}
+    earlier = {row[0]: (row[1], row[2]) for unit in before["units"].values() for row in unit["documents"]}
     return SourceContents({id_: hashes[id_] for id_ in remaining}, places, refused, earlier)
 
 
-def _sound(rows: Rows, settings: CorpusSettings, quarantine: Quarantine) -> Iterator[Document]:
-    """The documents of the rows as `freshet add` would read them."""
-    return quarantine.admit(map(unfolded, rows()), partial(document_in, max_characters=settings.max_characters))
+def _read(row: Row, max_characters: int) -> tuple[Document, Document]:
+    """The document of a row as `freshet add` reads it, and as the corpus stage does; raises `Unfit` as that does."""
+    built = document_of(row, max_characters)
+    if not {"queries", "fields"} & built.fields.keys():
+        return built, built
+    try:
+        return document_in(unfolded(row), max_characters), built
+    except Unfit:  # a column of the source's that is called so, and holds something else
+        return built, built
 
 
 def _summary(rows: Rows, content: str, settings: CorpusSettings) -> dict[str, Any]:
-    """What a unit came to: of each sound document its id, hash, what tells it from a duplicate, and its date."""
-    quarantine = Quarantine()
+    """What a unit came to: of each sound document its id, hashes, what tells it from a duplicate, and its date."""
+    quarantine, ids = Quarantine(), dict[str, str | None]()
+
+    def check(row: Row) -> tuple[Document, Document]:
+        ids[row.location] = None
+        ids[row.location] = identifier(row.values, "id")
+        return _read(row, settings.max_characters)
+
     documents = [
-        [document.document_id, document.content_hash, _key(document.title), _key(document.text), document.date]
-        for document in _sound(rows, settings, quarantine)
+        [new.document_id, new.content_hash, built.content_hash, _key(new.title), _key(new.text), new.date]
+        for new, built in quarantine.admit(rows(), check)
     ]
-    return {"hash": content, "documents": documents, "refused": list(map(_refusal, quarantine.refused))}
+    refused = [_refusal(row, ids.get(row.location, row.record_id)) for row in quarantine.refused]
+    return {"hash": content, "documents": documents, "refused": refused}
 
 
-def _refusal(row: Malformed) -> dict[str, Any]:
+def _refusal(row: Malformed, document_id: str | None) -> dict[str, Any]:
     """A row that was refused, as `Outcome` tells it; that of a file of one document has no number."""
     file, _, number = row.location.rpartition(":")
     place = {"file": file, "row": None if file == row.record_id else int(number)}
-    return place | {"document_id": row.record_id, "reason": f"{row.reason}: {row.detail}"}
+    return place | {"document_id": document_id, "reason": f"{row.reason}: {row.detail}"}
 
 
 def _key(text: str) -> str:
@@ -233,7 +249,8 @@ def _documents(units: Units, settings: CorpusSettings, source: SourceContents, p
     """The documents to put, read again: each as it first stands in its unit."""
     documents: dict[str, Document] = {}
     for name in sorted({source.units[id_] for id_ in puts}):
-        for document in _sound(units[name][1], settings, Quarantine()):
+        check = partial(_read, max_characters=settings.max_characters)
+        for document, _ in Quarantine().admit(units[name][1](), check):
             if document.document_id in puts:
                 documents.setdefault(document.document_id, document)
     return list(documents.values())
@@ -249,10 +266,10 @@ def _record(live: LiveCollection, outcome: Synced, documents: list[Document], la
     return receipts
 
 
-def _prove(live: LiveCollection, outcome: Synced, before: dict[str, str], source: SourceContents) -> None:
+def _prove(live: LiveCollection, outcome: Synced, before: dict[str, str], puts: dict[str, str]) -> None:
     """FreshetError unless the index holds what it held, with the source's changes."""
     after = indexed(live)
-    should = {id_: content for id_, content in before.items() if id_ not in set(outcome.deleted)} | source.hashes
+    should = {id_: content for id_, content in before.items() if id_ not in set(outcome.deleted)} | puts
     wrong = sorted(id_ for id_ in after.keys() | should.keys() if after.get(id_) != should.get(id_))
     if wrong:
         raise FreshetError(

@@ -146,17 +146,22 @@ def test_copies_elsewhere_in_the_project_are_named_and_references_of_drift_go(li
     (root / "inbox").mkdir()
     (root / "inbox/new.jsonl").write_text(json.dumps(row("n8", "word1")) + "\n")
     take_all(collection)
-    (root / "inbox/done/other.jsonl").write_text("word1")
+    (root / "inbox/done/2024-new.jsonl").write_text(json.dumps(row("other", "word1")) + "\n")
+    (root / "inbox/failed").mkdir()
+    (root / "inbox/failed/0123456789ab-bad.jsonl").write_text(json.dumps({"_id": "n8", "text": 1}) + "\n")
     snapshot = live.state / "retraining/k/project/snapshot"
     documents = [{"id": "n8", "title": "", "text": "word1", "fields": "{}"}]
     write_snapshot(snapshot, {"documents": documents, "queries": [], "qrels": []})
-    write_json(live.state / "sync/s.json", {"rules": "", "units": {"a.md": {"documents": [["n8", "hash"]]}}})
+    write_json(
+        live.state / "sync/s.json", {"rules": "", "units": {"a.md": {"documents": [["n8", "hash"]]}}}
+    )  # of before
     (live.state / "drift/b/reference").mkdir(parents=True)
     with pytest.raises(FreshetError) as told:
         erase_documents(collection, ["n8"])
-    for place in (r"inbox/done/new\.jsonl, which brought", "retraining/k, the work of a retrain", "a.md of the source"):
+    for place in (r"inbox/done/new\.jsonl, which names one", r"failed/0123456789ab-bad\.jsonl, which names one",
+                  "retraining/k, the work of a retrain", "'n8' in what `freshet sync` reads"):  # fmt: skip
         assert re.search(place, str(told.value))
-    assert "other.jsonl" not in str(told.value)
+    assert "2024-new.jsonl" not in str(told.value)
     assert not (live.state / "drift").exists()
 
 

@@ -100,6 +100,44 @@ def test_rows_with_queries_are_read_as_freshet_add_reads_them(live):
     assert add_files(live, [source]).unchanged == sync(live, "rows.jsonl", cwd=live.project.root).unchanged == 1
 
 
+@pytest.mark.parametrize("queries", ['"text"', '["how?"]'])
+def test_what_the_corpus_stage_built_is_no_change_whatever_a_column_is_called(live, queries):
+    (live.project.root / "rows.jsonl").write_text(f'{{"_id": "a", "text": "one", "queries": {queries}}}\n')
+    settings = CorpusSettings(path="rows.jsonl", quarantine_limit=1.0)
+    tables = build_corpus(open_source(settings, live.project.root), settings, PassageSettings()).tables
+    (content,) = tables["documents"]["content_hash"]
+    assert [hashes[1] for hashes in source_of(live, "rows.jsonl").hashes.values()] == [content]
+    assert sync(live, "rows.jsonl", cwd=live.project.root).added == ["a"], "text is a field, and no reason to refuse"
+
+
+def source_of(live, path):
+    settings = CorpusSettings(path=path, source="files")
+    units = module._units(open_source(settings, live.project.root), settings)
+    memory = {"rules": None, "units": {}}
+    return module._contents(module._remembered(units, settings, memory), memory, settings)
+
+
+def test_a_refused_row_protects_its_document_however_its_id_stands(live):
+    source, rows = live.project.root / "rows.jsonl", [("x" * 150, "one"), ("s", "two"), ("t", "three"), ("u", "four")]
+    source.write_text("".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in rows))
+    sync(live, "rows.jsonl", cwd=live.project.root)
+    rows = [("x" * 150, None), (" s ", None), ("u", "four")]
+    source.write_text("".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in rows))
+    outcome = sync(live, "rows.jsonl", cwd=live.project.root)
+    assert (outcome.deleted, [row["document_id"] for row in outcome.rejected]) == (["t"], ["x" * 150, "s"])
+
+
+def test_what_was_kept_is_deleted_once_the_torn_row_is_mended(live):
+    source, rows = live.project.root / "rows.jsonl", [f'{{"_id": "{id_}", "text": "{id_}"}}\n' for id_ in "abc"]
+    source.write_text("".join(rows))
+    add_files(live, [source])
+    sync(live, "rows.jsonl", cwd=live.project.root)
+    source.write_text(rows[0] + rows[1][:9] + "\n")
+    assert sync(live, "rows.jsonl", cwd=live.project.root).kept == 2
+    source.write_text(rows[0] + rows[1])
+    assert sync(live, "rows.jsonl", cwd=live.project.root).deleted == ["c"]
+
+
 @pytest.mark.parametrize("lost", ["some", "all", "folder"])
 def test_a_source_that_lost_much_changes_nothing_until_forced(live, lost):
     write(live, **{f"n{number}": f"text {number}" for number in range(12)})
