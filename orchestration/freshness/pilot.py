@@ -83,7 +83,7 @@ def pilot(project: Project, documents: int, show: Show = print) -> PilotResult:
 
 def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotResult:
     plan = make_plan(project, FOLDER)
-    address, own_settings = _training(project, plan.retriever)
+    address, _ = _training(project, plan.retriever)
     generation = generation_of(project, plan)
     live = Searcher(project.live, generation, {})  # as it is now, and not deleted before it is asked
     chosen = sample((row["id"] for row in live_documents(generation)), _ranked(project, plan), documents)
@@ -92,6 +92,7 @@ def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotR
     _require_new(project, len(new), len(new))
     workspace = Project(folder / WORKSPACE, home=project.root)
     make_workspace(workspace, partial(export, project, generation, only=chosen), share_cache=False)
+    own_settings = _training(workspace, plan.retriever)[1]  # where the workspace names folders in full
     parameters.assign(workspace.params_file, [*ANY_SIZE, *own_settings])
     targets, settings = _targets(workspace, new, show), parameters.load(workspace.params_file)
     _build(workspace, address, show)

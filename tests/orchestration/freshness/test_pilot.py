@@ -113,6 +113,23 @@ def test_what_is_searched_is_that_of_the_start_and_judged_by_people_s_queries_fo
     assert not (project.state / FOLDER).exists()
 
 
+def test_a_folder_to_start_from_is_the_one_that_the_workspace_names(project, steps, monkeypatch):
+    parameters.assign(project.params_file, ["retrievers={hce: {start: artifacts/train/first}}"])
+    make, starts = pilots.make_workspace, []
+
+    def make_workspace(workspace, *given, **named):
+        make(workspace, *given, **named)
+        parameters.assign(workspace.params_file, ["retrievers.hce.start=/whole/path"])
+
+    def build(workspace, target, show):
+        starts.append(parameters.load(workspace.params_file).retrievers["hce"].training.start)
+
+    monkeypatch.setattr(pilots, "make_workspace", make_workspace)
+    monkeypatch.setattr(pilots, "_build", build)
+    pilot(project, 100, print)
+    assert starts == ["/whole/path", "/whole/path"]
+
+
 def test_new_documents_that_came_with_queries_are_taken_first_and_of_them_the_latest(project, steps):
     assert pilots._ranked(project, make_plan(project, FOLDER)) == ["d", "b", "c"]
     pilot(project, 4, print)
