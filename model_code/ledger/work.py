@@ -105,6 +105,7 @@ table = sa.Table(
     sa.Column("outcome", sa.Text),
     sa.Column("details", sa.JSON, nullable=False),
 )
+IS_KNOWN = table.c.kind.in_(list(WorkKind))  # later versions may keep other kinds here, which are theirs
 IS_OPEN = table.c.state == sa.literal_column("'open'")  # literally, as a partial index is only used for this text
 sa.Index(
     "work_open",
@@ -201,7 +202,7 @@ class WorkTable:
 
     def last(self, retriever: str, number: int, *kinds: WorkKind) -> list[Work]:
         """The work that was asked for or ended last, newest first."""
-        conditions = [table.c.retriever == retriever] + ([table.c.kind.in_(kinds)] if kinds else [])
+        conditions = [IS_KNOWN, table.c.retriever == retriever] + ([table.c.kind.in_(kinds)] if kinds else [])
         newest = sa.func.coalesce(table.c.ended, table.c.asked).desc(), table.c.id.desc()
         query = sa.select(table).where(*conditions).order_by(*newest).limit(number)
         with self._database.read() as connection:
@@ -250,7 +251,7 @@ def _settle_pilots(connection: sa.Connection, retriever: str, outcome: str) -> N
 
 
 def _select(connection: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[Work]:
-    query = sa.select(table).where(*conditions).order_by(table.c.asked, table.c.id)
+    query = sa.select(table).where(IS_KNOWN, *conditions).order_by(table.c.asked, table.c.id)
     return [_work(row) for row in connection.execute(query)]
 
 

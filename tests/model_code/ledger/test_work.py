@@ -46,6 +46,14 @@ def test_what_is_asked_for_comes_back_as_it_is(work):
     assert work.of_run(f"retrain-{asked.id}-2") is None
 
 
+def test_work_of_a_kind_that_a_later_version_knows_is_passed_over(database, work):
+    asked = ask(work)
+    with database.write() as connection:
+        connection.execute(sa.update(table).values(kind="dance"))
+    assert work.open() == work.last("hce", 9) == []
+    assert work.of_run(asked.run_key) is None
+
+
 def test_the_same_is_asked_for_once_and_other_events_or_retrievers_are_other_work(work):
     asked = ask(work)
     assert ask(work) == asked
