@@ -106,10 +106,13 @@ def promote(
 def promote_by_hand(project: Project) -> Move:
     """Make the challenger champion and live whatever the gate says, as if the alias had been moved to it in MLflow."""
     with open_registry(project) as registry:
-        settle(project)
+        settled = settle(project)
+        if settled is not None and registry.holder(CHALLENGER) is None:
+            return settled
         (candidate, champion), rules = _candidates(project, registry, None), Rules.of(project)
         require(rules.settings.by_hand == "follow", "promotion.by_hand is refuse: the gate alone makes a champion")
         if candidate.is_same(champion):
+            open_version(project, candidate)
             return Move(candidate, True, _already(candidate), again=True)
         return _follow(project, registry, HandMove(champion, candidate), _verdict_by_hand(candidate, champion, rules))
 

@@ -279,6 +279,8 @@ def test_a_person_may_promote_against_the_gate_unless_the_settings_refuse_it(bui
     assert move.champion.version == build_version(project) == "1"
     assert moves(project)[-1] == ("moved by hand", "2", "1")
     assert (release.moved_by_hand(project), release.promote_by_hand(project).again) == (None, True)
+    shutil.rmtree(project.live / "r")
+    assert (release.promote_by_hand(project).again, build_version(project)) == (True, "1"), "and opened where it is not"
 
 
 def test_an_alias_moved_by_hand_is_followed_with_what_waits_and_rolled_back(builds, project, monkeypatch):
@@ -355,6 +357,11 @@ def test_by_the_other_setting_the_alias_goes_back_and_nothing_else_changes(build
     judging(monkeypatch, True)
     move_alias(project, "1")
     assert release.settle(project).champion.version == build_version(project) == "1", "the gate is for it"
+
+
+def test_where_nobody_else_asks_a_promotion_by_hand_tells_what_settled_the_alias(builds, project, monkeypatch):
+    moved_with_a_batch_waiting(builds, project, monkeypatch, "follow")
+    assert "version 1 (r) is the champion, moved by hand, against the gate" in release.promote_by_hand(project).summary
 
 
 def test_an_alias_that_was_deleted_comes_back(builds, project):
