@@ -199,11 +199,11 @@ def _parse_text(text: str) -> Parameters:
     return parse(mapping_of(text))
 
 
-def pick(settings: Any, key: str) -> Any:
-    """What a dotted key names in a mapping or in settings; None if it is not there."""
+def pick(settings: Any, key: str, absent: Any = None) -> Any:
+    """What a dotted key names in a mapping or in settings; `absent` if it is not there."""
     names = key.split(".")
     return reduce(
-        lambda of, name: of.get(name) if isinstance(of, Mapping) else getattr(of, name, None), names, settings
+        lambda of, name: of.get(name, absent) if isinstance(of, Mapping) else getattr(of, name, absent), names, settings
     )
 
 
@@ -244,16 +244,15 @@ def assign(path: Path, assignments: Sequence[str]) -> None:
         write_text(path, text)
 
 
-def complete(path: Path, keys: Iterable[str]) -> list[str]:
-    """Write those of the dotted `keys` that the file lacks into it, groups as `{}`, else the default; returns them."""
-    given, chosen, lacking = read(path), load(path), []
+def lacking(path: Path, keys: Iterable[str]) -> list[str]:
+    """Those of the dotted `keys` that the file lacks, as `assign` writes them: groups as `{}`, else the default."""
+    given, chosen, found = read(path), load(path), []
     for key in sorted(keys):
         group, _, name = key.rpartition(".")
         if name not in ((pick(given, group) or {}) if group else given):
             value = pick(chosen, key)
-            lacking.append(f"{key}={'{}' if isinstance(value, (Settings, dict)) else json.dumps(value)}")
-    assign(path, lacking)
-    return lacking
+            found.append(f"{key}={'{}' if isinstance(value, (Settings, dict)) else json.dumps(value)}")
+    return found
 
 
 def _assign(document: Any, assignment: str) -> None:

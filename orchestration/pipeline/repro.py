@@ -34,14 +34,16 @@ class PlannedStage:
 def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
     """Every stage in order of running, with its action and reasons; of `targets` and what they need, if given."""
     dvc.initialise(project)
-    settings = parameters.load(project.params_file)
-    table = stages.expand(settings.retrievers, settings.fusions)
-    if added := parameters.complete(project.params_file, {group for stage in table for group in stage.groups}):
-        say_to_stderr(f"params.yaml lacked what DVC wants to find there, and has it by default now: {', '.join(added)}")
+    table, lacking = _table(project)
     ran = dvc.stages_that_ran(project.root)
-    status = json.loads(dvc.run_dvc(project, "--wait-for-lock", "status", "--json").stdout or "{}")
+    asked = None if lacking else dvc.run_dvc(project, "--wait-for-lock", "status", "--json")
+    status = json.loads(asked.stdout or "{}") if asked else {}
     planned: dict[str, PlannedStage] = {}
     for stage in _needed(table, targets):
+        if lacking and stage.address in ran:  # DVC can be asked once a build has written it
+            why = f"params.yaml lacks {', '.join(lacking)}, which a build writes there"
+            planned[stage.address] = PlannedStage(stage.address, "maybe", (why,))
+            continue
         before = [planned[earlier.address] for earlier in stages.upstream(stage, table) if earlier.address in planned]
         changes = [line for entry in status.get(stage.address, ()) for line in _describe(entry)]
         changes = changes if stage.address in ran else ["it never ran"]
@@ -53,6 +55,13 @@ def before(project: Project, address: str) -> list[str]:
     """A stage and all that it depends on, in order of running."""
     settings = parameters.load(project.params_file)
     return [stage.address for stage in _needed(stages.expand(settings.retrievers, settings.fusions), [address])]
+
+
+def _table(project: Project) -> tuple[tuple[stages.Stage, ...], list[str]]:
+    """Every stage, and what params.yaml lacks of the settings that they read, as it is by default."""
+    settings = parameters.load(project.params_file)
+    table = stages.expand(settings.retrievers, settings.fusions)
+    return table, parameters.lacking(project.params_file, {group for stage in table for group in stage.groups})
 
 
 def _needed(table: Sequence[stages.Stage], targets: Sequence[str]) -> list[stages.Stage]:
@@ -130,6 +139,7 @@ class PlannedBuild:
         dvc.initialise(project)
         with project.lock():
             self._mend()
+            self._complete_settings()
             planned = plan(project, targets)
             self.settings = hash_path(project.params_file)
             # what a killed build left; once the store was away, a build does not wait for it again after each stage
@@ -162,6 +172,13 @@ class PlannedBuild:
             why = "params.yaml no longer names this retriever"
             say_to_stderr(f"{folder} removed: {why} (DVC's cache keeps what it held)")
 
+    def _complete_settings(self) -> None:
+        _, lacking = _table(self.project)
+        if lacking:
+            parameters.assign(self.project.params_file, lacking)
+            why = "params.yaml lacked what DVC wants to find there, and has it by default now"
+            say_to_stderr(f"{why}: {', '.join(lacking)}")
+
     def _repro(self, address: str, say: Say) -> bool:
         """Run DVC for one stage, which it may skip or restore; whether the stage itself ran."""
         force = ["--force"] if self.force else []
@@ -182,7 +199,7 @@ class PlannedBuild:
                     if line.startswith(REFUSAL):
                         refusal = line.removeprefix(REFUSAL)
                     elif line.startswith(FAILED):
-                        why = line.partition("': ")[2]
+                        why = line.partition("': ")[2] or line
                     elif line and not line.startswith(CHATTER):
                         say(line)
             except BaseException:

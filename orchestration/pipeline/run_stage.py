@@ -101,10 +101,14 @@ def stage_context(
 def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
     """Only the groups that `stage` declares, dotted ones under their whole name.
 
-    A retriever's own is called "retriever", and a fusion's "fusion".
+    A retriever's own is called "retriever", and a fusion's "fusion". FreshetError if one is not there.
     """
+    absent = object()
+    picked = {group: parameters.pick(settings, group, absent) for group in stage.groups}
+    if missing := [group for group, value in picked.items() if value is absent]:
+        raise FreshetError(f"stage {stage.address} reads what the settings do not have: {', '.join(missing)}")
     names = {f"retrievers.{stage.retriever}": "retriever", f"fusions.{stage.retriever}": "fusion"}
-    return {names.get(group, group): parameters.pick(settings, group) for group in stage.groups}
+    return {names.get(group, group): value for group, value in picked.items()}
 
 
 def stage_record(

@@ -6,9 +6,9 @@ import pytest
 
 from model_code.errors import FreshetError
 from orchestration import parameters
-from orchestration.pipeline import stages
+from orchestration.pipeline import dvc, stages
 from orchestration.pipeline.new_project import make_project
-from orchestration.pipeline.repro import plan
+from orchestration.pipeline.repro import PlannedBuild, plan
 from orchestration.project import Project
 
 
@@ -46,7 +46,9 @@ def test_every_group_that_a_stage_reads_is_in_the_settings(notes):
     assert (notes / "search/documents").is_dir()
 
 
-def test_what_short_settings_leave_out_is_written_into_them_and_said_once_by_the_first_plan(notes, capsys):
+def test_what_short_settings_leave_out_is_written_into_them_and_said_once_by_the_first_build(
+    notes, capsys, monkeypatch
+):
     short = "corpus:\n  path: notes  # mine\npseudo_queries:\nretrievers: {hce: {}}\n"
     params = notes / "params.yaml"
     params.write_text(short)
@@ -54,11 +56,17 @@ def test_what_short_settings_leave_out_is_written_into_them_and_said_once_by_the
     assert params.read_text() == short
     before = parameters.load(params)
     assert "corpus" in {stage.address for stage in plan(Project(notes))}
+    assert (params.read_text(), capsys.readouterr().err) == (short, ""), "a plan only tells"
+    with monkeypatch.context() as patch:
+        patch.setattr(dvc, "stages_that_ran", lambda root: {"corpus"})
+        corpus, *_ = plan(Project(notes))
+    assert (corpus.action, "params.yaml lacks acceptance={}" in corpus.reasons[0]) == ("maybe", True)
+    PlannedBuild(Project(notes))
     assert "seed=0, training={}" in capsys.readouterr().err
     require_every_group(params)
     assert parameters.load(params) == before
     assert "path: notes  # mine" in (text := params.read_text())
-    plan(Project(notes))
+    PlannedBuild(Project(notes))
     assert (params.read_text(), capsys.readouterr().err) == (text, "")
 
 

@@ -176,10 +176,17 @@ def test_a_failure_is_told_once_and_what_the_stage_said_itself_is_final(one_stag
 
 
 def test_what_stops_dvc_before_a_stage_begins_is_in_the_error(one_stage):
-    entry = {"cmd": "echo 1 > out", "outs": ["out"], "params": ["seed"]}
+    entry = {"cmd": "echo 1 > out", "outs": ["out"], "params": ["mine"]}
     write_json(one_stage.root / "dvc.yaml", {"stages": {"make": entry}})
-    with pytest.raises(FreshetError, match="with exit code 255: Parameters 'seed' are missing from 'params.yaml'"):
+    with pytest.raises(FreshetError, match="with exit code 255: Parameters 'mine' are missing from 'params.yaml'"):
         list(PlannedBuild(one_stage).bring("make", print))
+
+
+def test_a_failure_that_dvc_tells_in_other_words_is_told_whole(one_stage, monkeypatch):
+    build, line = PlannedBuild(one_stage), "ERROR: failed to reproduce what is there"
+    monkeypatch.setattr(dvc, "command_line", lambda *_: ["sh", "-c", f"echo '{line}'; exit 1"])
+    with pytest.raises(FreshetError, match=f"with exit code 1: {line}"):
+        list(build.bring("make", print))
 
 
 def test_an_interrupt_ends_dvc_and_its_stage(one_stage):

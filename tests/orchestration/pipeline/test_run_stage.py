@@ -80,6 +80,13 @@ def test_a_part_of_a_group_is_given_alone_and_under_its_whole_name(project):
     }
 
 
+def test_what_the_settings_do_not_have_is_an_error_at_once_that_names_it(project):
+    stage = Stage("train", "Trains.", ("seed", "retrievers.gone", "index.no"), {}, "artifacts/x", (), retriever="gone")
+    settings = run_stage.parameters.load(project.params_file)
+    with pytest.raises(FreshetError, match="train@gone reads what the settings do not have: retrievers.gone, index.no"):
+        run_stage.declared_settings(stage, settings)
+
+
 EDITED = {"params.yaml": "params.yaml: seed", "code.py": "code.py", "input/numbers.txt": "input"}
 
 
