@@ -32,7 +32,7 @@ class WorkKind(StrEnum):
 
 
 class WorkState(StrEnum):
-    """`OPEN` while it is due or runs. `REFUSED`: done, and it led to nothing, as the gate or the pilot says."""
+    """`OPEN` while it is due or runs. `REFUSED`: done, and it led to nothing, as gate, pilot or look says."""
 
     OPEN = "open"
     DONE = "done"

@@ -315,6 +315,8 @@ def watch(project: Project, record: bool = True) -> Watched | None:
             if record and watched is not None:
                 _ask(ledger, watched)
                 ledger.record_drift(watched.as_dict(), (watched.batch.first, watched.batch.last))
+            elif record:
+                _refuse_looks(ledger, searcher.generation.watermark)
             return watched
 
 
@@ -345,6 +347,13 @@ def _ask(ledger: Ledger, watched: Watched) -> None:
         ledger.work.ask(WorkKind.RETRAIN, ledger.retriever, watched.batch, reason, asked_by="drift")
     elif decision.pilot:
         ledger.work.ask(WorkKind.PILOT, ledger.retriever, watched.batch, reason, asked_by="drift")
+
+
+def _refuse_looks(ledger: Ledger, watermark: int) -> None:
+    """End what was asked for about events up to `watermark`; what arrives later is asked about anew."""
+    for look in ledger.work.open(ledger.retriever, WorkKind.DRIFT):
+        if look.about and look.about.last <= watermark:
+            ledger.work.end(look, WorkState.REFUSED, "fewer than drift.minimum_batch documents arrived")
 
 
 def past(ledger: Ledger, batches: int) -> list[Past]:

@@ -26,13 +26,15 @@ from orchestration.live.status import live_status
 from orchestration.project import Project, holder, is_free
 from orchestration.registry import history
 
+LAST_LOOKS = 9  # at drift, of which the last that brought too few documents is wanted
+
 
 @dataclass(frozen=True)
 class Account:
     """What stands between arrival and being found: changes that wait, and for how many seconds the oldest does.
 
-    measured: the last event that a drift report looked at, or that the retriever was trained with; unmeasured: changes
-    that are searched, and that none has looked at yet.
+    measured: the last event that a drift report looked at, that was looked at and brought too few documents for one, or
+    that the retriever was trained with; unmeasured: changes that are searched, and that none has looked at yet.
     """
 
     generation: int
@@ -54,8 +56,10 @@ def account(project: Project) -> Account | None:
         return Account(*numbers)
     with ledger:
         standing, waits = standing_of(ledger, current), backlog_of(ledger, current)
-        reports = ledger.last_drift(1)
-        measured = max(standing.trained, *(report["last_event"] for report in reports), 0)
+        looked = [report["last_event"] for report in ledger.last_drift(1)]
+        looks = ledger.work.last(current.retriever, LAST_LOOKS, WorkKind.DRIFT)
+        looked += [look.about.last for look in looks if look.about and look.state == WorkState.REFUSED]
+        measured = max(standing.trained, *looked, 0)
         number, seconds = (waits.number, waits.seconds) if waits else (0, None)
         return Account(*numbers, number, seconds or 0.0, measured, max(0, current.watermark - measured))
 
@@ -95,7 +99,8 @@ def _due_look(project: Project, ledger: Ledger, retriever: str) -> list[Work]:
     stands, minimum = account(project), parameters.load(project.params_file).drift.minimum_batch
     number = stands.unmeasured // minimum * minimum if stands else 0
     about = EventRange(stands.measured + 1, stands.measured + number) if stands and number else None
-    ledger.work.keep_only(WorkKind.DRIFT, retriever, about)
+    for name in {retriever, *(look.retriever for look in ledger.work.open(None, WorkKind.DRIFT))}:
+        ledger.work.keep_only(WorkKind.DRIFT, name, about if name == retriever else None)
     reason = f"{number} changes or more since the last look at drift"
     work = about and ledger.work.ask(WorkKind.DRIFT, retriever, about, reason, asked_by="sensor")
     return [work] if work else []

@@ -7,9 +7,10 @@ cut off goes on where it stopped, and a failed one can be tried again under anot
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from model_code.errors import FreshetError
@@ -20,7 +21,7 @@ from model_code.ledger.work import WorkKind, WorkState
 from model_code.live.collection import Collection
 from orchestration.freshness.workspace import export, is_unjudged, make_workspace, queries_for
 from orchestration.live import retrain_plan
-from orchestration.live.collection import LiveCollection, open_ledger
+from orchestration.live.collection import LiveCollection, existing_ledger, open_ledger
 from orchestration.pipeline import ingest, repro
 from orchestration.project import Project
 from orchestration.registry import release, versions
@@ -28,7 +29,7 @@ from orchestration.registry.gate import UNPROVEN, Rules
 
 Show = Callable[[str], Any]
 CHALLENGER, ENDED = "challenger.json", "ended.json"  # beside the plan
-NOTED = 20  # retrains that are looked back at for the last promotion
+NOTED = 20  # retrains that are looked back at for how one ended
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,17 @@ class Retrained:
 
 def next_key(project: Project, plan: retrain_plan.Plan) -> str:
     """A name for a retrain on what is live: that of one that was cut off, or a new one behind those that ended."""
-    name = f"{plan.retriever}-{plan.generation:06d}"
+    name, ledger = f"{plan.retriever}-{plan.generation:06d}", existing_ledger(project)
+    noted = ledger.work.last(plan.retriever, NOTED, WorkKind.RETRAIN) if ledger else []
+    concluded = {work.details.get("version") for work in noted}
     names = (f"{name}-{number}" if number > 1 else name for number in count(1))
-    return next(each for each in names if not (retrain_plan.folder_of(project, each) / ENDED).is_file())
+    return next(each for each in names if not _has_ended(retrain_plan.folder_of(project, each), concluded))
+
+
+def _has_ended(folder: Path, concluded: Set[str | None]) -> bool:
+    """Whether the retrain of a folder came to its end; before `ENDED` was written the ledger alone knew."""
+    challenger = folder / CHALLENGER
+    return (folder / ENDED).is_file() or (challenger.is_file() and read_json(challenger)["version"] in concluded)
 
 
 def retrain(project: Project, key: str, show: Show = print) -> Retrained:

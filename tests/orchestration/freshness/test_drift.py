@@ -63,6 +63,29 @@ def test_a_small_batch_waits_for_more_and_documents_like_the_old_ones_are_only_a
     assert watch(project) is None, "the same documents are not reported twice"
 
 
+def test_a_look_that_finds_too_few_documents_is_refused_and_more_that_arrive_are_looked_at(project):
+    gone = documents(SEA, 12, "gone", 7)
+    ledger = add(project, gone)
+    collection = LiveCollection(project)
+    collection.remove(list(gone), "test")
+    collection.apply()
+    (look,) = due_work(project)
+    ask_of_later = ledger.work.ask(WorkKind.DRIFT, "hce", EventRange(25, 44), "arrived meanwhile", asked_by="sensor")
+    assert watch(project) is None
+    assert ledger.work.open() == [ask_of_later]
+    (told,) = ledger.work.last("hce", 1, WorkKind.DRIFT)
+    assert (told.id, told.state, told.outcome) == (
+        look.id,
+        WorkState.REFUSED,
+        "fewer than drift.minimum_batch documents arrived",
+    )
+    assert due_work(project) == []
+    add(project, documents(SEA, 24, "more", 8))
+    assert [work.kind for work in due_work(project)] == [WorkKind.DRIFT]
+    assert watch(project).report.documents == 24
+    assert due_work(project) == []
+
+
 def test_the_window_holds_the_last_batches_and_one_that_was_trained_on_leaves_it(project):
     ledger = add(project, documents(SEA, 24, "one", 5))
     watch(project)

@@ -9,8 +9,9 @@ import pytest
 from model_code.ledger.states import LogView
 from model_code.ledger.work import ATTEMPTS, EventRange, WorkKind, WorkState
 from model_code.live.collection import set_default_retriever
-from orchestration.freshness.due import due_work, note_end
-from tests.orchestration.live_example import BASE, collection_of, make_project, open_build, receive
+from orchestration import parameters
+from orchestration.freshness.due import account, due_work, note_end
+from tests.orchestration.live_example import BASE, add, collection_of, make_project, open_build, receive, row
 
 BATCH = EventRange(1, 2)
 
@@ -85,6 +86,33 @@ def test_what_drift_asked_for_is_tried_again_under_another_key_unless_a_person_c
     note_end(project, again.run_key, "run-9", "the run was canceled", canceled=True)
     assert due(project) == []
     assert work_of(project).last("hce", 1)[0].state == WorkState.CANCELED
+
+
+def look_at_ten(project):
+    """A look at drift that is due, of ten documents that were made searchable."""
+    parameters.assign(project.params_file, ["drift.minimum_batch=10"])
+    add(collection_of(project), *map(row, "abcdefghij"))
+    (look,) = due_work(project)
+    assert (look.kind, look.about) == (WorkKind.DRIFT, EventRange(1, 10))
+    return look
+
+
+def test_a_look_that_brought_too_few_documents_is_over_and_as_many_more_changes_bring_another(project):
+    work_of(project).end(look_at_ten(project), WorkState.REFUSED, "too few")
+    assert (due(project), account(project).unmeasured) == ([], 0), "so that nothing is called stale"
+    add(collection_of(project), *map(row, "klmnopqrs"))
+    assert (due(project), account(project).unmeasured) == ([], 9)
+    add(collection_of(project), row("t"))
+    assert [work.about for work in due_work(project)] == [EventRange(11, 20)]
+
+
+def test_a_look_ends_where_another_retriever_is_searched_meanwhile(project):
+    look_at_ten(project)
+    open_build(project, BASE, retriever="other")
+    set_default_retriever(project.live, "other")
+    collection_of(project, "other").apply()
+    assert [work.retriever for work in due_work(project)] == ["other"]
+    assert work_of(project).open("hce") == []
 
 
 def test_what_failed_is_noted_once_and_a_refusal_is_no_failure(project):
