@@ -42,8 +42,7 @@ ALLOWED = {
     "the log of what other programs print, written anew at each start": """
         orchestration/cli/pages.py:run_together""",
     "a file that is locked, or says who holds a lock": """
-        orchestration/live/client.py:registered orchestration/live/client.py:running
-        orchestration/project.py:file_lock""",
+        orchestration/live/client.py:running orchestration/project.py:file_lock""",
     "into memory, a pipe, or the stream of a file that `replacing` gave": """
         model_code/evaluation/plots.py:draw
         model_code/corpus/sources/definitions.py:""",
@@ -57,7 +56,8 @@ def mode_of(call: ast.Call, place: int) -> str:
     """The mode of an open(), as far as it is literal."""
     named = [each.value for each in call.keywords if each.arg == "mode"]
     given = [*call.args[place : place + 1], *named]
-    return str(given[0].value) if given and isinstance(given[0], ast.Constant) else "r"
+    literal = given[0].value if given and isinstance(given[0], ast.Constant) else None
+    return literal if isinstance(literal, str) else "r"
 
 
 def is_write(call: ast.Call) -> bool:
