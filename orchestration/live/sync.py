@@ -7,7 +7,7 @@ one is hashed and not read; what it came to is compared with what the index hold
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -91,8 +91,8 @@ def sync(
     """Make the index hold what the source holds: the project's own by default, else the one at `path`.
 
     A document whose file or row cannot be read stays as it is; where a refused row does not even tell an id, so do all
-    that no row names, unless `force`. FreshetError, and nothing is changed, if the source
-    cannot be read, or lacks more than `SHARE` of the documents that came from it; then `force` deletes them.
+    that no row names, unless `force`. FreshetError, and nothing is changed, if the source cannot be read, or lacks more
+    than `SHARE` of the documents that came from it; then `force` deletes them.
     make: see `apply`.
     """
     project_settings = recognised(live.settings, live.project.root)
@@ -113,20 +113,9 @@ def sync(
             for id_, content in index.items()
             if origins.get(id_, "sync") == label or content in source.earlier.get(id_, ())
         }
-        refused_ids = {refused["document_id"] for refused in source.refused}
-        gone, kept = sorted(mine - source.hashes.keys() - refused_ids), 0
-        if None in refused_ids and not force:
-            gone, kept = [], len(gone)
         puts = [id_ for id_, hashes in source.hashes.items() if index.get(id_) not in hashes]
-        outcome = Synced(
-            added=sorted(id_ for id_ in puts if id_ not in index),
-            updated=sorted(id_ for id_ in puts if id_ in index),
-            deleted=gone,
-            unchanged=len(source.hashes) - len(puts),
-            rejected=source.refused,
-            beside=len(index.keys() - mine - source.hashes.keys()),
-            kept=kept,
-        )
+        outcome = _outcome(source, index.keys(), mine, puts, force)
+        gone = outcome.deleted
         if not dry_run:
             if not force and gone and (not source.hashes or len(gone) > max(FEW, SHARE * len(mine))):
                 raise FreshetError(
@@ -136,9 +125,28 @@ def sync(
             receipts = _record(live, outcome, _documents(units, settings, source, set(puts)), label)
             apply(live, outcome, receipts, make)
             _prove(live, outcome, index, {id_: source.hashes[id_][0] for id_ in puts})
-            if remembered != memory and not kept:  # what is kept was the source's once, and that must not be forgotten
+            if (
+                remembered != memory and not outcome.kept
+            ):  # what is kept was the source's once, and that must not be forgotten
                 write_json(path_of_memory, remembered)
     return outcome
+
+
+def _outcome(source: SourceContents, there: Set[str], mine: set[str], puts: list[str], force: bool) -> Synced:
+    """What is to come of a sync; there: all documents; mine: those that came from the source; puts: those to write."""
+    refused_ids = {refused["document_id"] for refused in source.refused}
+    gone, kept = sorted(mine - source.hashes.keys() - refused_ids), 0
+    if None in refused_ids and not force:
+        gone, kept = [], len(gone)
+    return Synced(
+        added=sorted(id_ for id_ in puts if id_ not in there),
+        updated=sorted(id_ for id_ in puts if id_ in there),
+        deleted=gone,
+        unchanged=len(source.hashes) - len(puts),
+        rejected=source.refused,
+        beside=len(there - mine - source.hashes.keys()),
+        kept=kept,
+    )
 
 
 def indexed(live: LiveCollection) -> dict[str, str]:
