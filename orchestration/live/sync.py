@@ -125,9 +125,8 @@ def sync(
             receipts = _record(live, outcome, _documents(units, settings, source, set(puts)), label)
             apply(live, outcome, receipts, make)
             _prove(live, outcome, index, {id_: source.hashes[id_][0] for id_ in puts})
-            if (
-                remembered != memory and not outcome.kept
-            ):  # what is kept was the source's once, and that must not be forgotten
+            # What is kept was the source's once, and that must not be forgotten.
+            if remembered != memory and not outcome.kept:
                 write_json(path_of_memory, remembered)
     return outcome
 
