@@ -8,6 +8,7 @@ import dagster as dg
 from dagster._utils.schedules import get_smallest_cron_interval
 
 from assets.stage_assets import Served
+from orchestration.running_service import client_of
 
 BATCHES = dg.DynamicPartitionsDefinition(name="batches")
 PILOTS = dg.DynamicPartitionsDefinition(name="pilots")
@@ -45,10 +46,10 @@ def live_generation(project: Served) -> dg.MaterializeResult:
 )
 def added_documents(project: Served) -> Iterator[Result]:
     """A batch of changes of the ledger, applied to the live collection as one new generation."""
-    from model_code.live.generation import document_rows
-    from orchestration.live.collection import LiveCollection
-    from orchestration.live.commands import Upkeep
-    from orchestration.live.status import look_for_newest
+    from model_code.collection.generations.generation import document_rows
+    from model_code.collection.index.live_index import LiveCollection
+    from model_code.collection.index.maintenance import Upkeep
+    from model_code.collection.index.status import look_for_newest
 
     collection = LiveCollection(project)
     applied = collection.apply()
@@ -153,11 +154,11 @@ def retrained_champion(context: dg.AssetExecutionContext, project: Served) -> dg
 @dg.asset(key=SYNCED, group_name="live", deps=["live_generation"], pool=WRITER_POOL)
 def synced_source(project: Served) -> dg.MaterializeResult:
     """The index made equal to its source, as `freshet sync` does."""
-    from orchestration.live.collection import LiveCollection
-    from orchestration.live.commands import CHANGES
-    from orchestration.live.sync import sync
+    from model_code.collection.index.changes import CHANGES
+    from model_code.collection.index.live_index import LiveCollection
+    from model_code.collection.sync.sync import sync
 
-    outcome = sync(LiveCollection(project))
+    outcome = sync(LiveCollection(project, find_service=client_of))
     counts = {name: len(getattr(outcome, name)) for name in (*CHANGES, "rejected")}
     return dg.MaterializeResult(metadata=counts | {"unchanged": outcome.unchanged, "kept": outcome.kept})
 

@@ -14,13 +14,13 @@ from assets.pages import Preview
 from model_code.context import left_out
 from model_code.errors import FreshetError
 from model_code.files import read_json
+from model_code.project import Project
 from orchestration import parameters
 from orchestration.pipeline import dvc, runs, stage_key
 from orchestration.pipeline.code_lock import code_hash
 from orchestration.pipeline.repro import PlannedBuild, StageRefused, say_to_stderr
 from orchestration.pipeline.run_stage import stage_context
 from orchestration.pipeline.stages import Stage, upstream
-from orchestration.project import Project
 
 RETRY = dg.RetryPolicy(max_retries=1, delay=5)  # of what may pass by itself, such as a killed process
 VERSION_TAG = "dagster/data_version"  # Dagster's own tag of a materialization

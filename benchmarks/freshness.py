@@ -27,7 +27,7 @@ from benchmarks.live_service import make_project, served
 from benchmarks.measurement import row_stated
 from freshet import ChangeResult, Client, Hit, SearchResult
 from model_code.errors import FreshetError
-from orchestration.project import Project
+from model_code.project import Project
 
 Row = dict[str, Any]
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
@@ -36,12 +36,12 @@ MARKERS = 5
 TEXT = "the marked page of this edition of the almanac"
 WRITE_SECONDS = 0.5  # from one edition to the next, with HTTP and without, so that both searches wait for as many
 STEPS = {  # of one document: the file and the function whose time each is
-    "receive": ("collection.py", "receive"),
+    "receive": ("live_index.py", "receive"),
     "encode": ("encoder.py", "encode_passages_with_tokens"),
-    "write": ("writer.py", "add"),  # encoding included, which is taken out
-    "force to disk": ("collection.py", "keep"),
-    "guard": ("writer.py", "everything_is_found"),
-    "switch": ("collection.py", "switch"),
+    "write": ("generation_builder.py", "add"),  # encoding included, which is taken out
+    "force to disk": ("generation_store.py", "keep"),
+    "guard": ("generation_builder.py", "everything_is_found"),
+    "switch": ("generation_store.py", "switch"),
     "open": ("searcher.py", "renewed"),
 }
 
@@ -133,7 +133,7 @@ def arrival_seconds(client: Client, rows: Sequence[Row]) -> list[float]:
 
 def batch_seconds(client: Client, live: Path, rows: Sequence[Row]) -> tuple[float, float]:
     """The seconds of all documents sent at once, and those of encoding them alone, before and after, on average."""
-    from model_code.live.searcher import Searcher
+    from model_code.collection.generations.searcher import Searcher
 
     searcher = Searcher.open(live)
     encoder = searcher.base.retriever.encoder
@@ -164,8 +164,8 @@ def step_seconds(project: Project, rows: Iterable[Row]) -> dict[str, float]:
 
     The first one warms up and does not count.
     """
-    from model_code.live.searcher import Searcher
-    from orchestration.live.collection import LiveCollection
+    from model_code.collection.generations.searcher import Searcher
+    from model_code.collection.index.live_index import LiveCollection
 
     collection, searcher = LiveCollection(project), Searcher.open(project.live)
 

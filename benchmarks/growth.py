@@ -63,8 +63,8 @@ def _clustering(passages: int, dimension: int) -> Cost:
 
 
 def _searching(passages: int, dimension: int) -> Cost:
-    from model_code.index.dense_index import DenseIndex
-    from model_code.index.settings import ALWAYS_EXACT, IndexSettings
+    from model_code.retrieval.dense_index import DenseIndex
+    from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
 
     vectors = synthetic_vectors(passages, dimension, seed=0)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

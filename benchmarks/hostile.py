@@ -30,12 +30,12 @@ from benchmarks.freshness import BASE, documents
 from benchmarks.live_service import CLONE, RETRIEVER, make_project, served
 from benchmarks.measurement import row_stated
 from freshet import Client
-from model_code.corpus.passages import TextRules
-from model_code.live.build import Parts
-from orchestration.live.builds import open_build
-from orchestration.live.client import running
-from orchestration.live.collection import LiveCollection
-from orchestration.project import Project
+from model_code.collection.generations.build import Parts
+from model_code.collection.index.builds import open_build
+from model_code.collection.index.live_index import LiveCollection
+from model_code.project import Project
+from model_code.text.passages import TextRules
+from orchestration.running_service import running
 
 MB = 1 << 20
 LONGEST_ANSWER = 4000  # bytes of a refusal, headers too

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from freshet.client import Client
+from model_code.encoding.token_signs import WORD, TokenSigns
 from model_code.errors import FreshetError
 from model_code.files import write_json, write_text
-from model_code.index.token_signs import WORD, TokenSigns
-from orchestration.live.client import client_of
-from orchestration.project import Project
+from model_code.project import Project
+from orchestration.running_service import client_of
 
 if TYPE_CHECKING:
     from model_code.encoding.encoder import WithTokens
@@ -42,10 +42,10 @@ def make_project(
     fusion with BM25 that feeds back so much.
     """
     from benchmarks.opened_build import open_generation_zero
-    from model_code.corpus.passages import TextRules
     from model_code.encoding.encoder import Encoder
-    from model_code.index.dense_index import DenseIndex
-    from model_code.index.settings import ALWAYS_EXACT, IndexSettings
+    from model_code.retrieval.dense_index import DenseIndex
+    from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
+    from model_code.text.passages import TextRules
 
     write_text(root / "params.yaml", f"{{retrievers: {{{RETRIEVER}: {{hierarchy_weight: 0}}}}}}\n")
     write_text(root / "dvc.yaml", "stages: {}\n")
@@ -82,9 +82,9 @@ def random_tokens(texts: Sequence[str], dimension: int) -> TokenSigns:
 
 
 def _fused(build: Path, vectors: np.ndarray, ids: list[str], texts: Sequence[str], feedback: float) -> dict[str, Path]:
-    from model_code.index.settings import Bm25Settings
-    from model_code.retrievers import bm25
-    from model_code.retrievers.fused import Fusion, Scale, build_folders
+    from model_code.retrieval import bm25
+    from model_code.retrieval.fused import Fusion, Scale, build_folders
+    from model_code.retrieval.index_settings import Bm25Settings
 
     words, made = (build / "bm25_encoder", build / "bm25_index"), (build / "fused_encoder", build / "fused_index")
     bm25.build_folders(texts, ids, Bm25Settings(), *words)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from model_code.corpus.passages import TextRules
-from model_code.ledger.events import Standing
-from model_code.live.build import Parts, add_build
-from model_code.live.collection import LIVE, Collection, set_default_retriever
-from model_code.live.generation import Generation
+from model_code.collection.generations.build import Parts, add_build
+from model_code.collection.generations.generation import Generation
+from model_code.collection.generations.generation_store import LIVE, Collection, set_default_retriever
+from model_code.collection.ledger.events import Standing
+from model_code.text.passages import TextRules
 
 NOWHERE = Standing()
 

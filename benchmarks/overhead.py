@@ -12,8 +12,8 @@ from typing import Any
 from benchmarks.encoding import BASE, mixed_texts
 from benchmarks.live_service import make_project, served
 from benchmarks.measurement import seconds, skipped
+from model_code.project import Project
 from orchestration.pipeline.dvc import command_line, environment
-from orchestration.project import Project
 
 LOAD = "import time; t = time.perf_counter(); import orchestration.definitions; print(time.perf_counter() - t)"
 IDLE, LOADED, ANSWERED = 3.0, 2.0, 0.015  # the goals, seconds

@@ -20,12 +20,12 @@ from model_code.encoding.settings import EncoderSettings
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.tree import Hierarchy
-from model_code.index.bm25 import Bm25Segment
-from model_code.index.dense_index import DenseIndex
-from model_code.index.settings import ALWAYS_EXACT, Bm25Settings, IndexSettings
-from model_code.retrievers.bm25 import Bm25Retriever
-from model_code.retrievers.dense import DenseRetriever
-from model_code.retrievers.fused import FusedSearch, Fusion, Scale
+from model_code.retrieval.bm25 import Bm25Retriever
+from model_code.retrieval.bm25_index import Bm25Segment
+from model_code.retrieval.dense import DenseRetriever
+from model_code.retrieval.dense_index import DenseIndex
+from model_code.retrieval.fused import FusedSearch, Fusion, Scale
+from model_code.retrieval.index_settings import ALWAYS_EXACT, Bm25Settings, IndexSettings
 
 FINGERPRINT, BASE = "benchmark", EncoderSettings().base
 LARGE = 1_000_000

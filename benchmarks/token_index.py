@@ -20,12 +20,12 @@ from benchmarks.encoding import BASE
 from benchmarks.measurement import median_seconds, row, row_below, seconds
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import open_source
-from model_code.index.bm25 import Bm25
-from model_code.index.settings import Bm25Settings
-from model_code.index.terms import terms_of
-from model_code.token_index.bags import Bags, TokenBags
-from model_code.token_index.index import TokenIndex
-from model_code.token_index.postings import PARTS, Sparse
+from model_code.lexical.token_index.bags import Bags, TokenBags
+from model_code.lexical.token_index.index import TokenIndex
+from model_code.lexical.token_index.postings import PARTS, Sparse
+from model_code.retrieval.bm25_index import Bm25
+from model_code.retrieval.index_settings import Bm25Settings
+from model_code.text.terms import terms_of
 
 SQUAD = Path(os.environ.get("FRESHET_DATA", Path(__file__).parents[1] / ".." / "shared" / "data")) / "squad"
 PACKAGES = ("stdlib", "numpy", "pandas")

@@ -13,7 +13,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from fastapi import FastAPI
 
 from freshet.client import Client
-from orchestration.project import Project
+from model_code.project import Project
 from orchestration.service.app import create_app
 from orchestration.service.service import Service
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from model_code.retriever import Hit
+from model_code.retrieval.protocol import Hit
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from assets.evaluation import evaluation_assets
 from assets.live import live_assets
 from assets.registry import follow_alias, registry_assets
 from assets.retrievers import retriever_assets
+from model_code.project import Project
 from orchestration import parameters
 from orchestration.pipeline import stages
-from orchestration.project import Project
 from orchestration.sensors import JOBS, SENSORS, build_jobs, sync_schedule
 
 

@@ -14,8 +14,8 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepo
 
 from model_code.errors import FreshetError
 from model_code.files import write_text
+from model_code.project import Project
 from model_code.settings import require
-from orchestration.project import Project
 
 CONFIG = """\
 telemetry: {enabled: false}

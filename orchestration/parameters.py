@@ -15,20 +15,22 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from model_code import settings
-from model_code.corpus.settings import AcceptanceSettings, CorpusSettings, PassageSettings
+from model_code.collection.settings import LiveSettings
+from model_code.corpus.settings import AcceptanceSettings, CorpusSettings
+from model_code.distributed.engine import ScaleSettings
 from model_code.drift.settings import DriftSettings
 from model_code.encoding.settings import EncoderSettings
 from model_code.evaluation.settings import EvaluationSettings, PromotionSettings
 from model_code.files import write_text
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.incdsi.settings import AdditionSettings
-from model_code.index.settings import Bm25Settings, IndexSettings
+from model_code.project import PARAMS, load_yaml, mapping_in, mapping_of, plain_yaml, text_of
 from model_code.queries.settings import PseudoQuerySettings
-from model_code.retrievers.settings import FusionSettings, RetrieverSettings, parse_retriever
-from model_code.scale.engine import ScaleSettings
+from model_code.retrieval.index_settings import Bm25Settings, IndexSettings
+from model_code.retriever_settings import FusionSettings, RetrieverSettings, parse_retriever
 from model_code.settings import Described, Field, Settings, describe, require
+from model_code.text.settings import PassageSettings
 from model_code.training.settings import TrainingSettings
-from orchestration.project import PARAMS, load_yaml, mapping_in, mapping_of, plain_yaml, text_of
 
 BASELINES = ("bm25", "zero_shot", "untrained")  # the last one is the fusion of the others
 BM25_GENERATED = "bm25_generated"  # a baseline where a model writes queries: BM25 over documents and their queries
@@ -42,25 +44,6 @@ Every key of `params.yaml`, written by `freshet settings --markdown`. `freshet s
 Unknown keys, other types, infinities and values out of bounds are refused with one line that names the key.
 """
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # of a retriever: a folder, a DVC address, part of a Dagster key
-
-
-class LiveSettings(Settings):
-    """How many old generations stay, when the source is looked at, and who is told."""
-
-    keep_generations: int | None = Field(
-        20, ge=2, description="the newest of a collection that stay, with every build that was opened; null: all stay"
-    )
-    sync: str | None = Field(
-        None,
-        pattern=r"^[\d*,/-]+( [\d*,/A-Za-z-]+){4}$",
-        description="when `freshet ui` has the index follow its source, as cron says it, in UTC; null: when asked",
-    )
-    webhook: str | None = Field(
-        None,
-        pattern="^(https?://|mailto:[^@?]+@)",
-        description="address that is told what goes wrong, by a POST of {text: ...} as JSON; or "
-        "mailto:you@example.org?server=mail.example.org:25, by e-mail, without server on this machine",
-    )
 
 
 class Parameters(Settings):

@@ -18,13 +18,13 @@ import dagster as dg
 from assets.live import BATCHES, MEASURED, PILOTS, RETRAINS, SEARCHABLE, SYNCED, canary_facts
 from assets.registry import follow_alias
 from assets.stage_assets import Served, asset_key
-from model_code.live.collection import retrievers
+from model_code.collection.generations.generation_store import retrievers
+from model_code.project import Project, is_free
 from orchestration import parameters
 from orchestration.pipeline.stages import Stage
-from orchestration.project import Project, is_free
 
 if TYPE_CHECKING:
-    from model_code.ledger.work import Work
+    from model_code.collection.ledger.tasks import Work
     from orchestration.freshness.due import Account
 
 OURS = re.compile(r"^model_code\.errors\.\w+: ")  # before the line that an error of ours is
@@ -83,8 +83,8 @@ def sync_schedule(project: Project, cron: str | None) -> list[dg.ScheduleDefinit
 )
 def freshness(context: dg.SensorEvaluationContext, project: Served) -> dg.SensorResult:
     """Look what is due, and report what is as its policy wants it."""
+    from model_code.collection.index.status import canary
     from orchestration.freshness.due import account
-    from orchestration.live.status import canary
 
     due, stands, reported = tick(project), account(project), json.loads(context.cursor or "{}")
     requests = [
@@ -116,9 +116,9 @@ def _well(project: Project, stands: Account | None) -> list[dg.AssetKey]:
 
 def tick(project: Project) -> list[Work]:
     """Receive the inbox and say what is to be done."""
+    from model_code.collection.index.live_index import LiveCollection
+    from model_code.collection.sync.inbox import take_all, waiting
     from orchestration.freshness.due import due_work
-    from orchestration.live.collection import LiveCollection
-    from orchestration.live.inbox import take_all, waiting
 
     if waiting(project) and retrievers(project.live):
         take_all(LiveCollection(project))

@@ -12,12 +12,12 @@ import threading
 import pytest
 import sqlalchemy as sa
 
+from model_code.collection.ledger import database as schema
+from model_code.collection.ledger.database import existing_database, open_database
 from model_code.errors import FreshetError
-from model_code.ledger import database as schema
-from model_code.ledger.database import existing_database, open_database
+from model_code.project import Project
 from orchestration.instance import DATABASE, open_instance
 from orchestration.pipeline.runs import StageRecord, run_store
-from orchestration.project import Project
 
 EVENT = {"kind": "put", "document_id": "a", "content_hash": "", "source": "", "received": 0.0}
 

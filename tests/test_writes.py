@@ -20,35 +20,47 @@ OF_MODULES = {("np", "save"), ("json", "dump"), ("torch", "save"), ("os", "repla
 
 ALLOWED = {
     "into a stage's staging folder, which `replace_folder` syncs and renames": """
-        model_code/corpus/tables.py:write_table model_code/stages/corpus.py:run model_code/stages/pseudo_queries.py:run
-        model_code/encoding/base_models.py:save_tokenizer model_code/encoding/base_models.py:save_transformer
-        model_code/encoding/base_models.py:save_projection model_code/evaluation/system_evaluation.py:evaluate_system
-        model_code/index/dense_index.py:DenseIndex.save model_code/lexical/layout.py:_save_head
-        model_code/lexical/layout.py:_write_modules model_code/queries/sequence_to_sequence.py:save_sequence_model
-        model_code/retrievers/fused.py:Fusion.save model_code/retrievers/fused.py:build_folders
+        model_code/corpus/tables.py:write_table
+        model_code/stages/corpus.py:run
+        model_code/stages/pseudo_queries.py:run
+        model_code/encoding/base_models.py:save_tokenizer
+        model_code/encoding/base_models.py:save_transformer
+        model_code/encoding/base_models.py:save_projection
+        model_code/evaluation/system_evaluation.py:evaluate_system
+        model_code/retrieval/dense_index.py:DenseIndex.save
+        model_code/lexical/layout.py:_save_head
+        model_code/lexical/layout.py:_write_modules
+        model_code/queries/sequence_to_sequence.py:save_sequence_model
+        model_code/retrieval/fused.py:Fusion.save model_code/retrieval/fused.py:build_folders
         model_code/stages/baselines.py:_zero_shot
         model_code/stages/comparison.py:run orchestration/pipeline/runs.py:keep
         orchestration/freshness/workspace.py:_fill""",
     "into a folder that `fsync_tree` forces to the disk before its rename, the commit point": """
-        model_code/live/build.py:copy_build model_code/live/collection.py:Collection.keep
+        model_code/collection/generations/build.py:copy_build
+        model_code/collection/generations/generation_store.py:Collection.keep
         model_code/training/loop.py:save_checkpoint
-        orchestration/live/backup.py:link orchestration/live/backup.py:backup orchestration/live/backup.py:restore""",
+        model_code/collection/backup/backup.py:link
+        model_code/collection/backup/backup.py:backup
+        model_code/collection/backup/backup.py:restore""",
     "moves what exists as a whole, and loses nothing where it is undone": """
-        model_code/live/collection.py:Collection.delete orchestration/live/inbox.py:_move
-        orchestration/live/repair.py:_go_on orchestration/live/repair.py:_name_default
-        orchestration/live/repair.py:_open_log""",
+        model_code/collection/generations/generation_store.py:Collection.delete
+        model_code/collection/sync/inbox.py:_move
+        model_code/collection/backup/repair.py:_go_on
+        model_code/collection/backup/repair.py:_name_default
+        model_code/collection/backup/repair.py:_open_log""",
     "appends lines, of which readers leave out one that was cut off": """
         orchestration/registry/history.py:append""",
     "the log of what other programs print, written anew at each start": """
         orchestration/cli/pages.py:run_together""",
     "a file that is locked, or says who holds a lock": """
-        orchestration/live/client.py:running orchestration/project.py:file_lock""",
+        orchestration/running_service.py:running model_code/project.py:file_lock""",
     "into memory, a pipe, or the stream of a file that `replacing` gave": """
         model_code/evaluation/plots.py:draw
         model_code/corpus/sources/definitions.py:""",
     "made again by whoever finds it missing or torn": """
         orchestration/guard.py:token_of
-        orchestration/registry/build.py:log_retriever orchestration/live/commands.py:_read""",
+        orchestration/registry/build.py:log_retriever
+        model_code/collection/index/changes.py:_read""",
 }
 
 

@@ -25,16 +25,16 @@ from benchmarks.faults.project import DEFAULT, OTHER, make_project
 from benchmarks.faults.retrains import retrain_rows
 from benchmarks.faults.worker import DOCUMENTS, Journal, work
 from benchmarks.measurement import row_stated
+from model_code.collection.generations.generation_store import Collection
+from model_code.collection.index.live_index import LiveCollection
 from model_code.errors import FreshetError
-from model_code.live.collection import Collection
-from orchestration.live.collection import LiveCollection
 
 KILLS = 200
 SHARE, DOORS = 10, 4  # one in so many kills a retrain, or what stands at a door: see `retrains` and `doors`
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
 PATIENCE = 600  # seconds until a worker must have finished its first change, or begun a revert
 REVERTS, REVERT_SECONDS = 4, 0.15  # one in so many kills is aimed at a revert, which takes about so long
-PRELOADED = ["torch", "transformers", "sqlalchemy", "pandas", "model_code.live.searcher", __name__]
+PRELOADED = ["torch", "transformers", "sqlalchemy", "pandas", "model_code.collection.generations.searcher", __name__]
 PROBLEMS = ("searches not from one whole generation", "lost, doubled or half-visible", "ledgers that disagree")
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from model_code.collection.generations.generation import Generation
+from model_code.collection.index.builds import MODEL_VERSION
+from model_code.collection.index.live_index import LiveCollection, document_rows
+from model_code.collection.ledger.tasks import WorkKind, WorkState
 from model_code.errors import FreshetError
-from model_code.ledger.work import WorkKind, WorkState
-from model_code.live.generation import Generation
-from orchestration.live.builds import MODEL_VERSION
-from orchestration.live.collection import LiveCollection, document_rows
-from orchestration.project import Project
+from model_code.project import Project
 from orchestration.registry import history, versions
 
 State = dict[str, str]  # document id -> text
@@ -45,7 +45,7 @@ def searched(collection: LiveCollection) -> State:
 
     Whole: every file has its checksum, no document is found twice, and as many are found as the manifest says.
     """
-    from model_code.live.searcher import Searcher
+    from model_code.collection.generations.searcher import Searcher
 
     searcher = Searcher.open(collection.project.live, collection.retriever)
     generation = searcher.generation

@@ -24,12 +24,12 @@ from benchmarks.faults.project import DEFAULT, OTHER, document_text, make_projec
 from benchmarks.faults.worker import DOCUMENTS
 from benchmarks.measurement import row_stated
 from freshet.errors import ServiceError
+from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.sync.inbox import INBOX, take_all, waiting
+from model_code.collection.sync.sync import sync
 from model_code.errors import FreshetError
-from orchestration.live.client import client_of, registered
-from orchestration.live.collection import LiveCollection
-from orchestration.live.inbox import INBOX, take_all, waiting
-from orchestration.live.sync import sync
-from orchestration.project import Project
+from model_code.project import Project
+from orchestration.running_service import client_of, registered
 
 PATIENCE = 120  # seconds until a service answers
 LONGEST = 0.4  # seconds until a kill, from the moment when work lies there
@@ -40,7 +40,7 @@ PRELOADED = [
     "transformers",
     "sqlalchemy",
     "pandas",
-    "model_code.live.searcher",
+    "model_code.collection.generations.searcher",
     "orchestration.service.server",
 ]
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model_code.live.generation import DOCUMENTS, ENCODER
+from model_code.collection.segments.documents import DOCUMENTS, ENCODER
+from model_code.project import Project
 from orchestration import parameters
 from orchestration.freshness.workspace import FILES
 from orchestration.pipeline.code_lock import PACKAGES
-from orchestration.project import Project
 
 if TYPE_CHECKING:
     from model_code.encoding.encoder import Encoder
@@ -71,10 +71,10 @@ def write_build(root: Path, folder: Path, encoder: Encoder, texts: Mapping[str, 
     import numpy as np
     import pandas as pd
 
-    from model_code.corpus.passages import TextRules
     from model_code.files import write_json
     from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
-    from model_code.index.dense_index import DenseIndex
+    from model_code.retrieval.dense_index import DenseIndex
+    from model_code.text.passages import TextRules
 
     parts = {name: folder / name for name in ("index", "hierarchy")}
     parts["hierarchy"].mkdir(parents=True)

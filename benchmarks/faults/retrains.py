@@ -23,9 +23,9 @@ import psutil
 from benchmarks.faults import checks, worker
 from benchmarks.faults.project import CLONE, make_retrain_project
 from benchmarks.measurement import row_stated
+from model_code.collection.index.live_index import URL, LiveCollection
 from model_code.errors import FreshetError
-from orchestration.live.collection import URL, LiveCollection
-from orchestration.project import Project
+from model_code.project import Project
 from orchestration.registry import release
 
 STAGES = ("hierarchy", "train@hce", "index@hce", "evaluate@hce")

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.project import OTHER, document_text, write_build
+from model_code.collection.generations.build import Parts
+from model_code.collection.index.builds import open_build
+from model_code.collection.index.live_index import LiveCollection
 from model_code.evaluation.promotion import Verdict, judge_retrain
-from model_code.live.build import Parts
+from model_code.project import Project
 from orchestration.freshness import retrain
 from orchestration.freshness.workspace import live_documents
-from orchestration.live.builds import open_build
-from orchestration.live.collection import LiveCollection
-from orchestration.project import Project
 from orchestration.registry import gate, release
 
 DOCUMENTS = 12  # ids that are added, updated and deleted over and over

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.tables import write_tables
+from model_code.collection.ledger.events import Feedback
 from model_code.corpus.build import split_queries
 from model_code.corpus.settings import GATE, QuerySplitSettings
 from model_code.corpus.tables import Judgements, load_corpus
@@ -29,10 +30,9 @@ from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import PromotionSettings
 from model_code.evaluation.system_evaluation import sample_queries, search_splits
 from model_code.files import read_json, write_json
-from model_code.ledger.events import Feedback
-from model_code.retrievers.dense import DenseRetriever
-from model_code.retrievers.fused import FusedRetriever, FusedSearch
-from model_code.retrievers.kinds import open_retriever
+from model_code.retrieval.dense import DenseRetriever
+from model_code.retrieval.fused import FusedRetriever, FusedSearch
+from model_code.retrieval.kinds import open_retriever
 from model_code.stages.fuse import GRID, LEAST, default_weights, learn_weights
 from orchestration.freshness.queries import relevance
 from orchestration.freshness.workspace import query_id

@@ -14,8 +14,8 @@ from typing import Any
 from experiments.tables import measure_projects
 from model_code.evaluation.scores import averaged_over_seeds, load_scores, without_seed
 from model_code.evaluation.significance import bootstrap_over_seeds, paired_randomisation_test
+from model_code.project import Project
 from orchestration.cli.build import load_comparison
-from orchestration.project import Project
 
 HERE = Path(__file__).parent
 PAIR, SAMPLES, DRAWS = ("fused", "hce"), 2000, 10_000

@@ -22,7 +22,7 @@ from experiments.tables import write_tables
 from freshet.client import Client
 from model_code.encoding.encoder import Encoder
 from model_code.files import write_json
-from orchestration.project import Project
+from model_code.project import Project
 
 HERE = Path(__file__).parent
 BASE, DOCUMENTS, FEEDBACK = "sentence-transformers/all-MiniLM-L6-v2", 10_000, 0.3

@@ -17,7 +17,7 @@ from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.metrics import evaluate_run
 from model_code.files import hash_text, read_json, write_json
-from model_code.index.bm25 import Bm25
+from model_code.retrieval.bm25_index import Bm25
 
 HERE = Path(__file__).parent
 BASE, TOKENS = "sentence-transformers/all-MiniLM-L6-v2", 256

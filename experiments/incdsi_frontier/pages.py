@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from model_code.additions.store import constraint_texts
 from model_code.corpus.build import position
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import Source, open_source
+from model_code.incdsi.store import constraint_texts
 from model_code.settings import require
 
 TUNING_PART = 10  # by date, one in so many new documents is for tuning

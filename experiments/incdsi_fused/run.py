@@ -19,7 +19,6 @@ import numpy as np
 from experiments.incdsi_frontier.encoded import Encoded, encode
 from experiments.incdsi_frontier.pages import NEW, TUNING, Pages
 from experiments.tables import write_tables
-from model_code.additions.store import constraint_texts
 from model_code.dsi.vectors import means_of
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
@@ -27,11 +26,12 @@ from model_code.files import write_json
 from model_code.incdsi.adder import IncDsiAdder, NewDocument
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
-from model_code.index.bm25 import Bm25
-from model_code.index.dense_index import DenseIndex
-from model_code.index.settings import ALWAYS_EXACT, Bm25Settings, IndexSettings
-from model_code.retrievers.dense import DenseRetriever
-from model_code.retrievers.fused import FusedSearch, Fusion, Scale
+from model_code.incdsi.store import constraint_texts
+from model_code.retrieval.bm25_index import Bm25
+from model_code.retrieval.dense import DenseRetriever
+from model_code.retrieval.dense_index import DenseIndex
+from model_code.retrieval.fused import FusedSearch, Fusion, Scale
+from model_code.retrieval.index_settings import ALWAYS_EXACT, Bm25Settings, IndexSettings
 
 HERE, BASE, MAX_TOKENS, DAY = Path(__file__).parent, "sentence-transformers/all-MiniLM-L6-v2", 128, "2025-01-01"
 SPANS, FEEDBACK, BM25_WEIGHT = 4, 0.3, 3.0

@@ -23,9 +23,10 @@ from experiments.tables import measure_projects
 from model_code.encoding.encoder import Buckets, Encoder
 from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
-from model_code.index.dense_index import DenseIndex
-from model_code.index.settings import ALWAYS_EXACT, IndexSettings
 from model_code.losses.contrastive import softmax_losses
+from model_code.project import Project
+from model_code.retrieval.dense_index import DenseIndex
+from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
 from model_code.training.batches import TrainingBatch
 from model_code.training.fit import make_trainer, start_encoder, start_vectors
 from model_code.training.tables import TrainingTables
@@ -33,7 +34,6 @@ from model_code.training.trainer import Objective, Trainer
 from orchestration import parameters
 from orchestration.pipeline.run_stage import stage_context
 from orchestration.pipeline.stages import expand, find
-from orchestration.project import Project
 
 HERE, METRIC = Path(__file__).parent, "nDCG@10"
 RETRIEVERS = ("hce", "bm25", "zero_shot")

@@ -22,18 +22,18 @@ from experiments.late_interaction.run import HERE, METRIC
 from model_code.context import StageContext
 from model_code.corpus.tables import Judgements, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
+from model_code.encoding.token_signs import BITS
 from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
 from model_code.files import read_json, write_json, write_text
-from model_code.index.dense_index import DenseIndex
-from model_code.index.settings import ALWAYS_EXACT, IndexSettings
-from model_code.index.token_signs import BITS
-from model_code.retriever import LATE
-from model_code.retrievers import bm25
-from model_code.retrievers.base import IndexedRetriever
-from model_code.retrievers.fused import FusedSearch
-from model_code.retrievers.kinds import open_retriever
-from model_code.retrievers.settings import FusionSettings
+from model_code.retrieval import bm25
+from model_code.retrieval.base import IndexedRetriever
+from model_code.retrieval.dense_index import DenseIndex
+from model_code.retrieval.fused import FusedSearch
+from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
+from model_code.retrieval.kinds import open_retriever
+from model_code.retrieval.protocol import LATE
+from model_code.retriever_settings import FusionSettings
 from model_code.stages.baselines import UNTRAINED
 from model_code.stages.evaluate import Bench
 from model_code.stages.fuse import LEAST, _weighted_fusion

@@ -25,9 +25,9 @@ from model_code.encoding.encoder import Encoder, token_batches
 from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
 from model_code.hierarchy.tree import Hierarchy
-from model_code.retrievers.base import IndexedRetriever
-from model_code.retrievers.fused import FusedSearch, Fusion, Scale
-from model_code.retrievers.kinds import open_retriever
+from model_code.retrieval.base import IndexedRetriever
+from model_code.retrieval.fused import FusedSearch, Fusion, Scale
+from model_code.retrieval.kinds import open_retriever
 from model_code.stages.evaluate import Bench
 from model_code.stages.fuse import GRID
 from orchestration import parameters

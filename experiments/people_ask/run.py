@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from model_code.collection.generations.searcher import Searcher
 from model_code.corpus.tables import load_corpus
 from model_code.files import read_json, write_json
-from model_code.live.searcher import Searcher
-from model_code.retrievers.kinds import open_retriever
+from model_code.retrieval.kinds import open_retriever
 
 HERE = Path(__file__).parent
 ALIASES = re.compile(r"\n\nAlso called ([\w., ]+)\.\Z")

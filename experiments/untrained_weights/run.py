@@ -25,15 +25,15 @@ from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.significance import bootstrap_interval, paired_randomisation_test
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import hash_text
-from model_code.retriever import LATE, Retriever
-from model_code.retrievers import bm25
-from model_code.retrievers.base import NewPassages, Segment
-from model_code.retrievers.fused import FusedSearch, Fusion, Scale
-from model_code.retrievers.kinds import open_retriever
+from model_code.retrieval import bm25
+from model_code.retrieval.base import NewPassages, Segment
+from model_code.retrieval.fused import FusedSearch, Fusion, Scale
+from model_code.retrieval.kinds import open_retriever
+from model_code.retrieval.protocol import LATE, Retriever
 from model_code.stages.baselines import UNTRAINED
 from model_code.stages.evaluate import Bench, HeldOut
 from model_code.stages.fuse import GRID, SHARED, _values
-from model_code.words import first_sentence, words
+from model_code.text.words import first_sentence, words
 from orchestration import parameters
 
 HERE, METRIC = Path(__file__).parent, "nDCG@10"

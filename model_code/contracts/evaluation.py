@@ -21,7 +21,7 @@ from model_code.evaluation.scores import DIGITS, RRF, SPLITS, VARIANTS, evaluate
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import sampled
 from model_code.files import read_json
-from model_code.retrievers.fused import Fusion, leaving_out
+from model_code.retrieval.fused import Fusion, leaving_out
 
 ROUNDING = 2 * 10**-DIGITS
 SCORES = pa.DataFrameSchema(

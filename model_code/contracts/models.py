@@ -26,12 +26,12 @@ from model_code.contracts.rules import (
     require_unit,
     validate,
 )
+from model_code.encoding.token_signs import BITS, STARTS, TokenSigns
 from model_code.evaluation.metrics import metrics_among
 from model_code.files import MANIFEST, read_json, verify
 from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, TOPICS, Hierarchy
-from model_code.index.token_signs import BITS, STARTS, TokenSigns
 from model_code.lexical.settings import EMBEDDED
-from model_code.retrievers.kinds import Kind
+from model_code.retrieval.kinds import Kind
 
 LEARNED = ("vectors.npy", "representatives.npy")
 Facts = Mapping[str, Any]

@@ -19,15 +19,16 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from model_code.corpus.cleaning import SourceQuery, document_of, identifier, merge_duplicates, query_of
-from model_code.corpus.passages import passage_rows
 from model_code.corpus.rows import Malformed, Quarantine, Row, Unfit
-from model_code.corpus.settings import GATE, SPLITS, CorpusSettings, PassageSettings, QuerySplitSettings
+from model_code.corpus.settings import GATE, SPLITS, CorpusSettings, QuerySplitSettings
 from model_code.corpus.sources.base import Source
 from model_code.corpus.tables import COLUMNS, frame
-from model_code.documents import Document, canonical_fields
 from model_code.errors import FreshetError
 from model_code.progress import Progress, silent
-from model_code.words import spans
+from model_code.text.documents import Document, canonical_fields
+from model_code.text.passages import passage_rows
+from model_code.text.settings import PassageSettings
+from model_code.text.words import spans
 
 T = TypeVar("T")
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from model_code.corpus.rows import Row, Unfit
-from model_code.documents import Document, parse_date
+from model_code.text.documents import Document, parse_date
+from model_code.text.words import is_whole
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\ufeff]")  # C0, C1 and the byte order mark
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _BLANKS = re.compile(r"[^\S\n]+")
 _EMPTY_LINES = re.compile(r"\n{3,}")
 _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # in an id: control characters and line ends
@@ -110,15 +110,6 @@ def text_in(values: Mapping[str, Any], name: str, default: str | None = None) ->
     if not isinstance(value, str):
         raise Unfit("wrong type", f"{name} is {type(value).__name__}, not text")
     return require_whole(value, name)
-
-
-def is_whole(text: str) -> bool:
-    """Whether every byte of the text was UTF-8: readers decode another one as a lone surrogate.
-
-    >>> is_whole("café"), is_whole("caf\\udce9")
-    (True, False)
-    """
-    return _SURROGATE.search(text) is None
 
 
 def require_whole(text: str, name: str) -> str:

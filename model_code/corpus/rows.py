@@ -61,6 +61,15 @@ class Malformed:
     record_id: str | None = None
 
 
+@dataclass(frozen=True)
+class Rejection:
+    """A row that was refused: its number in its source (from 1), the id that it seems to have, and why."""
+
+    row: int
+    document_id: str | None
+    reason: str
+
+
 def renamed(row: Row | Malformed, columns: ColumnSettings) -> Row | Malformed:
     """The row with our names for its columns; a document's remaining columns are gathered under `fields`.
 

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 
 from model_code.context import StageContext
+from model_code.distributed.encoding import encode_resumably
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.trainer import DocumentTrainer, QueryVectors, loop_settings, pooled
 from model_code.dsi.vectors import complete, document_means, means_of
 from model_code.encoding.encoder import Encoder
-from model_code.index.dense_index import DenseIndex
-from model_code.index.settings import ALWAYS_EXACT, IndexSettings
 from model_code.progress import Progress
-from model_code.scale.encoding import encode_resumably
+from model_code.retrieval.dense_index import DenseIndex
+from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
 from model_code.training.data import TrainingData
 from model_code.training.fit import finish, make_trainer, start_encoder, start_vectors
 from model_code.training.settings import TrainingSettings

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from model_code.distributed.encoding import encode_resumably
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.encoding.encoder import Buckets, Encoder, encode
 from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.hierarchy import hce_losses, level_means
 from model_code.progress import Progress, silent
-from model_code.scale.encoding import encode_resumably
 from model_code.training.batches import Collator
 from model_code.training.data import Pairs, TrainingData
 from model_code.training.optimisation import make_optimizer

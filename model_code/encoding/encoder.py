@@ -38,8 +38,8 @@ from model_code.encoding.base_models import (
 from model_code.encoding.bert import Bert, PlainTokenizer, plain_bert
 from model_code.encoding.hardware import pack, packing, pick_device, uses_bfloat16
 from model_code.encoding.settings import EncoderSettings, LayerSettings, Pooling, Precision
+from model_code.encoding.token_signs import TokenSigns, signs
 from model_code.errors import FreshetError
-from model_code.index.token_signs import TokenSigns, signs
 from model_code.progress import Progress, silent
 
 Features = dict[str, Tensor]

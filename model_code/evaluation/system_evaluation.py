@@ -21,8 +21,8 @@ from model_code.evaluation.runs import write_run
 from model_code.evaluation.scores import DIGITS, SPLITS
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import write_json
-from model_code.index.top_k import best_first
-from model_code.retriever import Ranking, Search
+from model_code.retrieval.protocol import Ranking, Search
+from model_code.retrieval.top_k import best_first
 
 
 def evaluate_system(

@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import CountVectorizer
 
 from model_code.hierarchy.tree import Hierarchy
-from model_code.words import UNSPACED, words
+from model_code.text.words import UNSPACED, words
 
 WORDS = 3  # of a name
 RARE = 2  # texts with one of a pair's characters alone that are thought to be there beside those that are

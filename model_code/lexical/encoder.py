@@ -30,8 +30,8 @@ from model_code.encoding.base_models import Prompts, fingerprint, load_transform
 from model_code.encoding.encoder import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, PART, WINDOW, Features, TextModel, pad
 from model_code.encoding.settings import Precision
 from model_code.errors import FreshetError
+from model_code.lexical.token_index.postings import Sparse
 from model_code.progress import Progress, silent
-from model_code.token_index.postings import Sparse
 
 UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>")
 BLOCK = 2048  # vocabulary entries scored at once: with 512 tokens a block of logits stays in a core's cache

@@ -30,9 +30,9 @@ from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.index import BY_TOKENS, EmbeddingIndex, LexicalSearch, index_tokens
 from model_code.lexical.layout import save_encoder, start_encoder
 from model_code.lexical.settings import LexicalSettings
+from model_code.lexical.token_index.index import TokenIndex
 from model_code.losses.contrastive import Contrast, contrastive_losses, softmax_losses
 from model_code.losses.hierarchy import hce_losses, joint_loss, level_means, siblings
-from model_code.token_index.index import TokenIndex
 from model_code.training.batches import TrainingBatch
 from model_code.training.fit import finish, make_trainer
 from model_code.training.optimisation import adamw

@@ -27,17 +27,17 @@ from typing import Any, Self
 
 import numpy as np
 
+from model_code.distributed.encoding import Arrays, keep_shards
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json, read_manifest, seal, verify, write_json
-from model_code.index.id_map import IdMap
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.settings import EMBEDDED, LexicalSettings, MainSearch
+from model_code.lexical.token_index.bags import TokenBags
+from model_code.lexical.token_index.index import SparseIndex, TokenIndex
+from model_code.lexical.token_index.postings import Sparse
 from model_code.progress import Progress, silent
-from model_code.retriever import Ranking, Retriever, Search, TokenMatch
-from model_code.scale.encoding import Arrays, keep_shards
-from model_code.token_index.bags import TokenBags
-from model_code.token_index.index import SparseIndex, TokenIndex
-from model_code.token_index.postings import Sparse
+from model_code.retrieval.id_map import IdMap
+from model_code.retrieval.protocol import Ranking, Retriever, Search, TokenMatch
 
 NAMES: tuple[MainSearch, ...] = ("full", "alpha", "beta", "beta_own", "beta_rerank")
 BY_TOKENS: tuple[MainSearch, ...] = ("beta", "beta_own")

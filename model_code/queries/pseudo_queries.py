@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from model_code.files import hash_text
 from model_code.progress import Progress, silent, tracked
 from model_code.queries.settings import ClozeSettings
-from model_code.words import slices, spans, words
+from model_code.text.words import slices, spans, words
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,7 @@ from model_code.corpus.settings import SPLITS, AcceptanceSettings
 from model_code.corpus.tables import Corpus, load_corpus
 from model_code.errors import FreshetError
 from model_code.files import write_json
-from model_code.words import spans
+from model_code.text.words import spans
 
 if TYPE_CHECKING:
     from great_expectations.data_context import EphemeralDataContext

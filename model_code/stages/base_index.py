@@ -9,7 +9,7 @@ from typing import Any
 
 from model_code.context import StageContext
 from model_code.encoding.encoder import Encoder
-from model_code.retrievers.indexing import index_passages
+from model_code.retrieval.indexing import index_passages
 
 
 def run(context: StageContext) -> dict[str, Any]:

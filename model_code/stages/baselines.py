@@ -22,11 +22,11 @@ from model_code.encoding.encoder import Encoder
 from model_code.evaluation.scores import VARIANTS
 from model_code.files import add_facts
 from model_code.queries.pseudo_queries import expanded_texts, generated_queries
-from model_code.retriever import Ranking, Search
-from model_code.retrievers import bm25
-from model_code.retrievers.base import IndexedRetriever
-from model_code.retrievers.kinds import PRECISION, open_retriever
-from model_code.retrievers.settings import FusionSettings
+from model_code.retrieval import bm25
+from model_code.retrieval.base import IndexedRetriever
+from model_code.retrieval.kinds import PRECISION, open_retriever
+from model_code.retrieval.protocol import Ranking, Search
+from model_code.retriever_settings import FusionSettings
 from model_code.stages.evaluate import Bench
 from model_code.stages.fuse import BUILD, Folders, fuse
 

@@ -18,12 +18,12 @@ from model_code.evaluation.scores import RRF, SPLITS, VARIANTS
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import evaluate_system, reciprocal_rank_fusion, sampled, search_splits
 from model_code.files import hash_text, replace_folder
-from model_code.index.id_map import IdMap
 from model_code.queries.pseudo_queries import expanded_texts
-from model_code.retriever import Retriever, Search
-from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment
-from model_code.retrievers.fused import FusedRetriever, FusedSearch
-from model_code.retrievers.kinds import open_retriever
+from model_code.retrieval.base import IndexedRetriever, NewPassages, Segment
+from model_code.retrieval.fused import FusedRetriever, FusedSearch
+from model_code.retrieval.id_map import IdMap
+from model_code.retrieval.kinds import open_retriever
+from model_code.retrieval.protocol import Retriever, Search
 
 
 def run(context: StageContext) -> dict[str, Any]:

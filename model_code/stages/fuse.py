@@ -25,11 +25,11 @@ from model_code.evaluation.metrics import Run, evaluate_run
 from model_code.evaluation.scores import VARIANTS
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import add_facts
-from model_code.retriever import LATE, Retriever
-from model_code.retrievers.base import IndexedRetriever
-from model_code.retrievers.fused import FusedSearch, Fusion, Scale, build_folders, leaving_out
-from model_code.retrievers.kinds import PRECISION, open_retriever
-from model_code.retrievers.settings import FusionSettings
+from model_code.retrieval.base import IndexedRetriever
+from model_code.retrieval.fused import FusedSearch, Fusion, Scale, build_folders, leaving_out
+from model_code.retrieval.kinds import PRECISION, open_retriever
+from model_code.retrieval.protocol import LATE, Retriever
+from model_code.retriever_settings import FusionSettings
 from model_code.stages.evaluate import Bench
 
 BUILD = "build"  # in an evaluation folder: the retriever, where no other stage leaves one

@@ -14,12 +14,12 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from model_code.context import StageContext
+from model_code.distributed.clustering import make_lloyd
 from model_code.errors import FreshetError
 from model_code.files import replacing, write_json
 from model_code.hierarchy.build import build_hierarchy, unit_vectors
 from model_code.hierarchy.topics import topic_names
 from model_code.hierarchy.tree import DOCUMENT_IDS, TOPICS, Hierarchy
-from model_code.scale.clustering import make_lloyd
 
 
 def run(context: StageContext) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from model_code.context import StageContext, leave_out, left_out
 from model_code.files import add_facts
-from model_code.retrievers.kinds import PRECISION, module
+from model_code.retrieval.kinds import PRECISION, module
 
 
 def run(context: StageContext) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from typing import Any
 
 from model_code.context import StageContext, leave_out
 from model_code.corpus.tables import load_corpus
+from model_code.distributed.training import train
 from model_code.encoding.base_models import locate
 from model_code.files import canonical_json, write_text
-from model_code.retrievers.kinds import module
-from model_code.scale.training import train
+from model_code.retrieval.kinds import module
 from model_code.training.tables import TrainingTables
 
 NOT_TRAINED = (

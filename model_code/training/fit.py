@@ -8,13 +8,13 @@ import numpy as np
 
 from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, load_corpus
+from model_code.distributed.clustering import make_lloyd
 from model_code.encoding.encoder import Encoder, represent_documents
 from model_code.encoding.settings import LayerSettings
 from model_code.files import write_json
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.tree import Hierarchy
-from model_code.index.dense_index import DenseIndex
-from model_code.scale.clustering import make_lloyd
+from model_code.retrieval.dense_index import DenseIndex
 from model_code.training.data import TrainingData
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator, TrainingTables

@@ -16,7 +16,7 @@ import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
-from model_code.index.bm25 import Bm25
+from model_code.retrieval.bm25_index import Bm25
 from model_code.training.data import Holds, TrainingData
 from model_code.training.settings import TrainingSettings
 

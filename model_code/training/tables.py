@@ -13,8 +13,8 @@ from model_code.corpus.tables import Corpus, Judgements, judged_corpus, load_cor
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import evaluate_run, parse_metric
 from model_code.evaluation.significance import interval_of_means
-from model_code.index.top_k import top_k
-from model_code.retriever import Ranking
+from model_code.retrieval.protocol import Ranking
+from model_code.retrieval.top_k import top_k
 from model_code.training.data import Passages, TrainingData, make_pairs
 from model_code.training.settings import TrainingSettings
 

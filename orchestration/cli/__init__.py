@@ -8,7 +8,7 @@ from subprocess import CalledProcessError
 from typing import NoReturn
 
 from model_code.errors import FreshetError
-from model_code.words import visible
+from model_code.text.words import visible
 from orchestration.cli.app import app
 from orchestration.cli.build import INTERRUPTED, STOP_SIGNALS, stopped
 

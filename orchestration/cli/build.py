@@ -22,8 +22,8 @@ import typer
 
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_text
-from model_code.words import say
-from orchestration.project import Project
+from model_code.project import Project
+from model_code.text.words import say
 
 if TYPE_CHECKING:
     from dagster import ExecuteInProcessResult
@@ -202,7 +202,7 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def standing(project: Project) -> str:
     """What is live and what the gate said last, in one sentence."""
-    from model_code.live.collection import default_retriever, retrievers
+    from model_code.collection.generations.generation_store import default_retriever, retrievers
     from orchestration.registry import history
 
     lines = history.read(project)
@@ -320,7 +320,7 @@ def _show_refused(project: Project) -> None:
 
 
 def _show_searches(project: Project) -> None:
-    from model_code.live.searcher import Searcher
+    from model_code.collection.generations.searcher import Searcher
     from orchestration.cli.live import hits_text
 
     searcher = Searcher.open(project.live)

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from model_code.additions.store import cache_folder
+from model_code.collection.generations.generation_store import Collection, retrievers
+from model_code.collection.index.builds import MODEL_VERSION, opened_builds
+from model_code.collection.index.live_index import WRITER_LOCK, additions_folder
+from model_code.collection.index.retrain_plan import FOLDER, PLAN, planned
 from model_code.files import folder_bytes
-from model_code.live.collection import Collection, retrievers
+from model_code.incdsi.store import cache_folder
+from model_code.project import Project, file_lock, is_free
 from orchestration import parameters
 from orchestration.freshness import pilot
-from orchestration.live.builds import MODEL_VERSION, opened_builds
-from orchestration.live.collection import WRITER_LOCK, additions_folder
-from orchestration.live.retrain_plan import FOLDER, PLAN, planned
 from orchestration.pipeline.dvc import run_dvc, uses_git
 from orchestration.pipeline.runs import KIND
-from orchestration.project import Project, file_lock, is_free
 from orchestration.registry import versions
 
 STORE = re.compile(r".+-[0-9a-f]{16}")  # the name of what is kept for additions: the retriever's, and a hash

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from model_code.errors import FreshetError
-from model_code.words import say
-from orchestration.live.client import client_of
-from orchestration.project import Project
+from model_code.project import Project
+from model_code.text.words import say
+from orchestration.running_service import client_of
 
 if TYPE_CHECKING:
-    from model_code.retriever import Hit, TokenMatch
-    from orchestration.live.commands import Outcome
+    from model_code.collection.index.changes import Outcome
+    from model_code.retrieval.protocol import Hit, TokenMatch
 
 SHOWN_TOKENS = 12  # of those that matched, the heaviest
 Files = Annotated[
@@ -53,7 +53,7 @@ def search(
     project, filters = Project.find(), filters or []
     service = client_of(project)
     if service is None:
-        from model_code.live.searcher import Searcher
+        from model_code.collection.generations.searcher import Searcher
 
         hits = Searcher.open(project.live, retriever).search(text, k, filters, explain)
     else:
@@ -69,7 +69,7 @@ def hits_text(hits: Sequence[Hit]) -> str:
 def tokens_text(tokens: Sequence[TokenMatch]) -> str:
     """Tokens with their weights; + marks what the query's encoder added.
 
-    >>> from model_code.retriever import TokenMatch
+    >>> from model_code.retrieval.protocol import TokenMatch
     >>> tokens_text([TokenMatch("split", 1.25), TokenMatch("divide", 0.5, expanded=True)])
     'split 1.25  +divide 0.50'
     """
@@ -122,10 +122,10 @@ def sync(
     as_json: AsJson = False,
 ) -> None:
     """Make the index hold exactly what the source holds: add, update and delete what changed there."""
-    from orchestration.live.collection import LiveCollection
-    from orchestration.live.sync import sync as make_equal
+    from model_code.collection.index.live_index import LiveCollection
+    from model_code.collection.sync.sync import sync as make_equal
 
-    _show(make_equal(LiveCollection(Project.find()), source, force, dry_run), as_json, dry_run)
+    _show(make_equal(LiveCollection(Project.find(), find_service=client_of), source, force, dry_run), as_json, dry_run)
 
 
 def delete(
@@ -137,10 +137,11 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete documents; `freshet rollback --generation` brings them back, unless they were erased."""
-    from orchestration.live.collection import LiveCollection
-    from orchestration.live.commands import delete_documents, erase_documents
+    from model_code.collection.erase import erase_documents
+    from model_code.collection.index.changes import delete_documents
+    from model_code.collection.index.live_index import LiveCollection
 
-    live = LiveCollection(Project.find(), retriever)
+    live = LiveCollection(Project.find(), retriever, find_service=client_of)
     _show((erase_documents if erase else delete_documents)(live, ids), as_json)
 
 
@@ -149,7 +150,7 @@ def verify() -> None:
 
     Every file is read: about a second per gigabyte. Each problem is a line that ends with the command that mends it.
     """
-    from orchestration.live.repair import problems
+    from model_code.collection.backup.repair import problems
 
     lines = list(problems(Project.find()))
     say("\n".join(lines) or "all that is live is whole")
@@ -163,7 +164,7 @@ def repair(
     ] = False,
 ) -> None:
     """Mend what is live where a file is damaged or the ledger is lost; nothing is deleted, and no document is lost."""
-    from orchestration.live.repair import repair as mend
+    from model_code.collection.backup.repair import repair as mend
     from orchestration.registry import versions
 
     project = Project.find()
@@ -177,9 +178,9 @@ def export(
     feedback: Annotated[bool, typer.Option("--feedback", help="What people said of hits instead.")] = False,
 ) -> None:
     """Print every document that is live as JSON lines, as freshet add takes them: freshet export > all.jsonl"""
-    from model_code.live.collection import default_retriever
-    from orchestration.live.backup import export as rows_of
-    from orchestration.live.collection import all_feedback
+    from model_code.collection.backup.backup import export as rows_of
+    from model_code.collection.generations.generation_store import default_retriever
+    from model_code.collection.index.live_index import all_feedback
 
     project = Project.find()
     said = (vars(each) for each in all_feedback(project)) if feedback else None
@@ -189,7 +190,7 @@ def export(
 
 def backup(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> None:
     """Copy what is live, the ledger and the settings into a folder, while the project works."""
-    from orchestration.live.backup import backup as copy
+    from model_code.collection.backup.backup import backup as copy
 
     advice = copy(Project.find(), folder)
     say(f"{folder} holds what is live, the ledger and the settings" if advice is None else advice)
@@ -200,7 +201,7 @@ def restore(
     into: Annotated[Path, typer.Option(help="The project's folder; nothing may be live there.")] = Path("."),
 ) -> None:
     """Put a backup into a project in which nothing is live, and check it."""
-    from orchestration.live.backup import restore as put_back
+    from model_code.collection.backup.backup import restore as put_back
 
     project = put_back(folder, into.resolve())
     say(f"{project.live} is restored and whole, as it was then: what was erased since is here again, so erase it again")
@@ -208,7 +209,7 @@ def restore(
 
 def compact(retriever: Retriever = None) -> None:
     """Merge what was added into one segment, without what was deleted; searches find the same, faster."""
-    from orchestration.live.collection import LiveCollection
+    from model_code.collection.index.live_index import LiveCollection
 
     generation = LiveCollection(Project.find(), retriever).compact()
     say(f"{generation.retriever} generation {generation.number}, {generation.manifest['documents']:,} documents")
@@ -217,10 +218,10 @@ def compact(retriever: Retriever = None) -> None:
 def _put(
     files: list[Path], input_format: Format, dry_run: bool, retriever: str | None, as_json: bool, only_known: bool
 ) -> None:
-    from orchestration.live.collection import LiveCollection
-    from orchestration.live.commands import add_files
+    from model_code.collection.index.changes import add_files
+    from model_code.collection.index.live_index import LiveCollection
 
-    live = LiveCollection(Project.find(), retriever)
+    live = LiveCollection(Project.find(), retriever, find_service=client_of)
     _show(add_files(live, files, f".{input_format}", only_known, dry_run), as_json, dry_run)
 
 

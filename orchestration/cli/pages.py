@@ -17,12 +17,12 @@ from types import FrameType
 
 from model_code.errors import FreshetError
 from model_code.files import write_text
+from model_code.project import Project
 from orchestration.cli.build import STOP_SIGNALS, stopped_by
 from orchestration.guard import TOKEN_FILE, token_to_demand
 from orchestration.instance import LOCATION, dagster_home, fail_abandoned_runs
 from orchestration.pipeline.dvc import environment
 from orchestration.pipeline.runs import record_all, runs_page, tracking_uri
-from orchestration.project import Project
 
 HOST = "127.0.0.1"
 GRACE = 20.0  # seconds in which a page may end by itself; Dagster's daemon takes a few

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from model_code.errors import FreshetError, SettingsError
-from model_code.words import say
-from orchestration.project import Project
+from model_code.project import Project
+from model_code.text.words import say
 
 if TYPE_CHECKING:
-    from model_code.live.generation import Generation
+    from model_code.collection.generations.generation import Generation
 
 Number = Annotated[int, typer.Option("--generation", min=0, help="The number of a generation of it.")]
 ByHand = Annotated[bool, typer.Option("--by-hand", help="Whatever the gate says, but not promotion.by_hand: refuse.")]
@@ -52,8 +52,8 @@ def rollback(
 
     With --generation no champion changes: what arrived since is taken back, in every retriever.
     """
-    from orchestration.live.collection import LiveCollection
-    from orchestration.live.commands import Upkeep
+    from model_code.collection.index.live_index import LiveCollection
+    from model_code.collection.index.maintenance import Upkeep
     from orchestration.registry import release
 
     if retriever is not None:
@@ -73,7 +73,7 @@ def rollback(
 
 def rewind(generation: Number, retriever: Live = None) -> None:
     """Search an older index of one retriever, as the newest went wrong; its documents follow all the same."""
-    from orchestration.live.collection import LiveCollection
+    from model_code.collection.index.live_index import LiveCollection
 
     _tell(LiveCollection(Project.find(), retriever).rewind(generation))
 
@@ -107,9 +107,9 @@ def retrain(
     ] = None,
 ) -> None:
     """Train on everything that is live; promote the result if old documents keep and new ones gain."""
+    from model_code.collection.index.retrain_plan import make_plan
     from orchestration.freshness.retrain import next_key
     from orchestration.freshness.retrain import retrain as run
-    from orchestration.live.retrain_plan import make_plan
 
     project = Project.find()
     if pilot is not None:

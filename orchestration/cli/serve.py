@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from model_code.errors import SettingsError
-from orchestration.project import Project
+from model_code.project import Project
 
 HOST = "127.0.0.1"
 Host = Annotated[str, typer.Option(help="Address to listen on; where other machines reach it, a token is demanded.")]
@@ -28,7 +28,7 @@ def serve(
     if query_log:
         raise SettingsError("--query-log is gone: POST /feedback keeps what people found, and retrains learn from it")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: a team of threads per request costs ten times more
-    from orchestration.live.client import registered
+    from orchestration.running_service import registered
 
     project = Project.find()
     with registered(project.state) as registration:  # before the slow imports, as it may refuse

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from model_code.collection.generations.generation_store import Collection, default_retriever, retrievers
+from model_code.collection.index.status import live_status, live_status_lines
 from model_code.errors import Damaged, FreshetError
-from model_code.live.collection import Collection, default_retriever, retrievers
+from model_code.project import Project
 from orchestration import parameters
-from orchestration.live.client import running
-from orchestration.live.status import live_status, live_status_lines
 from orchestration.pipeline import dvc, stages
 from orchestration.pipeline.ingest import read_lock
-from orchestration.project import Project
 from orchestration.registry import history, release, versions
+from orchestration.running_service import running
 
 ALIASES = (versions.CHAMPION, versions.CHALLENGER, versions.PREVIOUS)
 

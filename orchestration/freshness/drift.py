@@ -15,32 +15,26 @@ from typing import Any
 
 import numpy as np
 
-from model_code.additions.store import statuses
+from model_code.collection.generations.generation import Generation, added_since_training, trained_documents
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.live_index import existing_ledger, standing_of
+from model_code.collection.ledger.ledger import Ledger
+from model_code.collection.ledger.states import Event, LogView
+from model_code.collection.ledger.tasks import EventRange, WorkKind, WorkState
+from model_code.collection.segments.documents import DOCUMENTS, DocumentFile, read_columns
+from model_code.collection.segments.segment import unit
 from model_code.drift.calibration import SMALLEST_SHARE, Calibration
 from model_code.drift.ladder import Decision, Past, decide
 from model_code.drift.measures import OldScores, Paired, crowding, reciprocal_ranks, refined_statuses
 from model_code.drift.reference import FORMAT, DriftReference, Question, Questions
 from model_code.drift.report import Arrivals, Report, make_report
 from model_code.files import MANIFEST, canonical_json, hash_text
-from model_code.ledger.ledger import Ledger
-from model_code.ledger.states import Event, LogView
-from model_code.ledger.work import EventRange, WorkKind, WorkState
-from model_code.live.generation import (
-    DOCUMENTS,
-    DocumentFile,
-    Generation,
-    added_since_training,
-    read_columns,
-    trained_documents,
-)
-from model_code.live.part import unit
-from model_code.live.searcher import Searcher
+from model_code.incdsi.store import statuses
+from model_code.project import Project, file_lock
 from orchestration import parameters
 from orchestration.freshness import queries
 from orchestration.freshness.workspace import is_unjudged
-from orchestration.live.collection import existing_ledger, standing_of
 from orchestration.parameters import Parameters
-from orchestration.project import Project, file_lock
 from orchestration.registry.gate import UNPROVEN
 
 SCORED = 600  # old documents whose queries every report searches, as the measure of what new ones should reach

@@ -16,14 +16,21 @@ from email.message import EmailMessage
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from model_code.collection.generations.generation_store import Collection, default_retriever, retrievers
+from model_code.collection.index.live_index import (
+    WRITER_LOCK,
+    backlog_of,
+    existing_ledger,
+    own_ledger,
+    standing_of,
+    subscribers,
+)
+from model_code.collection.index.status import live_status
+from model_code.collection.ledger.ledger import Ledger
+from model_code.collection.ledger.tasks import EventRange, Work, WorkKind, WorkState
 from model_code.errors import FreshetError
-from model_code.ledger.ledger import Ledger
-from model_code.ledger.work import EventRange, Work, WorkKind, WorkState
-from model_code.live.collection import Collection, default_retriever, retrievers
+from model_code.project import Project, holder, is_free
 from orchestration import parameters
-from orchestration.live.collection import WRITER_LOCK, backlog_of, existing_ledger, own_ledger, standing_of, subscribers
-from orchestration.live.status import live_status
-from orchestration.project import Project, holder, is_free
 from orchestration.registry import history
 
 LAST_LOOKS = 9  # at drift, of which the last that brought too few documents is wanted

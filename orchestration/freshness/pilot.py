@@ -15,21 +15,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from model_code.collection.generations.generation_store import default_retriever
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.live_index import open_ledger, standing_of
+from model_code.collection.index.retrain_plan import WORKSPACE, Plan, generation_of, make_plan
+from model_code.collection.ledger.tasks import WorkKind, WorkState
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict, judge_pilot
 from model_code.evaluation.scores import load_gate_scores
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import hash_text
-from model_code.ledger.work import WorkKind, WorkState
-from model_code.live.collection import default_retriever
-from model_code.live.searcher import Searcher
+from model_code.project import DAY, Project, file_lock
 from orchestration import parameters
 from orchestration.freshness.queries import gate_judgements
 from orchestration.freshness.workspace import export, live_documents, make_workspace
-from orchestration.live.collection import open_ledger, standing_of
-from orchestration.live.retrain_plan import WORKSPACE, Plan, generation_of, make_plan
 from orchestration.pipeline import ingest, repro
-from orchestration.project import DAY, Project, file_lock
 from orchestration.registry.gate import score
 
 Show = Callable[[str], Any]

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.ledger.events import Feedback, Opinion
+from model_code.collection.segments.segment import Part, unit
 from model_code.corpus.settings import GATE
 from model_code.corpus.tables import Judgements, load_corpus
-from model_code.documents import Document
 from model_code.drift.measures import RANKS, reciprocal_ranks
 from model_code.drift.reference import Question
-from model_code.ledger.events import Feedback, Opinion
-from model_code.live.part import Part, unit
-from model_code.live.searcher import Searcher
 from model_code.queries.pseudo_queries import InverseCloze
 from model_code.queries.settings import ABOUT_A_QUERY
-from model_code.retriever import Search
+from model_code.retrieval.protocol import Search
+from model_code.text.documents import Document
 
 CLICKS = 2.0  # weight of clicks from which a document counts as relevant
 

@@ -13,17 +13,17 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from model_code.collection.generations.generation_store import Collection
+from model_code.collection.index import retrain_plan
+from model_code.collection.index.live_index import LiveCollection, existing_ledger, open_ledger
+from model_code.collection.ledger.ledger import Ledger
+from model_code.collection.ledger.tasks import WorkKind, WorkState
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from model_code.files import read_json, write_json
-from model_code.ledger.ledger import Ledger
-from model_code.ledger.work import WorkKind, WorkState
-from model_code.live.collection import Collection
+from model_code.project import Project
 from orchestration.freshness.workspace import export, is_unjudged, make_workspace, queries_for
-from orchestration.live import retrain_plan
-from orchestration.live.collection import LiveCollection, existing_ledger, open_ledger
 from orchestration.pipeline import ingest, repro
-from orchestration.project import Project
 from orchestration.registry import release, versions
 from orchestration.registry.gate import UNPROVEN, Rules
 

@@ -15,19 +15,19 @@ from typing import Any
 
 import pandas as pd
 
+from model_code.collection.generations.generation import Generation, live_rows
+from model_code.collection.index.live_index import all_feedback, existing_ledger, standing_of
 from model_code.corpus.build import split_queries
 from model_code.corpus.settings import GATE
 from model_code.corpus.sources.files import write_snapshot
 from model_code.errors import FreshetError
 from model_code.files import hash_text, replace_folder
-from model_code.live.generation import Generation, live_rows
+from model_code.project import Project
 from orchestration import parameters
 from orchestration.freshness.queries import answers, gate_judgements, has_queries, relevance
-from orchestration.live.collection import all_feedback, existing_ledger, standing_of
 from orchestration.parameters import flatten
 from orchestration.pipeline import code_lock, dvc_file
 from orchestration.pipeline.dvc import run_dvc
-from orchestration.project import Project
 
 FIELDS = ("document_id", "title", "text", "fields", "date")
 Row = dict[str, Any]

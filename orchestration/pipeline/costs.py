@@ -14,13 +14,13 @@ import pandas as pd
 from model_code.corpus.tables import load_corpus
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import folder_bytes
-from model_code.retriever import Search
-from model_code.retrievers.kinds import open_retriever
+from model_code.project import Project
+from model_code.retrieval.kinds import open_retriever
+from model_code.retrieval.protocol import Search
 from orchestration import parameters
 from orchestration.parameters import BASELINES
 from orchestration.pipeline import runs, stage_key, stages
 from orchestration.pipeline.stages import Stage
-from orchestration.project import Project
 
 K, WARM = 10, 3  # documents per timed query; queries before the clock counts
 COLUMNS = ("system", "query p50 (ms)", "query p95 (ms)", "index (bytes)", "training (s)", "indexing (s)")

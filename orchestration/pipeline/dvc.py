@@ -21,9 +21,9 @@ from ruamel.yaml.error import YAMLError
 
 from model_code.errors import FreshetError
 from model_code.files import write_text
+from model_code.project import Project
 from orchestration.pipeline import code_lock
 from orchestration.pipeline.stages import Stage
-from orchestration.project import Project
 
 CONFIGS = ("config", "config.local")  # of DVC, in .dvc
 BUILD_NAME = "FRESHET_BUILD"  # in the environment of DVC: the run of MLflow that its stages are put below

@@ -8,8 +8,8 @@ from typing import Any
 from model_code.corpus.sources.base import make_lock
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
+from model_code.project import Project
 from orchestration import parameters
-from orchestration.project import Project
 
 
 def ingest(project: Project) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
 from model_code.corpus.sources.folder import FolderSource
 from model_code.errors import FreshetError
 from model_code.files import write_text
+from model_code.project import Project
 from orchestration import parameters
 from orchestration.pipeline import code_lock, dvc_file
 from orchestration.pipeline.dvc import in_git, initialise
-from orchestration.project import Project
 
 DOCUMENTS = "documents"  # the source where none is named
 PARAMS = Path(__file__).with_suffix(".yaml")  # `params.yaml`, but for the source

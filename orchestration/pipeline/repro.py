@@ -17,9 +17,9 @@ from typing import Any
 
 from model_code.errors import FreshetError
 from model_code.files import hash_path
+from model_code.project import Project
 from orchestration import parameters
 from orchestration.pipeline import dvc, runs, stages
-from orchestration.project import Project
 
 
 @dataclass(frozen=True)

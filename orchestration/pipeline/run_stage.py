@@ -20,18 +20,18 @@ from typing import Any
 import psutil
 
 from model_code.context import StageContext
+from model_code.distributed import engine
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, read_json, replace_folder, write_json
 from model_code.progress import LineProgress
-from model_code.scale import engine
-from model_code.words import visible
+from model_code.project import LOCK_HELD, Project
+from model_code.text.words import visible
 from orchestration import parameters
 from orchestration.parameters import Parameters, flatten
 from orchestration.pipeline import code_lock, runs, stage_key, stages
 from orchestration.pipeline.dvc import BUILD_NAME, RECORDER, end_line, is_dvc
 from orchestration.pipeline.runs import StageRecord, git_state
 from orchestration.pipeline.stages import Stage
-from orchestration.project import LOCK_HELD, Project
 
 KEPT, LARGEST = {".json", ".md", ".html", ".png", ".csv"}, 2_000_000  # of a stage's files, in its run: kinds, bytes
 

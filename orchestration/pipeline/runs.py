@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model_code.files import read_json, replace_folder, write_json
+from model_code.project import Project, file_lock, sqlite_url
 from model_code.settings import require
-from orchestration.project import Project, file_lock, sqlite_url
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -8,7 +8,7 @@ from typing import Literal
 
 from model_code.errors import FreshetError
 
-GROUND = ("context", "documents", "errors", "files", "progress", "retriever", "settings", "words")
+GROUND = ("context", "errors", "files", "progress", "settings")
 BASE_CODE = tuple(f"model_code/{name}.py" for name in GROUND)  # on which every package of `model_code` stands
 
 
@@ -23,9 +23,9 @@ def _read(*names: str, **others: str) -> dict[str, str]:
 
 
 QUERY_CODE = _code(
-    "corpus", "encoding", "evaluation", "hierarchy", "index", "losses", "queries", "scale", "training"
-)  # fmt: skip
-RETRIEVER_CODE = (*QUERY_CODE, *_code("dsi", "lexical", "retrievers", "token_index"))
+    "corpus", "distributed", "encoding", "evaluation", "hierarchy", "losses", "queries", "retrieval", "text", "training"
+)
+RETRIEVER_CODE = (*QUERY_CODE, *_code("dense", "dsi", "lexical", "retriever_settings.py"))
 BASE_VECTORS = "artifacts/base_index/index"
 
 
@@ -87,7 +87,7 @@ CORPUS = Stage(
     groups=("corpus", "passages"),
     inputs={"lock": "corpus.lock.json"},
     output="artifacts/corpus",
-    code=_code("corpus"),
+    code=_code("corpus", "text"),
 )
 QUERY_GENERATOR = Stage(
     name="query_generator",
@@ -111,7 +111,7 @@ ACCEPTANCE = Stage(
     groups=("acceptance",),
     inputs=_read("corpus"),
     output="artifacts/acceptance",
-    code=_code("corpus"),
+    code=_code("corpus", "text"),
 )
 BASE_INDEX = Stage(
     name="base_index",
@@ -119,7 +119,7 @@ BASE_INDEX = Stage(
     groups=("encoder", "index"),
     inputs=_read("corpus", "acceptance"),
     output="artifacts/base_index",
-    code=_code("corpus", "encoding", "index", "retrievers/indexing.py", "scale"),
+    code=_code("corpus", "distributed", "encoding", "retrieval", "text"),
 )
 HIERARCHY = Stage(
     name="hierarchy",
@@ -127,7 +127,7 @@ HIERARCHY = Stage(
     groups=("hierarchy", "seed"),
     inputs=_read("corpus", base_index=BASE_VECTORS),
     output="artifacts/hierarchy",
-    code=_code("corpus", "encoding/hardware.py", "hierarchy", "scale"),
+    code=_code("corpus", "distributed", "encoding/hardware.py", "hierarchy", "text"),
 )
 TRAIN = Stage(
     name="train",
@@ -182,7 +182,7 @@ COMPARISON = Stage(
     groups=("evaluation", "fusions", "retrievers", "seed"),
     inputs=_read("corpus", "baselines", evaluations="artifacts/evaluate"),
     output="artifacts/comparison",
-    code=_code("corpus", "evaluation"),
+    code=_code("corpus", "evaluation", "retrieval", "text"),
 )
 
 TABLE: tuple[Stage, ...] = (

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import model_code
+from model_code.collection.backup.backup import link
+from model_code.collection.ledger.events import Position
 from model_code.context import left_out
-from model_code.corpus.passages import TextRules
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, read_json
-from model_code.ledger.events import Position
+from model_code.project import Project
+from model_code.text.passages import TextRules
 from orchestration import parameters
-from orchestration.live.backup import link
 from orchestration.parameters import Parameters, evaluation_folder
 from orchestration.pipeline import stage_key, stages
 from orchestration.pipeline.repro import plan
-from orchestration.project import Project
 
 PACKAGES = ("mlflow", "torch", "transformers", "safetensors", "numpy", "pandas", "pyarrow", "faiss-cpu", "faiss-gpu")
 ARTIFACT = "retriever"

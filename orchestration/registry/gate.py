@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.segments.documents import ENCODER, HIERARCHY, INDEX
 from model_code.context import StageContext
 from model_code.corpus.settings import GATE
 from model_code.evaluation.promotion import Verdict, judge_promotion, judge_retrain
@@ -15,14 +18,11 @@ from model_code.evaluation.scores import load_gate_scores
 from model_code.evaluation.settings import PromotionSettings
 from model_code.files import read_json
 from model_code.hierarchy.tree import DOCUMENT_IDS
-from model_code.index.id_map import IdMap
-from model_code.live.collection import Collection
-from model_code.live.generation import ENCODER, HIERARCHY, INDEX
-from model_code.live.searcher import Searcher
-from model_code.retrievers.base import Segment
-from model_code.retrievers.kinds import open_retriever
+from model_code.project import Project
+from model_code.retrieval.base import Segment
+from model_code.retrieval.id_map import IdMap
+from model_code.retrieval.kinds import open_retriever
 from orchestration import parameters
-from orchestration.project import Project
 from orchestration.registry import versions
 from orchestration.registry.versions import Version
 

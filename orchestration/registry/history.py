@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from orchestration.project import Project
+from model_code.project import Project
 
 MOVES = ("promote", "rollback", "moved by hand")  # the actions after which another version is champion
 

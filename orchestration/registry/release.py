@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from model_code.corpus.passages import TextRules
+from model_code.collection.generations.build import Parts
+from model_code.collection.generations.generation import Generation
+from model_code.collection.generations.generation_store import CURRENT, Collection, default_retriever
+from model_code.collection.index.builds import MODEL_VERSION, open_build
+from model_code.collection.ledger.events import Position
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
-from model_code.ledger.events import Position
-from model_code.live.build import Parts
-from model_code.live.collection import CURRENT, Collection, default_retriever
-from model_code.live.generation import Generation
+from model_code.project import Project
 from model_code.settings import require
+from model_code.text.passages import TextRules
 from orchestration import parameters
-from orchestration.live.builds import MODEL_VERSION, open_build
-from orchestration.project import Project
 from orchestration.registry import gate, history, versions
 from orchestration.registry.build import NOWHERE, best_on_dev, best_untrained, find_build, require_current
 from orchestration.registry.gate import Rules

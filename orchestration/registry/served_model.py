@@ -17,8 +17,8 @@ import pandas as pd
 from mlflow.models import set_model
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
-from model_code.live.texts import require_queries
-from model_code.retrievers.kinds import open_retriever
+from model_code.retrieval.kinds import open_retriever
+from model_code.text.snippets import require_queries
 
 
 class ServedRetriever(PythonModel):

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from model_code.collection.ledger.events import Position
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from model_code.evaluation.scores import SystemScores, load_gate_scores
 from model_code.files import read_json
-from model_code.ledger.events import Position
+from model_code.project import Project, file_lock
 from model_code.settings import require
 from orchestration.pipeline.runs import KEY, OWNER, PARENT, STAGE, open_store, store_folder, tracking_uri, valid_name
-from orchestration.project import Project, file_lock
 from orchestration.registry.build import ARTIFACT, Build, log_retriever
 
 if TYPE_CHECKING:

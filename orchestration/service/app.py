@@ -14,8 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from model_code.project import Project
 from orchestration.guard import LOOPBACK, THIS_MACHINE, Guard
-from orchestration.project import Project
 from orchestration.service import routes
 from orchestration.service.errors import add_handlers, error
 from orchestration.service.models import ErrorResponse

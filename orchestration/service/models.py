@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from freshet.results import RejectedRow, SearchResult
-from model_code.ledger.events import Opinion
+from model_code.collection.ledger.events import Opinion
 
 EXAMPLE = [
     {"_id": "numpy.sort", "title": "numpy.sort", "text": "Return a sorted copy of an array.", "package": "numpy"}

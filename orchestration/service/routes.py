@@ -30,15 +30,15 @@ from freshet.results import (
     SyncResult,
     answer_of,
 )
-from model_code.documents import Document
+from model_code.collection.generations.generation_store import retrievers
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.ledger.events import Feedback, Opinion, Receipt
+from model_code.collection.sync.sync import sync
 from model_code.files import MANIFEST
-from model_code.ledger.events import Feedback, Opinion, Receipt
-from model_code.live.collection import retrievers
-from model_code.live.searcher import Searcher
-from model_code.live.texts import require_queries
 from model_code.settings import require
-from orchestration.live.collection import LiveCollection
-from orchestration.live.sync import sync
+from model_code.text.documents import Document
+from model_code.text.snippets import require_queries
 from orchestration.service import models
 from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotReady, Refusal
 from orchestration.service.service import Service

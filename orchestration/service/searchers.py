@@ -18,9 +18,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from model_code.collection.generations.generation_store import default_retriever, retrievers
+from model_code.collection.generations.searcher import Searcher
 from model_code.errors import FreshetError
-from model_code.live.collection import default_retriever, retrievers
-from model_code.live.searcher import Searcher
 from orchestration.service.errors import Busy, NotFound, NotReady
 
 log = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from model_code.errors import FreshetError
+from model_code.project import Project
 from orchestration.guard import LOOPBACK, bounds, require_origins, token_to_demand
-from orchestration.live.client import Registration
-from orchestration.project import Project
+from orchestration.running_service import Registration
 from orchestration.service.app import create_app
 
 STOP_SECONDS = 60  # from the signal to the end, whatever holds a lock: systemd waits for 90

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
+from model_code.collection.index.live_index import LiveCollection, existing_ledger
+from model_code.collection.index.maintenance import Upkeep
+from model_code.collection.index.status import canary, live_status, look_for_newest
 from model_code.errors import FreshetError
-from orchestration.live.collection import LiveCollection, existing_ledger
-from orchestration.live.commands import Upkeep
-from orchestration.live.status import canary, live_status, look_for_newest
-from orchestration.project import Project
+from model_code.project import Project
 from orchestration.service import searchers
 from orchestration.service.errors import NotReady
 from orchestration.service.searchers import Searchers, SearchPool

@@ -8,7 +8,7 @@ import numpy as np
 
 from assets.pages import index_page, learning_curve
 from model_code.files import write_json
-from model_code.index.dense_index import DenseIndex
+from model_code.retrieval.dense_index import DenseIndex
 
 
 def test_the_learning_curve_is_a_png_beside_the_last_rows(tmp_path):

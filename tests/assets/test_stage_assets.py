@@ -13,10 +13,10 @@ from assets.stage_assets import asset_key, check_result, stage_assets
 from model_code.contracts.registry import CONTRACTS
 from model_code.contracts.rules import require
 from model_code.errors import FreshetError
+from model_code.project import Project
 from orchestration.cli.build import _first_failure
 from orchestration.pipeline.repro import PlannedBuild, StageRefused
 from orchestration.pipeline.stages import INDEX, TRAIN, expand
-from orchestration.project import Project
 
 
 @pytest.fixture

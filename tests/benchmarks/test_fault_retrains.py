@@ -11,13 +11,13 @@ import pytest
 
 from benchmarks.faults import checks, retrains, worker
 from benchmarks.faults.worker import Journal
+from model_code.collection.index.live_index import open_ledger
+from model_code.collection.ledger.tasks import WorkState
 from model_code.evaluation.promotion import Verdict
-from model_code.ledger.work import WorkState
-from orchestration.live.collection import open_ledger
+from model_code.project import Project
 from orchestration.pipeline.stages import TABLE
-from orchestration.project import Project
 from orchestration.registry import history, versions
-from tests.orchestration.live_example import collection_of, make_project
+from tests.live_example import collection_of, make_project
 
 
 @pytest.fixture

@@ -12,18 +12,19 @@ from benchmarks.faults import checks
 from benchmarks.faults.doors import DoorTrial
 from benchmarks.faults.project import OTHER, document_text
 from benchmarks.faults.worker import ACTIONS, Journal, draw, follow, perform
+from model_code.collection.generations import generation_builder as writer
+from model_code.collection.generations import generation_store as live
+from model_code.collection.generations.generation_builder import NetChanges
+from model_code.collection.generations.generation_store import Collection
+from model_code.collection.index import builds
+from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.ledger import ledger
+from model_code.collection.ledger.events import Receipt, Standing
+from model_code.collection.ledger.ledger import Ledger
+from model_code.collection.ledger.states import LogView
+from model_code.collection.segments import segment as part
 from model_code.errors import FreshetError
 from model_code.files import write_text
-from model_code.ledger import ledger
-from model_code.ledger.events import Receipt, Standing
-from model_code.ledger.ledger import Ledger
-from model_code.ledger.states import LogView
-from model_code.live import collection as live
-from model_code.live import part, writer
-from model_code.live.collection import Collection
-from model_code.live.writer import NetChanges
-from orchestration.live import builds
-from orchestration.live.collection import LiveCollection
 from tests.tiny_encoder import make_tiny_encoder
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from freshet import Client
+from model_code.project import Project
 from orchestration import parameters
-from orchestration.project import Project
 from tests.end_to_end.languages import DOCUMENTS, QUESTIONS, write_documents
 from tests.end_to_end.test_own_project import SETTINGS
 from tests.end_to_end.tiny_project import freshet

@@ -22,7 +22,7 @@ from pathlib import Path
 from orchestration.instance import open_instance
 from orchestration.definitions import definitions
 from orchestration.sensors import tick
-from orchestration.project import Project
+from model_code.project import Project
 
 project = Project(Path.cwd())
 repository = definitions(project).get_repository_def()
@@ -40,7 +40,7 @@ with open_instance(project) as instance:
 
 MOVED = """
 from pathlib import Path
-from orchestration.project import Project
+from model_code.project import Project
 from orchestration.registry import release, versions
 
 project = Project(Path.cwd())
@@ -52,8 +52,8 @@ with versions.open_registry(project) as registry:
 RETRAIN = """
 from pathlib import Path
 from model_code.evaluation.promotion import Verdict
-from orchestration.live.collection import LiveCollection
-from orchestration.project import Project
+from model_code.collection.index.live_index import LiveCollection
+from model_code.project import Project
 from orchestration.freshness import retrain
 from orchestration.registry import gate as gates
 

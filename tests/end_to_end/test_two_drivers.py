@@ -12,7 +12,7 @@ from tests.end_to_end.tiny_project import dvc, freshet, output_hashes, run
 
 MATERIALIZED = """
 import json
-from orchestration.project import Project
+from model_code.project import Project
 from orchestration.instance import open_instance
 import dagster as dg
 with open_instance(Project.find()) as instance:

@@ -38,7 +38,7 @@ IMPORTED = """
     orchestration.cli orchestration.definitions orchestration.sensors orchestration.instance
     orchestration.pipeline.run_stage orchestration.pipeline.repro
     orchestration.freshness.retrain orchestration.freshness.pilot orchestration.freshness.drift
-    orchestration.registry.release orchestration.live.collection orchestration.cli.garbage
+    orchestration.registry.release model_code.collection.index.live_index orchestration.cli.garbage
     model_code.stages.corpus model_code.stages.acceptance model_code.stages.query_generator
     model_code.stages.pseudo_queries model_code.stages.base_index model_code.stages.hierarchy model_code.stages.train
     model_code.stages.index model_code.stages.baselines model_code.stages.evaluate model_code.stages.comparison

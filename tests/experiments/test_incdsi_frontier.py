@@ -36,11 +36,11 @@ from experiments.incdsi_frontier.tuning import (
     open_study,
     suggest,
 )
-from model_code.additions.store import constraint_texts
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.errors import SettingsError
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.state import IncDsiState
+from model_code.incdsi.store import constraint_texts
 from tests.model_code.incdsi.small import make
 from tests.tiny_encoder import make_tiny_encoder
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 import uvicorn
 
-from orchestration.project import Project
+from model_code.project import Project
 from orchestration.service.app import create_app
-from tests.model_code.live.conftest import RULES, make_build
+from tests.model_code.collection.conftest import RULES, make_build
 
 
 @pytest.fixture(scope="module")

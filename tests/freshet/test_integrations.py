@@ -16,7 +16,7 @@ import freshet
 from freshet.integrations.langchain import FreshetRetriever, FreshetVectorStore
 from freshet.integrations.llama_index import FreshetNodes
 from freshet.integrations.mcp import server_of
-from tests.model_code.live.conftest import DOCUMENTS
+from tests.model_code.collection.conftest import DOCUMENTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "application.md"
 

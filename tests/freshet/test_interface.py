@@ -11,10 +11,10 @@ import pytest
 
 import freshet
 from freshet import AsyncClient, Client, InvalidRequest, NotFoundError, Unavailable
-from orchestration.live.collection import all_feedback
+from model_code.collection.index.live_index import all_feedback
 from orchestration.service import routes
 from orchestration.service.server import _bound
-from tests.model_code.live.conftest import DOCUMENTS, NAMES
+from tests.model_code.collection.conftest import DOCUMENTS, NAMES
 
 CHANGES = ("add", "update", "delete", "apply", "sync")
 VERBS = ("search", "search_many", "get", "page", "documents", "fields", *CHANGES, "feedback", "status", "close")

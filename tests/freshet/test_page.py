@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from freshet import Client
-from orchestration.live.collection import all_feedback
+from model_code.collection.index.live_index import all_feedback
 from tests.freshet.conftest import serving
 
 NEW = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from model_code.corpus.settings import CorpusSettings, PassageSettings
+from model_code.corpus.settings import CorpusSettings
 from model_code.drift.settings import DriftSettings
 from model_code.errors import SettingsError
 from model_code.evaluation.settings import EvaluationSettings, PromotionSettings
@@ -14,6 +14,7 @@ from model_code.hierarchy.settings import HierarchySettings
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.queries.settings import PseudoQuerySettings
 from model_code.settings import Settings, parse
+from model_code.text.settings import PassageSettings
 
 REFUSED: dict[tuple[str, type[Settings]], list[tuple[dict[str, Any], str]]] = {
     ("corpus", CorpusSettings): [

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from model_code.project import LOCK_HELD, Project
 from orchestration import TELEMETRY_OFF
 from orchestration.instance import DATABASE
 from orchestration.pipeline.dvc import RECORDER
-from orchestration.project import LOCK_HELD, Project
 
 RECORD = """
 import sys
 from pathlib import Path
-from orchestration import project
-from orchestration.project import Project
+from model_code import project
+from model_code.project import Project
 project.PATIENCE = 900.0  # a busy machine takes longer to make the store than the 15 s after which who waits says so
 from orchestration.pipeline.runs import StageRecord
 from orchestration.pipeline.runs import run_store

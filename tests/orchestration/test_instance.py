@@ -13,8 +13,8 @@ import pytest
 from dagster._core.storage.dagster_run import DagsterRunStatus
 from dagster._daemon.monitoring import execute_concurrency_slots_iteration
 
+from model_code.project import Project
 from orchestration.instance import DATABASE, fail_abandoned_runs, known_by_the_page, open_instance
-from orchestration.project import Project
 
 POOL = "live_writer"
 

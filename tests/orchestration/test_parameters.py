@@ -10,8 +10,8 @@ import pytest
 
 from model_code.corpus.settings import CorpusSettings
 from model_code.errors import SettingsError
+from model_code.project import Project
 from orchestration import parameters
-from orchestration.project import Project
 
 SHIPPED = Path(__file__).parents[2] / "params.yaml"
 

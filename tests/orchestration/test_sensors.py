@@ -8,11 +8,11 @@ import dagster as dg
 import pytest
 
 from assets.live import MEASURED, SEARCHABLE, SYNCED
+from model_code.collection.sync import sync as syncing
 from orchestration.freshness.due import note_end
-from orchestration.live import sync as syncing
 from orchestration.sensors import notices
+from tests.live_example import collection_of, make_project, receive
 from tests.orchestration.dagster_page import Page, at
-from tests.orchestration.live_example import collection_of, make_project, receive
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ from model_code.context import StageContext
 from model_code.contracts.corpus import check_tables
 from model_code.contracts.registry import check
 from model_code.corpus.build import build_corpus
-from model_code.corpus.settings import CorpusSettings, PassageSettings
+from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.tables import frame, write_table
 from model_code.errors import FreshetError
 from model_code.files import write_json
+from model_code.text.settings import PassageSettings
 from tests.model_code.contracts.damage import assert_refused, each, json_edited, json_with, removed, table_with, written
 from tests.model_code.corpus.conftest import RowSource
 

@@ -20,7 +20,7 @@ from model_code.evaluation.runs import write_run
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import evaluate_system, search_splits
 from model_code.files import seal
-from model_code.retrievers.fused import Fusion
+from model_code.retrieval.fused import Fusion
 from model_code.stages import comparison
 from tests.model_code.contracts.damage import (
     assert_refused,

@@ -12,12 +12,12 @@ import pytest
 from model_code.context import StageContext
 from model_code.contracts.registry import check
 from model_code.dsi.vectors import complete
+from model_code.encoding.token_signs import TokenSigns, signs
 from model_code.files import MANIFEST, read_json, seal
-from model_code.index.dense_index import DenseIndex
-from model_code.index.id_map import IdMap
-from model_code.index.token_signs import TokenSigns, signs
 from model_code.lexical.index import EmbeddingIndex, PassagesOnTheFly
-from model_code.token_index.index import TokenIndex
+from model_code.lexical.token_index.index import TokenIndex
+from model_code.retrieval.dense_index import DenseIndex
+from model_code.retrieval.id_map import IdMap
 from tests.model_code.contracts.damage import (
     array_cut,
     array_with,

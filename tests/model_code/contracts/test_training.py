@@ -18,9 +18,9 @@ from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
 from model_code.files import MANIFEST, write_json
 from model_code.hierarchy.tree import Hierarchy
-from model_code.index.dense_index import DenseIndex
 from model_code.lexical.layout import save_encoder, start_encoder
 from model_code.queries.sequence_to_sequence import load_sequence_model, save_sequence_model
+from model_code.retrieval.dense_index import DenseIndex
 from model_code.stages import hierarchy
 from tests.model_code.contracts.damage import (
     assert_refused,

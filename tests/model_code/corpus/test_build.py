@@ -9,8 +9,9 @@ import pytest
 
 from model_code.contracts.corpus import check_tables
 from model_code.corpus.build import build_corpus
-from model_code.corpus.settings import CorpusSettings, PassageSettings
+from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError
+from model_code.text.settings import PassageSettings
 
 ALL = CorpusSettings(quarantine_limit=1.0)
 NO_PASSAGES = PassageSettings(words=0)

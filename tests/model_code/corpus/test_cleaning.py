@@ -11,7 +11,7 @@ import pytest
 
 from model_code.corpus.cleaning import SourceQuery, clean_line, clean_text, document_of, merge_duplicates, query_of
 from model_code.corpus.rows import Row, Unfit
-from model_code.documents import Document, parse_date
+from model_code.text.documents import Document, parse_date
 
 LETTERS = "ab é\u0301\u200b\ufeff\x00\x07\x85\t \n\r\u2028京🙂"
 

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.opened_build import open_generation_zero
+from model_code.collection.generations.generation import Generation
 from model_code.context import StageContext
-from model_code.corpus.passages import TextRules
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
@@ -20,11 +20,11 @@ from model_code.files import write_json
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.tree import DOCUMENT_IDS
-from model_code.index.dense_index import DenseIndex
-from model_code.index.settings import IndexSettings
-from model_code.live.generation import Generation
-from model_code.retrievers.settings import RetrieverSettings
+from model_code.retrieval.dense_index import DenseIndex
+from model_code.retrieval.index_settings import IndexSettings
+from model_code.retriever_settings import RetrieverSettings
 from model_code.stages import index
+from model_code.text.passages import TextRules
 from model_code.training.settings import TrainingSettings
 from tests.tiny_encoder import make_tiny_encoder
 

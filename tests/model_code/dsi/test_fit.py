@@ -15,7 +15,7 @@ from model_code.encoding.encoder import Encoder
 from model_code.errors import SettingsError
 from model_code.evaluation.metrics import evaluate_run
 from model_code.files import hash_path, read_json
-from model_code.index.dense_index import DenseIndex
+from model_code.retrieval.dense_index import DenseIndex
 from model_code.stages import train
 from model_code.training.tables import DevEvaluator, TrainingTables
 from tests.model_code.dsi.small_corpus import ENCODER, IDS, LONG, QUIET, make_context

@@ -8,22 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model_code.collection.generations.generation import Generation
+from model_code.collection.generations.generation_builder import LiveWriter
 from model_code.context import StageContext
-from model_code.documents import Document
 from model_code.dsi import fit
 from model_code.dsi.fit import ENOUGH, encoding_scale
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.vectors import document_means
 from model_code.encoding.encoder import Encoder
 from model_code.files import MANIFEST, read_json
-from model_code.index.dense_index import DenseIndex
-from model_code.live.generation import Generation
-from model_code.live.writer import LiveWriter
-from model_code.retrievers.kinds import open_retriever
+from model_code.retrieval.dense_index import DenseIndex
+from model_code.retrieval.kinds import open_retriever
 from model_code.stages import train
+from model_code.text.documents import Document
 from model_code.training.tables import TrainingTables
+from tests.model_code.collection.laws import up_to
 from tests.model_code.dsi.small_corpus import RULES, go_live, make_context, run_index
-from tests.model_code.live.laws import up_to
 
 
 def made(seed: int, documents: int = 40, queries: int = 300):

@@ -13,7 +13,7 @@ from model_code.encoding.settings import EncoderSettings
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.lexical.settings import LexicalSettings
-from model_code.retrievers.settings import RetrieverSettings
+from model_code.retriever_settings import RetrieverSettings
 from model_code.training.settings import TrainingSettings
 from tests.model_code.lexical.example import SETTINGS as LEXICAL
 from tests.model_code.lexical.example import make_masked_model

@@ -28,7 +28,7 @@ from model_code.lexical.encoder import (
     ridge_transform,
 )
 from model_code.lexical.layout import HEAD, load_encoder, save_encoder, start_encoder
-from model_code.retrievers.settings import parse_retriever
+from model_code.retriever_settings import parse_retriever
 from tests.model_code.lexical.example import SETTINGS, TEXTS, WORDS, dense_weights, make_encoder, make_masked_model
 from tests.tiny_encoder import make_tiny_model
 

@@ -25,9 +25,9 @@ from model_code.lexical.fit import (
     token_centroids,
     total,
 )
+from model_code.lexical.kind import index, open_folders
 from model_code.lexical.layout import load_encoder
-from model_code.retrievers.lexical import index, open_folders
-from model_code.retrievers.settings import parse_retriever
+from model_code.retriever_settings import parse_retriever
 from model_code.stages import train
 from model_code.training.tables import TrainingTables
 from tests.model_code.lexical.corpus import TRAINING, make_context

@@ -11,10 +11,10 @@ import torch
 from model_code.corpus.tables import Corpus
 from model_code.errors import FreshetError
 from model_code.files import hash_path
-from model_code.index.bm25 import Bm25
 from model_code.queries.generator_training import IGNORED, METRIC, GeneratorPair, generator_pairs
 from model_code.queries.sequence_to_sequence import Loaded, SequenceToSequence, save_sequence_model
 from model_code.queries.settings import SequenceToSequenceSettings
+from model_code.retrieval.bm25_index import Bm25
 from tests.model_code.queries.toy import DOCUMENTS, PAIRS, QUERY_TOKENS, SECTION_TOKENS, load, make_trainer, tokens
 from tests.model_code.training.killing import kill_at
 

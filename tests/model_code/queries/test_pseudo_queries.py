@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from model_code.index.bm25 import Bm25
 from model_code.queries.pseudo_queries import InverseCloze, expanded_texts, generated_queries, seed_of
 from model_code.queries.settings import ClozeSettings
+from model_code.retrieval.bm25_index import Bm25
 
 WORDS = [f"w{i}" for i in range(200)]
 TEXT = "\n ".join(WORDS)

@@ -17,8 +17,8 @@ from model_code.context import StageContext  # noqa: E402
 from model_code.encoding.settings import EncoderSettings  # noqa: E402
 from model_code.evaluation.settings import EvaluationSettings  # noqa: E402
 from model_code.hierarchy.settings import HierarchySettings  # noqa: E402
-from model_code.index.settings import Bm25Settings, IndexSettings  # noqa: E402
-from model_code.retrievers.settings import RetrieverSettings  # noqa: E402
+from model_code.retrieval.index_settings import Bm25Settings, IndexSettings  # noqa: E402
+from model_code.retriever_settings import RetrieverSettings  # noqa: E402
 from model_code.stages import base_index, baselines, evaluate, hierarchy, index, train  # noqa: E402
 from model_code.training.settings import TrainingSettings  # noqa: E402
 from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_pseudo_queries  # noqa: E402

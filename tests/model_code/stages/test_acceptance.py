@@ -11,11 +11,12 @@ import pytest
 from model_code.context import StageContext
 from model_code.corpus.build import build_corpus
 from model_code.corpus.rows import Row
-from model_code.corpus.settings import AcceptanceSettings, CorpusSettings, PassageSettings
+from model_code.corpus.settings import AcceptanceSettings, CorpusSettings
 from model_code.corpus.tables import write_table
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.stages import acceptance
+from model_code.text.settings import PassageSettings
 
 
 class Words:

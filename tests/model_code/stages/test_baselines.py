@@ -17,10 +17,10 @@ from model_code.errors import FreshetError
 from model_code.evaluation.scores import check_comparable, load_scores
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import hash_path, read_json
-from model_code.index.dense_index import DenseIndex
-from model_code.index.settings import Bm25Settings
-from model_code.retrievers.kinds import open_retriever
-from model_code.retrievers.settings import FusionSettings
+from model_code.retrieval.dense_index import DenseIndex
+from model_code.retrieval.index_settings import Bm25Settings
+from model_code.retrieval.kinds import open_retriever
+from model_code.retriever_settings import FusionSettings
 from model_code.stages import baselines, fuse
 from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_pseudo_queries
 from tests.tiny_encoder import make_tiny_encoder

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from model_code.context import StageContext
-from model_code.corpus.settings import CorpusSettings, PassageSettings
+from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import make_lock
 from model_code.corpus.tables import load_corpus
 from model_code.errors import FreshetError
 from model_code.files import hash_path, write_json
 from model_code.stages import corpus
+from model_code.text.settings import PassageSettings
 
 DATA = Path(os.environ.get("FRESHET_DATA", Path(__file__).parents[3] / ".." / "shared" / "data"))
 DOCUMENTS = "".join(

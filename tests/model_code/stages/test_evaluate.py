@@ -18,11 +18,11 @@ from model_code.evaluation.scores import check_comparable, load_scores
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import reciprocal_rank_fusion
 from model_code.files import hash_path, read_json
-from model_code.index.dense_index import DenseIndex
-from model_code.index.settings import Bm25Settings
-from model_code.retrievers import bm25
-from model_code.retrievers.fused import FusedRetriever, Fusion, Scale
-from model_code.retrievers.kinds import open_retriever
+from model_code.retrieval import bm25
+from model_code.retrieval.dense_index import DenseIndex
+from model_code.retrieval.fused import FusedRetriever, Fusion, Scale
+from model_code.retrieval.index_settings import Bm25Settings
+from model_code.retrieval.kinds import open_retriever
 from model_code.stages import evaluate
 from tests.model_code.evaluation.tiny_corpus import DOCUMENTS, TEXTS, write_corpus
 from tests.tiny_encoder import make_tiny_encoder
@@ -103,7 +103,7 @@ def test_the_hybrid_is_made_of_bm25s_run_and_the_retrievers(inputs, tmp_path):
 
 def test_variants_of_the_retriever_itself_are_evaluated_alike_and_can_be_left_out(inputs, tmp_path, monkeypatch):
     backwards = lambda self: {"backwards": lambda texts, k: [r[::-1] for r in self.search(texts, k)]}  # noqa: E731
-    monkeypatch.setattr("model_code.retrievers.dense.DenseRetriever.variants", backwards)
+    monkeypatch.setattr("model_code.retrieval.dense.DenseRetriever.variants", backwards)
     report = run_stage(inputs, tmp_path / "hce")
     assert sorted(report["variants"]) == ["backwards", "rrf"]
     assert report["variants"]["backwards"]["test"]["nDCG@10"] < report["test"]["nDCG@10"]

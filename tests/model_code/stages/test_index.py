@@ -15,10 +15,10 @@ from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
 from model_code.files import hash_path
-from model_code.index.dense_index import DenseIndex
-from model_code.index.settings import IndexSettings
-from model_code.retrievers.kinds import open_retriever
-from model_code.retrievers.settings import RetrieverSettings
+from model_code.retrieval.dense_index import DenseIndex
+from model_code.retrieval.index_settings import IndexSettings
+from model_code.retrieval.kinds import open_retriever
+from model_code.retriever_settings import RetrieverSettings
 from model_code.stages import base_index, index
 from model_code.training.settings import TrainingSettings
 from tests.tiny_encoder import make_tiny_encoder

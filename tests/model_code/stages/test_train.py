@@ -17,8 +17,8 @@ from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
-from model_code.index.dense_index import DenseIndex
-from model_code.retrievers.settings import FusionSettings, RetrieverSettings
+from model_code.retrieval.dense_index import DenseIndex
+from model_code.retriever_settings import FusionSettings, RetrieverSettings
 from model_code.stages import evaluate, fuse, index, train
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import TrainingTables

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from model_code.errors import FreshetError
-from model_code.index.bm25 import Bm25
+from model_code.retrieval.bm25_index import Bm25
 from model_code.training.data import Passages, TrainingData, make_pairs
 from model_code.training.negatives import Negatives, make_negatives
 from model_code.training.trainer import Trainer

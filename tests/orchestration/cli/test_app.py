@@ -13,7 +13,7 @@ from mlflow.exceptions import MlflowException
 from typer.testing import CliRunner
 
 from model_code.errors import FreshetError, SettingsError
-from model_code.words import say
+from model_code.text.words import say
 from orchestration import cli
 from orchestration.cli import pages
 from orchestration.registry import release

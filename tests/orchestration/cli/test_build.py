@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from model_code.errors import FreshetError
 from model_code.files import write_json, write_text
+from model_code.project import Project
 from orchestration import parameters
 from orchestration.cli import app
 from orchestration.pipeline import costs, repro
-from orchestration.project import Project
 
 SHIPPED = Path(__file__).parents[3] / "params.yaml"
 CELL = {"nDCG@10": {"value": 0.5, "low": 0.4, "high": 0.6, "queries": 9}}

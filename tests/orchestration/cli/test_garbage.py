@@ -12,17 +12,17 @@ from types import SimpleNamespace
 import pytest
 from dvc.repo import Repo
 
-from model_code.additions.store import cache_folder
+from model_code.collection.generations.generation_store import Collection
+from model_code.collection.index.live_index import additions_folder
 from model_code.files import hash_path
 from model_code.incdsi.settings import AdditionSettings
-from model_code.live.collection import Collection
+from model_code.incdsi.store import cache_folder
+from model_code.project import Project
 from orchestration import parameters
 from orchestration.cli import garbage
 from orchestration.freshness import pilot
-from orchestration.live.collection import additions_folder
-from orchestration.project import Project
 from orchestration.registry import versions
-from tests.orchestration.live_example import BASE, make_project, open_build
+from tests.live_example import BASE, make_project, open_build
 
 
 @pytest.fixture

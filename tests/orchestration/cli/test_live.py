@@ -9,9 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from model_code.collection.generations.searcher import Searcher
 from model_code.errors import FreshetError
-from model_code.live.searcher import Searcher
-from model_code.retriever import Hit, TokenMatch
+from model_code.retrieval.protocol import Hit, TokenMatch
 from orchestration.cli import live
 from orchestration.cli.live import hits_text, tokens_text
 

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from model_code.errors import FreshetError
+from model_code.project import Project
 from orchestration.cli.pages import HOST, _guard_variables, commands, require_free, run_together
 from orchestration.guard import TOKEN_FILE, token_of
-from orchestration.project import Project
 from tests.orchestration.service.conftest import until
 
 ROOT = Path(__file__).parents[3]

@@ -6,15 +6,15 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.opened_build import open_generation_zero
-from model_code.corpus.passages import TextRules
+from model_code.collection.ledger.events import Standing
 from model_code.encoding.encoder import Encoder
 from model_code.files import write_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
-from model_code.index.dense_index import DenseIndex
-from model_code.ledger.events import Standing
-from orchestration.project import Project
+from model_code.project import Project
+from model_code.retrieval.dense_index import DenseIndex
+from model_code.text.passages import TextRules
+from tests.live_example import trained_at
 from tests.orchestration.freshness.subjects import SPACE
-from tests.orchestration.live_example import trained_at
 from tests.tiny_encoder import make_tiny_encoder
 
 

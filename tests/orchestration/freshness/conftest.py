@@ -11,7 +11,7 @@ import pytest
 from model_code.corpus.tables import COLUMNS
 from model_code.drift.calibration import Calibration
 from model_code.files import write_text
-from orchestration.project import Project
+from model_code.project import Project
 from tests.orchestration.freshness.builds import make_build, open_build
 from tests.orchestration.freshness.subjects import PARAMS, SEA, documents, queries
 

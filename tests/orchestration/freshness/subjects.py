@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from orchestration.live.collection import LiveCollection
+from model_code.collection.index.live_index import LiveCollection
 
 SEA = ["wave", "tide", "harbour", "sail", "anchor", "gull", "reef", "current", "deck", "mast", "rope", "keel"]
 SPACE = ["orbit", "comet", "lunar", "rocket", "galaxy", "probe", "star", "crater", "solar", "nebula", "dust", "ring"]

@@ -9,18 +9,18 @@ import time
 import pandas as pd
 import pytest
 
+from model_code.collection.generations.generation_store import set_default_retriever
+from model_code.collection.index.live_index import LiveCollection, open_ledger
+from model_code.collection.ledger.tasks import ATTEMPTS, EventRange, WorkKind, WorkState
 from model_code.errors import FreshetError
 from model_code.files import write_text
-from model_code.ledger.work import ATTEMPTS, EventRange, WorkKind, WorkState
-from model_code.live.collection import set_default_retriever
 from orchestration.freshness import drift as watch_module
 from orchestration.freshness import queries
 from orchestration.freshness.drift import batches, past, watch
 from orchestration.freshness.due import due_work
 from orchestration.freshness.retrain import retrain
-from orchestration.live.collection import LiveCollection, open_ledger
 from orchestration.registry.gate import UNPROVEN
-from tests.orchestration import live_example
+from tests import live_example
 from tests.orchestration.freshness.builds import make_build, open_build
 from tests.orchestration.freshness.conftest import make_project
 from tests.orchestration.freshness.subjects import PARAMS, SEA, SPACE, add, documents, others

@@ -6,12 +6,12 @@ import shutil
 
 import pytest
 
-from model_code.ledger.states import LogView
-from model_code.ledger.work import ATTEMPTS, EventRange, WorkKind, WorkState
-from model_code.live.collection import set_default_retriever
+from model_code.collection.generations.generation_store import set_default_retriever
+from model_code.collection.ledger.states import LogView
+from model_code.collection.ledger.tasks import ATTEMPTS, EventRange, WorkKind, WorkState
 from orchestration import parameters
 from orchestration.freshness.due import account, due_work, note_end
-from tests.orchestration.live_example import BASE, add, collection_of, make_project, open_build, receive, row
+from tests.live_example import BASE, add, collection_of, make_project, open_build, receive, row
 
 BATCH = EventRange(1, 2)
 

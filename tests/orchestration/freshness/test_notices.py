@@ -11,12 +11,12 @@ from urllib.error import URLError
 import dagster as dg
 import pytest
 
-from model_code.ledger.work import ATTEMPTS, EventRange, WorkKind
+from model_code.collection.ledger.tasks import ATTEMPTS, EventRange, WorkKind
 from orchestration import parameters
 from orchestration.freshness import due
 from orchestration.registry import history
 from orchestration.sensors import notices
-from tests.orchestration.live_example import collection_of, make_project, receive
+from tests.live_example import collection_of, make_project, receive
 
 
 @pytest.fixture

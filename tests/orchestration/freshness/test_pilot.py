@@ -11,12 +11,14 @@ import dagster as dg
 import pytest
 
 from assets.live import PILOTS, retrain_pilot
+from model_code.collection.generations.generation_store import Collection, set_default_retriever
+from model_code.collection.index.live_index import open_ledger
+from model_code.collection.index.retrain_plan import make_plan
+from model_code.collection.ledger.tasks import EventRange, WorkKind, WorkState
 from model_code.corpus.tables import Judgements
 from model_code.drift.ladder import Past
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
-from model_code.ledger.work import EventRange, WorkKind, WorkState
-from model_code.live.collection import Collection, set_default_retriever
 from orchestration import parameters
 from orchestration.freshness import pilot as pilots
 from orchestration.freshness.drift import past
@@ -31,10 +33,8 @@ from orchestration.freshness.pilot import (
     pilot_for_drift,
     sample,
 )  # fmt: skip
-from orchestration.live.collection import open_ledger
-from orchestration.live.retrain_plan import make_plan
 from orchestration.sensors import JOBS
-from tests.orchestration.live_example import BASE, collection_of, make_project, open_build, row
+from tests.live_example import BASE, collection_of, make_project, open_build, row
 
 IDS = [f"document {i}" for i in range(40)]
 BATCH = EventRange(1, 5)

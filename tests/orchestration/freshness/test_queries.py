@@ -8,15 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.ledger.tasks import EventRange
 from model_code.corpus.tables import Judgements
 from model_code.drift.reference import Question
 from model_code.files import write_text
-from model_code.ledger.work import EventRange
-from model_code.live.searcher import Searcher
 from orchestration import parameters
 from orchestration.freshness.drift import Gatherer, watch
 from orchestration.freshness.queries import asked_scores, first_ranks, old_scores, questions_for, some
-from orchestration.live.collection import LiveCollection
 from tests.orchestration.freshness.subjects import PARAMS, SEA, add, documents, others
 
 JUDGEMENTS = Judgements({"1": "a tide", "2": "a reef"}, {"1": {"x": 1, "y": 2}, "2": {"z": 1}}, "qrels")

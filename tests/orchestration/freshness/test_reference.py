@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.index.status import live_status, live_status_lines
 from model_code.corpus.tables import frame
 from model_code.drift.measures import RANKS
 from model_code.drift.reference import Questions
-from model_code.live.searcher import Searcher
 from orchestration.freshness import drift
 from orchestration.freshness.drift import protected_queries, protected_scores, reference_documents, watch
-from orchestration.live.collection import LiveCollection
-from orchestration.live.status import live_status, live_status_lines
 from tests.orchestration.freshness.subjects import SEA, SPACE, add, documents
 
 SEAS = {f"sea-{i:03}" for i in range(150)}

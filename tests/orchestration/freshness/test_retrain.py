@@ -8,23 +8,23 @@ import dagster as dg
 import pytest
 
 from assets.live import RETRAINS, retrained_champion
+from model_code.collection.index import retrain_plan
+from model_code.collection.index.live_index import LiveCollection, open_ledger
+from model_code.collection.index.retrain_plan import PLAN, folder_of
+from model_code.collection.ledger.events import Position, Standing
+from model_code.collection.ledger.tasks import WorkKind, WorkTable
 from model_code.drift.ladder import Past
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
-from model_code.ledger.events import Position, Standing
-from model_code.ledger.work import WorkKind, WorkTable
+from model_code.project import Project
 from orchestration.freshness import retrain
 from orchestration.freshness.drift import past
 from orchestration.freshness.retrain import finish, prepare, prepared
-from orchestration.live import retrain_plan
-from orchestration.live.collection import LiveCollection, open_ledger
-from orchestration.live.retrain_plan import PLAN, folder_of
 from orchestration.pipeline import ingest, repro
-from orchestration.project import Project
 from orchestration.registry import release, versions
 from orchestration.registry.release import Move
 from orchestration.registry.versions import Version
-from tests.orchestration.live_example import BASE, add, collection_of, make_project, open_build, position_at, row
+from tests.live_example import BASE, add, collection_of, make_project, open_build, position_at, row
 
 KEY, DOCUMENTS = "hce-000001", [row(one, f"about {one}") for one in "abc"]
 

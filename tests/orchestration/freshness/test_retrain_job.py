@@ -13,17 +13,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from model_code.corpus.passages import TextRules
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.live_index import open_ledger
+from model_code.collection.index.status import live_status
+from model_code.collection.ledger.tasks import EventRange, WorkKind
 from model_code.evaluation.settings import PromotionSettings
 from model_code.files import canonical_json, write_json
-from model_code.ledger.work import EventRange, WorkKind
-from model_code.live.searcher import Searcher
+from model_code.text.passages import TextRules
 from orchestration.freshness.drift import watch
 from orchestration.freshness.due import note_end
 from orchestration.freshness.pilot import SETTLED
 from orchestration.instance import open_instance
-from orchestration.live.collection import open_ledger
-from orchestration.live.status import live_status
 from orchestration.pipeline import code_lock, ingest, repro
 from orchestration.registry import history, release, versions
 from orchestration.registry.build import Build

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from model_code.collection.generations.generation import document_hashes
+from model_code.collection.generations.generation_store import Collection
+from model_code.collection.ledger.events import Feedback
 from model_code.corpus.cleaning import document_of
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.files import SnapshotSource
 from model_code.corpus.tables import frame
-from model_code.ledger.events import Feedback
-from model_code.live.collection import Collection
-from model_code.live.generation import document_hashes
 from orchestration.freshness.workspace import export, is_unjudged, query_id
-from tests.orchestration.live_example import add, collection_of, make_project, row
+from tests.live_example import add, collection_of, make_project, row
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from model_code.files import write_text
+from model_code.project import Project
 from orchestration import parameters
 from orchestration.freshness.pilot import ANY_SIZE
 from orchestration.freshness.workspace import SETTINGS, make_workspace
 from orchestration.pipeline.code_lock import PACKAGES
-from orchestration.project import Project
 
 PARAMS = """\
 corpus: {source: files, path: data, merge_duplicates: text}   # the user's

@@ -10,12 +10,12 @@ import pytest
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.files import write_text
-from model_code.index.dense_index import DenseIndex
+from model_code.project import Project
+from model_code.retrieval.dense_index import DenseIndex
 from orchestration.pipeline import costs, runs, stage_key
 from orchestration.pipeline.costs import UNKNOWN, cost_table, folder_bytes, latency, recorded_seconds
 from orchestration.pipeline.runs import StageRecord, run_store
 from orchestration.pipeline.stages import Stage
-from orchestration.project import Project
 from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus
 from tests.tiny_encoder import make_tiny_encoder
 

@@ -12,10 +12,10 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.files import read_json
+from model_code.project import Project
 from orchestration import parameters
 from orchestration.cli.status import project_status
 from orchestration.pipeline.ingest import ingest, read_lock
-from orchestration.project import Project
 
 BROKEN = [b'<<<<<<< HEAD\n{"source": "files"}\n=======\n', b"", b'{"source": "fi', b"[]", b"{}", b"\xff"]
 

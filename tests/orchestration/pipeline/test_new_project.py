@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from model_code.errors import FreshetError
+from model_code.project import Project
 from orchestration import parameters
 from orchestration.pipeline import dvc, stages
 from orchestration.pipeline.new_project import make_project
 from orchestration.pipeline.repro import PlannedBuild, plan
-from orchestration.project import Project
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.files import hash_path, write_json
+from model_code.project import Project
 from orchestration.pipeline import dvc, runs
 from orchestration.pipeline.dvc import command_line, initialise
 from orchestration.pipeline.repro import PlannedBuild, PlannedStage, StageRefused, remove_unnamed_outputs, repro
-from orchestration.project import Project
 
 ROOT = Path(__file__).parents[3]
 

@@ -18,9 +18,9 @@ from model_code.contracts.registry import CONTRACTS
 from model_code.contracts.rules import require
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
+from model_code.project import Project
 from orchestration.pipeline import run_stage, stage_key
 from orchestration.pipeline.stages import Stage
-from orchestration.project import Project
 
 PARAMS = "seed: 3\nindex: {flat_below: 10}\nretrievers: {hce: {hierarchy_weight: 0.2}}\ncorpus: {packages: [numpy]}\n"
 

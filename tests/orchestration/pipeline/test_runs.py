@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from model_code.errors import FreshetError
+from model_code.project import Project
 from orchestration.pipeline import dvc, run_stage, runs
 from orchestration.pipeline.runs import (
     RunStore,
@@ -27,7 +28,6 @@ from orchestration.pipeline.runs import (
     valid_name,
 )
 from orchestration.pipeline.stages import Stage
-from orchestration.project import Project
 from orchestration.registry import versions
 
 RECORD = StageRecord(

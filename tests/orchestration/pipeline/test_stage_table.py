@@ -14,9 +14,9 @@ import dagster as dg
 import pytest
 from ruamel.yaml import YAML
 
+from model_code.project import Project
 from orchestration import parameters
 from orchestration.pipeline import dvc_file, stages
-from orchestration.project import Project
 
 ROOT = Path(__file__).parents[3]
 LAYERS = ("model_code", "assets", "orchestration")

@@ -10,8 +10,8 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.files import write_json
+from model_code.project import Project
 from orchestration.pipeline.repro import PlannedStage
-from orchestration.project import Project
 from orchestration.registry import build, release, versions
 from orchestration.registry.build import best_on_dev, require_current
 

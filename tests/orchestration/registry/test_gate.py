@@ -9,20 +9,20 @@ import pandas as pd
 import pytest
 
 from benchmarks.opened_build import open_generation_zero
-from model_code.corpus.passages import TextRules
+from model_code.collection.generations.generation_builder import LiveWriter
 from model_code.corpus.tables import load_corpus, passage_texts
-from model_code.documents import Document
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.scores import SystemScores, load_gate_scores, load_scores
 from model_code.files import read_json, write_json, write_text
 from model_code.hierarchy.tree import DOCUMENT_IDS
-from model_code.index.dense_index import DenseIndex
-from model_code.live.writer import LiveWriter
-from orchestration.project import Project
+from model_code.project import Project
+from model_code.retrieval.dense_index import DenseIndex
+from model_code.text.documents import Document
+from model_code.text.passages import TextRules
 from orchestration.registry import versions
 from orchestration.registry.gate import BY_TEST, UNPROVEN, Rules, live_searcher, may_promote, rescore
+from tests.model_code.collection.laws import up_to
 from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_hierarchy, write_pseudo_queries
-from tests.model_code.live.laws import up_to
 from tests.tiny_encoder import make_tiny_encoder
 
 PARAMS = """\

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestration.project import Project
+from model_code.project import Project
 from orchestration.registry import history
 
 

@@ -17,24 +17,24 @@ import pytest
 from fastapi.testclient import TestClient
 
 from assets.registry import follow_alias
-from model_code.corpus.passages import TextRules
-from model_code.documents import Document
+from model_code.collection.generations.generation import Generation
+from model_code.collection.generations.generation_store import Collection
+from model_code.collection.index.live_index import LiveCollection, open_ledger
 from model_code.errors import FreshetError, SettingsError
 from model_code.evaluation.promotion import Verdict
 from model_code.files import canonical_json, write_json, write_text
-from model_code.live.collection import Collection
-from model_code.live.generation import Generation
-from orchestration.live.collection import LiveCollection, open_ledger
+from model_code.project import Project
+from model_code.text.documents import Document
+from model_code.text.passages import TextRules
 from orchestration.pipeline import runs
 from orchestration.pipeline.runs import tracking_uri
-from orchestration.project import Project
 from orchestration.registry import history, release, versions
 from orchestration.registry.build import Build
 from orchestration.sensors import champion_alias
 from orchestration.service.app import create_app
-from tests.model_code.live import laws
-from tests.model_code.live.laws import NEW, OLD, make_encoder, open_build
-from tests.orchestration.live_example import position_at
+from tests.live_example import position_at
+from tests.model_code.collection import laws
+from tests.model_code.collection.laws import NEW, OLD, make_encoder, open_build
 from tests.orchestration.service.conftest import until
 
 CUT = {"a": (5, 3), "b": (4, 2)}  # passages.words and passages.stride of two builds
@@ -125,7 +125,7 @@ def test_a_rollback_opens_a_version_by_the_rules_that_it_was_built_by(builds, pr
 def test_a_changed_setting_makes_no_other_generation_of_the_champion(project, monkeypatch):
     release.promote(project)
     settings(project, *CUT["a"], title="false")
-    monkeypatch.setattr("model_code.live.build.copy_build", None)  # what is live is not copied again
+    monkeypatch.setattr("model_code.collection.generations.build.copy_build", None)  # what is live is not copied again
     assert release.open_live(project).number == 0
     assert current(project).manifest["text"]["include_title"]
 

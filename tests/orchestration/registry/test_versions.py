@@ -18,16 +18,16 @@ import pytest
 
 from assets.live import live_generation
 from assets.registry import registry_assets
+from model_code.collection.ledger.events import Position
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError, SettingsError
 from model_code.evaluation.promotion import Verdict
 from model_code.evaluation.settings import PromotionSettings
 from model_code.files import hash_path, write_json
-from model_code.index.dense_index import DenseIndex
-from model_code.ledger.events import Position
+from model_code.project import Project
+from model_code.retrieval.dense_index import DenseIndex
 from orchestration.cli.garbage import find_garbage
 from orchestration.pipeline.runs import KEY, StageRecord, run_store
-from orchestration.project import Project
 from orchestration.registry import gate, history, release, versions
 from orchestration.registry.build import Build, requirements
 from tests.tiny_encoder import make_tiny_encoder

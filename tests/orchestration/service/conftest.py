@@ -12,12 +12,12 @@ from types import SimpleNamespace
 import pytest
 from fastapi.testclient import TestClient
 
-from model_code.documents import Document
+from model_code.collection.generations.searcher import Searcher
+from model_code.corpus.rows import Rejection
 from model_code.errors import FreshetError
-from model_code.ledger.events import Rejection
-from model_code.live.searcher import Searcher
-from model_code.retriever import Hit
-from orchestration.project import Project
+from model_code.project import Project
+from model_code.retrieval.protocol import Hit
+from model_code.text.documents import Document
 from orchestration.service import app, routes, searchers, service, writer
 
 

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from model_code.collection.index.status import CANARY
 from model_code.files import write_json
-from orchestration.live.status import CANARY
 from orchestration.service import service
 from tests.orchestration.service.conftest import FakeLive, until
 

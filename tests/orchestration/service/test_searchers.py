@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from model_code.live.searcher import Searcher
+from model_code.collection.generations.searcher import Searcher
 from orchestration.service import searchers as module
 from orchestration.service.errors import NotFound
 from orchestration.service.searchers import Searchers, SearchPool

@@ -17,13 +17,13 @@ from urllib.request import urlopen
 import pytest
 
 from freshet import ChangeResult, Client, InvalidRequest
-from model_code.live.searcher import Searcher
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.live_index import WRITER_LOCK, LiveCollection
+from model_code.project import Project, file_lock
 from orchestration.cli.live import plain
-from orchestration.live.client import client_of, running
-from orchestration.live.collection import WRITER_LOCK, LiveCollection
-from orchestration.project import Project, file_lock
+from orchestration.running_service import client_of, running
 from orchestration.service.service import Service
-from tests.model_code.live.conftest import RULES, make_build
+from tests.model_code.collection.conftest import RULES, make_build
 
 ROOT = Path(__file__).parents[3]
 NEW = {"_id": "str.join", "title": "str.join", "text": "Join words of a list into a string.", "package": "str"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from model_code.corpus.cleaning import clean_text
-from model_code.corpus.passages import places, section_at
 from model_code.corpus.rows import Malformed
 from model_code.corpus.sources import document_files
 from model_code.corpus.sources.document_files import read_document
+from model_code.text.passages import places, section_at
 from tests.document_files import pdf, write_docx
 
 MARKDOWN = """---

@@ -9,10 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from model_code.corpus.build import build_corpus
-from model_code.corpus.settings import ColumnSettings, CorpusSettings, FileSettings, PassageSettings
+from model_code.corpus.settings import ColumnSettings, CorpusSettings, FileSettings
 from model_code.corpus.sources.base import open_source
 from model_code.corpus.sources.files import BeirSource, FilesSource, write_snapshot
 from model_code.errors import FreshetError
+from model_code.text.settings import PassageSettings
 
 COLUMNS = ColumnSettings(
     document_id="sku", title="name", text="body", date="since", query_id="number", query_text="question",

@@ -7,9 +7,10 @@ import subprocess
 import pytest
 
 from model_code.corpus.build import build_corpus
-from model_code.corpus.settings import CorpusSettings, PassageSettings
+from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import locked_source, make_lock, open_source, recognised
 from model_code.errors import FreshetError
+from model_code.text.settings import PassageSettings
 
 
 @pytest.fixture

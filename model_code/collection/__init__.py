@@ -1,0 +1,1 @@
+"""The live collection: everything that keeps documents searchable while they change."""

@@ -1,0 +1,365 @@
+"""`freshet verify`: whether all that is live is as it was written, and says the same; reads only.
+
+Every file of every generation is read once: about a second per gigabyte, and as much memory as the documents' ids.
+
+`freshet repair`: what is live goes on from what is whole, in a log that every live retriever stands in. Nothing is
+deleted. Folders and databases that are damaged are set aside, and what a retriever loses with them it takes
+from the log again. Where the log itself is lost, is another one or an older copy, the documents come from the
+generations: the newest watermark's contents win, and what only another retriever or the log holds is put again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection as Ids
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from model_code.collection.generations.generation import REPAIR, Generation, document_hashes, removed_by_part
+from model_code.collection.generations.generation_store import (
+    CURRENT,
+    GENERATIONS,
+    Collection,
+    default_retriever,
+    set_default_retriever,
+)
+from model_code.collection.index.live_index import (
+    DAMAGED,
+    URL,
+    WRITER_LOCK,
+    LiveCollection,
+    contents,
+    existing_ledger,
+    ledger_file,
+    ledger_url,
+    open_ledger,
+    own_ledger,
+    standing_of,
+)
+from model_code.collection.ledger.events import ANOTHER, Standing
+from model_code.collection.ledger.ledger import Ledger
+from model_code.collection.ledger.migration import salvaged, salvaged_feedback, salvaged_origins
+from model_code.collection.segments.documents import DOCUMENTS, INDEX, PASSAGES, read_columns
+from model_code.errors import Damaged, FreshetError
+from model_code.files import MANIFEST, read_json, write_text
+from model_code.project import Project, file_lock
+from model_code.text.documents import Change, Document
+
+
+def problems(project: Project) -> Iterator[str]:
+    """What is wrong, a line each that ends with the command that mends it."""
+    yield from _errors(default_retriever, project.live)
+    yield from _errors(_require_whole_log, project)
+    for collection in _collections(project):
+        folders = sorted((collection.folder / GENERATIONS).glob("[0-9]*"))
+        damaged = [line for each in folders for line in _errors(lambda folder=each: Generation.read(folder).verify())]
+        yield from damaged
+        yield from _errors(collection.current) if damaged else _errors(_require_agreement, project, collection)
+
+
+def _collections(project: Project) -> list[Collection]:
+    """Those of which anything is there."""
+    names = {path.parent.name for kind in (CURRENT, GENERATIONS) for path in project.live.glob(f"*/{kind}")}
+    return [Collection(project.live, name) for name in sorted(names)]
+
+
+def _errors(check: Callable[..., object], *arguments: object) -> list[str]:
+    """The message of the error that a check ends with."""
+    try:
+        check(*arguments)
+    except FreshetError as error:
+        return [str(error)]
+    return []
+
+
+def _require_whole_log(project: Project) -> None:
+    ledger = existing_ledger(project)
+    if ledger is not None:
+        with ledger:
+            damage = ledger.damage()
+        if damage is not None:
+            raise Damaged(f"the ledger is damaged ({damage})", REPAIR)
+
+
+def _require_agreement(project: Project, collection: Collection) -> None:
+    """FreshetError where index, documents, counts and log of the current generation, whose files are whole, say
+    different things.
+    """
+    generation = collection.current()
+    for number in removed_by_part(generation):
+        folder = generation.sibling(number)
+        if not (folder / INDEX / MANIFEST).is_file():
+            continue
+        (ids,) = read_columns(folder / DOCUMENTS, "document_id")
+        stated = read_json(folder / INDEX / MANIFEST)["documents"]
+        if set(ids) != set(read_json(folder / PASSAGES)) or len(ids) != stated:
+            raise Damaged(f"{folder} keeps {len(ids)} documents, but its index holds others ({stated})", REPAIR)
+    documents, stated = len(document_hashes(generation)), generation.manifest["documents"]
+    if documents != stated and (generation.folder / INDEX).is_dir():
+        raise Damaged(f"{generation.folder} holds {documents} documents, but states {stated}", REPAIR)
+    _require_log(project, generation)
+
+
+def _require_log(project: Project, generation: Generation) -> None:
+    """FreshetError where the log is not the generation's own, or says of a document that it holds something else."""
+    ledger = own_ledger(project, generation)
+    if ledger is None:
+        return
+    with ledger:
+        standing, hashes = standing_of(ledger, generation), document_hashes(generation)
+        arrived = ledger.seen_from(standing).snapshot()
+        wrong = [each.document_id for each in arrived if hashes.get(each.document_id) != each.content_hash]
+    if wrong:
+        raise Damaged(
+            f"generation {generation.number} of {generation.retriever!r} lacks what its log says of {len(wrong)} "
+            f"documents, first {wrong[0]!r}",
+            f"search an older index, which takes them in: freshet rewind --retriever {generation.retriever} "
+            f"--generation {generation.build}",
+        )
+
+
+SOURCE = "freshet repair"
+
+
+@dataclass(frozen=True)
+class Files:
+    """What the files of a live retriever still say.
+
+    number: of the current generation, None if the pointer is torn; texts, whole: the newest generations whose documents
+    can be read, and of which every file is as it was; damaged: folders that are not.
+    """
+
+    collection: Collection
+    number: int | None
+    texts: Generation | None
+    whole: Generation | None
+    damaged: tuple[Path, ...]
+    builds: tuple[Generation, ...]
+
+    @classmethod
+    def inspect(cls, collection: Collection) -> Files:
+        """Read every file."""
+        number, generations, damaged = None, [], []
+        with suppress(Damaged):
+            number = collection.current_number()
+        sound: set[int] = set()
+        for folder in sorted((collection.folder / GENERATIONS).glob("[0-9]*")):
+            try:
+                generations.append(Generation.read(folder))
+                generations[-1].verify()
+                sound.add(int(folder.name))
+            except Damaged:
+                damaged.append(folder)
+        searched = [each for each in generations if number is None or each.number <= number]
+        texts = [each for each in searched if not _errors(each.verify_documents)]
+        whole = [each for each in searched if each.needs <= sound]
+        builds = [each for each in texts if each.number == each.build]
+        newest = (each[-1] if each else None for each in (texts, whole))
+        return cls(collection, number, *newest, tuple(damaged), tuple(builds))
+
+    @property
+    def name(self) -> str:
+        """The retriever's."""
+        return self.collection.retriever
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a source says there is: the content hash of each document, "" for one that was deleted."""
+
+    name: str
+    hashes: Mapping[str, str]
+    read: Callable[[Ids[str]], Iterable[Document]]
+
+    @classmethod
+    def of_files(cls, files: Files) -> Statement:
+        """That of a live retriever."""
+        generation = files.texts
+        if generation is None:
+            return cls(files.name, {}, lambda ids: ())
+        hashes = document_hashes(generation)
+        return cls(files.name, hashes, lambda ids: (each for _, each in contents(generation, ids).values()))
+
+    @classmethod
+    def of_changes(cls, changes: Mapping[str, Change]) -> Statement:
+        """That of a log which can be read in part."""
+        hashes = {id_: each.content_hash if isinstance(each, Document) else "" for id_, each in changes.items()}
+        return cls("the damaged ledger", hashes, lambda ids: (changes[id_] for id_ in ids))  # type: ignore[misc]
+
+
+def repair(
+    project: Project,
+    champion: str | None = None,
+    adopt: bool = False,
+    collection_of: Callable[[Project, str], LiveCollection] = LiveCollection,
+) -> list[str]:
+    """Mend what is live; a line for each thing that was done, none if all was well.
+
+    champion: which retriever is searched by default where nothing says so any more; adopt: go on with a log that
+    another project may use. FreshetError if that would be needed; then nothing was changed.
+    """
+    done: list[str] = []
+    with file_lock(project.live / WRITER_LOCK):
+        live = [files for files in map(Files.inspect, _collections(project)) if files.whole or files.damaged]
+        ledger, rescued, origins = _open_log(
+            project, max((each.texts.watermark for each in live if each.texts), default=0), done
+        )
+        with ledger:
+            lost = _lost(ledger, live)
+            if lost or rescued:
+                _require_consent(project, ledger, live, lost, adopt)
+                done += _say(ledger, _statements(ledger, live, lost, rescued), live, origins)
+            for files in live:
+                done += _go_on(ledger, files, files.name in lost)
+        done += _name_default(project, champion)
+    for collection in (collection_of(project, files.name) for files in live if files.whole):
+        if (applied := collection.apply()) is not None:
+            changed = len(applied.added) + len(applied.updated) + len(applied.deleted)
+            done.append(
+                f"{collection.retriever} took in {changed:,} changes, as generation {applied.generation.number}"
+            )
+    return done
+
+
+def _open_log(project: Project, after: int, done: list[str]) -> tuple[Ledger, dict[str, Change], dict[str, str]]:
+    """The project's log, and of one that is torn and set aside: the changes behind the event `after`, and origins."""
+    try:
+        ledger = open_ledger(project)
+        if ledger.damage() is None:
+            return ledger, {}, {}
+        ledger.close()
+    except Damaged:
+        pass
+
+    file = ledger_file(project)
+    assert file is not None, "only SQLite's file can be found torn"
+    aside = _free_name(file.with_name(f"{file.name}.{DAMAGED}"))
+    for suffix in ("-wal", "-shm", ""):
+        if (path := file.with_name(file.name + suffix)).exists():
+            path.rename(aside.with_name(aside.name + suffix))
+    done.append(f"the ledger was damaged: it is set aside as {aside}, and a new one is written")
+    ledger = open_ledger(project)
+    for said in salvaged_feedback(aside):
+        ledger.judge(said, said.received)
+    return ledger, salvaged(aside, after), salvaged_origins(aside)
+
+
+def _free_name(path: Path) -> Path:
+    """The path, or with a number if it is taken."""
+    names = (path.with_name(f"{path.name}-{number}") for number in range(1, 1_000_000))
+    return path if not path.exists() else next(name for name in names if not name.exists())
+
+
+def _lost(ledger: Ledger, live: Sequence[Files]) -> dict[str, str]:
+    """The retrievers that do not stand in the log, and why."""
+    lost: dict[str, str] = {}
+    for files in live:
+        for generation in filter(None, (files.texts, files.whole)):
+            if (reason := ledger.unsound(standing_of(ledger, generation).position)) is not None:
+                lost.setdefault(files.name, reason)
+    return lost
+
+
+def _require_consent(
+    project: Project, ledger: Ledger, live: Sequence[Files], lost: Mapping[str, str], adopt: bool
+) -> None:
+    foreign = len(lost) == len(live) and ANOTHER in lost.values()
+    if foreign and ledger.position().event > 0 and not adopt:
+        raise FreshetError(
+            f"{ledger_url(project)} is another log, which may be another project's: name the right one in {URL}, or go "
+            "on with this one, to which all documents of this project are added: freshet repair --adopt"
+        )
+
+
+def _statements(
+    ledger: Ledger, live: Sequence[Files], lost: Mapping[str, str], rescued: Mapping[str, Change]
+) -> list[Statement]:
+    """All that is said, the newest first.
+
+    What stands in the log says nothing that the log does not. An older copy of a log knows less than what was filled
+    from the whole one, and of another log nobody knows when it was written.
+    """
+    newest = sorted(live, key=lambda files: -(files.texts.watermark if files.texts else -1))
+    ahead = [files for files in newest if lost.get(files.name) not in (None, ANOTHER)]
+    sound = [files for files in newest if files.name not in lost]
+    foreign = [files for files in newest if lost.get(files.name) == ANOTHER]
+    log = Statement("the ledger", ledger.contents(), lambda ids: ())  # which has them already
+    order: list[Files | None] = [*ahead, None, *sound, *foreign] if sound else [*ahead, *foreign, None]
+    said = [log if files is None else Statement.of_files(files) for files in order]
+    return [Statement.of_changes(rescued), *said] if rescued else said
+
+
+def _say(
+    ledger: Ledger, statements: Sequence[Statement], live: Sequence[Files], origins: Mapping[str, str]
+) -> Iterator[str]:
+    """Append to the log what it lacks to lead from any generation and any build to what is said.
+
+    origins: where documents are known to have come from, so that a sync still follows what its source deletes.
+    """
+    said: dict[str, Statement] = {}
+    for statement in statements:
+        said |= dict.fromkeys(statement.hashes.keys() - said.keys(), statement)
+    logged = ledger.contents()
+    # what the log has to lead from: where retrievers go on, and the builds that may be opened again
+    starts = [document_hashes(each) for files in live for each in (*files.builds, files.whole) if each]
+
+    def is_known(document_id: str, content: str) -> bool:
+        stated = [logged[document_id]] if document_id in logged else [start.get(document_id, "") for start in starts]
+        return all(each == content for each in stated)
+
+    newest = next((each for each in statements if each.hashes), None)
+    for statement in statements:
+        ids = sorted(id_ for id_, by in said.items() if by is statement)
+        missing = [id_ for id_ in ids if not is_known(id_, statement.hashes[id_])]
+        puts = [id_ for id_ in missing if statement.hashes[id_]]
+        for origin in sorted({origins.get(id_, SOURCE) for id_ in puts}):
+            ledger.receive(statement.read([id_ for id_ in puts if origins.get(id_, SOURCE) == origin]), origin)
+        ledger.remove([id_ for id_ in missing if not statement.hashes[id_]], SOURCE)
+        if statement is not newest and (only := [id_ for id_ in ids if statement.hashes[id_]]):
+            yield f"put again, as only {statement.name} held them: {', '.join(only)}"
+        elif puts:
+            yield f"{len(puts):,} documents of {statement.name} are written to the log again"
+    if all(files.texts for files in live):  # else what is nowhere may have been in what cannot be read
+        ledger.remove(sorted({id_ for start in starts for id_ in start} - said.keys()), SOURCE)
+
+
+def _go_on(ledger: Ledger, files: Files, lost: bool) -> Iterator[str]:
+    """Set aside what is damaged, and search the newest generation that is whole, in the log."""
+    collection, whole = files.collection, files.whole
+    aside = collection.folder / DAMAGED
+    folders = files.damaged if whole else tuple((collection.folder / GENERATIONS).glob("[0-9]*"))
+    for folder in folders:
+        aside.mkdir(exist_ok=True)
+        folder.rename(target := _free_name(aside / folder.name))
+        yield f"{folder} is set aside as {target}"
+    if whole is None:
+        with suppress(FileNotFoundError):
+            (collection.folder / CURRENT).rename(_free_name(aside / CURRENT))
+        yield f"nothing of {files.name} is whole: make it live again by freshet promote, or first register {files.name}"
+        return
+    if files.number is None:
+        write_text(collection.folder / CURRENT, f"{whole.number}\n")
+        yield f"{collection.folder / CURRENT} names generation {whole.number} again"
+    if lost:
+        current = collection.publish_again(whole, Standing(ledger.position(0), replay=True), {"adopted": ledger.id})
+        yield f"{files.name} goes on with the log {ledger.id}, as generation {current.number}"
+    elif files.number is not None and whole.number != files.number:
+        current = collection.publish_again(whole, standing_of(ledger, whole), {"rewound_to": whole.number})
+        yield f"{files.name} is at generation {whole.number} again, as {current.number}, and takes in what it lacks"
+
+
+def _name_default(project: Project, champion: str | None) -> Iterator[str]:
+    """Let `live/current` name a retriever that is live."""
+    live = {path.parent.name: path.stat().st_mtime for path in project.live.glob(f"*/{CURRENT}")}
+    pointer = project.live / CURRENT
+    with suppress(FreshetError):
+        if default_retriever(project.live) in live:
+            return
+    if live:
+        name = champion if champion in live else max(live, key=lambda name: (live[name], name))
+        set_default_retriever(project.live, name)
+        yield f"{pointer} names {name} again"
+    elif pointer.exists():
+        pointer.rename(target := _free_name(pointer.with_name(f"{CURRENT}.{DAMAGED}")))
+        yield f"{pointer} is set aside as {target}: nothing is live"

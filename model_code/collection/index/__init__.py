@@ -1,0 +1,1 @@
+"""The live index: add, update, delete, revert."""

@@ -1,0 +1,113 @@
+"""The plan of a retrain: the live generation whose documents it takes, which stays until it has copied them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from model_code.collection.generations.generation import Generation, added_since_training
+from model_code.collection.generations.generation_store import Collection, default_retriever
+from model_code.collection.index.live_index import existing_ledger, standing_of
+from model_code.collection.ledger.events import Position
+from model_code.files import MANIFEST, hash_path, read_json, write_json
+from model_code.project import Project
+
+FOLDER, PLAN, WORKSPACE = "retraining", "plan.json", "project"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A retrain's `key`, the generation whose documents it takes with its watermark, and the documents new to it.
+
+    mark, log: what tells the watermark's event from another log's (see `Position`); origin: hash of the generation's
+    manifest. Numbers of both begin anew with another log or live collection.
+    """
+
+    key: str
+    retriever: str
+    generation: int
+    watermark: int
+    documents: int
+    new: tuple[str, ...]
+    mark: str = ""
+    log: str = ""
+    origin: str = ""
+
+    def summary(self) -> dict[str, Any]:
+        """The plan as plain values, with the number of new documents in place of their ids."""
+        shown = {name: value for name, value in asdict(self).items() if name not in ("mark", "log", "origin")}
+        return {**shown, "new": len(self.new)}
+
+    @property
+    def snapshot(self) -> Position:
+        """The position in the log of the documents that the retrain trains on."""
+        return Position(self.log, self.watermark, self.mark) if self.watermark else Position()
+
+
+def make_plan(project: Project, key: str) -> Plan:
+    """A retrain on what is live now; writes nothing."""
+    generation = Collection(project.live, default_retriever(project.live)).current()
+    ledger = existing_ledger(project)
+    position = Position() if ledger is None else standing_of(ledger, generation).position
+    return Plan(
+        key,
+        generation.retriever,
+        generation.number,
+        position.event,
+        generation.manifest["documents"],
+        new=tuple(sorted(added_since_training(generation))),
+        mark=position.mark,
+        log=position.log or "",
+        origin=_origin(generation),
+    )
+
+
+def is_of_another_collection(project: Project, plan: Plan) -> bool:
+    """Whether the plan was made of a ledger or a live collection that was deleted meanwhile: its key says nothing."""
+    ledger, position = existing_ledger(project), plan.snapshot
+    if position.log is not None and (ledger is None or ledger.unsound(position) is not None):
+        return True
+    collection = Collection(project.live, plan.retriever)
+    same = [each for each in collection.generations() if each.number == plan.generation]  # none if it was not kept
+    return bool(plan.origin and same and _origin(same[0]) != plan.origin)
+
+
+def _origin(generation: Generation) -> str:
+    return hash_path(generation.folder / MANIFEST)
+
+
+def read_plan(project: Project, key: str) -> Plan | None:
+    """The plan of a retrain that began before; None if there is none of this key."""
+    path = folder_of(project, key) / PLAN
+    if not path.is_file():
+        return None
+    stated = read_json(path)
+    return Plan(**{**stated, "new": tuple(stated["new"])})
+
+
+def planned(project: Project, retriever: str) -> set[int]:
+    """The generations of a retriever whose documents a retrain is about to copy, so that they stay until it has."""
+    keys = [path.parent.name for path in (project.state / FOLDER).glob(f"*/{PLAN}")]
+    plans = [read_plan(project, key) for key in keys if not workspace_of(project, key).root.is_dir()]
+    return {plan.generation for plan in plans if plan is not None and plan.retriever == retriever}
+
+
+def keep_plan(project: Project, plan: Plan) -> None:
+    """Write the plan to the retrain's folder."""
+    write_json(folder_of(project, plan.key) / PLAN, asdict(plan))
+
+
+def folder_of(project: Project, key: str) -> Path:
+    """Where the retrain of a key works."""
+    return project.state / FOLDER / key
+
+
+def workspace_of(project: Project, key: str) -> Project:
+    """The workspace of the retrain of a key, which holds its copy of the documents."""
+    return Project(folder_of(project, key) / WORKSPACE, home=project.root)
+
+
+def generation_of(project: Project, plan: Plan) -> Generation:
+    """The generation that the plan names; FreshetError if it is deleted meanwhile."""
+    return Collection(project.live, plan.retriever).read(plan.generation)

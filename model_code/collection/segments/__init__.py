@@ -1,0 +1,1 @@
+"""Immutable folders of indexed documents."""

@@ -1,0 +1,1 @@
+"""Follow a source or an inbox folder."""

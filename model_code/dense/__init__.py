@@ -1,0 +1,1 @@
+"""The dense kind of retriever: contrastive, HCE and MLR."""

@@ -1,0 +1,1 @@
+"""Encoding, clustering and training on several processes or machines with Ray."""

@@ -1,1 +1,0 @@
-"""Indexes over passages: the one top-k routine, dense vectors by FAISS and BM25."""

@@ -1,0 +1,1 @@
+"""SVDR's binary token index, built without an encoder."""

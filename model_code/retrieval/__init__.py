@@ -1,0 +1,1 @@
+"""What retrievers have in common, BM25, dense vectors, fusions, and their indexes."""

@@ -1,0 +1,151 @@
+"""A project whose live collection holds documents but no vectors, and a writer that makes generations of it.
+
+Enough for everything between a user's documents and `LiveWriter.apply`, in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from model_code.collection.generations.generation import Generation, removed_by_part, write_removed
+from model_code.collection.generations.generation_builder import Applied
+from model_code.collection.generations.generation_store import Collection, set_default_retriever
+from model_code.collection.index.live_index import LiveCollection, document_rows, open_ledger
+from model_code.collection.ledger.events import Position, Standing
+from model_code.collection.segments.documents import COLUMNS, DOCUMENTS, document_row, read_columns, write_rows
+from model_code.project import Project
+from model_code.text.documents import Change, Document
+
+NOWHERE = Standing()
+BASE = {"numpy.sort": "Return a sorted copy of an array.", "str.split": "Split a string into words."}
+
+
+def make_project(root: Path) -> Project:
+    """A project with the two documents `BASE` in generation 0 of the retriever hce."""
+    (root / "params.yaml").write_text("{retrievers: {hce: {}}}\n")
+    (root / "dvc.yaml").touch()
+    project = Project(root)
+    open_build(project, BASE)
+    set_default_retriever(project.live, "hce")
+    return project
+
+
+def open_build(
+    project: Project, documents: Mapping[str, str], standing: Standing = NOWHERE, retriever: str = "hce"
+) -> Generation:
+    """Another build becomes current."""
+    rows = (document_row(Document(one, one, text)) for one, text in documents.items())
+    return _switch(Collection(project.live, retriever), rows, None, standing, {})
+
+
+def position_at(project: Project, event: int) -> Position:
+    """The position of an event in the project's log."""
+    with open_ledger(project) as ledger:
+        return ledger.position(event)
+
+
+def trained_at(project: Project, event: int) -> Standing:
+    """Where a build stands that was trained on the documents up to an event."""
+    return Standing(position_at(project, event), trained=event)
+
+
+def collection_of(project: Project, retriever: str = "hce") -> LiveCollection:
+    """A collection with the stand-in writer."""
+    collection = LiveCollection(project, retriever)
+    collection.__dict__["writer"] = StandInWriter(project.live, retriever)
+    return collection
+
+
+def row(document_id: str, text: str = "some text", **more: object) -> dict[str, object]:
+    """A document as it arrives."""
+    return {"id": document_id, "title": document_id, "text": text, **more}
+
+
+def receive(project: Project, *document_ids: str) -> None:
+    """Documents arrive, and wait."""
+    collection_of(project).receive([row(one) for one in document_ids], "api")
+
+
+def add(collection: LiveCollection, *rows: Mapping[str, object]) -> Applied | None:
+    """Documents arrive and become searchable; what that changed."""
+    collection.receive(list(rows), "api")
+    return collection.apply()
+
+
+def texts(project: Project, asked: Iterable[str], retriever: str = "hce") -> dict[str, str]:
+    """What the current generation holds of the documents asked for: id -> text."""
+    found = document_rows(Collection(project.live, retriever).current(), asked)
+    return {one: row["text"] for one, row in sorted(found.items())}
+
+
+class StandInWriter:
+    """Changes generations as `LiveWriter` does, without vectors."""
+
+    def __init__(self, live: Path, retriever: str) -> None:
+        self.collection = Collection(live, retriever)
+        self.opened: Generation | None = None
+
+    def apply(
+        self, changes: Sequence[Change], standing: Standing, provenance: Mapping[str, object], guard: object = None
+    ) -> Applied:
+        before = self.opened or self.collection.current()
+        last = {change.document_id: change for change in changes}
+        there, statuses, rows = document_rows(before, last), {}, []
+        for one, change in sorted(last.items()):
+            row = there.get(one)
+            if isinstance(change, Document):
+                same = row is not None and row["content_hash"] == change.content_hash
+                statuses[one] = "unchanged" if same else "updated" if row else "added"
+                if not same:
+                    rows.append(document_row(change))
+            else:
+                statuses[one] = "deleted" if row else "unchanged"
+        gone = {one for one, status in statuses.items() if status in ("updated", "deleted")}
+        after = _switch(self.collection, rows, before, standing, provenance, gone)
+        ids = {kind: tuple(one for one in statuses if statuses[one] == kind)
+               for kind in ("added", "updated", "deleted", "unchanged")}  # fmt: skip
+        return Applied(after, **ids)
+
+    def compact(self, standing: Standing) -> Generation:
+        before = self.collection.current()
+        gone = removed_by_part(before)
+        parts = ((each, before.sibling(each) / DOCUMENTS) for each in before.segments)
+        tables = ((each, zip(*read_columns(file, *COLUMNS), strict=True)) for each, file in parts)
+        rows = [dict(zip(COLUMNS, row, strict=True)) for each, table in tables for row in table
+                if row[0] not in gone.get(each, ())]  # fmt: skip
+        return _switch(self.collection, rows, before, standing, {"compact": True}, merged=True)
+
+    def collect_garbage(self, keep: int, registered: Iterable[int] = ()) -> tuple[int, ...]:
+        return self.collection.collect_garbage(keep, set(registered))
+
+
+def _switch(collection: Collection, *arguments: object, **options: object) -> Generation:
+    return collection.switch(make_generation(collection, *arguments, **options))
+
+
+def make_generation(
+    collection: Collection,
+    rows: Iterable[dict[str, str]],
+    before: Generation | None,
+    standing: Standing,
+    provenance: Mapping[str, object],
+    gone: Iterable[str] = (),
+    merged: bool = False,
+) -> Generation:
+    """A generation that nobody searches yet; merged: its rows stand for all segments of the one before."""
+    with collection.aside(after=before and before.number) as folder:
+        number = collection.next_number()
+        rows = list(rows)
+        write_rows(rows, folder / DOCUMENTS)
+        parts = (before.base, *(() if merged else before.segments)) if before else ()
+        removed = removed_by_part(before) if before else {}
+        write_removed(folder, {part: removed.get(part, frozenset()) | frozenset(gone) for part in parts})
+        (folder / "number").write_text(str(number))  # two generations of equal content stay two
+        facts = {
+            "provenance": dict(provenance), "fingerprint": "f", "documents": 0, "passages": 0, "text": None,
+            "base": before.base if before else number, "build": before.build if before else number,
+            "segments": [*parts[1:], *([number] if rows else [])] if before else [], "removed": number,
+        }  # fmt: skip
+        collection.seal(folder, facts, standing, before and before.number)
+        return collection.keep(folder, number)

@@ -1,0 +1,227 @@
+"""Guards `freshet verify` and `freshet repair`: each kind of file that can be torn is recognised in one line, the
+remedy that the line names is followed, and no document is missing anywhere afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+
+import pytest
+
+from model_code.collection.backup.repair import problems, repair
+from model_code.collection.generations.generation import document_hashes
+from model_code.collection.generations.generation_store import Collection, retrievers
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.live_index import LiveCollection, all_feedback, open_ledger
+from model_code.collection.ledger.events import Feedback, Position, Standing
+from model_code.errors import Damaged, FreshetError
+from orchestration import cli
+from tests.live_example import BASE, add, collection_of, make_project, open_build, row, texts
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def scramble(path):
+    content = bytearray(path.read_bytes())
+    content[: len(content) // 2] = b"\xff" * (len(content) // 2)
+    path.write_bytes(content)
+
+
+def lose(path):
+    path.unlink()
+
+
+NEWEST = "r/generations/{current:06d}/"
+TORN = {  # what a crash, a full disk or a careless hand does to which file
+    "the default pointer": ("current", empty),
+    "the pointer": ("r/current", empty),
+    "the pointer, cut off": ("r/current", cut),
+    "a manifest": (NEWEST + "manifest.json", cut),
+    "an empty manifest": (NEWEST + "manifest.json", empty),
+    "no manifest": (NEWEST + "manifest.json", lose),
+    "the list of what is removed": (NEWEST + "removed.json", cut),
+    "vectors": ("r/generations/000001/index/vectors.npy", cut),
+    "placements": ("r/generations/000001/placements.safetensors", cut),
+    "documents": ("r/generations/000001/documents.parquet", cut),
+    "documents, scrambled": ("r/generations/000001/documents.parquet", scramble),
+    "passages": ("r/generations/000001/hierarchy/document_ids.json", cut),
+    "the manifest of an index": ("r/generations/000001/index/manifest.json", cut),
+    "the ledger": ("ledger.sqlite", scramble),
+    "the ledger, cut off": ("ledger.sqlite", cut),
+    "the ledger, empty": ("ledger.sqlite", empty),
+    "no ledger": ("ledger.sqlite", lose),
+}
+# What `freshet status` does not read, as it compares no checksums.
+UNREAD = ("the list", "vectors", "placements", "documents", "passages", "the manifest of")
+COMMANDS = ("verify", "search word1", "status", "add --dry-run more.jsonl", "delete nothing", "tools compact")
+
+
+def run(capsys, monkeypatch, line: str) -> tuple[int, str]:
+    """Exit code and output of a command; what is no error in one line is raised."""
+    monkeypatch.setattr(sys, "argv", ["freshet", *line.split()])
+    try:
+        cli.main()
+        code = 0
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.err
+    return code, printed.out + printed.err
+
+
+@pytest.fixture
+def live(own, monkeypatch):
+    """A collection of the real kind, with documents that came, changed and went."""
+    monkeypatch.chdir(own.root)
+    (own.root / "more.jsonl").write_text('{"id": "more", "title": "", "text": "word1 word2"}\n')
+    collection = LiveCollection(own)
+    add(collection, row("n1", "word1 word2", queries=["what is word1"], note="x"), row("n2", "word3"))
+    collection.receive([row("d03", "word4 word5")], "test")
+    collection.remove(["n2"], "test")
+    collection.apply()
+    collection.ledger.close()
+    return own
+
+
+@pytest.mark.parametrize("kind", TORN)
+def test_a_torn_file_is_told_in_one_line_and_mended_by_the_command_that_it_names(live, kind, capsys, monkeypatch):
+    collection = Collection(live.live, "r")
+    before = document_hashes(collection.current())
+    name, tear = TORN[kind]
+    file = live.live / name.format(current=collection.current().number)
+    assert file.is_file() or kind == "vectors"
+    if not file.is_file():
+        file = next(path for path in (live.live / "r/generations/000001/index").iterdir() if path.suffix != ".json")
+    tear(file)
+    for command in COMMANDS:
+        code, told = run(capsys, monkeypatch, command)
+        if command == "verify" or code != 0:
+            assert code == 1, told
+            lines = told.strip().splitlines()
+            assert all(re.search(r"freshet repair\b", line) for line in lines if "rejected" not in line), told
+            assert command == "verify" or "rejected" in told or len(lines) == 1, told
+        if command == "status":
+            assert code == 0, told
+            told = re.search(r"^problem +(.*freshet repair.*)$", told, re.M)
+            assert bool(told) != kind.startswith(UNREAD)
+            assert not told or file.name in told[1] or not file.exists() or kind == "the ledger, empty"
+    code, told = run(capsys, monkeypatch, "repair")
+    assert (code, bool(told)) == (0, True)
+    assert run(capsys, monkeypatch, "verify") == (0, "all that is live is whole\n"), told
+    assert document_hashes(collection.current()) == before
+    assert {hit.document_id for hit in Searcher.open(live.live).search("word1", 100)} == before.keys()
+    assert run(capsys, monkeypatch, "repair") == (0, "there was nothing to mend\n")
+    assert run(capsys, monkeypatch, "add more.jsonl")[0] == 0
+
+
+def test_what_waits_in_a_torn_ledger_is_read_out_of_it_and_of_what_a_killed_writer_left_beside_it(live):
+    collection, said = LiveCollection(live), Feedback("what is word1", "d03", "up", 2, "me", 5.0)
+    collection.ledger.judge(said, said.received)
+    collection.receive([row("n1", "word1")], "sync notes")
+    collection.apply()
+    collection.receive([row("waiting", "word7 " * 2000)], "test")
+    collection.ledger.close()
+    collection.receive([row("d03", "word8")], "test")
+    left = {path: path.read_bytes() for path in live.live.glob("ledger.sqlite*")}  # the last in a log of its own
+    collection.ledger.close()
+    file = live.live / "ledger.sqlite"
+    page = left[file].index(b"word7 " * 600) // 4096 * 4096
+    left[file] = left[file][:page] + b"\0" * 4096 + left[file][page + 4096 :]
+    for path, content in left.items():
+        path.write_bytes(content)
+    assert any("ledger" in each for each in problems(live))
+    repair(live)
+    assert list(problems(live)) == []
+    assert all_feedback(live) == [said]
+    with open_ledger(live) as ledger:
+        assert ledger.origins()["n1"] == "sync notes", "so that a sync still deletes what its source no longer has"
+        assert ledger.latest(["d03"])["d03"].document.text == "word8"
+
+
+def test_where_nothing_is_whole_the_message_says_what_opens_the_build_again(live):
+    cut(next((live.live / "r/generations/000000/encoder").glob("*.safetensors")))
+    with pytest.raises(Damaged, match="freshet repair"):
+        Searcher.open(live.live)
+    said = repair(live)
+    assert any("make it live again by freshet promote" in line for line in said)
+    assert retrievers(live.live) == []
+    assert len(list((live.live / "r" / "damaged").glob("0*"))) == 3, "nothing was deleted"
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two live retrievers; the second lags three documents behind, and holds one that the first never had."""
+    project = make_project(tmp_path)
+    open_build(project, BASE | {"only.here": "in one corpus"}, retriever="other")
+    first, other = collection_of(project), collection_of(project, "other")
+    add(first, row("a"), row("str.split", "2", queries=["how to split"], package="x"), row("gone"))
+    other.apply()
+    first.receive([row(name) for name in "bcd"], "api")
+    first.remove(["gone", "numpy.sort"], "api")
+    first.apply()
+    for collection in (first, other):
+        collection.ledger.close()
+    return project
+
+
+@pytest.mark.parametrize("loss", ["lost", "foreign", "torn"])
+def test_no_document_is_missing_in_any_retriever_after_the_ledger_was_lost(two, loss):
+    for path in two.live.glob("ledger.sqlite*"):
+        path.unlink()
+    if loss == "foreign":
+        with open_ledger(two) as ledger:
+            ledger.remove(["never"], "elsewhere")
+    if loss == "torn":
+        (two.live / "ledger.sqlite").write_bytes(b"nonsense" * 1000)
+    remedy = "freshet repair --adopt" if loss == "foreign" else "freshet repair"
+    for name in ("hce", "other"):
+        with pytest.raises(FreshetError, match=remedy):
+            collection_of(two, name).apply()
+    said = repair(two, adopt=loss == "foreign", collection_of=collection_of)
+    whole = dict.fromkeys("abcd", "some text") | {"str.split": "2"}
+    again = {"gone": "some text", "numpy.sort": BASE["numpy.sort"], "only.here": "in one corpus"}
+    assert any("only other held them: gone, numpy.sort, only.here" in line for line in said)
+    for name in ("hce", "other"):
+        assert texts(two, [*whole, *again, "waiting"], name) == whole | again
+    assert collection_of(two, "other").existing_ids(["b"]) == {"b"}
+    event = collection_of(two, "other").ledger.latest(["str.split"])["str.split"]
+    assert (event.document.queries, event.document.fields) == (("how to split",), {"package": "x"})
+    assert list(problems(two)) == []
+
+
+def test_an_older_copy_of_the_ledger_goes_on_with_what_is_newer(two, tmp_path):
+    with_hce = collection_of(two, "hce")
+    shutil.copyfile(two.live / "ledger.sqlite", tmp_path / "copy")
+    add(with_hce, row("a", "newer"), row("e"))
+    with_hce.ledger.close()
+    for path in two.live.glob("ledger.sqlite*"):
+        path.unlink()
+    shutil.copyfile(tmp_path / "copy", two.live / "ledger.sqlite")
+    identity = with_hce.ledger.id
+    with pytest.raises(FreshetError, match="an older copy of it: .*freshet repair, which"):
+        with_hce.apply()
+    repair(two, collection_of=collection_of)
+    assert collection_of(two).ledger.id == identity
+    for name in ("hce", "other"):
+        assert texts(two, ["a", "e", "numpy.sort"], name) == {"a": "newer", "e": "some text"}
+    assert list(problems(two)) == []
+
+
+def test_what_waits_is_not_taken_for_lost_while_one_retriever_stands_in_the_log(two):
+    first = collection_of(two, "hce")
+    first.receive([row("a", "newest"), row("waiting")], "api")
+    first.remove(["b"], "api")
+    elsewhere = Standing(Position("elsewhere", 3, "m"))
+    open_build(two, BASE | {"b": "old", "a": "old"}, elsewhere, "other")
+    assert repair(two, collection_of=collection_of)
+    for name in ("hce", "other"):
+        assert texts(two, ["a", "b", "waiting"], name) == {"a": "newest", "waiting": "some text"}
+    assert repair(two, collection_of=collection_of) == []

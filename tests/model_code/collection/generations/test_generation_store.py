@@ -1,0 +1,167 @@
+"""Guards live collections: generations are copies, whole or absent, opened once each, switched and rolled back."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from model_code.collection.generations import generation_store as collection
+from model_code.collection.generations.generation import Generation
+from model_code.collection.generations.generation_store import (
+    Collection,
+    default_retriever,
+    retrievers,
+    set_default_retriever,
+)
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.ledger.events import Standing
+from model_code.collection.segments.documents import DOCUMENTS, DocumentFile
+from model_code.errors import FingerprintMismatch, FreshetError
+from model_code.files import hash_path, read_json, write_json
+from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
+from tests.model_code.collection.conftest import Build
+
+
+def snapshot(root: Path) -> dict[str, str]:
+    """Every file below `root`, hidden ones too, with its content's hash."""
+    return {str(path.relative_to(root)): hash_path(path) for path in root.rglob("*") if path.is_file()}
+
+
+def test_generation_zero_states_what_it_is_and_opening_the_same_build_again_changes_nothing(
+    build: Build, tmp_path: Path
+) -> None:
+    generation = build.open(tmp_path, model_version=3)
+    assert generation.folder == tmp_path / "live" / "hce" / "generations" / "000000"
+    manifest = generation.manifest
+    assert manifest["fingerprint"] == read_json(build.index / "manifest.json")["fingerprint"]
+    assert (manifest["parent"], manifest["documents"], manifest["passages"]) == (None, 9, 10)
+    assert manifest["provenance"] == {"model_version": 3}
+    assert Collection(tmp_path / "live", "hce").current() == generation
+    assert default_retriever(tmp_path / "live") == "hce"
+    assert set(DocumentFile(generation.folder / DOCUMENTS).read(["csv.reader", "later.document"])) == {"csv.reader"}
+    before = snapshot(tmp_path)
+    assert build.open(tmp_path, model_version=4) == generation
+    assert snapshot(tmp_path) == before
+
+
+def test_it_is_a_copy(build: Build, tmp_path: Path) -> None:
+    folders = {name: path for name, path in vars(build).items() if path.is_dir()}
+    copies = {name: Path(shutil.copytree(path, tmp_path / name)) for name, path in folders.items()}
+    generation = replace(build, **copies).open(tmp_path)
+    for path in copies.values():
+        shutil.rmtree(path)
+    generation.verify()
+    assert Searcher.open(tmp_path / "live").search("split a string", 1)[0].document_id == "str.split"
+
+
+def test_another_build_is_the_next_generation_and_going_back_shares_the_files_of_the_old(
+    build: Build, other_build: Build, tmp_path: Path
+) -> None:
+    first, second = build.open(tmp_path, model_version=1), other_build.open(tmp_path)
+    live = Collection(tmp_path / "live", "hce")
+    assert (second.number, second.manifest["parent"], live.current()) == (1, None, second)
+    again = build.open(tmp_path)
+    assert (again.number, again.build, again.manifest["parent"]) == (2, 0, 0)
+    assert [path.name for path in again.folder.iterdir()] == ["manifest.json"]
+    assert (again.needs, again.manifest["provenance"]) == ({0, 2}, {}), "the model's version is told by the build alone"
+    found = Searcher.open(tmp_path / "live").search("split a string", 5)
+    before = Searcher(tmp_path / "live", first, {}).search("split a string", 5)
+    assert [replace(hit, generation=first.number) for hit in found] == before
+    assert [generation.number for generation in live.generations()] == [0, 1, 2]
+
+
+def test_what_lies_above_the_current_generation_is_deleted_by_the_next_writer(build: Build, tmp_path: Path) -> None:
+    """Nobody searched it. What an earlier version left there may have been: it went back by the pointer alone."""
+    first = build.open(tmp_path)
+    live = Collection(tmp_path / "live", "hce")
+    for number in (1, 2):
+        shutil.copytree(first.folder, first.folder.with_name(f"{number:06d}"))
+    older = first.folder.with_name("000001") / "manifest.json"
+    stated = {name: value for name, value in read_json(older).items() if name != "position"}
+    write_json(older, stated | {"format": 3, "ledger": {"watermark": 4}})
+    live.tidy()
+    left = [(each.number, each.standing is None, each.watermark) for each in live.generations()]
+    assert left == [(0, False, 0), (1, True, 4)]
+    assert live.publish_again(first, Standing(), {}).number == 2
+
+
+def test_two_retrievers_live_side_by_side(build: Build, other_build: Build, tmp_path: Path) -> None:
+    build.open(tmp_path, "hce")
+    other_build.open(tmp_path, "contrastive")
+    live = tmp_path / "live"
+    assert retrievers(live) == ["contrastive", "hce"]
+    assert default_retriever(live) == "contrastive"
+    set_default_retriever(live, "hce")
+    assert Searcher.open(live).generation.retriever == "hce"
+    assert Searcher.open(live, "contrastive").generation.retriever == "contrastive"
+    with pytest.raises(FreshetError, match=r"'mlr' is not live \(live: contrastive, hce\); take one of these"):
+        set_default_retriever(live, "mlr")
+
+
+@pytest.mark.parametrize("step", ["seal", "fsync_tree", "write_text"])
+def test_a_crash_at_any_step_leaves_the_old_generation(
+    build: Build, other_build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    first = build.open(tmp_path)
+
+    def crash(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(collection, step, crash)
+        patch.setattr(collection.shutil, "rmtree", lambda *arguments, **options: None)  # kill -9 tidies nothing
+        with pytest.raises(KeyboardInterrupt):
+            other_build.open(tmp_path)
+    live = Collection(tmp_path / "live", "hce")
+    assert live.current() == first
+    assert Searcher.open(tmp_path / "live").search("split a string", 1)
+    assert other_build.open(tmp_path).number == 1
+    assert [path.name for path in sorted((live.folder / "generations").iterdir())] == ["000000", "000001"]
+
+
+def test_parts_that_do_not_belong_together_are_refused(build: Build, other_build: Build, tmp_path: Path) -> None:
+    with pytest.raises(FingerprintMismatch, match="run the stage index again"):
+        replace(build, encoder=other_build.encoder).open(tmp_path)
+    frame = pd.read_parquet(build.documents)
+    frame[frame["document_id"] != "re.split"].to_parquet(tmp_path / "short.parquet", index=False)
+    with pytest.raises(FreshetError, match="lacks 1 documents that the index holds, first 're.split'"):
+        replace(build, documents=tmp_path / "short.parquet").open(tmp_path)
+    tree = Hierarchy.load(build.hierarchy)
+    (tmp_path / "tree").mkdir()
+    Hierarchy(tree.centroids, tree.parents, tree.leaves[:8]).save(tmp_path / "tree")
+    write_json(tmp_path / "tree" / DOCUMENT_IDS, read_json(build.hierarchy / DOCUMENT_IDS)[:8])
+    with pytest.raises(FreshetError, match="places 8 passages of 8 documents, but the index holds 9"):
+        replace(build, hierarchy=tmp_path / "tree").open(tmp_path)
+    assert Collection(tmp_path / "live", "hce").generations() == []
+    with pytest.raises(FreshetError, match="nothing is live yet"):
+        default_retriever(tmp_path / "live")
+
+
+@pytest.mark.parametrize("damage", ["changed", "missing"])
+def test_a_damaged_generation_is_never_switched_to(
+    build: Build, other_build: Build, tmp_path: Path, damage: str
+) -> None:
+    file = build.open(tmp_path).folder / DOCUMENTS
+    second = other_build.open(tmp_path)
+    live = Collection(tmp_path / "live", "hce")
+    file.unlink() if damage == "missing" else file.write_bytes(b"nonsense")
+    with pytest.raises(FreshetError, match=f"documents.parquet (is|was) {damage}"):
+        live.publish_again(live.read(0), Standing(), {})
+    assert (live.current(), len(live.generations())) == (second, 2)
+    with pytest.raises(FreshetError, match="no generation 7; there are: 0, 1"):
+        live.read(7)
+
+
+def test_a_swapped_encoder_and_a_newer_format_are_refused(build: Build, other_build: Build, tmp_path: Path) -> None:
+    generation = build.open(tmp_path)
+    shutil.rmtree(generation.folder / "encoder")
+    shutil.copytree(other_build.encoder, generation.folder / "encoder")
+    with pytest.raises(FingerprintMismatch, match="its encoder has fingerprint"):
+        Searcher.open(tmp_path / "live")
+    write_json(generation.folder / "manifest.json", generation.manifest | {"format": 99})
+    with pytest.raises(FreshetError, match="has format 99"):
+        Generation.read(generation.folder)

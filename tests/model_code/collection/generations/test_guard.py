@@ -1,0 +1,179 @@
+"""Guards the guard: sound additions pass whatever their kind, each fault is refused and named, and leaves nothing."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_code.collection.generations.generation_builder import LiveWriter, everything_is_found, own_vectors
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.segments.segment import PartView
+from model_code.errors import FreshetError
+from model_code.retrieval.dense import DenseRetriever
+from model_code.text.documents import Document, Remove
+from tests.model_code.collection.laws import KINDS, NEW, OLD, make_encoder, open_build, put, rankings, up_to
+
+pytestmark = pytest.mark.usefixtures("no_waiting_for_the_disk")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def opened(request, tmp_path_factory) -> Path:
+    """A live collection of each kind."""
+    root = tmp_path_factory.mktemp(request.param)
+    make_encoder(request.param, root / "encoder")
+    return open_build(request.param, root, root / "encoder", OLD)
+
+
+@pytest.fixture
+def writer(opened, tmp_path) -> LiveWriter:
+    """A writer of a copy."""
+    return LiveWriter(Path(shutil.copytree(opened, tmp_path / "live")), "r")
+
+
+CHANGES = [*(put(one, NEW) for one in sorted(NEW)), Document("d03", "word1", "word9"), Remove("d05")]
+
+
+def test_sound_changes_pass_and_are_made(writer):
+    twin = Document("twin", *NEW["d00x"])  # of equal vectors, either may come first
+    applied = writer.apply([*CHANGES, twin], up_to(1), {}, everything_is_found)
+    assert writer.collection.current() == applied.generation
+    assert (applied.updated, applied.deleted, len(applied.added)) == (("d03",), ("d05",), len(NEW) + 1)
+    assert writer.apply([Remove("twin")], up_to(2), {}, everything_is_found).deleted == ("twin",)
+
+
+def test_a_refused_generation_leaves_nothing(writer):
+    def refuse(searcher, applied):
+        assert searcher.generation == applied.generation != writer.collection.current()
+        raise FreshetError("no")
+
+    before, files = rankings(writer), sorted(writer.collection.folder.rglob("*"))
+    with pytest.raises(FreshetError, match="^no$"):
+        writer.apply(CHANGES, up_to(1), {}, refuse)
+    assert sorted(writer.collection.folder.rglob("*")) == files
+    assert (writer.collection.current_number(), rankings(writer)) == (0, before)
+    assert writer.apply(CHANGES, up_to(1), {}, everything_is_found).generation.number == 1
+
+
+def dense(opened):
+    if not opened.parent.name.startswith("dense"):
+        pytest.skip("a fault of vectors")
+
+
+def faulty(writer, fault, event=1):
+    """What the guard says of a generation that `fault` was done to."""
+    said = []
+
+    def guard(searcher, applied):
+        fault(searcher)
+        said.append(pytest.raises(FreshetError, everything_is_found, searcher, applied, sample=200).value.args[0])
+
+    writer.apply(CHANGES, up_to(event), {}, guard)
+    return said[0].removeprefix("the new generation is refused: document ")
+
+
+def test_vectors_that_are_no_numbers_are_refused(opened, writer):
+    dense(opened)
+
+    def fault(searcher):
+        index = searcher.views[1].part.retriever.index
+        index.vectors = np.full_like(index.vectors, np.nan)
+
+    assert faulty(writer, fault) == f"'d00x' is not finite ({len(NEW) + 1} such in all)"
+
+
+MISPLACED = {
+    "'d05' is deleted, but still there": lambda base, new: (PartView(base.part, base.removed - {"d05"}), new),
+    "'d02x' is added, but in no part": lambda base, new: (base, PartView(new.part, frozenset({"d02x"}))),
+    "'d03' is in two parts": lambda base, new: (PartView(base.part, frozenset({"d05"})), new),
+}
+
+
+@pytest.mark.parametrize("told", MISPLACED)
+def test_a_document_that_is_not_where_it_should_be_is_refused(writer, told):
+    def fault(searcher):
+        searcher.views = MISPLACED[told](*searcher.views)
+
+    assert faulty(writer, fault) == told
+
+
+def test_a_document_that_the_search_misses_is_refused(opened, writer, monkeypatch):
+    dense(opened)
+
+    real = DenseRetriever.search_encoded
+
+    def missing(self, queries, k, allowed=None):
+        return [[hit for hit in hits if hit[0] != "d04x"][:k] for hits in real(self, queries, 50, allowed)]
+
+    monkeypatch.setattr(DenseRetriever, "search_encoded", missing)
+    assert faulty(writer, lambda searcher: None) == "'d04x' is not found by its own vector"
+
+
+def test_an_older_document_behind_a_new_one_that_has_no_longer_vector_is_refused(opened, writer):
+    dense(opened)
+
+    def guard(searcher, applied):
+        index = searcher.views[-1].part.retriever.index
+        index.search = lambda queries, k, fingerprint: [[("d00x", 2.0)]] * len(queries)
+        with pytest.raises(FreshetError, match="older, and no longer found by its own vector"):
+            everything_is_found(searcher, applied)
+
+    writer.apply([put("d00x", NEW)], up_to(1), {}, guard)
+
+
+def lose(searcher):
+    base, *others = searcher.views
+    searcher.views = (PartView(base.part, base.removed | {"d07"}), *others)
+
+
+def find_again(searcher):
+    base, *others = searcher.views
+    searcher.views = (PartView(base.part, base.removed - {"d06"}), *others)
+
+
+@pytest.mark.parametrize(("fault", "sign"), [(lose, -1), (find_again, 1)])
+def test_older_documents_that_are_lost_or_come_back_are_refused(writer, fault, sign):
+    before = writer.apply([Remove("d06")], up_to(1), {}, everything_is_found).generation.manifest["documents"]
+    added, found = len(NEW) - 1, before + len(NEW) - 1 + sign  # d05 goes
+    assert faulty(writer, fault, event=2).endswith(f"it holds {found} documents in place of {before} and +{added}")
+
+
+def test_a_shared_part_is_not_searched(opened, writer):
+    dense(opened)
+
+    def guard(searcher, applied):
+        searcher.base.retriever.index.search = None
+        everything_is_found(searcher, applied)
+
+    assert writer.apply(CHANGES, up_to(1), {}, guard).generation.number == 1
+
+
+def test_a_shorter_vector_on_top_is_refused_and_a_longer_one_is_not(opened, tmp_path):
+    """Vectors that were learned for a document need not have unit norm: longer ones may well be found by others'."""
+    dense(opened)
+
+    def grow(ids, vectors, queries):
+        return np.ascontiguousarray(vectors * np.where(np.array(ids) == "d00x", 9, 1)[:, None])
+
+    writer = LiveWriter(Path(shutil.copytree(opened, tmp_path / "live")), "r", refine=grow)
+    assert writer.apply(CHANGES, up_to(1), {}, everything_is_found).generation.number == 1
+    searcher = writer.searcher
+    long, short = own_vectors(dict.fromkeys(("d00x", "d01x"), searcher.views[1])).values()
+    ((winner, best),) = searcher.retriever.search_encoded(short[None], 1)[0]
+    assert (winner, best > 1) == ("d00x", True)
+    assert np.linalg.norm(long) > np.linalg.norm(short)
+
+
+def test_a_copy_that_rounding_puts_ahead_is_no_fault(opened, tmp_path):
+    dense(opened)
+    own = own_vectors({"d00": PartView(Searcher.open(opened, "r").base)})["d00"]
+
+    def copied(ids, vectors, queries):
+        return np.array([own * np.float32(1 + 3e-7) for _ in ids])
+
+    writer = LiveWriter(Path(shutil.copytree(opened, tmp_path / "live")), "r", refine=copied)
+    guard = partial(everything_is_found, sample=500)  # all of the older ones
+    assert writer.apply([put("d00x", NEW)], up_to(1), {}, guard).generation.number == 1

@@ -1,0 +1,157 @@
+"""Guards the searcher: ranks, titles, snippets and paths of hits, batch = one by one, no slow import on the way, and
+searches that filter or explain.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.segments.filters import MergedFields, matching_documents, read_fields
+from model_code.errors import FreshetError, SettingsError
+from model_code.hierarchy.tree import Hierarchy
+from model_code.text.snippets import marks, snippet
+from tests.model_code.collection.conftest import DOCUMENTS, NAMES, PASSAGES, RULES, Build
+
+
+@pytest.fixture(scope="module")
+def searcher(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    """The build, live and opened."""
+    root = tmp_path_factory.mktemp("root")
+    build.open(root)
+    return Searcher.open(root / "live")
+
+
+def test_hits_carry_everything_a_reader_needs_and_are_no_more_than_documents(searcher: Searcher) -> None:
+    hits = searcher.search("split a string into words", 4)
+    assert [hit.rank for hit in hits] == [1, 2, 3, 4]
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    assert hits[0].document_id == hits[0].title == "str.split"
+    assert hits[0].snippet == hits[0].text == DOCUMENTS["str.split"]
+    marked = [hits[0].snippet[start:end] for start, end in hits[0].marks]
+    assert marked == ["Split", "a", "string", "into", "a", "words"]
+    assert (hits[0].fields["package"], hits[0].date, hits[0].generation, hits[0].tokens) == ("str", None, 0, None)
+    assert len(searcher.search("list", 100)) == len(DOCUMENTS)
+
+
+def test_a_hit_is_the_passage_that_answers_and_says_where_it_stands(searcher: Searcher) -> None:
+    whole = DOCUMENTS["csv.reader"]
+    for passage in RULES.places(whole):
+        text = passage.read(whole)
+        (hit,) = (one for one in searcher.search(f"csv.reader {text}", 9) if one.document_id == "csv.reader")
+        assert (hit.text, hit.start, hit.end, hit.section) == (text, passage.start, passage.end, None)
+
+
+def test_documents_are_read_by_id_and_listed(searcher: Searcher) -> None:
+    assert searcher.ids_after("csv.reader", 3) == sorted(DOCUMENTS)[2:5]
+    found = searcher.documents(["str.split", "later.document"])
+    assert [(one.document_id, one.text) for one in found.values()] == [("str.split", DOCUMENTS["str.split"])]
+
+
+def test_path_is_that_of_the_best_passage(searcher: Searcher, build: Build) -> None:
+    tree = Hierarchy.load(build.hierarchy)
+    for hit in searcher.search("read a table from a file", 9):
+        passages = [row for row, document in enumerate(PASSAGES) if document == hit.document_id]
+        assert hit.path in {tree.path(row) for row in passages}
+        assert hit.topics == (NAMES[hit.path[0]],)
+    first = searcher.search("csv.reader " + DOCUMENTS["csv.reader"], 1)[0]
+    assert (first.document_id, first.path) == ("csv.reader", tree.path(1))
+
+
+def test_a_batch_equals_single_searches(searcher: Searcher) -> None:
+    texts = ["split", "read a json file", "square root", "?"]
+    batch, single = searcher.search_batch(texts, 9), [searcher.search(text, 9) for text in texts]
+    assert [[hit.document_id for hit in hits] for hits in batch] == [[h.document_id for h in hits] for hits in single]
+    assert searcher.search_batch([], 3) == []
+
+
+def test_a_searcher_that_is_ready_has_put_its_parts_together(searcher: Searcher) -> None:
+    anew = Searcher(searcher.live, searcher.generation, searcher.parts)
+    assert "retriever" not in vars(anew)
+    assert "retriever" in vars(anew.ready())
+
+
+def test_a_filter_keeps_the_order_of_what_it_leaves_and_one_that_fits_nothing_is_told(searcher: Searcher) -> None:
+    everything, packages = searcher.search("read a list", 9), ["package=csv", "package=json", "package=str"]
+    found = searcher.search("read a list", 9, packages)
+    wanted = ("csv.reader", "json.load", "str.split")
+    expected = [(hit.document_id, hit.score) for hit in everything if hit.document_id in wanted]
+    assert [(hit.document_id, hit.score) for hit in found] == expected
+    assert [hit.rank for hit in found] == [1, 2, 3]
+    assert len(searcher.search("read a list", 2, packages)) == 2
+    assert [hit.document_id for hit in searcher.search("x", 9, ["tags=text", "package=re"])] == ["re.split"]
+    with pytest.raises(FreshetError, match="no document has a field 'color'; fields: package, since, tags"):
+        searcher.search("read", 3, ["color=red"])
+
+
+def test_a_generation_without_fields_is_told(build: Build, tmp_path: Path) -> None:
+    table = pd.read_parquet(build.documents, columns=["document_id", "title", "text"])
+    table.to_parquet(tmp_path / "old.parquet", index=False)
+    with pytest.raises(FreshetError, match="has no column 'fields': an older version wrote it"):
+        read_fields(tmp_path / "old.parquet")
+
+
+def test_a_text_that_asks_for_nothing_or_is_no_utf8_is_refused(searcher: Searcher) -> None:
+    for text in ("", " \n"):
+        with pytest.raises(SettingsError, match="text is empty"):
+            searcher.search_batch(["split", text])
+    with pytest.raises(FreshetError, match="no UTF-8"):
+        searcher.search("caf\udce9")
+
+
+def test_a_filter_merges_the_field_that_is_asked_for_alone() -> None:
+    fields = MergedFields([({"kind": {"new": {"a"}}, "other": {"x": {"a"}}}, ())])
+    assert matching_documents(fields, ["kind=new"], set) == {"a"}
+    assert set(fields._merged) == {"kind"}
+
+
+def test_a_dense_retriever_explains_why_it_cannot(searcher: Searcher) -> None:
+    with pytest.raises(FreshetError, match="does not score by token"):
+        searcher.search("read", 1, explain=True)
+
+
+def test_a_cold_search_imports_nothing_slow_that_it_does_not_need(searcher: Searcher) -> None:
+    code = (
+        "import sys; from pathlib import Path; from model_code.collection.generations.searcher import Searcher;"
+        "Searcher.open(Path(sys.argv[1])).search('split', 2);"
+        "print([name for name in ('sentence_transformers', 'pandas', 'sklearn', 'mlflow', 'dagster', 'dvc',"
+        "'pandera', 'datasets', 'matplotlib', 'bm25s', 'model_code.collection.segments.filters')"
+        "if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", code, str(searcher.generation.folder.parents[2])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[4])
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_snippet_prefers_rare_words_close_together() -> None:
+    text = "the " * 30 + "sorted copy " + "of the " * 30 + "sorted copy of an array " + "the end " * 20
+    assert "array" in snippet(text, "the sorted array", width=12)
+    assert snippet(text, "nothing here", width=4) == "the the the the ..."
+    assert snippet("", "query") == ""
+    assert snippet("a b c", "c", width=24) == "a b c"
+
+
+def test_snippet_is_as_wide_as_asked_for_and_keeps_the_match() -> None:
+    words = [f"w{i}" for i in range(100)]
+    for place in range(100):
+        shown = snippet(" ".join(words), f"W{place}!", width=10).replace("... ", "").replace(" ...", "").split()
+        assert len(shown) == 10
+        assert f"w{place}" in shown
+
+
+def test_a_snippet_keeps_whole_sentences_and_marks_words_of_scripts_without_blanks() -> None:
+    text = "It was late. Nobody sorts a list! " + "And so on and on. " * 20
+    assert snippet(text, "sorts", width=9) == "Nobody sorts a list! And so on and on."
+    chinese = "排序算法很重要。它把列表中的元素排列好。" * 9
+    shown = snippet(chinese, "列表", width=12)
+    assert "列表" in shown
+    assert {shown[start:end] for start, end in marks(shown, "列表")} == {"列表"}
+    assert {shown[start:end] for start, end in marks(shown, "列")} == {"列"}
+    assert marks("Häuser und Haus", "Haus", "german") == ((0, 6), (11, 15))
+    assert marks("Häuser und Haus", "Haus", None) == ((11, 15),)
+    assert marks("<b>List</b>", "list b") == ((1, 2), (3, 7), (9, 10))

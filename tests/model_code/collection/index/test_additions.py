@@ -1,0 +1,73 @@
+"""Guards how additions are wired: plain unless asked for, and in the ledger's order however they are grouped."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from model_code.collection.generations.generation_builder import LiveWriter
+from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.live_index import LiveCollection
+from model_code.incdsi.adder import Status
+from model_code.incdsi.generation_builder import RefiningWriter
+from model_code.incdsi.store import statuses
+from model_code.project import Project
+from orchestration import parameters
+from tests.live_example import row
+
+
+def set_additions(project: Project, *assignments: str) -> None:
+    parameters.assign(project.params_file, [f"additions.{each}" for each in assignments])
+
+
+def told(project: Project) -> dict[str, str]:
+    """The statuses of what is live."""
+    return statuses(Collection(project.live, "r").current())
+
+
+def test_documents_that_arrive_are_refined_if_asked_for_and_their_statuses_told(own: Project) -> None:
+    assert type(LiveCollection(own).writer) is LiveWriter
+    set_additions(own, "refine=true")
+    collection = LiveCollection(own)
+    assert type(collection.writer) is RefiningWriter
+    collection.receive([{"id": "n", "title": "word1", "text": "word2 word3", "queries": ["word4"]}], "test")
+    applied = collection.apply()
+    assert (applied.added, applied.updated, applied.unchanged) == (("n",), (), ())
+    assert told(own).keys() == {"n"}
+    assert told(own)["n"] in Status.__members__
+    collection.revert(0)
+    assert told(own) == {}
+
+
+def vectors(project: Project, retriever: str = "r") -> dict[str, list[float]]:
+    found = {}
+    for view in Searcher.open(project.live, retriever).views:
+        index = view.part.retriever.index
+        found |= {key: row.tolist() for key, row in zip(index.document_ids, index.vectors, strict=True) if key in view}
+    return found
+
+
+def test_crashes_and_pieces_leave_the_ledgers_order_and_so_the_vectors(
+    own: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)  # padding moves the last bits of encodings
+    set_additions(own, "refine=true", "gamma1=2.0")
+    rows = [row(name, f"word2 word3 word{len(name)}") for name in ("z", "yy", "aaa", "mmmm", "b")]
+    LiveCollection(own).receive(rows, "test")
+    LiveCollection(own).remove(["yy"], "test")
+    once = Project(Path(shutil.copytree(own.root, tmp_path / "once")))
+    LiveCollection(once).apply()
+    LiveCollection(own).apply(1)
+    for step in ("keep", "switch"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Collection, step, lambda *_, **__: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                LiveCollection(own).apply(2)
+    while LiveCollection(own).apply(limit=2):
+        pass
+    assert vectors(own) == vectors(once)
+    assert {"z", "aaa", "mmmm", "b"} <= vectors(own).keys()
+    assert len(Collection(own.live, "r").current().segments) == 3, "one for each group that adds"

@@ -1,0 +1,151 @@
+"""Guards what follows an addition: every live retriever takes it in, one that cannot harms no other, garbage goes."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from model_code.collection.generations.generation_store import Collection
+from model_code.collection.index.changes import add_files
+from model_code.collection.index.live_index import LiveCollection, subscribers
+from model_code.collection.index.maintenance import Upkeep
+from model_code.collection.index.retrain_plan import Plan, keep_plan, workspace_of
+from model_code.collection.index.status import live_status
+from model_code.collection.ledger.tasks import EventRange
+from orchestration.freshness.due import due_work
+from tests.live_example import BASE, StandInWriter, make_project, open_build, row, texts, trained_at
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Two retrievers are live, "hce" by default."""
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    writer = property(lambda self: StandInWriter(self.project.live, self.retriever))
+    monkeypatch.setattr(LiveCollection, "writer", writer)
+    project = make_project(tmp_path)
+    open_build(project, BASE, retriever="other")
+    return project
+
+
+def settings(project, **values):
+    live = ", ".join(f"{name}: {value}" for name, value in values.items())
+    project.params_file.write_text(f"{{retrievers: {{hce: {{}}}}, live: {{{live}}}}}\n")
+
+
+def receive(project, *names):
+    LiveCollection(project).receive([row(one, f"about {one}") for one in names], "test")
+
+
+def pending(project, name):
+    return LiveCollection(project, name).log_view.backlog().number
+
+
+def generations(project, name="hce"):
+    return [one.number for one in Collection(project.live, name).generations()]
+
+
+def test_every_live_retriever_takes_in_what_arrives_the_default_first(project):
+    assert subscribers(project) == ["hce", "other"]
+    receive(project, "a", "b")
+    upkeep = Upkeep(project)
+    assert upkeep.step()
+    assert (texts(project, ["a"]), texts(project, ["a"], "other")) == ({"a": "about a"}, {})
+    assert upkeep.finish() == {}
+    assert texts(project, ["a", "b"], "other") == {"a": "about a", "b": "about b"}
+    assert (pending(project, "hce"), pending(project, "other")) == (0, 0)
+    receive(project, "c")
+    assert Upkeep(project).finish(but="hce") == {}, "who has just taken in what there was is left out"
+    assert (pending(project, "hce"), pending(project, "other")) == (1, 0)
+
+
+def test_it_goes_on_in_pieces_and_the_status_tells_how_far_each_is_behind(project):
+    receive(project, "a", "b", "c")
+    LiveCollection(project).apply()
+    assert [live_status(project, name)["ledger"]["lag"]["pending"] for name in subscribers(project)] == [0, 3]
+    upkeep = Upkeep(project)
+    assert [upkeep.step(2) for _ in range(3)] == [True, True, False]
+    assert pending(project, "other") == 0
+
+
+def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_path):
+    open_build(project, BASE, retriever="third")
+    real = StandInWriter.apply
+
+    def apply(self, *arguments):
+        if self.collection.retriever == "other":
+            raise OSError("no space left")
+        return real(self, *arguments)
+
+    monkeypatch.setattr(StandInWriter, "apply", apply)
+    (tmp_path / "a.jsonl").write_text('{"id": "a", "title": "a", "text": "about a"}\n')
+    outcome = add_files(LiveCollection(project), [tmp_path / "a.jsonl"])
+    assert (outcome.added, outcome.behind) == (["a"], {"other": "no space left"})
+    assert (pending(project, "hce"), pending(project, "other"), pending(project, "third")) == (0, 1, 0)
+    (work,) = due_work(project)
+    assert (work.kind, work.retriever, work.about) == ("add", "other", EventRange(1, 1))
+    assert work.reason == "1 changes wait for other"
+    upkeep = Upkeep(project)
+    assert upkeep.finish() == outcome.behind
+    monkeypatch.setattr(StandInWriter, "apply", real)
+    assert upkeep.finish() == {}, "the next addition is another attempt"
+    assert due_work(project) == []
+
+
+def test_old_generations_go_when_so_many_can_whatever_process_made_them(project, monkeypatch):
+    settings(project, keep_generations=2)
+    monkeypatch.setattr("model_code.collection.index.maintenance.COLLECTED", 4)
+    real, freed = StandInWriter.collect_garbage, []
+
+    def collect_garbage(self, keep, registered=()):
+        done = real(self, keep, registered)
+        freed.extend([done] if self.collection.retriever == "hce" else [])
+        return done
+
+    monkeypatch.setattr(StandInWriter, "collect_garbage", collect_garbage)
+    for number in range(10):
+        receive(project, f"d{number}")
+        LiveCollection(project).apply()
+        LiveCollection(project).compact()
+        assert Upkeep(project).finish() == {}, "each in a process of its own"
+    assert [len(each) for each in freed] == [5, 4, 4, 4]
+    assert len(texts(project, [f"d{i}" for i in range(10)])) == 10
+    assert Collection(project.live, "hce").current().needs <= set(generations(project))
+
+
+def test_without_a_number_nothing_is_deleted(project, monkeypatch):
+    settings(project, keep_generations="null")
+    monkeypatch.setattr("model_code.collection.index.maintenance.COLLECTED", 1)
+    for number in range(4):
+        receive(project, f"d{number}")
+        Upkeep(project).finish()
+    assert generations(project) == [0, 1, 2, 3, 4]
+
+
+def test_opened_builds_and_what_a_retrain_is_about_to_read_stay(project, monkeypatch):
+    settings(project, keep_generations=2)
+    monkeypatch.setattr("model_code.collection.index.maintenance.COLLECTED", 1)
+    upkeep = Upkeep(project)
+    keep_plan(project, Plan("k", "hce", 1, 1, 2, ()))
+    for number in range(3):
+        receive(project, f"d{number}")
+        upkeep.finish()
+    of_before = BASE | {f"d{i}": "x" for i in range(3)}
+    open_build(project, of_before, trained_at(project, 3))  # shares nothing with what was before
+    for number in range(3, 6):
+        receive(project, f"d{number}")
+        upkeep.finish()
+    assert {0, 1} <= set(generations(project)), "the plan's generation and its base"
+    assert not {2, 3} & set(generations(project))
+    workspace_of(project, "k").root.mkdir()
+    receive(project, "last")
+    upkeep.finish()
+    assert not {0, 1} & set(generations(project))
+
+
+def test_a_deleted_retriever_is_behind_no_more(project):
+    receive(project, "a")
+    upkeep = Upkeep(project)
+    upkeep.failures["other"] = "no space left"
+    shutil.rmtree(project.live / "other")
+    assert upkeep.finish() == {}

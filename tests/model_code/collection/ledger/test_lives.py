@@ -1,0 +1,243 @@
+"""Guards the laws of the log by random lives: what a generation holds, what is never lost, and what all retrievers tend
+to, with a kill before every write and another process that receives at every write.
+
+Run: python -m pytest tests/model_code/collection/ledger/test_lives.py; FRESHET_LIVES=4000 for the long form.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from contextlib import suppress
+
+import pytest
+
+from model_code.collection.ledger import ledger as library
+from model_code.collection.ledger import states
+from model_code.collection.ledger.events import Position, Standing
+from tests.model_code.collection.ledger.lives import Killed, Refused, World, document, effective, fold, step, told
+
+LIVES = int(os.environ.get("FRESHET_LIVES", 60))
+STEPS = 25
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch):
+    """No waiting for the disk."""
+    from model_code.collection.ledger import database
+
+    def prepare(connection, _):
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = OFF")
+
+    monkeypatch.setattr(database, "_prepare_sqlite", prepare)
+
+
+def live(tmp_path, seed: int, corpora: int = 1, check=lambda world: None) -> World:
+    chance = random.Random(seed)
+    folder = tmp_path / str(seed)
+    folder.mkdir()
+    world = World(folder, chance, corpora)
+    world.busy = chance.choice([0.0, 0.3])
+    for _ in range(STEPS):
+        world.kill_in = chance.randint(0, 5) if chance.random() < 0.4 else None
+        with suppress(Killed):
+            step(world, chance)()
+        world.kill_in = None
+        check(world)
+    return world
+
+
+def holds_what_its_position_says(world: World) -> None:
+    """Law 8, of every generation that was ever searched."""
+    log = world.log()
+    for each in world.lives.values():
+        for number in each.searched & each.generations.keys():
+            generation = each.generations[number]
+            standing = generation.standing
+            if not standing.replay:
+                between = [e for e in log if standing.trained < e.id <= standing.position.event]
+                assert generation.documents == fold(generation.corpus, between), (each.name, number)
+
+
+def test_every_generation_holds_what_its_position_says_and_all_tend_to_the_same_documents(tmp_path):
+    for seed in range(LIVES):
+        world = live(tmp_path, seed, check=holds_what_its_position_says)
+        world.drain()
+        holds_what_its_position_says(world)
+        (corpus,) = world.corpora
+        wanted = {**corpus, **world.truth}
+        wanted = {name: text for name, text in wanted.items() if text is not None}
+        for each in world.lives.values():
+            if each.current is not None:
+                assert each.now.documents == wanted, (seed, each.name)
+        kept = effective(world.log(), world.ledger.position().event)
+        repeats = {event.id: event.again or event.id for event in world.log()}
+        assert {repeats[event] for event in world.acknowledged} <= {repeats[event] for event in kept}, seed
+        world.ledger.close()
+
+
+def test_a_build_of_another_corpus_never_brings_back_what_was_undone(tmp_path):
+    for seed in range(LIVES // 3):
+        world = live(tmp_path, seed, corpora=2)
+        world.drain()
+        counting = effective(world.log(), world.ledger.position().event)
+        named = {event.document_id for event in world.log() if event.id in counting}
+        for each in filter(lambda each: each.current is not None, world.lives.values()):
+            for name in named:
+                assert each.now.documents.get(name) == world.truth[name], (seed, each.name, name)
+        world.ledger.close()
+
+
+def test_the_states_are_those_of_the_definition(tmp_path):
+    def check(world):
+        log = world.log()
+        for each in filter(lambda each: each.current is not None, world.lives.values()):
+            standing = each.now.standing
+            if not standing.replay and not world.ledger.unsound(standing.position):
+                assert nonzero(world.ledger.seen_from(standing).counts()) == defined(log, standing), each.name
+
+    for seed in range(LIVES // 3):
+        live(tmp_path, seed, check=check).ledger.close()
+
+
+def nonzero(counts):
+    return {str(state): number for state, number in counts.items() if number}
+
+
+def defined(log, standing):
+    """The counts by state, event by event."""
+    reverts = [event for event in log if event.kind == "revert"]
+    appended = {number for event in reverts for number in range(event.payload["first"] or event.id, event.id + 1)}
+    counting = effective(log, standing.position.event)
+    path = {event.id for event in log if event.id > standing.position.event}
+    for event in reversed(reverts):
+        if event.id in path and event.payload["to"] >= standing.position.event:
+            path -= set(range(event.payload["to"] + 1, event.id + 1))
+    first = {event.id: event.again or event.id for event in log if event.id not in appended}
+    last = {event.document_id: event.id for event in log if event.id in counting}
+    found = {}
+    settled = {first[event] for event in counting}
+    pending = {first[event] for event in path if event in first} - settled
+    for event in log:
+        if event.id in counting:
+            state = "superseded"
+            if last[event.document_id] == event.id:
+                trained = event.id <= standing.trained
+                state = "deleted" if event.kind == "remove" else "absorbed" if trained else "live"
+            found[state] = found.get(state, 0) + 1
+    found["pending"] = len(pending)
+    found["rolled_back"] = len(set(first.values()) - settled - pending)
+    return {state: number for state, number in found.items() if number}
+
+
+def test_so_many_changes_are_read_as_were_asked_for(tmp_path):
+    world = World(tmp_path, random.Random(0))
+    assert world.ledger.seen_from(Standing()).pending() == states.Pending((), Standing().position)
+    for _ in range(3):
+        world.receive_some()
+    view = world.ledger.seen_from(Standing())
+    every = view.pending().events
+    for limit in (1, 2, len(every)):
+        found = view.pending(limit)
+        assert (found.events, found.position.event) == (every[:limit], every[limit - 1].id)
+    world.ledger.close()
+
+
+@pytest.mark.parametrize("kind", ["older copy", "older copy written to", "another log"])
+def test_a_lost_log_is_refused_at_every_write_until_it_is_adopted(tmp_path, kind):
+    for seed in range(LIVES // 5):
+        world = live(tmp_path, seed)
+        world.back_up("copy")
+        world.receive_some()
+        world.drain()
+        before = {each.name: dict(each.now.documents) for each in world.lives.values() if each.current is not None}
+        stale = [name for name in before if world.lives[name].now.standing.position.event > 0]
+        world.restore(None if kind == "another log" else "copy")
+        for _ in range(8 if kind != "older copy" else 0):
+            world.receive_some()
+        unsound = [n for n in before if world.ledger.unsound(world.lives[n].now.standing.position)]
+        assert set(stale) <= set(unsound) or kind == "older copy"
+        world.default = (unsound or ["a"])[0]
+        for name in unsound:
+            with pytest.raises(Refused):
+                world.rewind(name, world.lives[name].current)
+            for write in (world.apply, world.compact, world.collect_garbage, world.open_new):
+                with pytest.raises(Refused):
+                    write(name)
+            world.adopt(name)
+        world.drain()
+        last = {event.document_id: event for event in world.log() if event.kind != "revert"}
+        for name in unsound:
+            now = world.lives[name].now.documents
+            said = {each: event.document.text for each, event in last.items() if event.document}
+            kept = {each: text for each, text in before[name].items() if each not in last}
+            assert now == kept | said, (seed, name)
+        world.ledger.close()
+
+
+def test_going_back_and_forth_again_ends_where_it_began(tmp_path):
+    for seed in range(LIVES // 3):
+        world = live(tmp_path, seed)
+        world.drain()
+        each = world.lives[world.default]
+        number, before = each.current, each.now.documents
+        world.revert(random.Random(seed).choice(list(each.generations)))
+        at = each.now.documents
+        world.revert(each.current)
+        assert each.now.documents == at
+        world.revert(number)
+        assert each.now.documents == before
+        world.drain()
+        assert all(one.now.documents == before for one in world.lives.values() if one.current is not None)
+        world.ledger.close()
+
+
+def standing(ledger, event):
+    return Standing(ledger.position(event))
+
+
+def gone_back(tmp_path, to, current, held=lambda names: {}):
+    """A log of two documents that went back from where `current` stands to where `to` does, and what waits then."""
+    ledger = library.Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite")
+    if not ledger.position().event:
+        ledger.receive([document("a", "1")], "test")
+        ledger.receive([document("b", "1")], "test")
+    to, current = (each if isinstance(each, Standing) else standing(ledger, each) for each in (to, current))
+    event = ledger.revert(library.Target("r", 1, to, 2, current, held))
+    return ledger, ledger.seen_from(standing(ledger, event)).pending().events
+
+
+def test_what_the_generation_holds_that_one_goes_back_to_does_not_wait(tmp_path):
+    ledger, waits = gone_back(tmp_path, to=2, current=1)
+    assert waits == ()
+
+
+def test_what_waited_at_a_revert_and_was_searched_since_is_taken_back_by_the_next(tmp_path):
+    ledger, (waits,) = gone_back(tmp_path, to=0, current=1)
+    assert (waits.document_id, waits.again) == ("b", 2)
+    ledger, waits = gone_back(tmp_path, to=1, current=2)
+    assert waits == ()
+    assert {name: bool(content) for name, content in ledger.contents().items()} == {"a": True, "b": False}
+
+
+def test_who_stands_at_the_beginning_gets_what_a_revert_took_from_files(tmp_path):
+    files = {"a": told("a", "of the files")}
+    foreign = Standing(Position("another log", 1, "mark"))
+    held = lambda names: {each: files[each] for each in files if each in names}  # noqa: E731
+    ledger, waits = gone_back(tmp_path, foreign, 2, held)
+    assert waits == ()
+    assert fold({}, ledger.seen_from(Standing()).pending().events) == {"a": "of the files"}
+    assert ledger.origins()["a"] == "test", "a revert is no source that documents arrive from"
+
+
+def test_the_time_of_a_pending_question_does_not_grow_with_the_log(tmp_path):
+    """By what SQLite reads: no step of its plan scans the table."""
+    ledger = library.Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite")
+    with ledger._database.read() as connection:
+        for query in (library.events.select().where(library.events.c.id > 5), states.REVERTS):
+            text = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}").fetchall()
+            scans = [row[3] for row in plan if "SCAN" in row[3]]
+            assert all("INDEX ledger_events_revert" in scan for scan in scans), plan

@@ -1,0 +1,304 @@
+"""Guards `freshet sync`: whatever was edited, the index then holds what the source holds, and nothing is lost by it."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from model_code.collection.index.changes import add_files, delete_documents
+from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.sync import sync as module
+from model_code.collection.sync.sync import indexed, sync
+from model_code.corpus.build import build_corpus
+from model_code.corpus.rows import Row
+from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.sources.base import open_source
+from model_code.errors import FreshetError
+from model_code.text.settings import PassageSettings
+from orchestration.cli import app
+from tests.live_example import BASE, collection_of, make_project
+
+SCRIPTS = 20  # of each life: a thousand in all, of which the first two hundred are run always
+LIVES = [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 50))]
+WORDS = ["moss", "fern", "oak", "bark", "root", "leaf", "seed", "stem", "bud", "twig"]
+
+
+@pytest.fixture
+def live(tmp_path):
+    project = make_project(tmp_path)
+    (tmp_path / "params.yaml").write_text("{corpus: {path: notes}, retrievers: {hce: {}}}\n")
+    (tmp_path / "notes").mkdir()
+    return collection_of(project)
+
+
+def write(live, **files):
+    for name, text in files.items():
+        path = live.project.root / "notes" / f"{name}.md"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+def changes(outcome):
+    return outcome.added, outcome.updated, outcome.deleted, outcome.unchanged
+
+
+def test_the_index_follows_the_source_and_a_second_sync_does_nothing(live, monkeypatch):
+    write(live, a="one", b="two", c="three")
+    first = sync(live)
+    assert changes(first) == (["a.md", "b.md", "c.md"], [], sorted(BASE), 0), "what was built came from the source"
+    write(live, a="changed")
+    (live.project.root / "notes/b.md").rename(live.project.root / "notes/d.md")
+    assert changes(sync(live, dry_run=True)) == (["d.md"], ["a.md"], ["b.md"], 1)
+    done = sync(live)
+    assert changes(done) == (["d.md"], ["a.md"], ["b.md"], 1)
+    monkeypatch.setattr(module, "read_document", None)  # nothing is read
+    again = sync(live)
+    assert (changes(again), again.generation) == (([], [], [], 3), done.generation)
+
+
+def test_what_cannot_be_read_is_named_and_its_document_stays(live):
+    write(live, a="one", b="two")
+    sync(live)
+    write(live, a=b"caf\xe9")
+    outcome = sync(live)
+    assert (changes(outcome), [one["document_id"] for one in outcome.rejected]) == (([], [], [], 1), ["a.md"])
+    assert "a.md" in indexed(live)
+    (live.project.root / "notes/a.md").unlink()
+    assert sync(live).deleted == ["a.md"]
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "row", "broken"),
+    [
+        ("rows.jsonl", "", '{{"_id": "r{0}", "text": "text {0}"}}\n', '{{"_id": "r{0}", "te\n'),
+        ("rows.csv", "_id,title,text\n", "r{0},,text {0}\n", "r{0},,text, {0}\n"),
+    ],
+)
+def test_where_a_row_does_not_tell_its_id_no_document_is_deleted_unless_forced(live, name, header, row, broken):
+    source, number = live.project.root / name, 12
+    source.write_text(header + "".join(map(row.format, range(number))))
+    (live.project.root / "params.yaml").write_text(f"{{corpus: {{path: {name}}}, retrievers: {{hce: {{}}}}}}\n")
+    sync(live, force=True)
+    lines = [(broken if i == 3 else row).format(i) for i in range(number - 1)]
+    source.write_text(header + "".join(lines))
+    for _ in range(2):  # the second has nothing to read
+        outcome = sync(live)
+        assert (outcome.deleted, outcome.kept, outcome.unchanged, len(outcome.rejected)) == ([], 2, 10, 1)
+    assert "2 documents stay: no row names them" in str(outcome)
+    assert sync(live, force=True).deleted == ["r11", "r3"]
+
+
+def test_rows_with_queries_are_read_as_freshet_add_reads_them(live):
+    source = live.project.root / "rows.jsonl"
+    source.write_text('{"_id": "a", "text": "one", "queries": ["how?"], "fields": {"kind": "x"}}\n')
+    sync(live, "rows.jsonl", cwd=live.project.root)
+    assert live.ledger.latest(["a"])["a"].payload["queries"] == ["how?"]
+    assert add_files(live, [source]).unchanged == sync(live, "rows.jsonl", cwd=live.project.root).unchanged == 1
+
+
+@pytest.mark.parametrize("queries", ['"text"', '["how?"]'])
+def test_what_the_corpus_stage_built_is_no_change_whatever_a_column_is_called(live, queries):
+    (live.project.root / "rows.jsonl").write_text(f'{{"_id": "a", "text": "one", "queries": {queries}}}\n')
+    settings = CorpusSettings(path="rows.jsonl", quarantine_limit=1.0)
+    tables = build_corpus(open_source(settings, live.project.root), settings, PassageSettings()).tables
+    (content,) = tables["documents"]["content_hash"]
+    assert [hashes[1] for hashes in source_of(live, "rows.jsonl").hashes.values()] == [content]
+    assert sync(live, "rows.jsonl", cwd=live.project.root).added == ["a"], "text is a field, and no reason to refuse"
+
+
+def source_of(live, path):
+    settings = CorpusSettings(path=path, source="files")
+    units = module._units(open_source(settings, live.project.root), settings)
+    memory = {"rules": None, "units": {}}
+    return module._contents(module._remembered(units, settings, memory), memory, settings)
+
+
+def test_a_refused_row_protects_its_document_however_its_id_stands(live):
+    source, rows = live.project.root / "rows.jsonl", [("x" * 150, "one"), ("s", "two"), ("t", "three"), ("u", "four")]
+    source.write_text("".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in rows))
+    sync(live, "rows.jsonl", cwd=live.project.root)
+    rows = [("x" * 150, None), (" s ", None), ("u", "four")]
+    source.write_text("".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in rows))
+    outcome = sync(live, "rows.jsonl", cwd=live.project.root)
+    assert (outcome.deleted, [row["document_id"] for row in outcome.rejected]) == (["t"], ["x" * 150, "s"])
+
+
+def test_what_was_kept_is_deleted_once_the_torn_row_is_mended(live):
+    source, rows = live.project.root / "rows.jsonl", [f'{{"_id": "{id_}", "text": "{id_}"}}\n' for id_ in "abc"]
+    source.write_text("".join(rows))
+    add_files(live, [source])
+    sync(live, "rows.jsonl", cwd=live.project.root)
+    source.write_text(rows[0] + rows[1][:9] + "\n")
+    assert sync(live, "rows.jsonl", cwd=live.project.root).kept == 2
+    source.write_text(rows[0] + rows[1])
+    assert sync(live, "rows.jsonl", cwd=live.project.root).deleted == ["c"]
+
+
+@pytest.mark.parametrize("lost", ["some", "all", "folder"])
+def test_a_source_that_lost_much_changes_nothing_until_forced(live, lost):
+    write(live, **{f"n{number}": f"text {number}" for number in range(12)})
+    sync(live)
+    before, folder = indexed(live), live.project.root / "notes"
+    for path in sorted(folder.iterdir())[: 5 if lost == "some" else 12]:
+        path.unlink()
+    if lost == "folder":
+        folder.rmdir()
+    with pytest.raises(FreshetError, match="does not exist" if lost == "folder" else "--force"):
+        sync(live, force=lost == "folder")
+    assert indexed(live) == before
+    if lost != "folder":
+        assert len(sync(live, force=True).deleted) == (5 if lost == "some" else 12)
+
+
+def test_a_folder_below_that_cannot_be_listed_changes_nothing(live, monkeypatch):
+    write(live, a="one")
+    sync(live)
+    write(live, b="two", **{"deep/c": "three"})
+    listed = module.FolderSource._walk
+
+    def fail(self, folder, above):
+        if folder.name == "deep":
+            raise FreshetError(f"{folder} cannot be read: Permission denied")
+        return listed(self, folder, above)
+
+    monkeypatch.setattr(module.FolderSource, "_walk", fail)
+    with pytest.raises(FreshetError, match="deep cannot be read"):
+        sync(live)
+    assert list(indexed(live)) == ["a.md"]
+
+
+def test_documents_of_another_origin_stay_unless_the_source_has_them_too_and_each_source_has_its_own(live, tmp_path):
+    write(live, a="one", b="two")
+    (tmp_path / "more.jsonl").write_text('{"id": "x", "text": "added"}\n')
+    add_files(live, [tmp_path / "more.jsonl", tmp_path / "notes/a.md"])
+    (tmp_path / "rows.csv").write_text("id,text\n1,first\n2,second\n")
+    first = sync(live)
+    assert (first.added, first.updated, first.beside) == (["b.md"], [], 1)
+    assert sync(live, "rows.csv", cwd=tmp_path).added == ["1", "2"]
+    (tmp_path / "rows.csv").write_text("id,text\n2,second\n")
+    outcome = sync(live, str(tmp_path / "rows.csv"))
+    assert (outcome.deleted, outcome.unchanged, outcome.beside) == (["1"], 1, 3)
+    (tmp_path / "notes/a.md").unlink()
+    assert sync(live).deleted == ["a.md"], "added by hand, and then seen in the source, it goes with it"
+    assert sorted(indexed(live)) == ["2", "b.md", "x"]
+
+
+def test_what_is_added_by_hand_after_it_left_the_source_stays(live):
+    write(live, a="one", b="two")
+    sync(live)
+    (live.project.root / "notes/a.md").unlink()
+    (live.project.root / "own.jsonl").write_text('{"id": "a.md", "text": "my own"}\n')
+    add_files(live, [live.project.root / "own.jsonl"])
+    assert (sync(live).deleted, sorted(indexed(live))) == ([], ["a.md", "b.md"])
+
+
+def test_the_command_counts_and_names(live, monkeypatch):
+    monkeypatch.chdir(live.project.root)
+    monkeypatch.setattr(LiveCollection, "writer", property(lambda self, writer=live.writer: writer))
+    write(live, a="one", b=b"\xff")
+    done = CliRunner().invoke(app, ["sync"], catch_exceptions=False).output
+    assert done.startswith("1 added, 2 deleted, 1 rejected (generation 1)\n  rejected  b.md  invalid UTF-8: ")
+    assert "\n  added     a.md\n  deleted   numpy.sort\n" in done
+    again = json.loads(CliRunner().invoke(app, ["sync", "--json"], catch_exceptions=False).output)
+    assert (again["unchanged"], again["beside"], again["added"]) == (1, 0, [])
+
+
+@pytest.mark.parametrize("seed", LIVES)
+def test_random_edits_leave_no_difference(live, seed):
+    """After each script of edits the index is what the corpus stage would build, and the counts are those of that."""
+    draw, beside = random.Random(seed), {}
+    sync(live, force=True)
+    for number in range(SCRIPTS):
+        edit(live, draw, beside)
+        before = indexed(live)
+        outcome = sync(live, force=True)
+        after, should = indexed(live), expected(live, before) | beside
+        assert after == should, number
+        assert changes(outcome) == (
+            sorted(after.keys() - before.keys()),
+            sorted(one for one in after.keys() & before.keys() if after[one] != before[one]),
+            sorted(before.keys() - after.keys()),
+            sum(after[one] == before.get(one) for one in built(live)),
+        )
+
+
+def edit(live, draw, beside):
+    for _ in range(draw.randint(0, 4)):
+        text = " ".join(draw.choices(WORDS, k=draw.choice([1, 3])))  # short ones are duplicates at times
+        if draw.random() < 0.2:
+            edit_index(live, draw, beside, text)
+        else:
+            edit_folder(live.project.root / "notes", draw, text)
+
+
+def edit_index(live, draw, beside, text):
+    """Add a document of another origin, or delete one of the source's."""
+    if draw.random() < 0.5:
+        row = {"id": f"row {draw.randrange(4)}", "text": text}
+        (live.project.root / "row.jsonl").write_text(json.dumps(row))
+        add_files(live, [live.project.root / "row.jsonl"])
+        beside[row["id"]] = indexed(live)[row["id"]]
+    elif there := sorted(indexed(live).keys() - beside.keys()):
+        delete_documents(live, [draw.choice(there)])
+
+
+def edit_folder(folder, draw, text):
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    new = folder / f"{draw.choice(['', 'deep/', 'deep/er/'])}{draw.randrange(12)}.{draw.choice(['md', 'txt', 'html'])}"
+    new.parent.mkdir(parents=True, exist_ok=True)
+    old = draw.choice(files or [new])
+    kind = draw.choice(["write", "write", "ignore", "change", "delete", "rename", "break", "touch"])
+    if kind == "write" or not files:
+        new.write_text(text)
+    elif kind == "ignore":
+        (folder / ".gitignore").write_text(f"{draw.randrange(12)}.md\n")
+    elif kind == "change":
+        old.write_text(text)
+    elif kind == "break":
+        old.write_bytes(b"\xff\xfe\xfd")
+    elif kind == "delete":
+        old.unlink()
+    elif kind == "rename":
+        old.rename(new)
+    else:
+        old.touch()
+
+
+def built(live):
+    """The documents that the corpus stage makes of the source."""
+    settings = CorpusSettings(path="notes", quarantine_limit=1.0)
+    source = open_source(settings, live.project.root)
+    if not any(isinstance(row, Row) for row in source.rows("documents")):
+        return {}
+    documents = build_corpus(source, settings, PassageSettings()).tables["documents"]
+    return dict(zip(documents["document_id"], documents["content_hash"], strict=True))
+
+
+def expected(live, before):
+    """Those, and documents of files that cannot be read now."""
+    files = open_source(CorpusSettings(path="notes"), live.project.root).files
+    broken = [name for name, path in files.items() if path.read_bytes() == b"\xff\xfe\xfd"]
+    return built(live) | {name: before[name] for name in broken if name in before}
+
+
+@pytest.mark.parametrize("documents", [400, pytest.param(10_000, marks=pytest.mark.long)])
+def test_unchanged_documents_cost_a_look_at_each(live, documents):
+    """By Python's calls, at most a hundred a document, and by processor time: no machine is too busy for that."""
+    folder, calls = live.project.root / "notes", []
+    for number in range(documents):
+        (folder / f"{number}.txt").write_text(f"note {number}")
+    sync(live, force=True)
+    started = time.process_time()
+    assert sync(live).unchanged == documents
+    assert time.process_time() - started < 2
+    sys.setprofile(lambda frame, event, given: calls.append(event) if event == "call" else None)
+    try:
+        assert sync(live).unchanged == documents
+    finally:
+        sys.setprofile(None)
+    assert len(calls) < 100 * documents
