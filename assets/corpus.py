@@ -1,4 +1,6 @@
-"""Documents, queries and qrels: the lock of their source, what was read, queries that a model wrote, the verdict."""
+"""Documents, queries and qrels: the lock of their source, what was read, queries that a model
+wrote, the verdict.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +16,13 @@ from orchestration.pipeline.stages import Stage
 def preview_corpus(folder: Path) -> Preview:
     """First documents and queries, and what was quarantined."""
     return {
-        "first documents": first_rows(folder / "documents.parquet", ["document_id", "title", "text"]),
+        "first documents": first_rows(
+            folder / "documents.parquet", ["document_id", "title", "text"]
+        ),
         "first queries": first_rows(folder / "queries.parquet", ["query_id", "text", "split"]),
-        "first quarantined rows": first_rows(folder / "quarantine.parquet", ["location", "table", "reason", "detail"]),
+        "first quarantined rows": first_rows(
+            folder / "quarantine.parquet", ["location", "table", "reason", "detail"]
+        ),
     }
 
 
@@ -24,7 +30,8 @@ def preview_query_generator(folder: Path) -> Preview:
     """The learning curve, if a generator was trained at all."""
     if not read_json(folder / "report.json")["trained"]:
         return {"history": "no generator was trained (`pseudo_queries.training.base` is null)"}
-    return learning_curve(folder, ["log_likelihood"])  # of held-out queries: by it the best step is chosen
+    # of held-out queries: by it the best step is chosen
+    return learning_curve(folder, ["log_likelihood"])
 
 
 def preview_pseudo_queries(folder: Path) -> Preview:
@@ -48,7 +55,9 @@ PAGES = {
 
 @dg.asset(key=LOCK_KEY, group_name="corpus", kinds={"json"})
 def corpus_lock(project: Served) -> dg.MaterializeResult:
-    """What the corpus's source holds now: versions and content hash, through which every stage sees it."""
+    """What the corpus's source holds now: versions and content hash, through which every stage sees
+    it.
+    """
     from orchestration.pipeline.ingest import ingest
 
     lock = ingest(project)

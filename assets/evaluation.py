@@ -12,11 +12,20 @@ from orchestration.pipeline.stages import Stage
 
 
 def preview_metrics(folder: Path) -> Preview:
-    """The metrics of each system that lies in the folder and then of variants, a row each, those of test first."""
+    """The metrics of each system that lies in the folder and then of variants, a row each, those of
+    test first.
+    """
     paths = sorted(folder.rglob("metrics.json"), key=lambda path: (len(path.parts), path))
     metrics, splits = [read_json(path) for path in paths], ("test", "gate", "dev")
-    return {"metrics": table([{"system": each["system"], "split": split, **each[split]}
-                              for split in splits for each in metrics])}  # fmt: skip
+    return {
+        "metrics": table(
+            [
+                {"system": each["system"], "split": split, **each[split]}
+                for split in splits
+                for each in metrics
+            ]
+        )
+    }
 
 
 def preview_comparison(folder: Path) -> Preview:
@@ -26,7 +35,12 @@ def preview_comparison(folder: Path) -> Preview:
     comparison = read_json(folder / "comparison.json")
     main = comparison["main_metric"]
     rows = [
-        {"system": system, main: cells[main]["value"], "low": cells[main]["low"], "high": cells[main]["high"]}
+        {
+            "system": system,
+            main: cells[main]["value"],
+            "low": cells[main]["low"],
+            "high": cells[main]["high"],
+        }
         | {name: cell["value"] for name, cell in cells.items() if name != main}
         for system, cells in comparison["systems"].items()
     ]

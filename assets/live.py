@@ -1,4 +1,6 @@
-"""The live collection in Dagster: a generation, a batch and its drift, a pilot, a retrain with gate and promotion."""
+"""The live collection in Dagster: a generation, a batch and its drift, a pilot, a retrain with gate
+and promotion.
+"""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -13,10 +15,13 @@ from orchestration.running_service import client_of
 BATCHES = dg.DynamicPartitionsDefinition(name="batches")
 PILOTS = dg.DynamicPartitionsDefinition(name="pilots")
 RETRAINS = dg.DynamicPartitionsDefinition(name="retrains")
-BACKFILL = "dagster/backfill"  # Dagster's own tag of the runs of a backfill, such as "Materialize all" starts
+# Dagster's own tag of the runs of a backfill, such as "Materialize all" starts
+BACKFILL = "dagster/backfill"
 WRITER_POOL = "live_writer"
 TRAINING_POOL = "gpu"  # a pilot is not in the writer's pool: documents arrive while it trains
-SEARCHABLE, MEASURED, SYNCED = map(dg.AssetKey, ("searchable_documents", "measured_drift", "synced_source"))
+SEARCHABLE, MEASURED, SYNCED = map(
+    dg.AssetKey, ("searchable_documents", "measured_drift", "synced_source")
+)
 GUARDED = "before the switch, each added document and 20 older ones were found by their own vectors"
 Result = dg.MaterializeResult | dg.AssetCheckResult
 
@@ -42,7 +47,9 @@ def live_generation(project: Served) -> dg.MaterializeResult:
     kinds={"faiss"},
     partitions_def=BATCHES,
     pool=WRITER_POOL,
-    check_specs=[_check("every_document_is_found", "added_documents", "Each added document is in the index.")],
+    check_specs=[
+        _check("every_document_is_found", "added_documents", "Each added document is in the index.")
+    ],
 )
 def added_documents(project: Served) -> Iterator[Result]:
     """A batch of changes of the ledger, applied to the live collection as one new generation."""
@@ -53,39 +60,72 @@ def added_documents(project: Served) -> Iterator[Result]:
 
     collection = LiveCollection(project)
     applied = collection.apply()
-    newest = look_for_newest(project, collection.writer.searcher, collection.log_view) if applied else None
-    behind = Upkeep(project, {collection.retriever: collection}.get).finish(but=collection.retriever)
+    newest = (
+        look_for_newest(project, collection.writer.searcher, collection.log_view)
+        if applied
+        else None
+    )
+    behind = Upkeep(project, {collection.retriever: collection}.get).finish(
+        but=collection.retriever
+    )
     generation = applied.generation if applied else collection.generation
-    facts: dict[str, Any] = {"generation": generation.number, "documents": generation.manifest["documents"]}
-    facts |= {name: len(getattr(applied, name)) for name in ("added", "updated", "deleted")} if applied else {}
+    facts: dict[str, Any] = {
+        "generation": generation.number,
+        "documents": generation.manifest["documents"],
+    }
+    facts |= (
+        {name: len(getattr(applied, name)) for name in ("added", "updated", "deleted")}
+        if applied
+        else {}
+    )
     facts |= canary_facts(newest)
     facts |= {f"{name} is behind": why for name, why in behind.items()}
-    yield dg.MaterializeResult(data_version=dg.DataVersion(f"{generation.retriever}/{generation.number}"),
-                               metadata=facts)  # fmt: skip
+    yield dg.MaterializeResult(
+        data_version=dg.DataVersion(f"{generation.retriever}/{generation.number}"), metadata=facts
+    )
     changed = {*applied.added, *applied.updated} if applied else set()
     missing = sorted(changed - document_rows(generation, changed, ()).keys())
-    yield dg.AssetCheckResult(passed=not missing, check_name="every_document_is_found",
-                              metadata={"missing": missing[:20], "guard": GUARDED})  # fmt: skip
+    yield dg.AssetCheckResult(
+        passed=not missing,
+        check_name="every_document_is_found",
+        metadata={"missing": missing[:20], "guard": GUARDED},
+    )
 
 
 def canary_facts(canary: dict[str, Any] | None) -> dict[str, Any]:
-    """How a document of the newest batch fared, for a page; rank 0: a search for its title does not find it."""
-    return {} if canary is None else {"newest": canary["document"], "newest_lag": canary["lag"],
-                                     "newest_rank": canary["rank"] or 0}  # fmt: skip
+    """How a document of the newest batch fared, for a page; rank 0: a search for its title does not
+    find it.
+    """
+    return (
+        {}
+        if canary is None
+        else {
+            "newest": canary["document"],
+            "newest_lag": canary["lag"],
+            "newest_rank": canary["rank"] or 0,
+        }
+    )
 
 
 @dg.asset(
     group_name="live",
     partitions_def=BATCHES,
     deps=["added_documents"],
-    check_specs=[_check("within_thresholds", "drift_report", "No measure of drift lies beyond its threshold.")],
+    check_specs=[
+        _check(
+            "within_thresholds", "drift_report", "No measure of drift lies beyond its threshold."
+        )
+    ],
 )
 def drift_report(project: Served) -> Iterator[Result]:
     """Drift of what was added since the last report from what the retriever was trained on."""
     from orchestration.freshness.drift import watch
 
     watched = watch(project)
-    facts: dict[str, Any] = {"decision": "add", "why": "fewer than drift.minimum_batch documents since the last report"}
+    facts: dict[str, Any] = {
+        "decision": "add",
+        "why": "fewer than drift.minimum_batch documents since the last report",
+    }
     if watched is not None:
         facts = {"decision": watched.decision.action, "why": "; ".join(watched.decision.reasons)}
         facts["report"] = dg.MetadataValue.md(f"```\n{watched.text}```")
@@ -116,10 +156,21 @@ RETRAINED = dg.AssetSpec(
     description="Everything that is live, trained and evaluated anew in a temporary workspace; registered as "
     "challenger. A backfill trains nothing, as what a partition trained on is no longer what is live.",
 )
-GATE = _check("gate", "retrained_retriever", "Old documents found as well as before, new ones better.", blocking=True)
+GATE = _check(
+    "gate",
+    "retrained_retriever",
+    "Old documents found as well as before, new ones better.",
+    blocking=True,
+)
 
 
-@dg.multi_asset(specs=[RETRAINED], can_subset=True, partitions_def=RETRAINS, pool=TRAINING_POOL, check_specs=[GATE])
+@dg.multi_asset(
+    specs=[RETRAINED],
+    can_subset=True,
+    partitions_def=RETRAINS,
+    pool=TRAINING_POOL,
+    check_specs=[GATE],
+)
 def retrained_retriever(context: dg.AssetExecutionContext, project: Served) -> Iterator[Result]:
     """Make what `RETRAINED` describes, and answer its gate."""
     from orchestration.freshness.retrain import finish, judge, prepare
@@ -135,19 +186,33 @@ def retrained_retriever(context: dg.AssetExecutionContext, project: Served) -> I
         metadata={**ready.plan.summary(), "version": ready.challenger.version},
     )
     yield dg.AssetCheckResult(
-        passed=verdict.passed, check_name="gate", metadata={"what happened": "; ".join(verdict.reasons)}
+        passed=verdict.passed,
+        check_name="gate",
+        metadata={"what happened": "; ".join(verdict.reasons)},
     )
 
 
-@dg.asset(group_name="live", kinds={"mlflow"}, partitions_def=RETRAINS, deps=["retrained_retriever"], pool=WRITER_POOL)
+@dg.asset(
+    group_name="live",
+    kinds={"mlflow"},
+    partitions_def=RETRAINS,
+    deps=["retrained_retriever"],
+    pool=WRITER_POOL,
+)
 def retrained_champion(context: dg.AssetExecutionContext, project: Served) -> dg.MaterializeResult:
-    """The challenger that passed the gate: champion, live with all that arrived meanwhile, and in the ledger."""
+    """The challenger that passed the gate: champion, live with all that arrived meanwhile, and in
+    the ledger.
+    """
     from orchestration.freshness.retrain import finish, prepared
 
-    outcome = finish(prepared(project, context.partition_key))  # trains nothing: it holds the one writer's place
+    # trains nothing: it holds the one writer's place
+    outcome = finish(prepared(project, context.partition_key))
     return dg.MaterializeResult(
         data_version=dg.DataVersion(outcome.challenger.key),
-        metadata={"what happened": outcome.summary, "generation": outcome.generation or "unchanged"},
+        metadata={
+            "what happened": outcome.summary,
+            "generation": outcome.generation or "unchanged",
+        },
     )
 
 
@@ -160,26 +225,44 @@ def synced_source(project: Served) -> dg.MaterializeResult:
 
     outcome = sync(LiveCollection(project, find_service=client_of))
     counts = {name: len(getattr(outcome, name)) for name in (*CHANGES, "rejected")}
-    return dg.MaterializeResult(metadata=counts | {"unchanged": outcome.unchanged, "kept": outcome.kept})
+    return dg.MaterializeResult(
+        metadata=counts | {"unchanged": outcome.unchanged, "kept": outcome.kept}
+    )
 
 
 def _reported(key: dg.AssetKey, after: str, warn: int, fail: int, description: str) -> dg.AssetSpec:
-    """What the sensor `freshness` reports while all is well: where it does not, or is dead, the policy fails."""
+    """What the sensor `freshness` reports while all is well: where it does not, or is dead, the
+    policy fails.
+    """
     policy = dg.FreshnessPolicy.time_window(timedelta(minutes=fail), timedelta(minutes=warn))
-    return dg.AssetSpec(key, deps=[after], group_name="live", freshness_policy=policy, description=description)
+    return dg.AssetSpec(
+        key, deps=[after], group_name="live", freshness_policy=policy, description=description
+    )
 
 
 REPORTED = (
-    _reported(SEARCHABLE, "added_documents", 7, 10,
-              "Reported while every document is found within two minutes of its arrival."),
-    _reported(MEASURED, "drift_report", 45, 60,
-              "Reported while fewer than `drift.minimum_batch` changes wait for a look at their drift."),
-)  # fmt: skip
+    _reported(
+        SEARCHABLE,
+        "added_documents",
+        7,
+        10,
+        "Reported while every document is found within two minutes of its arrival.",
+    ),
+    _reported(
+        MEASURED,
+        "drift_report",
+        45,
+        60,
+        "Reported while fewer than `drift.minimum_batch` changes wait for a look at their drift.",
+    ),
+)
 
 
 def live_assets(cron: str | None) -> list[dg.AssetsDefinition | dg.AssetSpec]:
     """All of these; cron: when the source is synced, None: when a person asks."""
     in_time = dg.FreshnessPolicy.cron(cron, get_smallest_cron_interval(cron)) if cron else None
-    synced = synced_source.map_asset_specs(lambda spec: spec.replace_attributes(freshness_policy=in_time))
+    synced = synced_source.map_asset_specs(
+        lambda spec: spec.replace_attributes(freshness_policy=in_time)
+    )
     adding = live_generation, added_documents, drift_report, synced
     return [*adding, retrain_pilot, retrained_retriever, retrained_champion, *REPORTED]

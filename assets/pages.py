@@ -17,13 +17,16 @@ LAST_ROWS = 10  # of a training's history
 
 
 def table(rows: Sequence[Mapping[str, Any]], width: int = 90) -> dg.TableMetadataValue:
-    """Rows as a table of the page, with a column for every name in them; long texts are cut at `width` characters.
+    """Rows as a table of the page, with a column for every name in them; long texts are cut at
+    `width` characters.
 
     >>> table([{"id": "a", "n": 1}, {"id": "b", "note": "x"}]).records[1].data
     {'id': 'b', 'n': '', 'note': 'x'}
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
-    records = [dg.TableRecord({name: _cell(row.get(name, ""), width) for name in names}) for row in rows]
+    records = [
+        dg.TableRecord({name: _cell(row.get(name, ""), width) for name in names}) for row in rows
+    ]
     return dg.MetadataValue.table(records, dg.TableSchema([dg.TableColumn(name) for name in names]))
 
 
@@ -64,7 +67,16 @@ def learning_curve(folder: Path, held_out: Sequence[str] = ()) -> Preview:
 def index_page(folder: Path) -> Preview:
     """What the index is, and how large."""
     facts = read_json(folder / "index" / "manifest.json")
-    names = ("kind", "passages", "documents", "dimension", "vectors_per_passage", "factory", "search", "fingerprint")
+    names = (
+        "kind",
+        "passages",
+        "documents",
+        "dimension",
+        "vectors_per_passage",
+        "factory",
+        "search",
+        "fingerprint",
+    )
     shown = {name: facts[name] for name in names if name in facts}
     files = [path for path in (folder / "index").rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files) / 1e6

@@ -1,4 +1,6 @@
-"""After a build: the best retriever registered as challenger, and the champion that the gate leaves."""
+"""After a build: the best retriever registered as challenger, and the champion that the gate
+leaves.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,11 +27,17 @@ def registry_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
         op_tags={"dagster/priority": str(FIRST)},
     )
     def first_champion(context: dg.AssetExecutionContext, project: Served) -> dg.MaterializeResult:
-        """The best of BM25, base encoder and both fused, before any training, where nothing is live yet."""
+        """The best of BM25, base encoder and both fused, before any training, where nothing is live
+        yet.
+        """
         from orchestration.registry import release
 
         move = release.open_first(project)
-        summary = f"untrained: {move.summary}" if move else "there is a champion, or something is live already"
+        summary = (
+            f"untrained: {move.summary}"
+            if move
+            else "there is a champion, or something is live already"
+        )
         tell(context, summary)
         return dg.MaterializeResult(metadata={"what happened": summary})
 
@@ -53,7 +61,9 @@ def registry_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
 
 @dg.asset(group_name="registry", kinds={"mlflow"}, deps=["registered_retriever"])
 def champion(context: dg.AssetExecutionContext, project: Served) -> dg.MaterializeResult:
-    """The retriever that serves: the challenger if it passed the gate, else the one that served before."""
+    """The retriever that serves: the challenger if it passed the gate, else the one that served
+    before.
+    """
     from orchestration.registry import release
 
     move = release.promote(project)
@@ -63,12 +73,18 @@ def champion(context: dg.AssetExecutionContext, project: Served) -> dg.Materiali
 
 
 def _facts(move: "Move") -> dict[str, Any]:
-    return {"champion": str(move.champion or "none"), "passed": move.passed, "what happened": move.summary}
+    return {
+        "champion": str(move.champion or "none"),
+        "passed": move.passed,
+        "what happened": move.summary,
+    }
 
 
 @dg.op(retry_policy=dg.RetryPolicy(max_retries=1, delay=5))
 def settle_alias(context: dg.OpExecutionContext, project: Served) -> None:
-    """Have live follow the alias `champion`, or the alias go back, as the gate and the settings say."""
+    """Have live follow the alias `champion`, or the alias go back, as the gate and the settings
+    say.
+    """
     from orchestration.registry import release
 
     move = release.settle(project)
@@ -77,7 +93,9 @@ def settle_alias(context: dg.OpExecutionContext, project: Served) -> None:
         context.log_event(dg.AssetMaterialization("champion", metadata=_facts(move)))
 
 
-@dg.job(description="The alias was moved in MLflow: the gate judges it, and live follows or the alias goes back.")
+@dg.job(
+    description="The alias was moved in MLflow: the gate judges it, and live follows or the alias goes back."
+)
 def follow_alias() -> None:
     """Begun by the sensor where a person moved the champion in MLflow."""
     settle_alias()

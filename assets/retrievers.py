@@ -1,4 +1,6 @@
-"""Encoders and their indexes: the untrained one, the tree of documents clustered from it, and those of retrievers."""
+"""Encoders and their indexes: the untrained one, the tree of documents clustered from it, and those
+of retrievers.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

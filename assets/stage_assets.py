@@ -1,4 +1,6 @@
-"""Stages as Dagster assets, each a step of its own: key, spec, checks, what DVC does for it, and its page."""
+"""Stages as Dagster assets, each a step of its own: key, spec, checks, what DVC does for it, and
+its page.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +24,8 @@ from orchestration.pipeline.repro import PlannedBuild, StageRefused, say_to_stde
 from orchestration.pipeline.run_stage import stage_context
 from orchestration.pipeline.stages import Stage, upstream
 
-RETRY = dg.RetryPolicy(max_retries=1, delay=5)  # of what may pass by itself, such as a killed process
+# of what may pass by itself, such as a killed process
+RETRY = dg.RetryPolicy(max_retries=1, delay=5)
 VERSION_TAG = "dagster/data_version"  # Dagster's own tag of a materialization
 CONTRACT, PROMISE = "contract_holds", "What lies in place keeps the contract of its stage."
 Served = dg.ResourceParam[Project]  # the project that the code location is loaded for
@@ -40,8 +43,8 @@ NOUNS = {  # what exists after a stage, where it is not called as the stage is
 class Page:
     """Where a stage's asset stands in the UI, and what it shows.
 
-    `preview(folder)` returns the metadata of a finished artifact: tables and pictures under names. Of stages that can
-    run, the one with the highest `priority` does.
+    `preview(folder)` returns the metadata of a finished artifact: tables and pictures under names.
+    Of stages that can run, the one with the highest `priority` does.
     """
 
     group: str
@@ -58,9 +61,12 @@ def asset_key(stage: Stage) -> dg.AssetKey:
 
 @lru_cache(maxsize=1)
 def _build(project: Project, run_id: str) -> PlannedBuild:
-    """What a run of Dagster builds, planned at its first stage: whatever is edited meanwhile, it is one build."""
+    """What a run of Dagster builds, planned at its first stage: whatever is edited meanwhile, it is
+    one build.
+    """
     with ThreadPoolExecutor(1) as beside:
-        imported = beside.submit(import_module, "mlflow")  # it takes as long as asking DVC, and every build needs it
+        # it takes as long as asking DVC, and every build needs it
+        imported = beside.submit(import_module, "mlflow")
         build = PlannedBuild(project, dagster_run=run_id)
         imported.result()
     return build
@@ -73,7 +79,8 @@ def stage_assets(table: Sequence[Stage], pages: Mapping[str, Page]) -> list[dg.A
 
 def _stage_asset(table: Sequence[Stage], stage: Stage, page: Page) -> dg.AssetsDefinition:
     """A stage as a step; each retriever has a group of its own, such as `retriever_hce`."""
-    suffix = f"_{stage.retriever.replace('-', '_')}" if stage.retriever else ""  # Dagster takes no hyphens
+    # Dagster takes no hyphens
+    suffix = f"_{stage.retriever.replace('-', '_')}" if stage.retriever else ""
     spec = dg.AssetSpec(
         asset_key(stage),
         deps=[asset_key(dependency) for dependency in upstream(stage, table)] or [LOCK_KEY],
@@ -87,7 +94,9 @@ def _stage_asset(table: Sequence[Stage], stage: Stage, page: Page) -> dg.AssetsD
     @dg.multi_asset(
         name=asset_key(stage).to_python_identifier(),
         specs=[spec],
-        check_specs=[dg.AssetCheckSpec(CONTRACT, asset=asset_key(stage), description=PROMISE, blocking=True)],
+        check_specs=[
+            dg.AssetCheckSpec(CONTRACT, asset=asset_key(stage), description=PROMISE, blocking=True)
+        ],
         pool=stage.pool,
         op_tags={"dagster/priority": str(page.priority)},
         retry_policy=RETRY,
@@ -112,12 +121,17 @@ def tell(context: dg.AssetExecutionContext, text: str) -> None:
 def materialized(
     project: Project, stage: Stage, page: Page, ran: bool, before: dg.EventLogEntry | None
 ) -> dg.MaterializeResult:
-    """A finished asset, with its page and the answer of its check. What has not changed keeps the page of `before`:
-    to draw it again would open MLflow and matplotlib, the most of a build that has nothing to do.
+    """A finished asset, with its page and the answer of its check. What has not changed keeps the
+    page of `before`: to draw it again would open MLflow and matplotlib, the most of a build that
+    has nothing to do.
     """
     version, key = dvc.output_version(project.root, stage), stage_key.read(stage, project.root).key
     drawn = None if ran or before is None else before.asset_materialization
-    shown = drawn.metadata if drawn is not None and (drawn.tags or {}).get(VERSION_TAG) == version else {}
+    shown = (
+        drawn.metadata
+        if drawn is not None and (drawn.tags or {}).get(VERSION_TAG) == version
+        else {}
+    )
     same = "stage key" in shown and shown["stage key"].value == key
     page_of_now = dict(shown) if same else _metadata(project, stage, page, key)
     return dg.MaterializeResult(
@@ -129,22 +143,32 @@ def materialized(
 
 
 def check_result(project: Project, stage: Stage) -> dg.AssetCheckResult:
-    """The stage's contract as a check: the very function that the runner asked before the artifact was in place.
+    """The stage's contract as a check: the very function that the runner asked before the artifact
+    was in place.
 
-    To DVC a broken one is up to date: a stage runs only if its own code or inputs changed, and contracts are neither.
+    To DVC a broken one is up to date: a stage runs only if its own code or inputs changed, and
+    contracts are neither.
     """
     from model_code.contracts import registry
 
     output, settings = project.root / stage.output, parameters.load(project.params_file)
     facts, passed = {}, True
     try:
-        registry.check(stage.name, stage_context(stage, project, settings, output, project.state / "checkpoints"))
+        registry.check(
+            stage.name,
+            stage_context(stage, project, settings, output, project.state / "checkpoints"),
+        )
         if reason := left_out(output):
             facts = {"left out": reason}
     except FreshetError as error:
         again = f"dvc repro --force --single-item {stage.address} makes it again, and nothing else."
-        passed, facts = False, {"violation": str(error), "what to do": f"Made before this rule, or damaged: {again}"}
-    return dg.AssetCheckResult(passed=passed, asset_key=asset_key(stage), check_name=CONTRACT, metadata=facts)
+        passed, facts = (
+            False,
+            {"violation": str(error), "what to do": f"Made before this rule, or damaged: {again}"},
+        )
+    return dg.AssetCheckResult(
+        passed=passed, asset_key=asset_key(stage), check_name=CONTRACT, metadata=facts
+    )
 
 
 def _metadata(project: Project, stage: Stage, page: Page, key: str) -> dict[str, Any]:

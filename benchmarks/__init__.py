@@ -1,1 +1,3 @@
-"""Benches that are run again, by `freshet bench` from a clone: each meets a peer or a goal in the same run."""
+"""Benches that are run again, by `freshet bench` from a clone: each meets a peer or a goal in the
+same run.
+"""

@@ -1,4 +1,6 @@
-"""`freshet bench`: this project against what one would otherwise use, in the same run on the same inputs."""
+"""`freshet bench`: this project against what one would otherwise use, in the same run on the same
+inputs.
+"""
 
 from __future__ import annotations
 
@@ -45,20 +47,36 @@ def bench(
     ] = None,
     kills: Annotated[
         int | None,
-        typer.Option(min=1, help="faults: how many to kill, a tenth retrains, a quarter at the doors."),
+        typer.Option(
+            min=1, help="faults: how many to kill, a tenth retrains, a quarter at the doors."
+        ),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(min=0.1, help="freshness, hostile: how long to read under writes.")
+        float | None,
+        typer.Option(min=0.1, help="freshness, hostile: how long to read under writes."),
     ] = None,
-    passages: Annotated[int | None, typer.Option(min=100, help="freshness, hostile: size of the collection.")] = None,
+    passages: Annotated[
+        int | None, typer.Option(min=100, help="freshness, hostile: size of the collection.")
+    ] = None,
     large: Annotated[
-        bool, typer.Option("--large", help="cluster, growth, search, incdsi: a million documents, in up to 12 GB.")
+        bool,
+        typer.Option(
+            "--large", help="cluster, growth, search, incdsi: a million documents, in up to 12 GB."
+        ),
     ] = False,
-    gpu: Annotated[bool, typer.Option("--gpu", help="cluster, encode, train: on a CUDA device.")] = False,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="cluster, encode, train: on a CUDA device.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Measure one part against its peer, or all of them, one after the other."""
-    given = {"kills": kills, "seconds": seconds, "passages": passages, "large": large or None, "gpu": gpu or None}
+    given = {
+        "kills": kills,
+        "seconds": seconds,
+        "passages": passages,
+        "large": large or None,
+        "gpu": gpu or None,
+    }
     options = {option: value for option, value in given.items() if value is not None}
     for option in options:
         owners = " or ".join(OWNERS[option])
@@ -78,13 +96,16 @@ def bench(
 def run_bench(name: str, **options: Any) -> dict[str, Any]:
     """Run one benchmark: `{"name", "rows": [{"what", "ours", "peer", "ratio", "goal", "met"}]}`.
 
-    options: arguments of the benchmark's `rows`. FreshetError for a name that is none, and for a device not there.
+    options: arguments of the benchmark's `rows`. FreshetError for a name that is none, and for a
+    device not there.
     """
     if name not in BENCHES:
         raise FreshetError(f"{name!r} is not a benchmark. Benchmarks: {', '.join(BENCHES)}")
     rows = importlib.import_module(BENCHES[name]).rows
     if "device" in options:
-        require("device" in inspect.signature(rows).parameters, f"the benchmark {name} has no GPU path")
+        require(
+            "device" in inspect.signature(rows).parameters, f"the benchmark {name} has no GPU path"
+        )
         require_device(options["device"])
     return {"name": name, "rows": rows(**options)}
 

@@ -1,7 +1,9 @@
-"""Our spherical k-means against faiss.Kmeans, level by level of a bottom-up tree, and the HCE paper's Algorithm 2.
+"""Our spherical k-means against faiss.Kmeans, level by level of a bottom-up tree, and the HCE
+paper's Algorithm 2.
 
-Where faiss is not installed, as on a GPU machine that only trains, Algorithm 2 is the peer of the levels, too. It is
-written as the paper prints it, all points against all centroids: a peer, not a tool.
+Where faiss is not installed, as on a GPU machine that only trains, Algorithm 2 is the peer of the
+levels, too. It is written as the paper prints it, all points against all centroids: a peer, not a
+tool.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ BLOCK = 2**24  # inner products at once
 
 
 def algorithm_2(vectors: torch.Tensor, clusters: int, iterations: int, seed: int) -> torch.Tensor:
-    """Centroids (K, H) of unit `vectors` (N, H): dealt at random at first, until none moves or `iterations` are over.
+    """Centroids (K, H) of unit `vectors` (N, H): dealt at random at first, until none moves or
+    `iterations` are over.
 
-    A cluster that loses its last point keeps its centroid; the paper does not say what becomes of it.
+    A cluster that loses its last point keeps its centroid; the paper does not say what becomes of
+    it.
     """
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(clusters, (len(vectors),), generator=generator).to(vectors.device)
@@ -42,14 +46,19 @@ def algorithm_2(vectors: torch.Tensor, clusters: int, iterations: int, seed: int
 
 
 def nearest(vectors: torch.Tensor, centroids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest cosine of each unit vector (N, H) to unit `centroids` (K, H), and which one has it: (N,), (N,)."""
-    parts = [(part @ centroids.T).max(dim=1) for part in vectors.split(max(1, BLOCK // len(centroids)))]
+    """The largest cosine of each unit vector (N, H) to unit `centroids` (K, H), and which one has
+    it: (N,), (N,).
+    """
+    parts = [
+        (part @ centroids.T).max(dim=1) for part in vectors.split(max(1, BLOCK // len(centroids)))
+    ]
     return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
 
 
 NO_WORSE, FASTER, AS_FAST = 1.0, 2.0, 1.0  # the goals
 LARGE, LARGE_SECONDS = 1_000_000, 60.0
-Cluster = Callable[[torch.Tensor, int, int, int], torch.Tensor]  # vectors, clusters, iterations, seed -> centroids
+# vectors, clusters, iterations, seed -> centroids
+Cluster = Callable[[torch.Tensor, int, int, int], torch.Tensor]
 
 
 def rows(
@@ -63,25 +72,40 @@ def rows(
     paper: int = 10_000,
     large: bool = False,
 ) -> list[dict[str, Any]]:
-    """Per level the mean cosine and the speed, in vectors per second, and the speed of all levels together.
+    """Per level the mean cosine and the speed, in vectors per second, and the speed of all levels
+    together.
 
-    branching: None is the default for so many passages. paper: passages of the comparison with Algorithm 2, 0 for none.
-    large: a million passages in place of `passages`, once.
+    branching: None is the default for so many passages. paper: passages of the comparison with
+    Algorithm 2, 0 for none. large: a million passages in place of `passages`, once.
     """
     if large:
         passages, repeats = LARGE, 1
-    shared = {"dimension": dimension, "iterations": iterations, "repeats": repeats, "device": device, "seed": seed}
+    shared = {
+        "dimension": dimension,
+        "iterations": iterations,
+        "repeats": repeats,
+        "device": device,
+        "seed": seed,
+    }
     found = levels(passages, branching=branching, **shared)
     return found + (against_paper(paper, **shared) if paper else [])
 
 
 def levels(
-    passages: int, dimension: int, branching: int | None, iterations: int, repeats: int, device: str, seed: int
+    passages: int,
+    dimension: int,
+    branching: int | None,
+    iterations: int,
+    repeats: int,
+    device: str,
+    seed: int,
 ) -> list[dict[str, Any]]:
-    """Both sides cluster the same vectors, which at upper levels are the centroids of our level below.
+    """Both sides cluster the same vectors, which at upper levels are the centroids of our level
+    below.
 
-    Both have the same cap on iterations, and may end earlier, when nothing moves any more. Of `repeats` runs, each with
-    another seed and ours and the peer's in turn, the median time and the mean objective count.
+    Both have the same cap on iterations, and may end earlier, when nothing moves any more. Of
+    `repeats` runs, each with another seed and ours and the peer's in turn, the median time and the
+    mean objective count.
     """
     branching = branching or default_branching(passages)
     peer, name = _peer(device)
@@ -94,18 +118,24 @@ def levels(
         spans, cosines, centroids = _alternate(pair, range(seed, seed + repeats))
         what = f"level {number}, {len(level):,} x {dimension} into {clusters:,}"
         table.append(row(f"{what}: mean cosine, against {name}", *cosines, goal=NO_WORSE))
-        table.append(row(f"{what}: vectors/s, the same", *(len(level) / span for span in spans), goal=FASTER))
+        table.append(
+            row(f"{what}: vectors/s, the same", *(len(level) / span for span in spans), goal=FASTER)
+        )
         spent += spans
         level = centroids
     what = f"all levels, b = {branching}, at most {iterations} iterations: vectors/s"
     table.append(row(what, *(float(passages / span) for span in spent), goal=FASTER))
     if device != "cpu" and passages == LARGE:
-        table.append(row_below(f"{passages:,} x {dimension}, all levels (s)", float(spent[0]), LARGE_SECONDS))
+        table.append(
+            row_below(f"{passages:,} x {dimension}, all levels (s)", float(spent[0]), LARGE_SECONDS)
+        )
     return table
 
 
 def _peer(device: str) -> tuple[Cluster, str]:
-    """Whom we are compared with, on our device: faiss if it is there and can use it, else the paper's algorithm."""
+    """Whom we are compared with, on our device: faiss if it is there and can use it, else the
+    paper's algorithm.
+    """
     if importlib.util.find_spec("faiss"):
         import faiss
 
@@ -132,7 +162,9 @@ def against_paper(
 
 
 def synthetic_vectors(passages: int, dimension: int, seed: int) -> np.ndarray:
-    """Vectors (N, H) like a sentence encoder's: topics within topics, and a spectrum that falls like 1 / rank."""
+    """Vectors (N, H) like a sentence encoder's: topics within topics, and a spectrum that falls
+    like 1 / rank.
+    """
     draw = np.random.default_rng(seed)
     scale = np.arange(1, dimension + 1, dtype=np.float32) ** -0.5
     vectors = np.zeros((1, dimension), np.float32)
@@ -142,7 +174,8 @@ def synthetic_vectors(passages: int, dimension: int, seed: int) -> np.ndarray:
     return vectors
 
 
-Measured = Callable[[int], tuple[float, float, torch.Tensor]]  # seed -> seconds, mean cosine, centroids
+# seed -> seconds, mean cosine, centroids
+Measured = Callable[[int], tuple[float, float, torch.Tensor]]
 
 
 def _measured(cluster: Cluster, vectors: torch.Tensor, clusters: int, iterations: int) -> Measured:
@@ -173,7 +206,9 @@ def _ours(device: str) -> Cluster:
     return cluster
 
 
-def _faiss(vectors: torch.Tensor, clusters: int, iterations: int, seed: int, gpu: bool) -> torch.Tensor:
+def _faiss(
+    vectors: torch.Tensor, clusters: int, iterations: int, seed: int, gpu: bool
+) -> torch.Tensor:
     """faiss, told to use every vector, as we do."""
     import faiss
 

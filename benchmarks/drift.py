@@ -1,16 +1,19 @@
-"""How often drift alarms without cause, and how often it finds what harms, on batches of real documents.
+"""How often drift alarms without cause, and how often it finds what harms, on batches of real
+documents.
 
-Reference are docstrings of some packages; batches mix others of those packages with a growing share from elsewhere:
-from neighbouring packages, and from a jargon that the encoder never saw, which are neighbouring docstrings and their
-summaries with exchanged letters. Where `FRESHET_DATA` names a folder of data sets, also from its `tldr` and `scifact`,
-and a second reference: tldr's early pages, with its latest ones as the shift. Each document comes with a query that
-people wrote, its summary or a judged one, and gets one more that is cut out of its text. The peer is the customary rule
-that a PSI over .2 calls for retraining.
+Reference are docstrings of some packages; batches mix others of those packages with a growing share
+from elsewhere: from neighbouring packages, and from a jargon that the encoder never saw, which are
+neighbouring docstrings and their summaries with exchanged letters. Where `FRESHET_DATA` names a
+folder of data sets, also from its `tldr` and `scifact`, and a second reference: tldr's early pages,
+with its latest ones as the shift. Each document comes with a query that people wrote, its summary
+or a judged one, and gets one more that is cut out of its text. The peer is the customary rule that
+a PSI over .2 calls for retraining.
 
-Retraining is due where new documents lose at least `HARM` of mean reciprocal rank beside old ones, by the written
-queries: with scores as spread as these it is the least that 100 documents of one query each can show with a chance
-of .95. A row also says how often each kind of query alone called it harm. Old documents are scored among the reference
-alone, where a report has them beside what arrived: harm looks a little larger here (by .008 for 100 docstrings).
+Retraining is due where new documents lose at least `HARM` of mean reciprocal rank beside old ones,
+by the written queries: with scores as spread as these it is the least that 100 documents of one
+query each can show with a chance of .95. A row also says how often each kind of query alone called
+it harm. Old documents are scored among the reference alone, where a report has them beside what
+arrived: harm looks a little larger here (by .008 for 100 docstrings).
 """
 
 from __future__ import annotations
@@ -25,7 +28,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.drift_batches import CellCounts, StudyPlan, Vectors, calibrate, encode, judge, mixed, studies, with_made
+from benchmarks.drift_batches import (
+    CellCounts,
+    StudyPlan,
+    Vectors,
+    calibrate,
+    encode,
+    judge,
+    mixed,
+    studies,
+    with_made,
+)
 from benchmarks.encoding import BASE
 from model_code.files import replacing
 
@@ -33,12 +46,17 @@ SHARES, HARM, LOSS, MOST_FALSE = (0.1, 0.25, 0.5, 1.0), 0.15, 0.01, 0.05
 
 
 def rows(
-    data: Path | None = None, base: str | Path = BASE, plan: StudyPlan | None = None, output: Path | None = None
+    data: Path | None = None,
+    base: str | Path = BASE,
+    plan: StudyPlan | None = None,
+    output: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Of each shift the share of batches that were judged as they should be, with its 95 % interval.
+    """Of each shift the share of batches that were judged as they should be, with its 95 %
+    interval.
 
-    data: a folder of data sets; None: that of `FRESHET_DATA`, if it is set. output: where to leave the curves, as
-    drift_curve.csv and .png; None: the folder of `FRESHET_BENCH_OUTPUT`, if it is set.
+    data: a folder of data sets; None: that of `FRESHET_DATA`, if it is set. output: where to leave
+    the curves, as drift_curve.csv and .png; None: the folder of `FRESHET_BENCH_OUTPUT`, if it is
+    set.
     """
     from model_code.encoding.encoder import Encoder
 
@@ -56,8 +74,12 @@ def rows(
     return [_row(*key, cell) for key, cell in cells.items()]
 
 
-def simulate(home: Vectors, elsewhere: Mapping[str, Vectors], plan: StudyPlan) -> dict[tuple[str, float], CellCounts]:
-    """Cells by source and share; ("none", 0) has batches of home documents that no other batch of their split has."""
+def simulate(
+    home: Vectors, elsewhere: Mapping[str, Vectors], plan: StudyPlan
+) -> dict[tuple[str, float], CellCounts]:
+    """Cells by source and share; ("none", 0) has batches of home documents that no other batch of
+    their split has.
+    """
     cells: dict[tuple[str, float], CellCounts] = {("none", 0.0): CellCounts()}
     for split in range(plan.splits + plan.more_splits):
         chance = np.random.default_rng(split)
@@ -71,7 +93,12 @@ def simulate(home: Vectors, elsewhere: Mapping[str, Vectors], plan: StudyPlan) -
             for share in SHARES:
                 cell = cells.setdefault((source, share), CellCounts())
                 for _ in range(plan.repeats):
-                    judge(calibration, reference.documents, mixed(fresh, vectors, share, plan.batch, chance), cell)
+                    judge(
+                        calibration,
+                        reference.documents,
+                        mixed(fresh, vectors, share, plan.batch, chance),
+                        cell,
+                    )
     return cells
 
 
@@ -89,7 +116,9 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 
 def write_curve(path: Path, cells: Mapping[tuple[str, str, float], CellCounts]) -> None:
-    """A CSV line per cell: alarms and retraining by the share of shifted documents, with 95 % intervals."""
+    """A CSV line per cell: alarms and retraining by the share of shifted documents, with 95 %
+    intervals.
+    """
     calls = [one.name for one in fields(CellCounts)]
     names = ("reference", "source", "share", "batches", *calls)
     intervals = ("alarm_low", "alarm_high", "retrain_low", "retrain_high")
@@ -98,14 +127,22 @@ def write_curve(path: Path, cells: Mapping[tuple[str, str, float], CellCounts]) 
         writer.writerow((*names, *intervals))
         for key, cell in cells.items():
             means = [float(np.mean(values)) for values in astuple(cell)]
-            bounds = [bound for calls in (cell.alarm, cell.retrain) for bound in wilson(sum(calls), len(calls))]
-            writer.writerow((*key, len(cell.harm), *(f"{number:.4f}" for number in (*means, *bounds))))
+            bounds = [
+                bound
+                for calls in (cell.alarm, cell.retrain)
+                for bound in wilson(sum(calls), len(calls))
+            ]
+            writer.writerow(
+                (*key, len(cell.harm), *(f"{number:.4f}" for number in (*means, *bounds)))
+            )
 
 
 def _row(study: str, source: str, share: float, cell: CellCounts) -> dict[str, Any]:
-    """Without a shift no alarm is right; with one, retraining where it is due and not where nothing is lost.
+    """Without a shift no alarm is right; with one, retraining where it is due and not where nothing
+    is lost.
 
-    Between the two there is no goal: a loss that is real and too small for 100 documents to show may be found or not.
+    Between the two there is no goal: a loss that is real and too small for 100 documents to show
+    may be found or not.
     """
     harm = float(np.mean(cell.harm))
     due = share > 0 and harm > LOSS
@@ -113,7 +150,9 @@ def _row(study: str, source: str, share: float, cell: CellCounts) -> dict[str, A
     right, peer = (calls, np.array(cell.customary)) if due else (~calls, ~np.array(cell.customary))
     low, high = wilson(int(right.sum()), len(right))
     judged = "retrained" if due else "not retrained" if share else "no alarm"
-    by = f"called by made queries {np.mean(cell.by_made):.2f}, by asked {np.mean(cell.by_asked):.2f}"
+    by = (
+        f"called by made queries {np.mean(cell.by_made):.2f}, by asked {np.mean(cell.by_asked):.2f}"
+    )
     shift = f"{share:.0%} {source}" if share else "no shift"
     shift += f", harm {harm:+.2f} ({by}), alarm {np.mean(cell.alarm):.2f}"
     what = f"{study}: {shift}: {judged}, of {len(right)} batches [{low:.3f}, {high:.3f}]"
@@ -132,7 +171,9 @@ CALLS = {"alarm": "some measure alarms", "retrain": "a retrain is called for"}
 
 
 def draw(path: Path, curve: Path) -> None:
-    """Write a PNG of `drift_curve.csv`: a line per source with 95 % intervals, from the batches without a shift on."""
+    """Write a PNG of `drift_curve.csv`: a line per source with 95 % intervals, from the batches
+    without a shift on.
+    """
     from matplotlib.figure import Figure
 
     with curve.open(newline="") as stream:
@@ -140,18 +181,28 @@ def draw(path: Path, curve: Path) -> None:
     unshifted = {line["reference"]: line for line in lines if line["source"] == "none"}
     figure = Figure(figsize=(12, 4), layout="constrained")
     panels = figure.subplots(1, 3)
-    for (reference, source), cells in groupby(lines, key=lambda line: (line["reference"], line["source"])):
+    for (reference, source), cells in groupby(
+        lines, key=lambda line: (line["reference"], line["source"])
+    ):
         if source == "none":
             continue
         cells = [unshifted[reference], *cells]
         shares = [float(cell["share"]) for cell in cells]
         for axes, call in zip(panels, CALLS, strict=False):
-            rate, low, high = ([float(cell[name]) for cell in cells] for name in (call, f"{call}_low", f"{call}_high"))
+            rate, low, high = (
+                [float(cell[name]) for cell in cells]
+                for name in (call, f"{call}_low", f"{call}_high")
+            )
             (drawn,) = axes.plot(
-                shares, rate, marker="o", label=source if reference in source else f"{reference} and {source}"
+                shares,
+                rate,
+                marker="o",
+                label=source if reference in source else f"{reference} and {source}",
             )
             axes.fill_between(shares, low, high, alpha=0.12, color=drawn.get_color())
-        panels[2].plot(shares, [float(cell["harm"]) for cell in cells], marker="o", color=drawn.get_color())
+        panels[2].plot(
+            shares, [float(cell["harm"]) for cell in cells], marker="o", color=drawn.get_color()
+        )
     for axes, title in zip(panels, (*CALLS.values(), "harm: loss of MRR@10"), strict=True):
         axes.set(xlabel="share of the batch from elsewhere", title=title)
         axes.grid(alpha=0.3)

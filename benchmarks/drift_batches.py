@@ -1,9 +1,11 @@
-"""Batches of real documents beside a reference: where they come from, how well each is found, what drift calls for.
+"""Batches of real documents beside a reference: where they come from, how well each is found, what
+drift calls for.
 
-Home are docstrings of some packages. From elsewhere come neighbouring packages, and a jargon that no encoder ever saw:
-docstrings and their summaries with exchanged letters. Where there is a folder of data sets, also its `tldr` and
-`scifact`, and a second home: tldr's early pages, with its latest ones from elsewhere. Each document comes with a query
-that people wrote, its summary or a judged one, and gets one more that is cut out of its text.
+Home are docstrings of some packages. From elsewhere come neighbouring packages, and a jargon that
+no encoder ever saw: docstrings and their summaries with exchanged letters. Where there is a folder
+of data sets, also its `tldr` and `scifact`, and a second home: tldr's early pages, with its latest
+ones from elsewhere. Each document comes with a query that people wrote, its summary or a judged
+one, and gets one more that is cut out of its text.
 """
 
 from __future__ import annotations
@@ -32,12 +34,14 @@ HOME, NEIGHBOURS, JARGON = ("stdlib", "numpy", "pandas"), ("scipy", "matplotlib"
 SETS, BY_DATE = ("tldr", "scifact"), "tldr"  # folders of data sets in BEIR layout
 OTHER_LETTERS = str.maketrans("aeioubcdfghjklmnpqrstvwxyz", "eiouadfghjklmnpqrstvwxyzbc")
 Pairs = list[tuple[str, str]]  # documents, each with a query that people wrote for it
-Triples = list[tuple[str, str, str]]  # documents, each with a query that was cut out of it, and the written one
+# documents, each with a query that was cut out of it, and the written one
+Triples = list[tuple[str, str, str]]
 
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """Unit vectors (n, H) of documents, and for each of one query that was made from it and one that was written.
+    """Unit vectors (n, H) of documents, and for each of one query that was made from it and one
+    that was written.
 
     made: (0, H) where nobody asks for them.
     """
@@ -52,10 +56,11 @@ class Vectors:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """How much is simulated: `splits` of the home documents, and `repeats` batches of each share and split.
+    """How much is simulated: `splits` of the home documents, and `repeats` batches of each share
+    and split.
 
-    more_splits: for batches without a shift alone. False alarms are rare, and batches of one split are no independent
-    draws: a share of .083 over 12 splits was one of .043 over 60 others.
+    more_splits: for batches without a shift alone. False alarms are rare, and batches of one split
+    are no independent draws: a share of .083 over 12 splits was one of .043 over 60 others.
     """
 
     reference: int = 1500
@@ -73,7 +78,11 @@ def studies(data: Path | None, plan: StudyPlan) -> Iterator[tuple[str, Pairs, di
     elsewhere = {name: _some(_docstrings((name,)), plan) for name in NEIGHBOURS}
     plain = _some(_docstrings(JARGON), plan)
     elsewhere["jargon"] = [(_in_jargon(text), _in_jargon(query)) for text, query in plain]
-    sets = {name: _read(CorpusSettings(source="beir", path=name), data) for name in SETS} if data else {}
+    sets = (
+        {name: _read(CorpusSettings(source="beir", path=name), data) for name in SETS}
+        if data
+        else {}
+    )
     elsewhere |= {name: _some(pairs, plan) for name, pairs in sets.items()}
     yield "docstrings", _docstrings(HOME), elsewhere
     if BY_DATE in sets:
@@ -84,7 +93,9 @@ def studies(data: Path | None, plan: StudyPlan) -> Iterator[tuple[str, Pairs, di
 def with_made(pairs: Pairs) -> Triples:
     """The documents that are long enough to cut a query out of, with it."""
     cloze = InverseCloze("short_cloze", ABOUT_A_QUERY)
-    return [(text, span, query) for text, query in pairs for span in cloze.spans(text, text, seed=0)[:1]]
+    return [
+        (text, span, query) for text, query in pairs for span in cloze.spans(text, text, seed=0)[:1]
+    ]
 
 
 def encode(encoder: Any, triples: Triples, made: bool = True) -> Vectors:
@@ -93,7 +104,9 @@ def encode(encoder: Any, triples: Triples, made: bool = True) -> Vectors:
     return Vectors(*(encoder.encode(texts) for texts in (documents, cut if made else [], asked)))
 
 
-def mixed(home: Vectors, away: Vectors, share: float, size: int, chance: np.random.Generator) -> Vectors:
+def mixed(
+    home: Vectors, away: Vectors, share: float, size: int, chance: np.random.Generator
+) -> Vectors:
     """A batch of which a share is from `away`, drawn by chance; refuses sources that are too small."""
     shifted = round(share * size)
     if len(away.documents) < shifted or len(home.documents) < size - shifted:
@@ -103,7 +116,10 @@ def mixed(home: Vectors, away: Vectors, share: float, size: int, chance: np.rand
     counted = ((away, shifted), (home, size - shifted))
     parts = [one[chance.permutation(len(one.documents))[:count]] for one, count in counted]
     return Vectors(
-        *(np.concatenate(one) for one in zip(*((one.documents, one.made, one.asked) for one in parts), strict=True))
+        *(
+            np.concatenate(one)
+            for one in zip(*((one.documents, one.made, one.asked) for one in parts), strict=True)
+        )
     )
 
 
@@ -114,10 +130,16 @@ def _docstrings(packages: tuple[str, ...]) -> Pairs:
 def _read(settings: CorpusSettings, root: Path) -> Pairs:
     source = open_source(settings, root)
     queries = {line.values["id"]: line.values["text"] for line in source.rows("queries")}
-    asked = {line.values["document_id"]: queries[line.values["query_id"]] for line in source.rows("qrels")}
+    asked = {
+        line.values["document_id"]: queries[line.values["query_id"]]
+        for line in source.rows("qrels")
+    }
     documents = (line.values for line in source.rows("documents"))
     chosen = [one for one in documents if one["id"] in asked]
-    return [(f"{one['title']} {_without(one['text'], asked[one['id']])}", asked[one["id"]]) for one in chosen]
+    return [
+        (f"{one['title']} {_without(one['text'], asked[one['id']])}", asked[one["id"]])
+        for one in chosen
+    ]
 
 
 def _without(text: str, query: str) -> str:
@@ -139,7 +161,8 @@ CUSTOMARY_PSI = 0.2
 
 @dataclass
 class CellCounts:
-    """What became of batches of which a share came from elsewhere: per batch its harm, and who called for what.
+    """What became of batches of which a share came from elsewhere: per batch its harm, and who
+    called for what.
 
     by_made, by_asked: whether queries of that kind called it harm.
     """
@@ -154,7 +177,9 @@ class CellCounts:
 
 @dataclass(frozen=True)
 class Compared:
-    """What batches are compared with: by ours, and the tree whose nodes the peer counts documents by."""
+    """What batches are compared with: by ours, and the tree whose nodes the peer counts documents
+    by.
+    """
 
     ours: Calibration
     tree: Hierarchy
@@ -165,13 +190,21 @@ class Compared:
 
 
 def calibrate(old: Vectors, plan: StudyPlan, rows: np.ndarray | None = None) -> Compared:
-    """What batches are compared with: all of `old`, or those of its `rows`, which are searched among all of it."""
+    """What batches are compared with: all of `old`, or those of its `rows`, which are searched
+    among all of it.
+    """
     from model_code.hierarchy.build import build_hierarchy
     from model_code.hierarchy.settings import HierarchySettings
 
-    sizes = {"minimum_batch": plan.batch, "largest_batch": plan.batch, "reference_documents": plan.reference}
+    sizes = {
+        "minimum_batch": plan.batch,
+        "largest_batch": plan.batch,
+        "reference_documents": plan.reference,
+    }
     settings = DriftSettings(**sizes, draws=plan.draws)
-    hierarchy = build_hierarchy(old.documents, HierarchySettings(max_iterations=20, device="cpu"), seed=0)
+    hierarchy = build_hierarchy(
+        old.documents, HierarchySettings(max_iterations=20, device="cpu"), seed=0
+    )
     made, asked = found(old if rows is None else old[rows], old.documents)
     built = DriftReference.build(old.documents, "", settings, rows)
     return Compared(Calibration(built, settings, scores=OldScores(made, asked)), hierarchy)
@@ -181,7 +214,9 @@ def judge(compared: Compared, old: np.ndarray, batch: Vectors, cell: CellCounts)
     """Adds to `cell` what becomes of a batch that joins the old documents (n, H)."""
     made, asked = found(batch, np.concatenate([old, batch.documents]))
     calibration = compared.ours
-    report = make_report(calibration, [Arrivals(batch.documents, "", made, asked=asked)], added=len(made))
+    report = make_report(
+        calibration, [Arrivals(batch.documents, "", made, asked=asked)], added=len(made)
+    )
     tripped = {one.name for one in report.tripped} - {"growth"}
     cell.harm.append(-report.of("asked_quality")[0].value)
     cell.alarm.append(bool(tripped))
@@ -195,21 +230,29 @@ def judge(compared: Compared, old: np.ndarray, batch: Vectors, cell: CellCounts)
 def population_stability(old: np.ndarray, new: np.ndarray) -> float:
     """The population stability index of counts (K,) and (K,), the peer's rule, at least 0.
 
-    PSI = sum_t (q_t - p_t) ln(q_t / p_t): the two Kullback-Leibler divergences together, in nats; .5 is added to each
-    count, as the PSI of an empty node would be infinite (Jeffreys' prior).
+    PSI = sum_t (q_t - p_t) ln(q_t / p_t): the two Kullback-Leibler divergences together, in nats;
+    .5 is added to each count, as the PSI of an empty node would be infinite (Jeffreys' prior).
     """
     p, q = ((counts + 0.5) / (counts + 0.5).sum() for counts in (old, new))
     return float(((q - p) * np.log(q / p)).sum())
 
 
 def found(own: Vectors, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How well each of `own` is found among `documents` by its made query, and by its written one: (n,), (n,)."""
-    made, asked = (reciprocal_ranks(queries, own.documents, documents) for queries in (own.made, own.asked))
+    """How well each of `own` is found among `documents` by its made query, and by its written one:
+    (n,), (n,).
+    """
+    made, asked = (
+        reciprocal_ranks(queries, own.documents, documents) for queries in (own.made, own.asked)
+    )
     return made, asked
 
 
-def reciprocal_ranks(queries: np.ndarray, own: np.ndarray, others: np.ndarray, depth: int = 10) -> np.ndarray:
-    """1 / rank of each query's `own` document (n, H) among `others`, which hold it; 0 past `depth`: (n,)."""
+def reciprocal_ranks(
+    queries: np.ndarray, own: np.ndarray, others: np.ndarray, depth: int = 10
+) -> np.ndarray:
+    """1 / rank of each query's `own` document (n, H) among `others`, which hold it; 0 past `depth`:
+    (n,).
+    """
     scores = (queries * own).sum(axis=1)
     better = (queries @ others.T > scores[:, None] + 1e-6).sum(axis=1)
     return np.where(better < depth, 1 / (1 + better), 0.0)

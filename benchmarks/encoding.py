@@ -1,4 +1,6 @@
-"""Encoding texts of mixed length: our encoder against `SentenceTransformer.encode`, same weights, same limit."""
+"""Encoding texts of mixed length: our encoder against `SentenceTransformer.encode`, same weights,
+same limit.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,18 @@ PEER = "texts/s against sentence-transformers"
 
 
 def rows(
-    texts: int = 5000, base: str | Path = BASE, max_tokens: int = 128, rounds: int = 3, device: str = "auto"
+    texts: int = 5000,
+    base: str | Path = BASE,
+    max_tokens: int = 128,
+    rounds: int = 3,
+    device: str = "auto",
 ) -> list[dict[str, Any]]:
-    """Texts per second against the peer as installed, against it in bfloat16 where the device has that, and the cosine.
+    """Texts per second against the peer as installed, against it in bfloat16 where the device has
+    that, and the cosine.
 
-    The goal against the peer as installed is 2.5 where bfloat16 helps us and 1.3 where it cannot; on a GPU, where the
-    peer in bfloat16 is the one that counts, it is 1.5 times that. Medians of `rounds`. Needs sentence-transformers.
+    The goal against the peer as installed is 2.5 where bfloat16 helps us and 1.3 where it cannot;
+    on a GPU, where the peer in bfloat16 is the one that counts, it is 1.5 times that. Medians of
+    `rounds`. Needs sentence-transformers.
     """
     sample = mixed_texts(texts)
     encoder = Encoder.load(base, max_tokens, device=device, for_search=True)  # as the stages encode
@@ -41,14 +49,20 @@ def rows(
     if bfloat16:
         found.append(row(name, ours, theirs[1], goal=1.5 if on_gpu else 1.3))
     else:
-        found.append(skipped(name, "this processor has no bfloat16 instructions, and emulates them more slowly"))
+        found.append(
+            skipped(
+                name, "this processor has no bfloat16 instructions, and emulates them more slowly"
+            )
+        )
     cosine = float((vectors[0] * vectors[1]).sum(axis=1).min())
     rate = _operations(encoder, sample) / spent[0] / 1e9
     peak = matrix_rate(str(encoder.device), torch.bfloat16 if bfloat16 else torch.float32) / 1e9
     return [
         *found,
         row("smallest cosine to the peer's vector", cosine, 1.0, goal=0.9999),
-        row_without_goal("GFLOP/s, padding not counted, against a large matrix product", rate, peak),
+        row_without_goal(
+            "GFLOP/s, padding not counted, against a large matrix product", rate, peak
+        ),
     ]
 
 
@@ -69,9 +83,11 @@ def _race(
 
 
 def _operations(encoder: Encoder, texts: list[str]) -> float:
-    """Floating-point operations of the matrix products of a BERT on `texts`, as if none were padded.
+    """Floating-point operations of the matrix products of a BERT on `texts`, as if none were
+    padded.
 
-    Per token and layer 2 (4 H^2 + 2 H I) for the projections and 4 T H for attention over the T tokens of its text.
+    Per token and layer 2 (4 H^2 + 2 H I) for the projections and 4 T H for attention over the T
+    tokens of its text.
     """
     config = encoder.backbone.config
     hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
@@ -81,12 +97,19 @@ def _operations(encoder: Encoder, texts: list[str]) -> float:
 
 
 def mixed_texts(count: int) -> list[str]:
-    """Runs of words from the standard library's own documentation, 3 to 250 words, log-normal around 40."""
-    words = " ".join(filter(None, map(inspect.getdoc, (inspect, random, Path, dict, str, np.ndarray)))).split()
+    """Runs of words from the standard library's own documentation, 3 to 250 words, log-normal
+    around 40.
+    """
+    words = " ".join(
+        filter(None, map(inspect.getdoc, (inspect, random, Path, dict, str, np.ndarray)))
+    ).split()
     chance = random.Random(0)
     lengths = [int(min(250, max(3, chance.lognormvariate(3.6, 0.9)))) for _ in range(count)]
     starts = [chance.randrange(len(words) - length) for length in lengths]
-    return [" ".join(words[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
+    return [
+        " ".join(words[start : start + length])
+        for start, length in zip(starts, lengths, strict=True)
+    ]
 
 
 def peer_encode(

@@ -1,7 +1,8 @@
 """Arrival to searchable through the service, ledger and switch included, and readers under writes.
 
-Readers search while a writer gives a few documents, all in one request, the same new edition as their title; so every
-answer that finds them must show one edition, and the one that the writer knows its generation by.
+Readers search while a writer gives a few documents, all in one request, the same new edition as
+their title; so every answer that finds them must show one edition, and the one that the writer
+knows its generation by.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ BASE = "sentence-transformers/all-MiniLM-L6-v2"
 SINGLE_SECONDS, BATCH_RATIO, HTTP_SECONDS = 0.100, 1.5, 0.001
 MARKERS = 5
 TEXT = "the marked page of this edition of the almanac"
-WRITE_SECONDS = 0.5  # from one edition to the next, with HTTP and without, so that both searches wait for as many
+# from one edition to the next, with HTTP and without, so that both searches wait for as many
+WRITE_SECONDS = 0.5
 STEPS = {  # of one document: the file and the function whose time each is
     "receive": ("live_index.py", "receive"),
     "encode": ("encoder.py", "encode_passages_with_tokens"),
@@ -54,10 +56,12 @@ def rows(
     readers: int = 8,
     base: str | Path = BASE,
 ) -> list[dict[str, Any]]:
-    """Start a service over `passages` random vectors of the encoder `base`, send it documents, and read meanwhile.
+    """Start a service over `passages` random vectors of the encoder `base`, send it documents, and
+    read meanwhile.
 
-    singles: documents sent one at a time; batch: documents sent at once, whose encoding alone, in this process with as
-    many threads as the service has, is the peer; seconds, readers: how long and by how many it is read under writes.
+    singles: documents sent one at a time; batch: documents sent at once, whose encoding alone, in
+    this process with as many threads as the service has, is the peer; seconds, readers: how long
+    and by how many it is read under writes.
     """
     with tempfile.TemporaryDirectory(prefix="freshet-freshness-") as folder:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as the service does, before torch comes
@@ -67,8 +71,14 @@ def rows(
             steps = _steps(project, singles)
             served_reading = read_while_writing(client, seconds, readers, 1)
         with freshet.Project.open(project.root) as same:
-            own = read_while_writing(Unserved(same), seconds, readers, len(served_reading.editions) + 1)
-        return [*arrived, *steps, *_reading(served_reading, own, f"{readers} readers, 1 writer, {seconds:g} s")]
+            own = read_while_writing(
+                Unserved(same), seconds, readers, len(served_reading.editions) + 1
+            )
+        return [
+            *arrived,
+            *steps,
+            *_reading(served_reading, own, f"{readers} readers, 1 writer, {seconds:g} s"),
+        ]
 
 
 def _arrival(client: Client, live: Path, singles: int, batch: int) -> list[dict[str, Any]]:
@@ -79,16 +89,26 @@ def _arrival(client: Client, live: Path, singles: int, batch: int) -> list[dict[
     for name, quantile in (("p50", 0.5), ("p95", 0.95)):
         seconds = float(np.quantile(alone, quantile))
         goal = f"<= {SINGLE_SECONDS}" if name == "p50" else "-"
-        found.append(row_stated(f"one document until searchable, {name} (s)", seconds, SINGLE_SECONDS, goal))
+        found.append(
+            row_stated(f"one document until searchable, {name} (s)", seconds, SINGLE_SECONDS, goal)
+        )
     what = f"{batch:,} documents until searchable, against encoding them (s)"
-    return [*found, row_stated(what, sent, encoded, f"<= {BATCH_RATIO}", sent <= BATCH_RATIO * encoded)]
+    return [
+        *found,
+        row_stated(what, sent, encoded, f"<= {BATCH_RATIO}", sent <= BATCH_RATIO * encoded),
+    ]
 
 
 def _steps(project: Project, singles: int) -> list[dict[str, Any]]:
-    """Each step of one document, beside all of them; by another process than the service, whose writer waits."""
+    """Each step of one document, beside all of them; by another process than the service, whose
+    writer waits.
+    """
     found = step_seconds(project, documents("step", singles + 1))
     whole = found.pop("all")
-    return [row_stated(f"of one document, without HTTP: {step} (s)", own, whole, "-") for step, own in found.items()]
+    return [
+        row_stated(f"of one document, without HTTP: {step} (s)", own, whole, "-")
+        for step, own in found.items()
+    ]
 
 
 def _reading(found: Reading, own: Reading, load: str) -> list[dict[str, Any]]:
@@ -96,18 +116,33 @@ def _reading(found: Reading, own: Reading, load: str) -> list[dict[str, Any]]:
     under = f"{load}, {found.generations} generations"
     searches = float(len(found.seconds))
     table = [
-        row_stated(f"{under}: failed searches or writes, of all", float(len(found.errors)), searches, "== 0"),
-        row_stated(f"{under}: answers that mix generations, of all", float(found.mixed), searches, "== 0"),
+        row_stated(
+            f"{under}: failed searches or writes, of all",
+            float(len(found.errors)),
+            searches,
+            "== 0",
+        ),
+        row_stated(
+            f"{under}: answers that mix generations, of all", float(found.mixed), searches, "== 0"
+        ),
     ]
     for name, quantile in (("p50", 0.5), ("p99", 0.99)):
         ours, peer = (float(np.quantile(each.seconds, quantile)) for each in (found, own))
-        goal, met = (f"<= peer + {HTTP_SECONDS}", ours <= peer + HTTP_SECONDS) if name == "p50" else ("-", None)
-        table.append(row_stated(f"{under}: search {name}, against no HTTP (s)", ours, peer, goal, met))
+        goal, met = (
+            (f"<= peer + {HTTP_SECONDS}", ours <= peer + HTTP_SECONDS)
+            if name == "p50"
+            else ("-", None)
+        )
+        table.append(
+            row_stated(f"{under}: search {name}, against no HTTP (s)", ours, peer, goal, met)
+        )
     return table
 
 
 def documents(name: str, count: int) -> list[Row]:
-    """Documents of about 40 words of the standard library's documentation, each with a title of its own."""
+    """Documents of about 40 words of the standard library's documentation, each with a title of its
+    own.
+    """
     words = " ".join(filter(None, map(inspect.getdoc, (inspect, random, Path, dict, str)))).split()
     chance = random.Random(name)
     return [
@@ -121,7 +156,9 @@ def documents(name: str, count: int) -> list[Row]:
 
 
 def arrival_seconds(client: Client, rows: Sequence[Row]) -> list[float]:
-    """The seconds of each document, sent alone, until the service says that it is searchable; it is then searched."""
+    """The seconds of each document, sent alone, until the service says that it is searchable; it is
+    then searched.
+    """
     seconds = []
     for row in rows:
         started = time.perf_counter()
@@ -132,7 +169,9 @@ def arrival_seconds(client: Client, rows: Sequence[Row]) -> list[float]:
 
 
 def batch_seconds(client: Client, live: Path, rows: Sequence[Row]) -> tuple[float, float]:
-    """The seconds of all documents sent at once, and those of encoding them alone, before and after, on average."""
+    """The seconds of all documents sent at once, and those of encoding them alone, before and
+    after, on average.
+    """
     from model_code.collection.generations.searcher import Searcher
 
     searcher = Searcher.open(live)
@@ -153,14 +192,19 @@ def batch_seconds(client: Client, live: Path, rows: Sequence[Row]) -> tuple[floa
 
 
 def require_found(client: Client, row: Row, answer: ChangeResult) -> None:
-    """FreshetError unless the answer says searchable and a search for the document's own words finds it first."""
+    """FreshetError unless the answer says searchable and a search for the document's own words
+    finds it first.
+    """
     hits = client.search(f"{row['title']} {row['text']}", 1).hits
     if not answer.searchable or hits[0].document_id != row["_id"]:
-        raise FreshetError(f"document {row['_id']} was sent, but {hits[0].document_id} is found in its place")
+        raise FreshetError(
+            f"document {row['_id']} was sent, but {hits[0].document_id} is found in its place"
+        )
 
 
 def step_seconds(project: Project, rows: Iterable[Row]) -> dict[str, float]:
-    """Mean seconds of each step, and of "all", over documents that are added one by one; profiling adds a little.
+    """Mean seconds of each step, and of "all", over documents that are added one by one; profiling
+    adds a little.
 
     The first one warms up and does not count.
     """
@@ -198,12 +242,15 @@ def _means(stats: pstats.Stats, documents: int) -> dict[str, float]:
 
 @dataclass
 class Reading:
-    """What readers and writer noted: seconds of each search, refusals and failures, answers of two generations."""
+    """What readers and writer noted: seconds of each search, refusals and failures, answers of two
+    generations.
+    """
 
     seconds: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     answers: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
-    editions: dict[int, str] = field(default_factory=dict)  # generation -> the edition that it holds
+    # generation -> the edition that it holds
+    editions: dict[int, str] = field(default_factory=dict)
 
     @property
     def generations(self) -> int:
@@ -222,7 +269,9 @@ class Reading:
 
 
 class Unserved:
-    """An open project whose searches ask the searcher itself; what is added goes the way of the service's writer."""
+    """An open project whose searches ask the searcher itself; what is added goes the way of the
+    service's writer.
+    """
 
     def __init__(self, project: freshet.Project) -> None:
         self.add, self._searchers = project.add, project.service.searchers
@@ -230,10 +279,14 @@ class Unserved:
     def search(self, text: str, k: int) -> SearchResult:
         """As `Client.search`, without request, line and answer."""
         searcher = self._searchers.current()
-        return SearchResult(searcher.generation.retriever, searcher.generation.number, searcher.search(text, k))
+        return SearchResult(
+            searcher.generation.retriever, searcher.generation.number, searcher.search(text, k)
+        )
 
 
-def read_while_writing(client: Client | Unserved, seconds: float, readers: int, first: int) -> Reading:
+def read_while_writing(
+    client: Client | Unserved, seconds: float, readers: int, first: int
+) -> Reading:
     """Search by `readers` threads for so many seconds, and write every `WRITE_SECONDS`.
 
     first: the number of the first edition, which must be a new one.
@@ -256,7 +309,9 @@ def read_while_writing(client: Client | Unserved, seconds: float, readers: int, 
 def _write(client: Client | Unserved, found: Reading, edition: int) -> None:
     title = f"edition {edition}"
     try:
-        answer = client.add([{"_id": f"marker.{i}", "title": title, "text": TEXT} for i in range(MARKERS)])
+        answer = client.add(
+            [{"_id": f"marker.{i}", "title": title, "text": TEXT} for i in range(MARKERS)]
+        )
     except FreshetError as error:
         found.errors.append(str(error))
         return
@@ -266,7 +321,8 @@ def _write(client: Client | Unserved, found: Reading, edition: int) -> None:
 def _read(client: Client | Unserved, found: Reading, stop: threading.Event) -> None:
     words, chance = TEXT.split(), random.Random()
     while not stop.is_set():
-        text = " ".join(words[: chance.randint(3, len(words))])  # as long as people's, of which few are equally long
+        # as long as people's, of which few are equally long
+        text = " ".join(words[: chance.randint(3, len(words))])
         started = time.perf_counter()
         try:
             answer = client.search(f"edition {text}", MARKERS)

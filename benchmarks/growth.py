@@ -1,8 +1,9 @@
-"""How costs grow with the corpus: exponents of cost against size, drawn, and held to what each algorithm promises.
+"""How costs grow with the corpus: exponents of cost against size, drawn, and held to what each
+algorithm promises.
 
-Each size is measured in a process of its own, whose memory nothing else has used before. Seconds are of the processor
-(all threads), which other work on the machine hardly changes; memory is the most that the process had in use beyond
-what it had before the work.
+Each size is measured in a process of its own, whose memory nothing else has used before. Seconds
+are of the processor (all threads), which other work on the machine hardly changes; memory is the
+most that the process had in use beyond what it had before the work.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from model_code.files import replacing
 from model_code.progress import Progress, silent
 
 FINGERPRINT, K, QUERIES = "growth", 10, 50
-ENCODED_SHARE = 100  # one passage in so many is encoded, as a text of 16 words: its cost per passage is what counts
+# one passage in so many is encoded, as a text of 16 words: its cost per passage is what counts
+ENCODED_SHARE = 100
 ITERATIONS = 25
 AT_LEAST = 0.2  # seconds that short work is repeated for
 Cost = dict[str, float]
@@ -47,7 +49,9 @@ def _encoding(passages: int, base: str | Path) -> Cost:
     encoder = Encoder.load(base, 32, device="cpu")
     texts = [" ".join(text.split()[:16]) for text in mixed_texts(max(1, passages // ENCODED_SHARE))]
     encoder.encode_passages(texts[:8])
-    return {"encode": processor_seconds(lambda: encoder.encode_passages(texts)) * passages / len(texts)}
+    return {
+        "encode": processor_seconds(lambda: encoder.encode_passages(texts)) * passages / len(texts)
+    }
 
 
 def _clustering(passages: int, dimension: int) -> Cost:
@@ -69,9 +73,14 @@ def _searching(passages: int, dimension: int) -> Cost:
     vectors = synthetic_vectors(passages, dimension, seed=0)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     ids = [f"{i:09d}" for i in range(passages)]
-    kinds = {"exact": IndexSettings(flat_below=ALWAYS_EXACT), "approximate": IndexSettings(flat_below=1)}
+    kinds = {
+        "exact": IndexSettings(flat_below=ALWAYS_EXACT),
+        "approximate": IndexSettings(flat_below=1),
+    }
     for settings in kinds.values():  # what is loaded for the first time is none of the costs
-        DenseIndex.build(vectors[:100], ids[:100], FINGERPRINT, settings).search(vectors[:1], 1, FINGERPRINT)
+        DenseIndex.build(vectors[:100], ids[:100], FINGERPRINT, settings).search(
+            vectors[:1], 1, FINGERPRINT
+        )
     cost: Cost = {}
     for name, settings in kinds.items():
         built: dict[str, Any] = {}
@@ -112,7 +121,9 @@ def processor_seconds(work: Callable[[], Any], once: bool = False) -> float:
 
 
 def memory_in_use() -> float:
-    """MiB that this process has in use now, from here on also the most that `peak_memory` knows of (Linux only)."""
+    """MiB that this process has in use now, from here on also the most that `peak_memory` knows of
+    (Linux only).
+    """
     Path("/proc/self/clear_refs").write_text("5")
     return _status("VmRSS")
 
@@ -128,7 +139,9 @@ def _status(name: str) -> float:
 
 
 def draw(path: Path, sizes: Sequence[int], measured: Mapping[str, Sequence[float]]) -> None:
-    """Write a PNG: seconds on the left, MiB on the right, and a grey line of exponent 1 for comparison."""
+    """Write a PNG: seconds on the left, MiB on the right, and a grey line of exponent 1 for
+    comparison.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 6), layout="constrained")
@@ -142,7 +155,12 @@ def draw(path: Path, sizes: Sequence[int], measured: Mapping[str, Sequence[float
         axes.plot(sizes, linear, color="0.7", linestyle="--", label="linear", zorder=0)
         axes.set(xscale="log", yscale="log", xlabel="passages", ylabel=unit)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3 if axes is left else 1)
+        axes.legend(
+            fontsize="small",
+            loc="lower center",
+            bbox_to_anchor=(0.5, 1.0),
+            ncols=3 if axes is left else 1,
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as aside:
         figure.savefig(aside, format="png", dpi=110)
@@ -169,9 +187,11 @@ def rows(
     large: bool = False,
     progress: Progress = silent,
 ) -> list[dict[str, Any]]:
-    """A row per part: ours is its exponent, the peer the promised one, the goal at most `SLACK` more.
+    """A row per part: ours is its exponent, the peer the promised one, the goal at most `SLACK`
+    more.
 
-    output: a folder to leave growth.png in; None: that of `FRESHET_BENCH_OUTPUT`, if it is set. large: up to a million.
+    output: a folder to leave growth.png in; None: that of `FRESHET_BENCH_OUTPUT`, if it is set.
+    large: up to a million.
     """
     sizes = [*sizes, LARGE] if large else list(sizes)
     found = []
@@ -179,13 +199,17 @@ def rows(
         found.append(measure(size, dimension, base))
         progress(done, len(sizes), "sizes")
     measured = {name: [cost[name] for cost in found] for name in PROMISED}
-    folder = output or (Path(os.environ["FRESHET_BENCH_OUTPUT"]) if os.environ.get("FRESHET_BENCH_OUTPUT") else None)
+    folder = output or (
+        Path(os.environ["FRESHET_BENCH_OUTPUT"]) if os.environ.get("FRESHET_BENCH_OUTPUT") else None
+    )
     if folder:
         draw(folder / "growth.png", sizes, measured)
     return exponent_rows(sizes, measured)
 
 
-def exponent_rows(sizes: Sequence[int], measured: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
+def exponent_rows(
+    sizes: Sequence[int], measured: Mapping[str, Sequence[float]]
+) -> list[dict[str, Any]]:
     """Met where the promised exponent is exceeded by at most `SLACK`."""
     table = []
     for name, values in measured.items():

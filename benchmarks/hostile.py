@@ -1,8 +1,9 @@
 """What a service does under requests that nobody should send, and under everything at once.
 
-First some fifty kinds of hostile requests, again and again until so many megabytes were sent, while somebody searches:
-each has to be refused in a short answer or a closed connection, others have to be served, and memory has to stay. Then
-eight readers, two writers over HTTP and one by `freshet add`, a compaction and another build in the middle of it.
+First some fifty kinds of hostile requests, again and again until so many megabytes were sent, while
+somebody searches: each has to be refused in a short answer or a closed connection, others have to
+be served, and memory has to stay. Then eight readers, two writers over HTTP and one by `freshet
+add`, a compaction and another build in the middle of it.
 """
 
 from __future__ import annotations
@@ -57,15 +58,25 @@ def rows(
 
 def bodies(large: int) -> dict[str, bytes]:
     """JSON, or nearly, that no route takes; large: bytes of those that are too large."""
-    many = json.dumps({"documents": [{"id": str(i), "text": "x"} for i in range(large // 30)]}).encode()
+    many = json.dumps(
+        {"documents": [{"id": str(i), "text": "x"} for i in range(large // 30)]}
+    ).encode()
     texts = json.dumps({"texts": ["x"] * (large // 5), "ids": ["x"] * (large // 5)}).encode()
     return {
-        "too large a text": json.dumps({"text": "x" * large, "documents": [{"id": "a", "text": "x" * large}]}).encode(),
+        "too large a text": json.dumps(
+            {"text": "x" * large, "documents": [{"id": "a", "text": "x" * large}]}
+        ).encode(),
         "too many documents": many,
         "too many texts and ids": texts,
-        "too large a field": json.dumps({"documents": [{"id": "a", "text": "b", "field": "x" * large}]}).encode(),
-        "too many fields": json.dumps({"documents": [{"id": "a"} | {str(i): i for i in range(large // 16)}]}).encode(),
-        "too large an id": json.dumps({"documents": [{"id": "x" * large}], "ids": ["x" * large]}).encode(),
+        "too large a field": json.dumps(
+            {"documents": [{"id": "a", "text": "b", "field": "x" * large}]}
+        ).encode(),
+        "too many fields": json.dumps(
+            {"documents": [{"id": "a"} | {str(i): i for i in range(large // 16)}]}
+        ).encode(),
+        "too large an id": json.dumps(
+            {"documents": [{"id": "x" * large}], "ids": ["x" * large]}
+        ).encode(),
         "deep lists": b'{"text": ' + b"[" * large,
         "deep objects": b'{"text": ' + b'{"a":' * (large // 5),
         "a long number": b'{"text": "a", "k": ' + b"9" * large + b"}",
@@ -102,9 +113,16 @@ def raw(large: int) -> dict[str, bytes]:
         "a length that is none": head + b"Content-Length: many\r\n\r\n",
         "a length too large": head + b"Content-Length: 99999999999999\r\n\r\n" + b"x" * large,
         "two lengths": head + b"Content-Length: 2\r\nContent-Length: 9\r\n\r\n{}",
-        "length and chunks": head + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        "a chunk too large": head + b"Transfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFF\r\n" + b"x" * large,
-        "chunks without end": head + b"Transfer-Encoding: chunked\r\n\r\n" + b"400\r\n" + b"x" * 1024 + b"\r\n" * 1,
+        "length and chunks": head
+        + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "a chunk too large": head
+        + b"Transfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFF\r\n"
+        + b"x" * large,
+        "chunks without end": head
+        + b"Transfer-Encoding: chunked\r\n\r\n"
+        + b"400\r\n"
+        + b"x" * 1024
+        + b"\r\n" * 1,
         "a chunk size that is none": head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
         "an unknown encoding": head + b"Content-Encoding: br\r\nContent-Length: 2\r\n\r\n\xff\xff",
         "another protocol": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -114,7 +132,8 @@ def raw(large: int) -> dict[str, bytes]:
         "a change by GET": b"GET /documents/delete HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
         "a path out of the tree": b"GET /../../etc/passwd HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
         "a path with a null": b"GET /documents/%00%ff%2e%2e HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
-        "a web socket": get + b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: x\r\n\r\n",
+        "a web socket": get
+        + b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: x\r\n\r\n",
         "a body that waits for leave": head + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n",
         "many at once": (head + b"Content-Length: 2\r\n\r\n{}") * 1000,
         "an end at once": b"",
@@ -130,7 +149,9 @@ def requests(large: int) -> Iterator[tuple[str, bytes]]:
 
 
 def send(address: tuple[str, int], content: bytes) -> tuple[int, bytes]:
-    """How many bytes were taken, and what came back until the connection ended or nothing more came."""
+    """How many bytes were taken, and what came back until the connection ended or nothing more
+    came.
+    """
     sent, answer, view = 0, b"", memoryview(content)
     with socket.create_connection(address, PATIENCE) as connection, suppress(OSError):
         with suppress(OSError):  # closed in the middle, which is an answer
@@ -160,10 +181,25 @@ def _hostile(client: Client, project: Project, megabytes: int) -> list[dict[str,
     little = seen["rss"] <= 1.5 * before
     what = f"{len(kinds)} kinds of hostile requests, {sent / MB:.0f} MB:"
     return [
-        row_stated(f"{what} answers that are long, or say it failed", len(wrong), 0, "== 0", not wrong),
-        row_stated(f"{what} searches of others that failed", len(found["errors"]), len(found["seconds"]), "== 0"),
-        row_stated(f"{what} peak memory against before (MB)", seen["rss"] / MB, before / MB, "<= 1.5 times", little),
-        row_stated(f"{what} search of others, p99 (s)", float(np.quantile(found["seconds"], 0.99)), 1, "-"),
+        row_stated(
+            f"{what} answers that are long, or say it failed", len(wrong), 0, "== 0", not wrong
+        ),
+        row_stated(
+            f"{what} searches of others that failed",
+            len(found["errors"]),
+            len(found["seconds"]),
+            "== 0",
+        ),
+        row_stated(
+            f"{what} peak memory against before (MB)",
+            seen["rss"] / MB,
+            before / MB,
+            "<= 1.5 times",
+            little,
+        ),
+        row_stated(
+            f"{what} search of others, p99 (s)", float(np.quantile(found["seconds"], 0.99)), 1, "-"
+        ),
     ]
 
 
@@ -201,14 +237,32 @@ def _everything(client: Client, project: Project, seconds: float) -> list[dict[s
         print(line, file=sys.stderr)
     errors = failed.total() + len(found["errors"])
     what = f"8 readers, {written.total()} writes of 3 writers, a compaction, another build, {seconds:g} s:"
-    table = [row_stated(f"{what} errors, of all", errors, len(found["seconds"]) + written.total(), "== 0", not errors)]
+    table = [
+        row_stated(
+            f"{what} errors, of all",
+            errors,
+            len(found["seconds"]) + written.total(),
+            "== 0",
+            not errors,
+        )
+    ]
     table += [
-        row_stated(f"{what} {name}, at the end against early", late[name], early[name], "<= 1.3 times", ratio <= 1.3)
+        row_stated(
+            f"{what} {name}, at the end against early",
+            late[name],
+            early[name],
+            "<= 1.3 times",
+            ratio <= 1.3,
+        )
         for name in early
         for ratio in (late[name] / early[name],)
     ]
     for name, quantile in (("p50", 0.5), ("p99", 0.99)):
-        table.append(row_stated(f"{what} search {name} (s)", float(np.quantile(found["seconds"], quantile)), 1, "-"))
+        table.append(
+            row_stated(
+                f"{what} search {name} (s)", float(np.quantile(found["seconds"], quantile)), 1, "-"
+            )
+        )
     return table
 
 
@@ -245,7 +299,9 @@ def searching(client: Client, readers: int) -> Iterator[dict[str, list[Any]]]:
     stop, found = threading.Event(), {"seconds": [], "errors": []}
 
     def search(number: int) -> None:
-        """One client that searches on; keeps the seconds of each search, and its error if there was one."""
+        """One client that searches on; keeps the seconds of each search, and its error if there was
+        one.
+        """
         while not stop.wait(0.05):
             began = time.perf_counter()
             try:
@@ -270,11 +326,17 @@ def _add(project: Project, given: list[dict[str, Any]]) -> None:
 
 
 def _freshet(project: Project, *command: str, given: str = "") -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")
+    }
     done = subprocess.run(
         [sys.executable, "-m", "orchestration.cli", *command],
-        cwd=project.root, env=environment | {"PYTHONPATH": str(CLONE)}, input=given, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=project.root,
+        env=environment | {"PYTHONPATH": str(CLONE)},
+        input=given,
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         raise RuntimeError(f"freshet {command[0]}: {done.stdout[-300:]} {done.stderr[-300:]}")
 
@@ -286,7 +348,9 @@ def _promote(project: Project) -> None:
     build = project.root / "build"
     tree = Hierarchy.load(build / "hierarchy")
     Hierarchy(tree.centroids, tree.parents, tree.leaves[::-1].copy()).save(build / "hierarchy")
-    parts = Parts(*(build / name for name in ("encoder", "index", "documents.parquet", "hierarchy")))
+    parts = Parts(
+        *(build / name for name in ("encoder", "index", "documents.parquet", "hierarchy"))
+    )
     collection = LiveCollection(project, RETRIEVER)
     rules = TextRules(include_title=True, words=180, stride=150)
     open_build(project, RETRIEVER, parts, {}, rules, collection.ledger.position(0))

@@ -1,10 +1,11 @@
-"""Adding documents: our exact solver against IncDSI's optimiser as published, on the same inputs in the same run.
+"""Adding documents: our exact solver against IncDSI's optimiser as published, on the same inputs in
+the same run.
 
-Ours takes in everything: the best rival, the proof, and storing the vector. Theirs is written anew from its
-description, with their flags: L-BFGS with strong Wolfe line search and tolerance 1e-3, up to 30 steps from a random
-start, in float32. Its time, as published, takes in the scores of all documents for their own queries, computed anew for
-every addition, and leaves out the search for the best rival. Objectives are evaluated in float64 over all documents,
-for both alike.
+Ours takes in everything: the best rival, the proof, and storing the vector. Theirs is written anew
+from its description, with their flags: L-BFGS with strong Wolfe line search and tolerance 1e-3, up
+to 30 steps from a random start, in float32. Its time, as published, takes in the scores of all
+documents for their own queries, computed anew for every addition, and leaves out the search for the
+best rival. Objectives are evaluated in float64 over all documents, for both alike.
 """
 
 from __future__ import annotations
@@ -31,25 +32,33 @@ BLOCK = 50_000
 
 @dataclass(frozen=True)
 class MadeUpCollection:
-    """V `vectors` and Z `queries` (n, H) float32 of the old documents, and the queries (a, 3, H) of the new ones."""
+    """V `vectors` and Z `queries` (n, H) float32 of the old documents, and the queries (a, 3, H) of
+    the new ones.
+    """
 
     vectors: np.ndarray
     queries: np.ndarray
     new: np.ndarray
 
 
-def collection(documents: int, added: int, dimension: int, decay: float = FALLING) -> MadeUpCollection:
-    """Unit vectors in clusters of about 40 with near-duplicates, and queries of length 0.8 near their documents.
+def collection(
+    documents: int, added: int, dimension: int, decay: float = FALLING
+) -> MadeUpCollection:
+    """Unit vectors in clusters of about 40 with near-duplicates, and queries of length 0.8 near
+    their documents.
 
-    With `decay` FALLING, direction i has deviation i^-1/2: the first 32, 96 and 192 of 384 hold .59, .78 and .90 of the
-    energy, where those of 31,513 pages by all-MiniLM-L6-v2 hold .48, .75 and .93. With FLAT all directions are alike.
-    The directions are turned at random against the axes, as an encoder's are.
+    With `decay` FALLING, direction i has deviation i^-1/2: the first 32, 96 and 192 of 384 hold
+    .59, .78 and .90 of the energy, where those of 31,513 pages by all-MiniLM-L6-v2 hold .48, .75
+    and .93. With FLAT all directions are alike. The directions are turned at random against the
+    axes, as an encoder's are.
     """
     chance = np.random.default_rng(0)
     source = _Source(chance, np.arange(1, dimension + 1, dtype=np.float32) ** -np.float32(decay))
     total = documents + added
     clusters, pages = source(total // CLUSTER + 1), total // COPIES + 1
-    centres = _unit(clusters[chance.integers(len(clusters), size=pages)] + np.float32(0.9) * source(pages))
+    centres = _unit(
+        clusters[chance.integers(len(clusters), size=pages)] + np.float32(0.9) * source(pages)
+    )
     turn = np.linalg.qr(chance.standard_normal((dimension, dimension)))[0].astype(np.float32)
     vectors, means = np.empty((2, documents, dimension), np.float32)
     for start in range(0, documents, BLOCK):
@@ -66,13 +75,19 @@ class _Source:
         self.chance, self.spectrum = chance, spectrum
 
     def __call__(self, *shape: int) -> np.ndarray:
-        return _unit(self.chance.standard_normal((*shape, len(self.spectrum)), np.float32) * self.spectrum)
+        return _unit(
+            self.chance.standard_normal((*shape, len(self.spectrum)), np.float32) * self.spectrum
+        )
 
 
 def _documents(source: _Source, centres: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Vectors (count, H) near centres, about as many near each, and their queries (count, 3, H)."""
-    vectors = _unit(centres[source.chance.integers(len(centres), size=count)] + np.float32(0.3) * source(count))
-    return vectors, np.float32(0.8) * _unit(vectors[:, None] + np.float32(0.8) * source(count, QUERIES))
+    vectors = _unit(
+        centres[source.chance.integers(len(centres), size=count)] + np.float32(0.3) * source(count)
+    )
+    return vectors, np.float32(0.8) * _unit(
+        vectors[:, None] + np.float32(0.8) * source(count, QUERIES)
+    )
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:
@@ -84,7 +99,9 @@ STEPS, TOLERANCE = 30, 1e-3
 
 @dataclass(frozen=True)
 class Case:
-    """One addition: the mean query q (H), its best rival's score M, and V and Z (n, H) as they are before it."""
+    """One addition: the mean query q (H), its best rival's score M, and V and Z (n, H) as they are
+    before it.
+    """
 
     query: np.ndarray
     best_rival: float
@@ -93,14 +110,18 @@ class Case:
 
 
 def published_loop(case: Case, settings: IncDsiSettings, seed: int) -> tuple[np.ndarray, float]:
-    """The vector (H) found from the random start `seed`, and the seconds it took; margins are scores."""
+    """The vector (H) found from the random start `seed`, and the seconds it took; margins are
+    scores.
+    """
     import torch
 
     queries, documents = torch.from_numpy(case.queries), torch.from_numpy(case.vectors)
     query, own_limit = torch.from_numpy(np.float32(case.query)), case.best_rival + settings.gamma1
     start = time.perf_counter()
     limits = (queries * documents).sum(dim=1) - settings.gamma2
-    vector = (2 * torch.rand(len(query), generator=torch.Generator().manual_seed(seed)) - 1) * len(query) ** -0.5
+    vector = (2 * torch.rand(len(query), generator=torch.Generator().manual_seed(seed)) - 1) * len(
+        query
+    ) ** -0.5
     optimizer = torch.optim.LBFGS(
         [vector.requires_grad_()], lr=1, line_search_fn="strong_wolfe", tolerance_change=TOLERANCE
     )
@@ -110,7 +131,11 @@ def published_loop(case: Case, settings: IncDsiSettings, seed: int) -> tuple[np.
         optimizer.zero_grad()
         missed = torch.relu(own_limit - query @ vector) ** 2
         lost = (torch.relu(queries @ vector - limits) ** 2).sum()
-        value = settings.lambda1 * missed + (1 - settings.lambda1) * lost + settings.lambda2 * (vector @ vector)
+        value = (
+            settings.lambda1 * missed
+            + (1 - settings.lambda1) * lost
+            + settings.lambda2 * (vector @ vector)
+        )
         value.backward()
         return value
 
@@ -122,11 +147,13 @@ def published_loop(case: Case, settings: IncDsiSettings, seed: int) -> tuple[np.
     return vector.detach().double().numpy(), time.perf_counter() - start
 
 
-MARGINS = {"small margins": 0.1, "large margins": 0.25}  # that rarely, and that often, touch old documents' queries
+# that rarely, and that often, touch old documents' queries
+MARGINS = {"small margins": 0.1, "large margins": 0.25}
 LARGE = 100_000
 SIZES = ((10_000, 384), (LARGE, 384))
 LARGER = ((LARGE, 768), (1_000_000, 384))
-GOALS = {False: (7.0, 10.0), True: (15.0, 50.0)}  # one by one and in batches: below LARGE, and from there on
+# one by one and in batches: below LARGE, and from there on
+GOALS = {False: (7.0, 10.0), True: (15.0, 50.0)}
 READING = 1.7
 ROUNDS = 3  # of the batch, of which the median counts
 PROVEN, NOTHING = 1e-9, 1e-12  # of the objective; an objective that is rounding alone
@@ -138,10 +165,11 @@ def rows(
     added: int = 128,
     published: int = 6,
 ) -> list[dict[str, Any]]:
-    """All rows for collections of `sizes` (documents, dimension): `added` documents by ours, `published` by both.
+    """All rows for collections of `sizes` (documents, dimension): `added` documents by ours,
+    `published` by both.
 
-    The last of the sizes is measured on vectors without structure, too. large: up to a million documents instead, which
-    takes minutes and some 12 GB (reckoned), and leaves those vectors out.
+    The last of the sizes is measured on vectors without structure, too. large: up to a million
+    documents instead, which takes minutes and some 12 GB (reckoned), and leaves those vectors out.
     """
     sizes = sizes or (LARGER if large else SIZES)
     found = []
@@ -154,16 +182,25 @@ def rows(
 
 
 def _on_collection(
-    documents: int, dimension: int, decay: float, margins: dict[str, float], added: int, published: int
+    documents: int,
+    dimension: int,
+    decay: float,
+    margins: dict[str, float],
+    added: int,
+    published: int,
 ) -> list[dict[str, Any]]:
     data = collection(documents, added, dimension, decay)
-    state = IncDsiState(data.vectors, data.queries, [f"{i:09d}" for i in range(documents)], score_deviation=1.0)
+    state = IncDsiState(
+        data.vectors, data.queries, [f"{i:09d}" for i in range(documents)], score_deviation=1.0
+    )
     new = [NewDocument(f"new {i}", queries) for i, queries in enumerate(data.new)]
     found = []
     for name, margin in margins.items():
         settings = IncDsiSettings(gamma1=margin, gamma2=margin)
         kind = "" if decay else ", no structure"
-        found += _compare(f"{documents:,} x {dimension}{kind}, {name}", state, new, settings, published)
+        found += _compare(
+            f"{documents:,} x {dimension}{kind}, {name}", state, new, settings, published
+        )
     return found
 
 
@@ -172,23 +209,47 @@ def _compare(
 ) -> list[dict[str, Any]]:
     alone = _one_by_one(state, new, settings, published)
     batched, many = _batched(state, new, settings)
-    one, peer, reading = (1 / float(np.median(seconds)) for seconds in (alone.ours, alone.published, alone.reading))
-    same = np.mean([np.array_equal(a.vector, b.vector) for a, b in zip(alone.added, batched, strict=True)])
+    one, peer, reading = (
+        1 / float(np.median(seconds)) for seconds in (alone.ours, alone.published, alone.reading)
+    )
+    same = np.mean(
+        [np.array_equal(a.vector, b.vector) for a, b in zip(alone.added, batched, strict=True)]
+    )
     single_goal, batch_goal = GOALS[len(state) >= LARGE]
     return [
-        row(f"{size}: documents/s one by one, against L-BFGS as published", one, peer, goal=single_goal),
+        row(
+            f"{size}: documents/s one by one, against L-BFGS as published",
+            one,
+            peer,
+            goal=single_goal,
+        ),
         row(f"{size}: documents/s in batches of {len(new)}, the same", many, peer, goal=batch_goal),
-        row(f"{size}: documents/s one by one, against reading V and Z once", one, reading, 1 / READING),
-        row(f"{size}: objective of L-BFGS over ours, median", float(np.median(alone.ratios)), 1.0, goal=1.0),
+        row(
+            f"{size}: documents/s one by one, against reading V and Z once",
+            one,
+            reading,
+            1 / READING,
+        ),
+        row(
+            f"{size}: objective of L-BFGS over ours, median",
+            float(np.median(alone.ratios)),
+            1.0,
+            goal=1.0,
+        ),
         row(f"{size}: objective of L-BFGS over ours, least", min(alone.ratios), 1.0, goal=1 - 1e-9),
-        row(f"{size}: share of vectors proven optimal", float(np.mean(alone.proven)), 1.0, goal=1.0),
-        row(f"{size}: share of vectors equal in a batch and one by one", float(same), 1.0, goal=1.0),
+        row(
+            f"{size}: share of vectors proven optimal", float(np.mean(alone.proven)), 1.0, goal=1.0
+        ),
+        row(
+            f"{size}: share of vectors equal in a batch and one by one", float(same), 1.0, goal=1.0
+        ),
     ]
 
 
 @dataclass(frozen=True)
 class Alone:
-    """What was added one by one; seconds of each by ours, by the published loop, and of reading V and Z once.
+    """What was added one by one; seconds of each by ours, by the published loop, and of reading V
+    and Z once.
 
     ratios: the published loop's objectives over ours.
     """
@@ -201,8 +262,12 @@ class Alone:
     proven: list[bool] = field(default_factory=list)
 
 
-def _one_by_one(state: IncDsiState, new: list[NewDocument], settings: IncDsiSettings, published: int) -> Alone:
-    """All take turns, so that a busy minute hits all alike; proofs, which read all in float64, come at the end."""
+def _one_by_one(
+    state: IncDsiState, new: list[NewDocument], settings: IncDsiSettings, published: int
+) -> Alone:
+    """All take turns, so that a busy minute hits all alike; proofs, which read all in float64, come
+    at the end.
+    """
     adder, found, cases = IncDsiAdder(deepcopy(state), settings), Alone(), []
     for number, document in enumerate(new):
         count = len(adder.state)
@@ -210,7 +275,9 @@ def _one_by_one(state: IncDsiState, new: list[NewDocument], settings: IncDsiSett
         added = adder.add(document)
         found.ours.append(time.perf_counter() - start)
         found.added.append(added)
-        vectors, queries = (rows.view[:count] for rows in (adder.state.vectors, adder.state.queries))
+        vectors, queries = (
+            rows.view[:count] for rows in (adder.state.vectors, adder.state.queries)
+        )
         query = mean_query(document.queries).astype(np.float32)
         start = time.perf_counter()
         best = (vectors @ query).max()
@@ -221,13 +288,18 @@ def _one_by_one(state: IncDsiState, new: list[NewDocument], settings: IncDsiSett
         if number < published:
             vector, seconds = published_loop(case, settings, seed=number)
             found.published.append(seconds)
-            found.ratios.append(_objective(case, settings, vector) / _objective(case, settings, added.solution.vector))
+            found.ratios.append(
+                _objective(case, settings, vector)
+                / _objective(case, settings, added.solution.vector)
+            )
     found.proven.extend(gap(case, settings, vector) < PROVEN for case, vector in cases)
     return found
 
 
 def _charged(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> Problem:
-    """The objective of those hinges alone that `vector` is charged for, of all documents: its value is the whole."""
+    """The objective of those hinges alone that `vector` is charged for, of all documents: its value
+    is the whole.
+    """
     own_limit = float(dots(case.vectors, case.query).max()) + settings.gamma1
     limits = dots(case.vectors, case.queries) - settings.gamma2
     lost = np.flatnonzero(dots(case.queries, vector) > limits)
@@ -242,7 +314,8 @@ def _objective(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> floa
 
 
 def gap(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> float:
-    """By which share of itself the objective of `vector` is above its dual bound, which no vector goes below.
+    """By which share of itself the objective of `vector` is above its dual bound, which no vector
+    goes below.
 
     The multipliers of that bound are its excesses over D; those of all other documents are 0.
     """
@@ -250,12 +323,16 @@ def gap(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> float:
     value, multipliers = problem.value(vector), problem.multipliers(vector)
     shift = multipliers @ problem.rows
     bound = -problem.lambda2 * float(
-        shift @ shift + multipliers @ (problem.diagonal * multipliers) + 2 * problem.limits @ multipliers
+        shift @ shift
+        + multipliers @ (problem.diagonal * multipliers)
+        + 2 * problem.limits @ multipliers
     )
     return (value - bound) / max(value, NOTHING)
 
 
-def _batched(state: IncDsiState, new: list[NewDocument], settings: IncDsiSettings) -> tuple[list[Added], float]:
+def _batched(
+    state: IncDsiState, new: list[NewDocument], settings: IncDsiSettings
+) -> tuple[list[Added], float]:
     """What one batch added, and documents per second, the median of some rounds."""
     seconds = []
     for _ in range(ROUNDS):

@@ -1,4 +1,6 @@
-"""A service over a live collection of any size, in seconds: random vectors unless others are given, a real encoder."""
+"""A service over a live collection of any size, in seconds: random vectors unless others are given,
+a real encoder.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,11 @@ def make_project(
     encoded: WithTokens | None = None,
     feedback: float | None = None,
 ) -> Project:
-    """A project under `root` with so many documents of one passage live; `base`: the encoder that queries meet.
+    """A project under `root` with so many documents of one passage live; `base`: the encoder that
+    queries meet.
 
-    texts: the documents'; encoded: their vectors and tokens, random ones unless given; feedback: they are searched by a
-    fusion with BM25 that feeds back so much.
+    texts: the documents'; encoded: their vectors and tokens, random ones unless given; feedback:
+    they are searched by a fusion with BM25 that feeds back so much.
     """
     from benchmarks.opened_build import open_generation_zero
     from model_code.encoding.encoder import Encoder
@@ -53,9 +56,14 @@ def make_project(
     encoder = Encoder.load(base)
     encoder.save(build / "encoder")
     texts = texts or [f"Document {i} of the base." for i in range(passages)]
-    vectors, tokens = encoded or (random_vectors(passages, encoder.dimension), random_tokens(texts, encoder.dimension))
+    vectors, tokens = encoded or (
+        random_vectors(passages, encoder.dimension),
+        random_tokens(texts, encoder.dimension),
+    )
     exact = IndexSettings(flat_below=ALWAYS_EXACT)
-    DenseIndex.build(vectors, ids, encoder.fingerprint(), exact, tokens=tokens).save(build / "index")
+    DenseIndex.build(vectors, ids, encoder.fingerprint(), exact, tokens=tokens).save(
+        build / "index"
+    )
     _write_documents(build / "documents.parquet", ids, texts)
     _write_hierarchy(build / "hierarchy", vectors, ids)
     folders = {name: build / name for name in ("encoder", "index", "hierarchy")}
@@ -63,7 +71,12 @@ def make_project(
         folders |= _fused(build, vectors, ids, texts, feedback)
     rules = TextRules(include_title=True, words=0, stride=1)  # a passage each
     open_generation_zero(
-        root, RETRIEVER, **folders, documents=build / "documents.parquet", provenance={"made by": "bench"}, text=rules
+        root,
+        RETRIEVER,
+        **folders,
+        documents=build / "documents.parquet",
+        provenance={"made by": "bench"},
+        text=rules,
     )
     return Project(root)
 
@@ -77,18 +90,29 @@ def random_vectors(count: int, dimension: int) -> np.ndarray:
 def random_tokens(texts: Sequence[str], dimension: int) -> TokenSigns:
     """Signs of as many tokens as the texts have words, always the same ones."""
     starts = np.cumsum([0, *(len(text.split()) for text in texts)])
-    bits = np.random.default_rng(0).integers(0, 2**WORD, (starts[-1], -(-dimension // WORD)), np.uint64)
+    bits = np.random.default_rng(0).integers(
+        0, 2**WORD, (starts[-1], -(-dimension // WORD)), np.uint64
+    )
     return TokenSigns(bits, starts)
 
 
-def _fused(build: Path, vectors: np.ndarray, ids: list[str], texts: Sequence[str], feedback: float) -> dict[str, Path]:
+def _fused(
+    build: Path, vectors: np.ndarray, ids: list[str], texts: Sequence[str], feedback: float
+) -> dict[str, Path]:
     from model_code.retrieval import bm25
     from model_code.retrieval.fused import Fusion, Scale, build_folders
     from model_code.retrieval.index_settings import Bm25Settings
 
-    words, made = (build / "bm25_encoder", build / "bm25_index"), (build / "fused_encoder", build / "fused_index")
+    words, made = (
+        (build / "bm25_encoder", build / "bm25_index"),
+        (build / "fused_encoder", build / "fused_index"),
+    )
     bm25.build_folders(texts, ids, Bm25Settings(), *words)
-    fusion = Fusion({"dense": 1.0, "bm25": 5.0, "dense.late": 1.0}, {"dense": Scale.of(vectors)}, feedback=feedback)
+    fusion = Fusion(
+        {"dense": 1.0, "bm25": 5.0, "dense.late": 1.0},
+        {"dense": Scale.of(vectors)},
+        feedback=feedback,
+    )
     build_folders({"dense": (build / "encoder", build / "index"), "bm25": words}, fusion, *made)
     return dict(zip(("encoder", "index"), made, strict=True))
 
@@ -115,11 +139,14 @@ def _write_hierarchy(folder: Path, vectors: np.ndarray, ids: list[str]) -> None:
 
 @contextmanager
 def served(project: Project, seconds: float = 300.0) -> Iterator[Client]:
-    """`freshet serve` for `project` on a free port; FreshetError if it is not ready within `seconds`.
+    """`freshet serve` for `project` on a free port; FreshetError if it is not ready within
+    `seconds`.
 
     It is told nothing of another project's state or ledger that the environment may name.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")
+    }
     path = os.pathsep.join(filter(None, [str(CLONE), environment.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "orchestration.cli", "serve", "--port", "0"]
     process = subprocess.Popen(

@@ -19,7 +19,14 @@ def row(what: str, ours: float, peer: float, goal: float) -> dict[str, Any]:
     1.5
     """
     ratio = ours / peer
-    return {"what": what, "ours": ours, "peer": peer, "ratio": ratio, "goal": goal, "met": bool(ratio >= goal)}
+    return {
+        "what": what,
+        "ours": ours,
+        "peer": peer,
+        "ratio": ratio,
+        "goal": goal,
+        "met": bool(ratio >= goal),
+    }
 
 
 def row_below(what: str, ours: float, peer: float, most: float = 1.0) -> dict[str, Any]:
@@ -41,11 +48,21 @@ def row_below(what: str, ours: float, peer: float, most: float = 1.0) -> dict[st
 
 def row_without_goal(what: str, ours: float, peer: float) -> dict[str, Any]:
     """One result for information, such as the distance to a floor."""
-    return {"what": what, "ours": ours, "peer": peer, "ratio": ours / peer, "goal": "-", "met": None}
+    return {
+        "what": what,
+        "ours": ours,
+        "peer": peer,
+        "ratio": ours / peer,
+        "goal": "-",
+        "met": None,
+    }
 
 
-def row_stated(what: str, ours: float, peer: float, goal: str, met: bool | None = None) -> dict[str, Any]:
-    """One result whose goal is in words, with whether it is met; a goal such as "<= 0.1" is compared with `ours`.
+def row_stated(
+    what: str, ours: float, peer: float, goal: str, met: bool | None = None
+) -> dict[str, Any]:
+    """One result whose goal is in words, with whether it is met; a goal such as "<= 0.1" is
+    compared with `ours`.
 
     peer: 0 where that is the best there can be.
 
@@ -55,7 +72,14 @@ def row_stated(what: str, ours: float, peer: float, goal: str, met: bool | None 
     if met is None and goal != "-":
         sign, bound = goal.split()
         met = ours == float(bound) if sign == "==" else ours <= float(bound)
-    return {"what": what, "ours": ours, "peer": peer, "ratio": ours / peer if peer else ours, "goal": goal, "met": met}
+    return {
+        "what": what,
+        "ours": ours,
+        "peer": peer,
+        "ratio": ours / peer if peer else ours,
+        "goal": goal,
+        "met": met,
+    }
 
 
 def skipped(what: str, reason: str) -> dict[str, Any]:
@@ -64,7 +88,14 @@ def skipped(what: str, reason: str) -> dict[str, Any]:
     >>> skipped("texts/s in bfloat16", "this CPU has no bfloat16")["goal"]
     'skipped: this CPU has no bfloat16'
     """
-    return {"what": what, "ours": None, "peer": None, "ratio": None, "goal": f"skipped: {reason}", "met": None}
+    return {
+        "what": what,
+        "ours": None,
+        "peer": None,
+        "ratio": None,
+        "goal": f"skipped: {reason}",
+        "met": None,
+    }
 
 
 def seconds(task: Task) -> float:
@@ -84,7 +115,9 @@ def all_seconds(tasks: Sequence[Task], rounds: int) -> np.ndarray:
 
 
 def best_seconds(tasks: Sequence[Task], rounds: int = 3) -> list[float]:
-    """The shortest wall time of each task over `rounds`, once each has been called without the clock."""
+    """The shortest wall time of each task over `rounds`, once each has been called without the
+    clock.
+    """
     for task in tasks:
         task()
     return all_seconds(tasks, rounds).min(axis=0).tolist()
@@ -108,7 +141,9 @@ def read_rate(device: str = "cpu", rounds: int = 5) -> float:
 
 
 def matrix_rate(device: str = "cpu", dtype: torch.dtype = torch.float32, rounds: int = 5) -> float:
-    """FLOP/s of a product of two square matrices; the best of `rounds`, and on a CPU of torch's routine and numpy's."""
+    """FLOP/s of a product of two square matrices; the best of `rounds`, and on a CPU of torch's
+    routine and numpy's.
+    """
     side = SIDE[torch.device(device).type]
     left, right = (torch.rand(side, side, device=device).to(dtype) for _ in range(2))
     tasks = [lambda: left @ right]

@@ -8,7 +8,11 @@ from typing import Any
 
 from model_code.collection.generations.build import Parts, add_build
 from model_code.collection.generations.generation import Generation
-from model_code.collection.generations.generation_store import LIVE, Collection, set_default_retriever
+from model_code.collection.generations.generation_store import (
+    LIVE,
+    Collection,
+    set_default_retriever,
+)
 from model_code.collection.ledger.events import Standing
 from model_code.text.passages import TextRules
 
@@ -27,17 +31,20 @@ def open_generation_zero(
     text: TextRules | None = None,
     standing: Standing = NOWHERE,
 ) -> Generation:
-    """Make a finished build the current generation of `retriever` under `root`/live, and `retriever` the default one.
+    """Make a finished build the current generation of `retriever` under `root`/live, and
+    `retriever` the default one.
 
-    See `add_build`; a build that was opened before gets its newest generation again, with what was added to it. Without
-    a log this is all that opening is.
+    See `add_build`; a build that was opened before gets its newest generation again, with what was
+    added to it. Without a log this is all that opening is.
     """
     collection = Collection(root / LIVE, retriever)
     parts = Parts(encoder, index, documents, hierarchy)
 
     def newest(copies: Sequence[Generation]) -> Generation | None:
         """The current one, else the last; None of none."""
-        current = [generation for generation in copies if generation.number == collection.current_number()]
+        current = [
+            generation for generation in copies if generation.number == collection.current_number()
+        ]
         return (current or copies or [None])[-1]
 
     generation = add_build(collection, parts, provenance, text, standing, newest)

@@ -1,4 +1,6 @@
-"""`freshet bench overhead`: what the machinery costs when there is nothing to do, and what a search costs beside it."""
+"""`freshet bench overhead`: what the machinery costs when there is nothing to do, and what a search
+costs beside it.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +22,39 @@ IDLE, LOADED, ANSWERED = 3.0, 2.0, 0.015  # the goals, seconds
 QUERY_WORDS = 8
 
 
-def rows(repeats: int = 3, passages: int = 10_000, queries: int = 100, base: str | Path = BASE) -> list[dict[str, Any]]:
-    """Seconds of an idle `dvc repro`, of loading the Dagster definitions, and of a search that the service answers.
+def rows(
+    repeats: int = 3, passages: int = 10_000, queries: int = 100, base: str | Path = BASE
+) -> list[dict[str, Any]]:
+    """Seconds of an idle `dvc repro`, of loading the Dagster definitions, and of a search that the
+    service answers.
 
-    Medians: of `repeats` for the first two, of `queries` different ones for the third, which is sent over HTTP to a
-    service over `passages` documents whose encoder `base` is warm. The idle one is skipped where something is to do.
+    Medians: of `repeats` for the first two, of `queries` different ones for the third, which is
+    sent over HTTP to a service over `passages` documents whose encoder `base` is warm. The idle one
+    is skipped where something is to do.
     """
     project = Project.find()
     load = median(float(_output(project, [sys.executable, "-c", LOAD])) for _ in range(repeats))
     return [
         _idle(project, repeats),
         _row("Dagster definitions load (s)", load, LOADED),
-        _row(f"service, one query, {passages:,} documents, p50 (s)", _query(passages, queries, base), ANSWERED),
+        _row(
+            f"service, one query, {passages:,} documents, p50 (s)",
+            _query(passages, queries, base),
+            ANSWERED,
+        ),
     ]
 
 
 def _row(what: str, spent: float, goal: float) -> dict[str, Any]:
     ratio = spent / goal
-    return {"what": what, "ours": spent, "peer": goal, "ratio": ratio, "goal": f"<= {goal}", "met": spent <= goal}
+    return {
+        "what": what,
+        "ours": spent,
+        "peer": goal,
+        "ratio": ratio,
+        "goal": f"<= {goal}",
+        "met": spent <= goal,
+    }
 
 
 def _idle(project: Project, repeats: int) -> dict[str, Any]:
@@ -59,8 +76,15 @@ def _query(passages: int, queries: int, base: str | Path) -> float:
     return median(spent[5:])
 
 
-def _run(project: Project, command: list[str], check: bool = True) -> subprocess.CompletedProcess[str]:
-    options = {"cwd": project.root, "env": environment(project), "capture_output": True, "text": True}
+def _run(
+    project: Project, command: list[str], check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    options = {
+        "cwd": project.root,
+        "env": environment(project),
+        "capture_output": True,
+        "text": True,
+    }
     return subprocess.run(command, check=check, **options)
 
 

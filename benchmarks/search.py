@@ -1,8 +1,10 @@
-"""Searching vectors: our index, with its stable rankings, against FAISS: brute force, HNSW, and its inverted file.
-And searching by words: the untrained fusion with its second pass against its own dense part.
+"""Searching vectors: our index, with its stable rankings, against FAISS: brute force, HNSW, and its
+inverted file. And searching by words: the untrained fusion with its second pass against its own
+dense part.
 
-Brute force, the floor of exact search, is compared with an exact index of ours; HNSW with the index that a large
-auto` gives; and faiss's inverted file with the one that a hierarchy of the same passages gives away.
+Brute force, the floor of exact search, is compared with an exact index of ours; HNSW with the index
+that a large auto` gives; and faiss's inverted file with the one that a hierarchy of the same
+passages gives away.
 """
 
 from __future__ import annotations
@@ -62,16 +64,32 @@ def rows(
         _batch(f"{size}, exact, against faiss flat", flat, floor, asked, rounds, AS_FAST),
         _against_reading(size, flat, asked, vectors.nbytes),
         row(f"{size}, index by default: recall@{k}", recall(ours(asked), true), 1.0, goal=RECALL),
-        *_latency(f"{size}, index by default, against faiss flat", ours, floor, asked, rounds, 1 / FASTER),
-        *_latency(f"{size}, index by default, against HNSW at its recall {RECALL}", ours, hnsw, asked, rounds, 1.0),
         *_latency(
-            f"{size}, the hierarchy's lists, against faiss's at recall {RECALL}", own, theirs, asked, rounds, 1.0
+            f"{size}, index by default, against faiss flat", ours, floor, asked, rounds, 1 / FASTER
+        ),
+        *_latency(
+            f"{size}, index by default, against HNSW at its recall {RECALL}",
+            ours,
+            hnsw,
+            asked,
+            rounds,
+            1.0,
+        ),
+        *_latency(
+            f"{size}, the hierarchy's lists, against faiss's at recall {RECALL}",
+            own,
+            theirs,
+            asked,
+            rounds,
+            1.0,
         ),
         *_fused(documents, queries, k, rounds, base),
     ]
 
 
-def _fused(documents: int, queries: int, k: int, rounds: int, base: str | Path) -> list[dict[str, Any]]:
+def _fused(
+    documents: int, queries: int, k: int, rounds: int, base: str | Path
+) -> list[dict[str, Any]]:
     """From the words to the ranking: the queries are encoded, too."""
     encoder, texts = Encoder.load(base, 64, for_search=True), mixed_texts(documents)
     vectors, _ = clustered_vectors(documents, encoder.dimension, 1)
@@ -80,14 +98,22 @@ def _fused(documents: int, queries: int, k: int, rounds: int, base: str | Path) 
     fusion = Fusion({"dense": 1.0, "bm25": 5.0}, {"dense": Scale.of(vectors)}, feedback=0.3)
     fused = FusedSearch({"dense": dense, "bm25": bm25}, fusion)
     asked = np.array([[" ".join(text.split()[:8])] for text in texts[:queries]])
-    searches = [lambda words, found=one: found.search(words.ravel().tolist(), k) for one in (fused, dense)]
+    searches = [
+        lambda words, found=one: found.search(words.ravel().tolist(), k) for one in (fused, dense)
+    ]
     return _latency(
-        f"{documents:,} documents, fused with feedback, against its dense part", *searches, asked, rounds, FUSED
+        f"{documents:,} documents, fused with feedback, against its dense part",
+        *searches,
+        asked,
+        rounds,
+        FUSED,
     )
 
 
 def clustered_vectors(passages: int, dimension: int, queries: int) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors around one centre per 100 passages, as encoders give, and queries near some of them."""
+    """Unit vectors around one centre per 100 passages, as encoders give, and queries near some of
+    them.
+    """
     chance = np.random.default_rng(0)
     centres = chance.standard_normal((max(1, passages // 100), dimension), np.float32)
     noise = np.float32(0.7)
@@ -100,16 +126,30 @@ def clustered_vectors(passages: int, dimension: int, queries: int) -> tuple[np.n
 
 def recall(found: np.ndarray, true: np.ndarray) -> float:
     """Share of the true rows (q, k) among those found, mean over the queries."""
-    return float(np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(found.tolist(), true.tolist(), strict=True)]))
+    return float(
+        np.mean(
+            [
+                len(set(a) & set(b)) / len(b)
+                for a, b in zip(found.tolist(), true.tolist(), strict=True)
+            ]
+        )
+    )
 
 
 def _exact(vectors: np.ndarray, k: int) -> Search:
-    return _of(DenseIndex.build(vectors, _ids(vectors), FINGERPRINT, IndexSettings(flat_below=ALWAYS_EXACT)), k)
+    return _of(
+        DenseIndex.build(
+            vectors, _ids(vectors), FINGERPRINT, IndexSettings(flat_below=ALWAYS_EXACT)
+        ),
+        k,
+    )
 
 
 def _automatic(vectors: np.ndarray, k: int) -> Search:
     """What a large collection gets, whatever the size of this one."""
-    return _of(DenseIndex.build(vectors, _ids(vectors), FINGERPRINT, IndexSettings(flat_below=1)), k)
+    return _of(
+        DenseIndex.build(vectors, _ids(vectors), FINGERPRINT, IndexSettings(flat_below=1)), k
+    )
 
 
 def _ids(vectors: np.ndarray) -> list[str]:
@@ -145,16 +185,21 @@ def _inverted_files(vectors: np.ndarray) -> tuple[Any, Any]:
     """The hierarchy's, and one that faiss trains with as many lists and iterations."""
     import faiss
 
-    tree = build_hierarchy(vectors, HierarchySettings(max_iterations=ITERATIONS, device="cpu"), seed=0)
+    tree = build_hierarchy(
+        vectors, HierarchySettings(max_iterations=ITERATIONS, device="cpu"), seed=0
+    )
     own = build_inverted_file(tree, vectors)
-    theirs = faiss.index_factory(vectors.shape[1], f"IVF{own.nlist},Flat", faiss.METRIC_INNER_PRODUCT)
+    theirs = faiss.index_factory(
+        vectors.shape[1], f"IVF{own.nlist},Flat", faiss.METRIC_INNER_PRODUCT
+    )
     theirs.train(vectors)
     theirs.add(vectors)
     return own, theirs
 
 
 def build_inverted_file(tree: Hierarchy, vectors: np.ndarray) -> Any:
-    """A hierarchy's by-product: an `IndexIVFFlat` over `vectors` (N, H) whose lists are the nodes of the last level.
+    """A hierarchy's by-product: an `IndexIVFFlat` over `vectors` (N, H) whose lists are the nodes
+    of the last level.
 
     faiss need not train anything: the centroids are the tree's.
     """
@@ -163,7 +208,9 @@ def build_inverted_file(tree: Hierarchy, vectors: np.ndarray) -> Any:
     centroids = tree.centroids[-1]
     quantiser = faiss.IndexFlatIP(tree.dimension)
     quantiser.add(centroids)
-    index = faiss.IndexIVFFlat(quantiser, tree.dimension, len(centroids), faiss.METRIC_INNER_PRODUCT)
+    index = faiss.IndexIVFFlat(
+        quantiser, tree.dimension, len(centroids), faiss.METRIC_INNER_PRODUCT
+    )
     index.is_trained = True
     index.add(vectors)
     return index
@@ -181,7 +228,9 @@ def _tuned(knob: str, index: Any, asked: np.ndarray, true: np.ndarray, k: int) -
 
     most = index.ntotal if knob == "ef" else index.nlist
     while True:
-        space.set_index_parameter(index, "efSearch" if knob == "ef" else knob, min(most, round(effort)))
+        space.set_index_parameter(
+            index, "efSearch" if knob == "ef" else knob, min(most, round(effort))
+        )
         if effort >= most or recall(search(asked), true) >= RECALL:
             return search
         effort = max(effort + 1, effort * 1.2)
@@ -190,7 +239,9 @@ def _tuned(knob: str, index: Any, asked: np.ndarray, true: np.ndarray, k: int) -
 def _latency(
     what: str, ours: Search, peer: Search, asked: np.ndarray, rounds: int, most: float
 ) -> list[dict[str, Any]]:
-    """Milliseconds of single queries at the median and at the 99th percentile of the queries' medians."""
+    """Milliseconds of single queries at the median and at the 99th percentile of the queries'
+    medians.
+    """
     pairs = [[lambda q=q, s=search: s(q[None]) for search in (ours, peer)] for q in asked]
     spent = np.array([np.median(all_seconds(pair, rounds), axis=0) for pair in pairs]) * 1000
     quantiles = (("p50", 0.5), ("p99", 0.99))
@@ -200,14 +251,22 @@ def _latency(
     ]
 
 
-def _batch(what: str, ours: Search, peer: Search, asked: np.ndarray, rounds: int, goal: float) -> dict[str, Any]:
+def _batch(
+    what: str, ours: Search, peer: Search, asked: np.ndarray, rounds: int, goal: float
+) -> dict[str, Any]:
     spent = np.median(all_seconds([lambda: ours(asked), lambda: peer(asked)], rounds), axis=0)
-    return row(f"{what}: queries/s in a batch of {len(asked)}", *(len(asked) / spent).tolist(), goal)
+    return row(
+        f"{what}: queries/s in a batch of {len(asked)}", *(len(asked) / spent).tolist(), goal
+    )
 
 
-def _against_reading(size: str, ours: Search, asked: np.ndarray, size_in_bytes: int) -> dict[str, Any]:
+def _against_reading(
+    size: str, ours: Search, asked: np.ndarray, size_in_bytes: int
+) -> dict[str, Any]:
     spent = float(np.median(all_seconds([lambda q=q: ours(q[None]) for q in asked[:20]], 1))) * 1000
-    return row_without_goal(f"{size}, exact: ms, against reading them once", spent, size_in_bytes / read_rate() * 1000)
+    return row_without_goal(
+        f"{size}, exact: ms, against reading them once", spent, size_in_bytes / read_rate() * 1000
+    )
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:

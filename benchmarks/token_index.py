@@ -1,8 +1,10 @@
-"""The binary token index, and BM25, against bm25s on the same texts: building with tokenising, searching, size.
+"""The binary token index, and BM25, against bm25s on the same texts: building with tokenising,
+searching, size.
 
-Texts are SQuAD's paragraphs where the data sets are at hand (`FRESHET_DATA`, else `../shared/data`), first those of its
-dev part and then all; anywhere else the docstrings of the standard library, numpy and pandas. Queries are judged
-questions, weighed and widened as a lexical encoder does it.
+Texts are SQuAD's paragraphs where the data sets are at hand (`FRESHET_DATA`, else
+`../shared/data`), first those of its dev part and then all; anywhere else the docstrings of the
+standard library, numpy and pandas. Queries are judged questions, weighed and widened as a lexical
+encoder does it.
 """
 
 from __future__ import annotations
@@ -27,9 +29,13 @@ from model_code.retrieval.bm25_index import Bm25
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.text.terms import terms_of
 
-SQUAD = Path(os.environ.get("FRESHET_DATA", Path(__file__).parents[1] / ".." / "shared" / "data")) / "squad"
+SQUAD = (
+    Path(os.environ.get("FRESHET_DATA", Path(__file__).parents[1] / ".." / "shared" / "data"))
+    / "squad"
+)
 PACKAGES = ("stdlib", "numpy", "pandas")
-KEPT, WIDE, DEPTH = 32, 128, 100  # tokens searched with, tokens that a query has, documents asked for
+# tokens searched with, tokens that a query has, documents asked for
+KEPT, WIDE, DEPTH = 32, 128, 100
 MOST_BYTES = 1.5
 SLOWER = 1 / 1.2  # than bm25s, which BM25 may be on the same terms
 ENCODED = 200  # texts from which the time of encoding all is estimated
@@ -51,8 +57,8 @@ def rows(
 ) -> list[dict[str, Any]]:
     """All rows, medians over `repeats` rounds, of building a quarter as many.
 
-    data: another folder in BEIR layout; base: whose tokenizer. "Level" with bm25s is a ratio of 1. It drops stop words
-    and searches with the question's own words.
+    data: another folder in BEIR layout; base: whose tokenizer. "Level" with bm25s is a ratio of 1.
+    It drops stop words and searches with the question's own words.
     """
     from model_code.encoding.base_models import load_tokenizer, locate
 
@@ -70,9 +76,12 @@ def _compare(texts: Texts, tokenizer: Any, questions: int, repeats: int) -> list
 
     chosen = np.random.default_rng(0).permutation(len(texts.questions))[:questions]
     asked = [texts.questions[i] for i in np.sort(chosen)]
-    makers = [TokenBags(tokenizer) for _ in range(repeats // 4 + 2)]  # each has yet to see its first word
+    # each has yet to see its first word
+    makers = [TokenBags(tokenizer) for _ in range(repeats // 4 + 2)]
     unused = iter(makers)
-    building = median_seconds([lambda: _build(texts, next(unused)), lambda: _build_peer(texts.texts)], repeats // 4 + 1)
+    building = median_seconds(
+        [lambda: _build(texts, next(unused)), lambda: _build_peer(texts.texts)], repeats // 4 + 1
+    )
     index, peer, bags = _build(texts, makers[0]), _build_peer(texts.texts), makers[0](texts.texts)
     wide = make_queries(bags, texts.ids, asked, makers[0])
     narrow = heaviest(wide)
@@ -91,9 +100,19 @@ def _compare(texts: Texts, tokenizer: Any, questions: int, repeats: int) -> list
     built = [len(texts.ids) / seconds for seconds in building]
     return [
         row(f"{size}: documents/s built, tokenising included, against bm25s", *built, goal=1.0),
-        row(f"{size}: queries/s in a batch, {KEPT} tokens, against bm25s on the question", ours, theirs, goal=1.0),
+        row(
+            f"{size}: queries/s in a batch, {KEPT} tokens, against bm25s on the question",
+            ours,
+            theirs,
+            goal=1.0,
+        ),
         row(f"{size}: queries/s one at a time, the same", ours_single, theirs_single, goal=1.0),
-        row(f"{size}: queries/s in a batch, all {WIDE} tokens, the same", ours_wide, theirs, goal=0.5),
+        row(
+            f"{size}: queries/s in a batch, all {WIDE} tokens, the same",
+            ours_wide,
+            theirs,
+            goal=0.5,
+        ),
         *_checks(size, index, bags, wide[:CHECKED], depth),
     ]
 
@@ -111,28 +130,38 @@ def _bm25(texts: Texts, questions: int, repeats: int) -> list[dict[str, Any]]:
         peer.index(list(map(terms.of, texts.texts)), show_progress=False)
         return peer
 
-    built = median_seconds([lambda: Bm25.build(texts.texts, texts.ids, settings), build_peer], repeats // 4 + 1)
+    built = median_seconds(
+        [lambda: Bm25.build(texts.texts, texts.ids, settings), build_peer], repeats // 4 + 1
+    )
     index, peer = Bm25.build(texts.texts, texts.ids, settings), build_peer()
     spent = median_seconds(
         [
             lambda: index.search(asked, depth),
             lambda: peer.retrieve(list(map(terms.of, asked)), k=depth, show_progress=False),
             lambda: [index.search([text], depth) for text in asked],
-            lambda: [peer.retrieve([terms.of(text)], k=depth, show_progress=False) for text in asked],
+            lambda: [
+                peer.retrieve([terms.of(text)], k=depth, show_progress=False) for text in asked
+            ],
         ],
         repeats,
     )
     size = f"{texts.name}, {len(texts.ids):,} texts, BM25 against bm25s on the same terms"
     (ours, theirs, ours_single, theirs_single) = (len(asked) / seconds for seconds in spent)
     return [
-        row(f"{size}: documents/s built", *(len(texts.ids) / seconds for seconds in built), goal=SLOWER),
+        row(
+            f"{size}: documents/s built",
+            *(len(texts.ids) / seconds for seconds in built),
+            goal=SLOWER,
+        ),
         row(f"{size}: queries/s in a batch", ours, theirs, goal=SLOWER),
         row(f"{size}: queries/s one at a time", ours_single, theirs_single, goal=SLOWER),
     ]
 
 
 def _first_search(texts: Texts, tokens_of: TokenBags, base: str | Path) -> dict[str, Any]:
-    """From texts to the first answer: what the index needs, against what encoding them takes, by a sample."""
+    """From texts to the first answer: what the index needs, against what encoding them takes, by a
+    sample.
+    """
     from model_code.encoding.encoder import Encoder
 
     started = time.perf_counter()
@@ -148,7 +177,9 @@ def _first_search(texts: Texts, tokens_of: TokenBags, base: str | Path) -> dict[
     return row_below(f"{what} (by {len(sample)})", ours, theirs)
 
 
-def _checks(size: str, index: TokenIndex, bags: Bags, wide: list[Sparse], depth: int) -> list[dict[str, Any]]:
+def _checks(
+    size: str, index: TokenIndex, bags: Bags, wide: list[Sparse], depth: int
+) -> list[dict[str, Any]]:
     """What does not depend on the clock."""
     narrow = heaviest(wide)
     by_few, by_all = (index.search(queries, depth) for queries in (narrow, wide))
@@ -156,28 +187,50 @@ def _checks(size: str, index: TokenIndex, bags: Bags, wide: list[Sparse], depth:
     whole = exhaustive(wide, bags, index.ids.document_ids, depth)
     arrays = [getattr(block.packed, part) for block in index.blocks for part in PARTS]
     bytes_per_posting = sum(array.nbytes for array in arrays) / index.postings
-    fits = {"ratio": MOST_BYTES / bytes_per_posting, "goal": 1.0, "met": bytes_per_posting <= MOST_BYTES}
+    fits = {
+        "ratio": MOST_BYTES / bytes_per_posting,
+        "goal": 1.0,
+        "met": bytes_per_posting <= MOST_BYTES,
+    }
     what = f"{size}: recall@{depth} of"
     return [
-        row(f"{what} {KEPT} tokens, against a product over all postings", recall(by_few, few), 1.0, goal=0.99),
+        row(
+            f"{what} {KEPT} tokens, against a product over all postings",
+            recall(by_few, few),
+            1.0,
+            goal=0.99,
+        ),
         row(f"{what} {WIDE} tokens, the same", recall(by_all, whole), 1.0, goal=0.99),
         row(f"{what} {KEPT} tokens, against all {WIDE}", recall(by_few, whole), 1.0, goal=0.99),
-        {"what": f"{size}: bytes per posting, at most", "ours": bytes_per_posting, "peer": MOST_BYTES, **fits},
+        {
+            "what": f"{size}: bytes per posting, at most",
+            "ours": bytes_per_posting,
+            "peer": MOST_BYTES,
+            **fits,
+        },
     ]
 
 
 def make_queries(
     bags: Bags, ids: Sequence[str], asked: Sequence[tuple[str, str]], tokens_of: TokenBags
 ) -> list[Sparse]:
-    """Per question `WIDE` tokens, its own and others of the text that answers it and of two texts drawn at random.
+    """Per question `WIDE` tokens, its own and others of the text that answers it and of two texts
+    drawn at random.
 
-    Rare tokens and the question's own come first, and the weight at rank r is 5.8 (1 + r / 4)^-.43: the median of what
-    a closed-form lexical encoder on MiniLM gave to 200 questions of SQuAD, within 8 % from rank 0 to 127.
+    Rare tokens and the question's own come first, and the weight at rank r is 5.8 (1 + r / 4)^-.43:
+    the median of what a closed-form lexical encoder on MiniLM gave to 200 questions of SQuAD,
+    within 8 % from rank 0 to 127.
     """
-    chance, ends, places = np.random.default_rng(1), np.cumsum(bags.lengths), {name: i for i, name in enumerate(ids)}
+    chance, ends, places = (
+        np.random.default_rng(1),
+        np.cumsum(bags.lengths),
+        {name: i for i, name in enumerate(ids)},
+    )
     questions, queries = tokens_of([text for text, _ in asked]), []
     most = max(int(part.tokens.max(initial=0)) for part in (bags, questions))
-    held = np.bincount(np.unique(bags.tokens * len(bags) + bags.passages) // len(bags), minlength=most + 1)
+    held = np.bincount(
+        np.unique(bags.tokens * len(bags) + bags.passages) // len(bags), minlength=most + 1
+    )
     for number, (_, document) in enumerate(asked):
         own = np.unique(questions.slice(number, number + 1).tokens)
         texts = [places[document], *chance.integers(len(ids), size=2)]
@@ -186,7 +239,9 @@ def make_queries(
         rarity = np.log((len(ids) + 1) / (held[tokens] + 0.5)).astype(np.float32)
         rarity = np.where(np.isin(tokens, own), rarity, rarity * chance.random(len(tokens)) / 2)
         chosen = tokens[np.argsort(-rarity, kind="stable")[:WIDE]]
-        queries.append((chosen, (5.8 * (1 + np.arange(len(chosen)) / 4) ** -0.43).astype(np.float32)))
+        queries.append(
+            (chosen, (5.8 * (1 + np.arange(len(chosen)) / 4) ** -0.43).astype(np.float32))
+        )
     return queries
 
 
@@ -196,7 +251,9 @@ def heaviest(queries: Sequence[Sparse]) -> list[Sparse]:
 
 
 def exhaustive(queries: Sequence[Sparse], bags: Bags, ids: Sequence[str], k: int) -> list[set[str]]:
-    """The k best documents of each query by the weights of every posting, one after the other: no index at all."""
+    """The k best documents of each query by the weights of every posting, one after the other: no
+    index at all.
+    """
     keys = np.unique(bags.tokens * len(bags) + bags.passages)
     tokens, passages = np.divmod(keys, len(bags))
     by_id, found = np.argsort(np.argsort(np.array(ids))), []
@@ -233,13 +290,19 @@ def _build_peer(texts: list[str]) -> Any:
 
 def _collections(data: Path | None) -> list[Texts]:
     if data is None and not SQUAD.is_dir():
-        return [_read("docstrings", CorpusSettings(source="installed_packages", packages=PACKAGES), Path())]
+        return [
+            _read(
+                "docstrings", CorpusSettings(source="installed_packages", packages=PACKAGES), Path()
+            )
+        ]
     folder = data or SQUAD
     everything = _read(folder.name, CorpusSettings(source="beir", path=folder.name), folder.parent)
     if data is not None:
         return [everything]
     answering = {document for _, document in everything.questions}
-    pairs = [pair for pair in zip(everything.ids, everything.texts, strict=True) if pair[0] in answering]
+    pairs = [
+        pair for pair in zip(everything.ids, everything.texts, strict=True) if pair[0] in answering
+    ]
     part = Texts("squad dev", *map(list, zip(*pairs, strict=True)), everything.questions)
     return [part, everything]
 
@@ -251,5 +314,9 @@ def _read(name: str, settings: CorpusSettings, root: Path) -> Texts:
     questions = {line.values["id"]: line.values["text"] for line in source.rows("queries")}
     judged = [line.values for line in source.rows("qrels")]
     last = judged[-1].get("split")
-    pairs = [(questions[one["query_id"]], one["document_id"]) for one in judged if one.get("split") == last]
+    pairs = [
+        (questions[one["query_id"]], one["document_id"])
+        for one in judged
+        if one.get("split") == last
+    ]
     return Texts(name, list(documents), list(documents.values()), pairs)

@@ -1,7 +1,9 @@
-"""`freshet bench train`: what the hierarchy costs per step, and ours against sentence-transformers' usual loss.
+"""`freshet bench train`: what the hierarchy costs per step, and ours against sentence-transformers'
+usual loss.
 
-Every row is a median over steps that alternate between the two sides, so that a busy machine slows both. Texts are
-random words of the encoder's vocabulary, as long as those of real corpora: what they say does not change the cost.
+Every row is a median over steps that alternate between the two sides, so that a busy machine slows
+both. Texts are random words of the encoder's vocabulary, as long as those of real corpora: what
+they say does not change the cost.
 """
 
 from __future__ import annotations
@@ -26,30 +28,60 @@ from model_code.training.trainer import Trainer
 
 BASE, MAX_TOKENS = EncoderSettings().base, 128
 PEER = "MultipleNegativesRankingLoss"
-HIERARCHY_COST, PEER_SPEED = 1.10, 1.2  # goals: time of a step with the hierarchy, and speed against the peer
+# goals: time of a step with the hierarchy, and speed against the peer
+HIERARCHY_COST, PEER_SPEED = 1.10, 1.2
 Step = Callable[[], object]
 
 
 def rows(
     base: str = BASE, pairs: int = 512, batch_size: int = 32, steps: int = 7, device: str = "auto"
 ) -> list[dict[str, Any]]:
-    """Four rows; `ours` and `peer` are pairs per second, so a ratio above 1 means that ours is faster.
+    """Four rows; `ours` and `peer` are pairs per second, so a ratio above 1 means that ours is
+    faster.
 
-    base: what `Encoder.load` takes. pairs: in the made-up training set. steps: timed per side, after one to warm up.
+    base: what `Encoder.load` takes. pairs: in the made-up training set. steps: timed per side,
+    after one to warm up.
     """
     data = _data(Encoder.load(base, MAX_TOKENS, device="cpu"), pairs)
-    shared = {"supervision": "supervised", "batch_size": batch_size, "document_max_tokens": 96, "steps": 10 * steps}
+    shared = {
+        "supervision": "supervised",
+        "batch_size": batch_size,
+        "document_max_tokens": 96,
+        "steps": 10 * steps,
+    }
     settings = TrainingSettings(**shared, hierarchy_weight=0.0, negatives_per_query=0)
     plain = _trainer(base, data, settings, device)
-    hce = _trainer(base, data, TrainingSettings(**shared, batches="siblings", negatives_per_query=0), device)
-    alike, installed = (_peer_step(base, data, plain, settings, as_installed) for as_installed in (False, True))
+    hce = _trainer(
+        base, data, TrainingSettings(**shared, batches="siblings", negatives_per_query=0), device
+    )
+    alike, installed = (
+        _peer_step(base, data, plain, settings, as_installed) for as_installed in (False, True)
+    )
     compared = [
-        ("HCE against plain contrastive training", hce.take_step, plain.take_step, 1 / HIERARCHY_COST),
-        (f"contrastive training against {PEER}, same layers frozen, dropout 0", plain.take_step, alike, PEER_SPEED),
+        (
+            "HCE against plain contrastive training",
+            hce.take_step,
+            plain.take_step,
+            1 / HIERARCHY_COST,
+        ),
+        (
+            f"contrastive training against {PEER}, same layers frozen, dropout 0",
+            plain.take_step,
+            alike,
+            PEER_SPEED,
+        ),
         (f"HCE against {PEER}, same layers frozen, dropout 0", hce.take_step, alike, PEER_SPEED),
-        (f"contrastive training against {PEER} as installed", plain.take_step, installed, PEER_SPEED),
+        (
+            f"contrastive training against {PEER} as installed",
+            plain.take_step,
+            installed,
+            PEER_SPEED,
+        ),
     ]
-    return [_row(what, batch_size, goal, *median_seconds([ours, peer], steps)) for what, ours, peer, goal in compared]
+    return [
+        _row(what, batch_size, goal, *median_seconds([ours, peer], steps))
+        for what, ours, peer, goal in compared
+    ]
 
 
 def _row(what: str, batch_size: int, goal: float, ours: float, peer: float) -> dict[str, Any]:
@@ -76,17 +108,27 @@ def _data(encoder: Encoder, pairs: int) -> TrainingData:
     documents = [text(length) for length in np.exp(random.normal(4.1, 0.7, pairs)).clip(8, 400)]
     passages = Passages(documents, np.arange(pairs))
     queries = [(text(length), [i]) for i, length in enumerate(random.integers(4, 25, pairs))]
-    return TrainingData(passages, make_pairs(passages, queries), Pairs([], np.empty(0, np.int64), []))
+    return TrainingData(
+        passages, make_pairs(passages, queries), Pairs([], np.empty(0, np.int64), [])
+    )
 
 
 def _trainer(base: str, data: TrainingData, settings: TrainingSettings, device: str) -> Trainer:
     encoder = Encoder.load(base, MAX_TOKENS, device=device)
-    vectors = np.random.default_rng(1).standard_normal((len(data.passages.texts), encoder.dimension)).astype(np.float32)
-    hierarchy = build_hierarchy(vectors, HierarchySettings(), seed=0) if settings.needs_hierarchy else None
+    vectors = (
+        np.random.default_rng(1)
+        .standard_normal((len(data.passages.texts), encoder.dimension))
+        .astype(np.float32)
+    )
+    hierarchy = (
+        build_hierarchy(vectors, HierarchySettings(), seed=0) if settings.needs_hierarchy else None
+    )
     return Trainer(encoder, data, settings, seed=0, hierarchy=hierarchy)
 
 
-def _peer_step(base: str, data: TrainingData, ours: Trainer, settings: TrainingSettings, as_installed: bool) -> Step:
+def _peer_step(
+    base: str, data: TrainingData, ours: Trainer, settings: TrainingSettings, as_installed: bool
+) -> Step:
     """A training step of sentence-transformers on our batches, without its trainer's own overhead."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
@@ -106,7 +148,11 @@ def _peer_step(base: str, data: TrainingData, ours: Trainer, settings: TrainingS
     def features(texts: list[str], most: int) -> dict[str, torch.Tensor]:
         """What the peer's own tokenizer makes of texts of at most `most` tokens."""
         model.max_seq_length = most
-        return {name: value.to(device) for name, value in model.preprocess(texts).items() if torch.is_tensor(value)}
+        return {
+            name: value.to(device)
+            for name, value in model.preprocess(texts).items()
+            if torch.is_tensor(value)
+        }
 
     def step() -> None:
         """One step on the pairs that our schedule has next, by the peer's loss."""

@@ -24,7 +24,9 @@ def measure_projects(
     measured: Callable[[Path], dict[str, Any]],
     tables: Callable[[Mapping[str, Any]], str],
 ) -> None:
-    """Measure what each of `arguments`, NAME=PROJECT, names; other names keep what `result.json` says of them."""
+    """Measure what each of `arguments`, NAME=PROJECT, names; other names keep what `result.json`
+    says of them.
+    """
     path = folder / "result.json"
     known = read_json(path) if path.is_file() else {}
     for argument in arguments:

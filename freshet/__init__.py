@@ -1,4 +1,6 @@
-"""What applications import: clients of a service, a `Project` in this process, and what they answer."""
+"""What applications import: clients of a service, a `Project` in this process, and what they
+answer.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,24 @@ if TYPE_CHECKING:
     from freshet.project import LocalProject as Project
 
 __all__ = [
-    "AsyncClient", "ChangeResult", "Client", "DocumentPage", "FieldValues", "FreshetError", "Hit", "InvalidRequest",
-    "NotAuthorised", "NotFoundError", "Project", "RejectedRow", "SearchResult", "ServiceError", "StoredDocument",
-    "SyncResult", "Unavailable",
-]  # fmt: skip
+    "AsyncClient",
+    "ChangeResult",
+    "Client",
+    "DocumentPage",
+    "FieldValues",
+    "FreshetError",
+    "Hit",
+    "InvalidRequest",
+    "NotAuthorised",
+    "NotFoundError",
+    "Project",
+    "RejectedRow",
+    "SearchResult",
+    "ServiceError",
+    "StoredDocument",
+    "SyncResult",
+    "Unavailable",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,15 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -15,22 +23,33 @@ from typing import Any, Concatenate, ParamSpec, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode, urlsplit
 
 from freshet.errors import Unavailable, error_of
-from freshet.results import ChangeResult, DocumentPage, FieldValues, SearchResult, StoredDocument, SyncResult, answer_of
+from freshet.results import (
+    ChangeResult,
+    DocumentPage,
+    FieldValues,
+    SearchResult,
+    StoredDocument,
+    SyncResult,
+    answer_of,
+)
 
 SEARCH_SECONDS, CHANGE_SECONDS = 60.0, 3600.0
 PAGE = 100  # documents that `documents` asks for at once
 P = ParamSpec("P")
 T = TypeVar("T")
 Row = Mapping[str, Any]
-"""A document to add: `_id` or `id`, `title`, `text`; `date`, `queries`, and whatever else becomes a field."""
+"""A document to add: `_id` or `id`, `title`, `text`; `date`, `queries`, and whatever else becomes a
+field.
+"""
 
 
 class SearchOptions(TypedDict, total=False):
     """What a search may say beside its text and `k`; see `POST /search`.
 
-    filters: an object such as {"package": "numpy", "year": {">=": 2020}}, or texts such as "year>=2020". explain: say
-    what each score is made of. retriever: another one that is live. min_generation: answer from this generation or a
-    newer one, such as the one that an addition named.
+    filters: an object such as {"package": "numpy", "year": {">=": 2020}}, or texts such as
+    "year>=2020". explain: say what each score is made of. retriever: another one that is live.
+    min_generation: answer from this generation or a newer one, such as the one that an addition
+    named.
     """
 
     filters: Mapping[str, Any] | Sequence[str]
@@ -53,23 +72,34 @@ class Client:
 
     def search(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
         """The k best documents for a text, best first."""
-        return answer_of(SearchResult, self._ask("POST", "/search", {"text": text, "k": k, **options}))
+        return answer_of(
+            SearchResult, self._ask("POST", "/search", {"text": text, "k": k, **options})
+        )
 
-    def search_many(self, texts: Sequence[str], k: int = 10, **options: Unpack[SearchOptions]) -> list[SearchResult]:
+    def search_many(
+        self, texts: Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> list[SearchResult]:
         """The results of several searches, in their order, all from one generation."""
         answer = self._ask("POST", "/search/batch", {"texts": list(texts), "k": k, **options})
         return [answer_of(SearchResult, result) for result in answer["results"]]
 
     def get(self, document_id: str) -> StoredDocument:
         """One document, whole; NotFoundError if there is none of this id."""
-        return answer_of(StoredDocument, self._ask("GET", f"/documents/{quote(document_id, safe='')}"))
+        return answer_of(
+            StoredDocument, self._ask("GET", f"/documents/{quote(document_id, safe='')}")
+        )
 
     def page(self, after: str = "", limit: int = PAGE) -> DocumentPage:
         """Documents beyond the id `after`, in the order of their ids."""
-        return answer_of(DocumentPage, self._ask("GET", "/documents?" + urlencode({"after": after, "limit": limit})))
+        return answer_of(
+            DocumentPage,
+            self._ask("GET", "/documents?" + urlencode({"after": after, "limit": limit})),
+        )
 
     def documents(self) -> Iterator[StoredDocument]:
-        """All documents in the order of their ids, page by page: what is added meanwhile behind it is not seen."""
+        """All documents in the order of their ids, page by page: what is added meanwhile behind it
+        is not seen.
+        """
         after: str | None = ""
         while after is not None:
             page = self.page(after)
@@ -80,20 +110,31 @@ class Client:
         """The fields that documents have, and their commonest values: what a filter can ask for."""
         return answer_of(FieldValues, self._ask("GET", "/fields"))
 
-    def add(self, documents: Iterable[Row], *, wait: bool = True, source: str = "client") -> ChangeResult:
-        """Add documents, or update those that are there. wait: until they are searchable, else until they are safe.
+    def add(
+        self, documents: Iterable[Row], *, wait: bool = True, source: str = "client"
+    ) -> ChangeResult:
+        """Add documents, or update those that are there. wait: until they are searchable, else
+        until they are safe.
 
         Rows that make no sense are among `rejected` of the answer; InvalidRequest if all are.
         """
         return self._change("/documents", {"documents": list(documents), "source": source}, wait)
 
-    def update(self, documents: Iterable[Row], *, wait: bool = True, source: str = "client") -> ChangeResult:
+    def update(
+        self, documents: Iterable[Row], *, wait: bool = True, source: str = "client"
+    ) -> ChangeResult:
         """Update documents as `add` does; those that are not there yet are refused."""
-        return self._change("/documents", {"documents": list(documents), "source": source, "only_known": True}, wait)
+        return self._change(
+            "/documents", {"documents": list(documents), "source": source, "only_known": True}, wait
+        )
 
-    def delete(self, document_ids: Iterable[str], *, wait: bool = True, source: str = "client") -> ChangeResult:
+    def delete(
+        self, document_ids: Iterable[str], *, wait: bool = True, source: str = "client"
+    ) -> ChangeResult:
         """Delete documents; ids of none are among `rejected`, InvalidRequest if all are."""
-        return self._change("/documents/delete", {"ids": list(document_ids), "source": source}, wait)
+        return self._change(
+            "/documents/delete", {"ids": list(document_ids), "source": source}, wait
+        )
 
     def apply(self) -> ChangeResult:
         """Make searchable what the ledger has already, such as what `freshet add` recorded."""
@@ -102,18 +143,29 @@ class Client:
     def sync(self, *, force: bool = False, dry_run: bool = False) -> SyncResult:
         """Make the index hold what the project's own source holds now, as `freshet sync` does.
 
-        InvalidRequest, and nothing is changed, if the source cannot be read or lacks much of what it held; then `force`
-        deletes what is gone. dry_run: only say what would come of it.
+        InvalidRequest, and nothing is changed, if the source cannot be read or lacks much of what
+        it held; then `force` deletes what is gone. dry_run: only say what would come of it.
         """
-        return answer_of(SyncResult, self._ask("POST", "/sync", {"force": force, "dry_run": dry_run}, CHANGE_SECONDS))
+        return answer_of(
+            SyncResult,
+            self._ask("POST", "/sync", {"force": force, "dry_run": dry_run}, CHANGE_SECONDS),
+        )
 
-    def feedback(self, query: str, document_id: str, verdict: str, *, rank: int = 1, who: str = "") -> str:
+    def feedback(
+        self, query: str, document_id: str, verdict: str, *, rank: int = 1, who: str = ""
+    ) -> str:
         """Say "up" or "down" of a hit, or "click" that it was opened; the verdict that counts now.
 
-        rank: the hit's, by which clicks are discounted. Of one person, query and document the latest verdict counts,
-        but a click takes no thumb back. Retrains learn from it.
+        rank: the hit's, by which clicks are discounted. Of one person, query and document the
+        latest verdict counts, but a click takes no thumb back. Retrains learn from it.
         """
-        said = {"query": query, "document_id": document_id, "verdict": verdict, "rank": rank, "who": who}
+        said = {
+            "query": query,
+            "document_id": document_id,
+            "verdict": verdict,
+            "rank": rank,
+            "who": who,
+        }
         return self._ask("POST", "/feedback", said)["verdict"]
 
     def status(self) -> dict[str, Any]:
@@ -132,17 +184,30 @@ class Client:
         self.close()
 
     def _change(self, path: str, body: Any, wait: bool) -> ChangeResult:
-        return answer_of(ChangeResult, self._ask("POST", f"{path}?wait={str(wait).lower()}", body, CHANGE_SECONDS))
+        return answer_of(
+            ChangeResult,
+            self._ask("POST", f"{path}?wait={str(wait).lower()}", body, CHANGE_SECONDS),
+        )
 
-    def _ask(self, method: str, path: str, body: Any = None, seconds: float = SEARCH_SECONDS) -> Any:
-        """What the service answers; ServiceError, of the kind that fits, if it refuses, fails, or is silent."""
-        content = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    def _ask(
+        self, method: str, path: str, body: Any = None, seconds: float = SEARCH_SECONDS
+    ) -> Any:
+        """What the service answers; ServiceError, of the kind that fits, if it refuses, fails, or
+        is silent.
+        """
+        content = (
+            None
+            if body is None
+            else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        )
         try:
             status, answered = self._exchange(method, path, content, seconds)
         except (OSError, HTTPException) as error:
             self.close()
             reason = str(error) or type(error).__name__
-            message = f"the service at {self.url} does not answer ({reason}); end it or start it again"
+            message = (
+                f"the service at {self.url} does not answer ({reason}); end it or start it again"
+            )
             raise Unavailable(message) from None
         try:
             answer = json.loads(answered)
@@ -150,11 +215,17 @@ class Client:
             message = f"{self.url} answers with something that is no JSON (status {status}); is it Freshet?"
             raise error_of(status, message) from None
         if status >= 400:
-            raise error_of(status, f"{answer.get('error', answered[:200])} (answered by the service at {self.url})")
+            raise error_of(
+                status,
+                f"{answer.get('error', answered[:200])} (answered by the service at {self.url})",
+            )
         return answer
 
-    def _exchange(self, method: str, path: str, content: bytes | None, seconds: float) -> tuple[int, bytes]:
-        """Send a request, once more over a new connection if a kept one fails: a service closes what was idle for long.
+    def _exchange(
+        self, method: str, path: str, content: bytes | None, seconds: float
+    ) -> tuple[int, bytes]:
+        """Send a request, once more over a new connection if a kept one fails: a service closes
+        what was idle for long.
 
         To send a change twice changes nothing.
         """
@@ -167,7 +238,9 @@ class Client:
                 raise
             return self._send(method, path, content, seconds)
 
-    def _send(self, method: str, path: str, content: bytes | None, seconds: float) -> tuple[int, bytes]:
+    def _send(
+        self, method: str, path: str, content: bytes | None, seconds: float
+    ) -> tuple[int, bytes]:
         at = urlsplit(self.url)
         if "connection" not in self._local.__dict__:
             kind = HTTPSConnection if at.scheme == "https" else HTTPConnection
@@ -181,7 +254,9 @@ class Client:
         return answer.status, answer.read()
 
 
-def _awaited(method: Callable[Concatenate[Client, P], T]) -> Callable[Concatenate[AsyncClient, P], Awaitable[T]]:
+def _awaited(
+    method: Callable[Concatenate[Client, P], T],
+) -> Callable[Concatenate[AsyncClient, P], Awaitable[T]]:
     @wraps(method)
     async def call(self: AsyncClient, *arguments: P.args, **options: P.kwargs) -> T:
         from asyncio import get_running_loop  # whoever awaits has it; a cold search goes without
@@ -193,7 +268,9 @@ def _awaited(method: Callable[Concatenate[Client, P], T]) -> Callable[Concatenat
 
 
 class AsyncClient:
-    """`Client` with methods to await, each in one of 32 threads: `async with AsyncClient(url) as client`."""
+    """`Client` with methods to await, each in one of 32 threads: `async with AsyncClient(url) as
+    client`.
+    """
 
     def __init__(self, url: str, token: str | None = None) -> None:
         self._client, self._pool = Client(url, token), ThreadPoolExecutor(32, "freshet")

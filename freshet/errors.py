@@ -6,7 +6,9 @@ from model_code.errors import FreshetError
 
 
 class ServiceError(FreshetError):
-    """The service refused, failed, or does not answer; `status` is HTTP's, None where no answer came."""
+    """The service refused, failed, or does not answer; `status` is HTTP's, None where no answer
+    came.
+    """
 
     status: int | None = None
 

@@ -1,4 +1,6 @@
-"""A project in this process: the methods of `Client`, answered by a service of its own that listens nowhere."""
+"""A project in this process: the methods of `Client`, answered by a service of its own that listens
+nowhere.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from orchestration.service.service import Service
 
 
 class LocalProject(Client):
-    """A project that is open, encoder and index in memory, as `freshet.Project`; any number of threads may share it.
+    """A project that is open, encoder and index in memory, as `freshet.Project`; any number of
+    threads may share it.
 
     What other processes add is seen, and a service of the same project may run beside it.
     """
@@ -45,7 +48,9 @@ class LocalProject(Client):
         self.service.stop()
         self._open.close()
 
-    def _exchange(self, method: str, path: str, content: bytes | None, seconds: float) -> tuple[int, bytes]:
+    def _exchange(
+        self, method: str, path: str, content: bytes | None, seconds: float
+    ) -> tuple[int, bytes]:
         return self._loop.call(self._ask_app, method, path, content or b"")
 
     async def _ask_app(self, method: str, path: str, content: bytes) -> tuple[int, bytes]:

@@ -1,4 +1,6 @@
-"""What searches and changes answer, in this process, over HTTP and on the command line alike: plain, frozen values."""
+"""What searches and changes answer, in this process, over HTTP and on the command line alike:
+plain, frozen values.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def answer_of(kind: type[T], value: Any) -> T:
     read: Any = answer_of
     if is_dataclass(kind):
         hints = _hints(kind)
-        return kind(**{name: read(hints[name], value[name]) for name in hints.keys() & value.keys()})
+        return kind(
+            **{name: read(hints[name], value[name]) for name in hints.keys() & value.keys()}
+        )
     origin, inner = get_origin(kind), get_args(kind)
     if origin is UnionType and value is not None:  # one kind, or None
         return read(inner[0], value)
@@ -65,7 +69,9 @@ class DocumentPage:
 
 @dataclass(frozen=True)
 class FieldValues:
-    """The fields that documents have: of each its commonest values, and of how many documents they are."""
+    """The fields that documents have: of each its commonest values, and of how many documents they
+    are.
+    """
 
     generation: int
     fields: Mapping[str, Mapping[str, int]]
@@ -82,10 +88,14 @@ class RejectedRow:
 
 @dataclass(frozen=True)
 class ChangeResult:
-    """What became of a change. With `searchable` false it is safe in the ledger and will be searchable soon."""
+    """What became of a change. With `searchable` false it is safe in the ledger and will be
+    searchable soon.
+    """
 
     searchable: bool
-    generation: int | None = _described("A generation that contains the change, once it is searchable.")
+    generation: int | None = _described(
+        "A generation that contains the change, once it is searchable."
+    )
     received: int = _described("Rows that came: new events, unchanged and rejected ones.")
     unchanged: int = _described("Documents that are so already, or are gone already.")
     rejected: list[RejectedRow]
@@ -94,7 +104,9 @@ class ChangeResult:
 
 @dataclass(frozen=True)
 class SyncResult:
-    """What came of a sync, or of one that is tried only would come: the documents that changed, by their ids."""
+    """What came of a sync, or of one that is tried only would come: the documents that changed, by
+    their ids.
+    """
 
     added: list[str]
     updated: list[str]
@@ -102,6 +114,12 @@ class SyncResult:
     waiting: list[str] = _described("Recorded changes that no search finds yet.")
     unchanged: int
     beside: int = _described("Documents of another origin, which stay.")
-    kept: int = _described("Documents that no row names, and that stay, as a row that cannot be read may be theirs.")
-    rejected: list[RejectedRow] = _described("Files and rows that cannot be read; their documents stay as they were.")
-    generation: int | None = _described("The one that holds what the source holds; null for a trial.")
+    kept: int = _described(
+        "Documents that no row names, and that stay, as a row that cannot be read may be theirs."
+    )
+    rejected: list[RejectedRow] = _described(
+        "Files and rows that cannot be read; their documents stay as they were."
+    )
+    generation: int | None = _described(
+        "The one that holds what the source holds; null for a trial."
+    )

@@ -1,1 +1,3 @@
-"""The science and the index: plain Python on torch, transformers and FAISS, with no orchestration imports."""
+"""The science and the index: plain Python on torch, transformers and FAISS, with no orchestration
+imports.
+"""

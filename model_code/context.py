@@ -1,4 +1,6 @@
-"""What a stage is given: where to read, where to write, its settings and a place for checkpoints. Nothing else."""
+"""What a stage is given: where to read, where to write, its settings and a place for checkpoints.
+Nothing else.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,20 @@ from typing import Any
 from model_code.files import read_json, write_json
 from model_code.progress import Progress, silent
 
-LEFT_OUT = "left_out.json"  # in the output of a stage that did nothing, and in those that stand on it
+# in the output of a stage that did nothing, and in those that stand on it
+LEFT_OUT = "left_out.json"
 
 
 @dataclass(frozen=True)
 class StageContext:
-    """The whole world of a stage function, so that a stage is a pure function of its inputs and settings.
+    """The whole world of a stage function, so that a stage is a pure function of its inputs and
+    settings.
 
-    `inputs` maps input names to folders or files. `output` is an empty folder that the caller moves into place once the
-    stage returns. `settings` maps each declared group of `params.yaml` to its parsed dataclass ("seed" to an int).
-    `checkpoints` survives a kill and belongs to this stage with these inputs. `name` is the retriever of a stage that
-    runs once per retriever. `root` resolves relative paths of the corpus.
+    `inputs` maps input names to folders or files. `output` is an empty folder that the caller moves
+    into place once the stage returns. `settings` maps each declared group of `params.yaml` to its
+    parsed dataclass ("seed" to an int). `checkpoints` survives a kill and belongs to this stage
+    with these inputs. `name` is the retriever of a stage that runs once per retriever. `root`
+    resolves relative paths of the corpus.
     """
 
     root: Path

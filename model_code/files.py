@@ -1,6 +1,8 @@
-"""Files written whole or not at all, content hashes that do not depend on where a file lies, and sealed folders.
+"""Files written whole or not at all, content hashes that do not depend on where a file lies, and
+sealed folders.
 
-A sealed folder says what it holds: `manifest.json` with a format version, facts, and a checksum per other file.
+A sealed folder says what it holds: `manifest.json` with a format version, facts, and a checksum per
+other file.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ _synced_later: ContextVar[frozenset[Path]] = ContextVar("synced_later", default=
 
 @contextmanager
 def syncing_later(folder: Path) -> Iterator[None]:
-    """In this block `replacing` writes the files below `folder` in their places, and forces none of them to the disk,
-    each of which would cost a wait.
+    """In this block `replacing` writes the files below `folder` in their places, and forces none of
+    them to the disk, each of which would cost a wait.
 
-    For a folder that is being made aside and that nobody reads: call `fsync_tree` before it gets its name.
+    For a folder that is being made aside and that nobody reads: call `fsync_tree` before it gets
+    its name.
     """
     token = _synced_later.set(_synced_later.get() | {folder})
     try:
@@ -44,7 +47,9 @@ def syncing_later(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path beside `path` to write to; on success fsync it and rename it over `path`, else remove it."""
+    """Yield a path beside `path` to write to; on success fsync it and rename it over `path`, else
+    remove it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     if not _synced_later.get().isdisjoint(path.parents):
         yield path
@@ -74,7 +79,9 @@ def fsync(path: Path) -> None:
 
 @cache
 def _syncing() -> ThreadPoolExecutor:
-    """The threads that wait for the disk, which to start anew each time takes longer than they wait."""
+    """The threads that wait for the disk, which to start anew each time takes longer than they
+    wait.
+    """
     return ThreadPoolExecutor(SYNCS_AT_ONCE, thread_name_prefix="fsync")
 
 
@@ -88,7 +95,9 @@ def fsync_tree(folder: Path) -> None:
 
 
 def replace_folder(source: Path, target: Path) -> None:
-    """Put the finished folder `source` in the place of `target`; a crash leaves the old, the new or no folder."""
+    """Put the finished folder `source` in the place of `target`; a crash leaves the old, the new or
+    no folder.
+    """
     fsync_tree(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     old = target.with_name(f".{target.name}.old")
@@ -110,8 +119,14 @@ def canonical_json(value: Any) -> str:
 
 
 def write_json(path: Path, value: Any, lines: bool = True) -> None:
-    """Write `value` as JSON, whole or not at all; lines: canonical, else all in one, as long lists need the space."""
-    text = canonical_json(value) if lines else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """Write `value` as JSON, whole or not at all; lines: canonical, else all in one, as long lists
+    need the space.
+    """
+    text = (
+        canonical_json(value)
+        if lines
+        else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    )
     write_text(path, text)
 
 
@@ -141,7 +156,9 @@ def hash_text(text: str) -> str:
 
 
 def hash_path(path: Path) -> str:
-    """SHA-256 of a file, or of a folder's relative names and contents (caches and hidden files left out)."""
+    """SHA-256 of a file, or of a folder's relative names and contents (caches and hidden files left
+    out).
+    """
     if path.is_file():
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -155,45 +172,67 @@ def hash_path(path: Path) -> str:
 
 
 def seal(folder: Path, format_version: int, facts: dict[str, Any]) -> dict[str, Any]:
-    """Write `manifest.json` over the finished files of `folder`, and return its content as `read_manifest` does."""
+    """Write `manifest.json` over the finished files of `folder`, and return its content as
+    `read_manifest` does.
+    """
     text = canonical_json({**facts, "format": format_version, "checksums": _checksums(folder)})
     write_text(folder / MANIFEST, text)
     return json.loads(text)
 
 
 def add_facts(folder: Path, facts: dict[str, Any]) -> None:
-    """State more facts of a sealed folder, and checksums of files that came since; those sealed are not read again."""
+    """State more facts of a sealed folder, and checksums of files that came since; those sealed are
+    not read again.
+    """
     manifest = read_json(folder / MANIFEST)
     checksums = manifest["checksums"]
     added = _checksums(folder, checksums)
     write_json(folder / MANIFEST, {**manifest, **facts, "checksums": checksums | added})
 
 
-def read_manifest(folder: Path, format_version: int, *older: int, remedy: str = BUILD) -> dict[str, Any]:
-    """Read a sealed folder's manifest; FreshetError if its format is another one, not even `older`; Damaged if it is
-    torn or there is none.
+def read_manifest(
+    folder: Path, format_version: int, *older: int, remedy: str = BUILD
+) -> dict[str, Any]:
+    """Read a sealed folder's manifest; FreshetError if its format is another one, not even `older`;
+    Damaged if it is torn or there is none.
     """
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         _ = manifest["checksums"]
     except FileNotFoundError:
-        raise Damaged(f"{folder} has no {MANIFEST}: it was not finished, or is no index", remedy) from None
+        raise Damaged(
+            f"{folder} has no {MANIFEST}: it was not finished, or is no index", remedy
+        ) from None
     except (ValueError, KeyError, TypeError):
         raise Damaged(f"{path} is torn", remedy) from None
     if manifest.get("format") not in (format_version, *older):
         stated = manifest.get("format")
-        remedy = "update Freshet" if isinstance(stated, int) and stated > format_version else "build it again"
-        raise FreshetError(f"{folder} has format {stated}, but this version reads {format_version}; {remedy}")
+        remedy = (
+            "update Freshet"
+            if isinstance(stated, int) and stated > format_version
+            else "build it again"
+        )
+        raise FreshetError(
+            f"{folder} has format {stated}, but this version reads {format_version}; {remedy}"
+        )
     return manifest
 
 
 def verify(folder: Path, manifest: dict[str, Any], remedy: str = BUILD) -> None:
-    """Compare the folder's files with the manifest's checksums; Damaged names the first that differs."""
+    """Compare the folder's files with the manifest's checksums; Damaged names the first that
+    differs.
+    """
     actual, stated = _checksums(folder), manifest["checksums"]
     for name in sorted(actual.keys() | stated.keys()):
         if actual.get(name) != stated.get(name):
-            change = "is missing" if name not in actual else "was added" if name not in stated else "was changed"
+            change = (
+                "is missing"
+                if name not in actual
+                else "was added"
+                if name not in stated
+                else "was changed"
+            )
             raise Damaged(f"{folder / name} {change} since {MANIFEST} was written", remedy)
 
 

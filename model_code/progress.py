@@ -1,4 +1,6 @@
-"""One line of progress for long work: how far, how fast, how long still. Silent unless it takes a while."""
+"""One line of progress for long work: how far, how fast, how long still. Silent unless it takes a
+while.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ def silent(done: int, total: int, note: str = "") -> None:
 
 
 class LineProgress:
-    """A `Progress` that prints `label 320/2,648 documents (41/s, 57 s left)`, at most once every `interval` seconds."""
+    """A `Progress` that prints `label 320/2,648 documents (41/s, 57 s left)`, at most once every
+    `interval` seconds.
+    """
 
     def __init__(self, label: str, interval: float = 5.0) -> None:
         self.label, self.interval = label, interval

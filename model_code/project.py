@@ -1,5 +1,5 @@
-"""Where a project keeps its things, what its `params.yaml` says, and locks between processes: the one that all that
-changes it shares, and others.
+"""Where a project keeps its things, what its `params.yaml` says, and locks between processes: the
+one that all that changes it shares, and others.
 
 The system frees a lock when its holder dies: it is held as long as a file stays open.
 """
@@ -30,7 +30,8 @@ PROJECT, PARAMS = "FRESHET_PROJECT", "params.yaml"
 LOCK_HELD = "FRESHET_LOCK_HELD"
 WAITING = "waiting for the build, the retrain or another command of this project that runs now"
 PLAIN = "/ '\"#:@"  # what a path may hold in an SQLite URL as it is
-PATIENCE = 15.0  # seconds after which who waits says for whom: making a store of MLflow takes several
+# seconds after which who waits says for whom: making a store of MLflow takes several
+PATIENCE = 15.0
 HOUR = 3600.0
 DAY = 24 * HOUR  # for what a build or a pilot may hold
 
@@ -48,7 +49,8 @@ def sqlite_url(file: Path) -> str:
 class Project:
     """A project's root folder (it holds `params.yaml` and `dvc.yaml`) and the places below it.
 
-    home: the project that a temporary workspace belongs to; it uses that one's state and live collections.
+    home: the project that a temporary workspace belongs to; it uses that one's state and live
+    collections.
     """
 
     root: Path
@@ -56,7 +58,9 @@ class Project:
 
     @classmethod
     def find(cls, start: Path | None = None) -> Project:
-        """The project around `start`, by default FRESHET_PROJECT or the working directory; FreshetError without one."""
+        """The project around `start`, by default FRESHET_PROJECT or the working directory;
+        FreshetError without one.
+        """
         here = (start or Path(os.environ.get(PROJECT, "."))).resolve()
         for folder in (here, *here.parents):
             if (folder / PARAMS).is_file() and (folder / "dvc.yaml").is_file():
@@ -95,9 +99,11 @@ class Project:
 
     @property
     def state(self) -> Path:
-        """Everything that is neither input nor artifact: MLflow, Dagster, checkpoints, locks, history.
+        """Everything that is neither input nor artifact: MLflow, Dagster, checkpoints, locks,
+        history.
 
-        A temporary workspace of `dvc exp run --temp` uses the state of the project it was made from.
+        A temporary workspace of `dvc exp run --temp` uses the state of the project it was made
+        from.
         """
         if "FRESHET_STATE" in os.environ:
             return ((self.home or self.root) / os.environ["FRESHET_STATE"]).resolve()
@@ -112,19 +118,25 @@ class Project:
 
     @property
     def identity(self) -> str:
-        """What tells the project from others in a store of MLflow: its folder's name and eight signs, made once.
+        """What tells the project from others in a store of MLflow: its folder's name and eight
+        signs, made once.
 
-        It moves with the project, and a temporary workspace has its home's. Behind it stands where the file lies.
+        It moves with the project, and a temporary workspace has its home's. Behind it stands where
+        the file lies.
         """
         path = self.state / "identity"
         with file_lock(self.state / "identity.lock"):
             if not path.exists():
-                name = re.sub(r"\W+", "-", (self.home or self.root).resolve().name, flags=re.ASCII).strip("-")
+                name = re.sub(
+                    r"\W+", "-", (self.home or self.root).resolve().name, flags=re.ASCII
+                ).strip("-")
                 write_text(path, f"{name}-{uuid.uuid4().hex[:8]}\n{path.resolve()}\n")
             return _lines(path)[0]
 
     def require_own_identity(self) -> None:
-        """FreshetError if the project is a copy and the original is there still; one that was moved is noted."""
+        """FreshetError if the project is a copy and the original is there still; one that was moved
+        is noted.
+        """
         identity, path = self.identity, self.state / "identity"
         original = Path(*_lines(path)[1:] or [path])
         if original.is_file() and _lines(original)[0] == identity and not original.samefile(path):
@@ -137,12 +149,16 @@ class Project:
 
     @property
     def token_file(self) -> Path:
-        """The file of what whoever asks a door that other machines reach has to know; made once it is needed."""
+        """The file of what whoever asks a door that other machines reach has to know; made once it
+        is needed.
+        """
         return self.state / "token"
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the project's lock: a second writer says so and waits. Child processes are told that it is held."""
+        """Hold the project's lock: a second writer says so and waits. Child processes are told that
+        it is held.
+        """
         if LOCK_HELD in os.environ:
             yield
             return
@@ -156,16 +172,19 @@ class Project:
 
 @contextmanager
 def file_lock(path: Path, waiting: str | None = None, limit: float = HOUR) -> Iterator[None]:
-    """Hold an exclusive lock on the file `path`; another process or thread waits, and who holds it already goes on.
+    """Hold an exclusive lock on the file `path`; another process or thread waits, and who holds it
+    already goes on.
 
-    waiting: what to say, at once, where the lock is not free; else who waits for longer says for whom. limit: seconds,
-    after which FreshetError names the holder.
+    waiting: what to say, at once, where the lock is not free; else who waits for longer says for
+    whom. limit: seconds, after which FreshetError names the holder.
     """
     lock = FileLock(path.resolve(), is_singleton=True, fallback_to_soft=False)
     try:
         lock.acquire(timeout=PATIENCE if waiting is None else 0)
     except Timeout:
-        print(f"{waiting or 'waiting'}: {holder(path)} holds {path.name}", file=sys.stderr, flush=True)
+        print(
+            f"{waiting or 'waiting'}: {holder(path)} holds {path.name}", file=sys.stderr, flush=True
+        )
         try:
             lock.acquire(timeout=limit)
         except Timeout:
@@ -174,7 +193,9 @@ def file_lock(path: Path, waiting: str | None = None, limit: float = HOUR) -> It
     try:
         if lock.lock_counter == 1:
             with suppress(OSError):  # a full disk: freeing it takes the lock, too
-                path.write_text(f"process {os.getpid()} ({' '.join([Path(sys.argv[0]).name, *sys.argv[1:3]])})\n")
+                path.write_text(
+                    f"process {os.getpid()} ({' '.join([Path(sys.argv[0]).name, *sys.argv[1:3]])})\n"
+                )
         yield
     finally:
         lock.release()
@@ -202,7 +223,8 @@ def is_free(path: Path) -> bool:
 
 @lru_cache(maxsize=8)
 def _group(text: str, name: str, cls: type[T]) -> T:
-    from model_code.settings import parse  # with pydantic, which a client of the service does without
+    # with pydantic, which a client of the service does without
+    from model_code.settings import parse
 
     return parse(cls, mapping_of(text).get(name), name)
 
@@ -215,7 +237,9 @@ def text_of(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         byte = f"{content[error.start]:#04x}"
-        raise SettingsError(f"{PARAMS} is not UTF-8 (byte {byte} in line {line}): save it as UTF-8") from None
+        raise SettingsError(
+            f"{PARAMS} is not UTF-8 (byte {byte} in line {line}): save it as UTF-8"
+        ) from None
 
 
 @lru_cache(maxsize=4)
@@ -234,7 +258,8 @@ def mapping_in(yaml: Any, text: str) -> Any:
 
 def load_yaml(yaml: Any, text: str, label: str, remedy: str = "") -> Any:
     """What the YAML `text` holds; `SettingsError` with `label` and `remedy` if it is none."""
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError  # as a client of the service reads no settings
+    # as a client of the service reads no settings
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
         return yaml.load(text)

@@ -19,18 +19,27 @@ class RetrieverSettings(settings.Settings):
     """One retriever: what kind it is, how it is trained, and what only its kind has."""
 
     training: TrainingSettings
-    kind: Kind = Field("dense", description=", ".join(f"{kind} ({words})" for kind, words in KINDS.items()))
+    kind: Kind = Field(
+        "dense", description=", ".join(f"{kind} ({words})" for kind, words in KINDS.items())
+    )
     layers: LayerSettings = Field(default_factory=LayerSettings)
     lexical: LexicalSettings = Field(default_factory=LexicalSettings)
     document_vectors: DocumentVectorSettings = Field(default_factory=DocumentVectorSettings)
 
     def check(self) -> None:
-        """Refuse groups that the kind does not read, and what it cannot train with: they would be without effect."""
-        readers: dict[str, Kind] = {"layers": "dense", "lexical": "lexical", "document_vectors": "dsi"}
+        """Refuse groups that the kind does not read, and what it cannot train with: they would be
+        without effect.
+        """
+        readers: dict[str, Kind] = {
+            "layers": "dense",
+            "lexical": "lexical",
+            "document_vectors": "dsi",
+        }
         for group, kind in readers.items():
             untouched = getattr(self, group) == type(getattr(self, group))()
             settings.require(
-                self.kind == kind or untouched, f"{group} is read by kind: {kind} only, and this one is {self.kind}"
+                self.kind == kind or untouched,
+                f"{group} is read by kind: {kind} only, and this one is {self.kind}",
             )
         training, lexical, dsi = self.training, self.kind == "lexical", self.kind == "dsi"
         settings.require(
@@ -53,43 +62,64 @@ class RetrieverSettings(settings.Settings):
 
 
 class FusionSettings(settings.Settings):
-    """One fused retriever: a key under `fusions:`; its score is the weighed sum of its parts' scores."""
+    """One fused retriever: a key under `fusions:`; its score is the weighed sum of its parts'
+    scores.
+    """
 
-    of: tuple[str, ...] = Field(description="its parts: names under `retrievers`, bm25, zero_shot (the base encoder)")
+    of: tuple[str, ...] = Field(
+        description="its parts: names under `retrievers`, bm25, zero_shot (the base encoder)"
+    )
     weights: dict[str, float] = Field(
         default_factory=dict,
         description="of each part; left out: learned on the judged dev queries, where there are at least 30",
     )
-    depth: int = Field(100, ge=1, description="documents of each part that all parts score, or k, if that is more")
+    depth: int = Field(
+        100, ge=1, description="documents of each part that all parts score, or k, if that is more"
+    )
     feedback: float = Field(
-        0.0, ge=0, le=1, description="how far a query is moved towards its three best documents, to score again"
+        0.0,
+        ge=0,
+        le=1,
+        description="how far a query is moved towards its three best documents, to score again",
     )
 
     def check(self) -> None:
-        """Refuse fewer than two parts, one that comes twice, and weights that are not those of the parts."""
+        """Refuse fewer than two parts, one that comes twice, and weights that are not those of the
+        parts.
+        """
         settings.require(
             len(self.of) >= 2 and len(set(self.of)) == len(self.of),
             f"of is {list(self.of)}, but a fused retriever has two parts or more, each once",
         )
         settings.require(
-            not self.weights or set(self.of) <= self.weights.keys() <= {*self.of, *(part + LATE for part in self.of)},
+            not self.weights
+            or set(self.of)
+            <= self.weights.keys()
+            <= {*self.of, *(part + LATE for part in self.of)},
             f"weights are given for {sorted(self.weights)}; give one for each of {list(self.of)}, or leave them out",
         )
         settings.require(
-            all(weight >= 0 for weight in self.weights.values()) and (not self.weights or any(self.weights.values())),
+            all(weight >= 0 for weight in self.weights.values())
+            and (not self.weights or any(self.weights.values())),
             f"weights are {self.weights}, but none may be below 0, and one must be above it",
         )
 
 
-def parse_retriever(group: Mapping[str, Any] | None, shared: Mapping[str, Any], where: str) -> RetrieverSettings:
-    """The retriever of a flat group, with the keys of `training` that it does not override taken from `shared`.
+def parse_retriever(
+    group: Mapping[str, Any] | None, shared: Mapping[str, Any], where: str
+) -> RetrieverSettings:
+    """The retriever of a flat group, with the keys of `training` that it does not override taken
+    from `shared`.
 
     >>> parse_retriever({"kind": "lexical", "epochs": 2}, {"epochs": 1}, "retrievers.svdr").training.epochs
     2.0
     """
     names = [name for name in RetrieverSettings.model_fields if name != "training"]
     keys = [*names, *settings.keys(TrainingSettings)]
-    settings.require(group is None or isinstance(group, Mapping), f"{where} must be a group of settings, not {group!r}")
+    settings.require(
+        group is None or isinstance(group, Mapping),
+        f"{where} must be a group of settings, not {group!r}",
+    )
     group = group or {}
     settings.reject_unknown(group, keys, where)
     trained = {key: value for key, value in group.items() if key not in names}

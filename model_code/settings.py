@@ -1,7 +1,9 @@
-"""Settings: frozen pydantic models that refuse what makes no sense, with one line that names the key's full path.
+"""Settings: frozen pydantic models that refuse what makes no sense, with one line that names the
+key's full path.
 
-Every group of `params.yaml` is a class of fields with types, defaults, bounds and descriptions; rules between fields
-are its `check`, by `require`. Constructing one, `parse` and `replace` raise `SettingsError` alike.
+Every group of `params.yaml` is a class of fields with types, defaults, bounds and descriptions;
+rules between fields are its `check`, by `require`. Constructing one, `parse` and `replace` raise
+`SettingsError` alike.
 """
 
 from __future__ import annotations
@@ -15,13 +17,30 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError, PydanticUndefined
 
 from model_code.errors import SettingsError
 
-__all__ = ["Constant", "Described", "Field", "Settings", "describe", "parse", "reject_unknown", "require"]
+__all__ = [
+    "Constant",
+    "Described",
+    "Field",
+    "Settings",
+    "describe",
+    "parse",
+    "reject_unknown",
+    "require",
+]
 T = TypeVar("T", bound="Settings")
 DEFAULT = "its default is a constant now"
 JUDGED = "only people's judgements judge: corpus.splits parts them"
@@ -82,12 +101,20 @@ REMOVED = {  # by the pattern of a key's full path: what to do in its place, tol
     f"{TRAINED}.negatives_refresh": "negatives: bm25 ranks passages once, before the first step",
 }
 CONSTANT = {"constant": True}
-WORDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "min_length": "of length at least"}
+WORDS = {
+    "ge": "at least",
+    "gt": "above",
+    "le": "at most",
+    "lt": "below",
+    "min_length": "of length at least",
+}
 """A bound's attribute, and how it is said"""
 
 
 def Constant(*default: Any, **rules: Any) -> Any:  # noqa: N802  it stands where `Field` stands
-    """A field that is no setting: only code, such as a test that wants it small, gives it another value."""
+    """A field that is no setting: only code, such as a test that wants it small, gives it another
+    value.
+    """
     return Field(*default, **rules, json_schema_extra=CONSTANT)
 
 
@@ -101,7 +128,8 @@ def require(condition: bool, message: str) -> None:
 
 
 class Settings(BaseModel):
-    """A group of settings. YAML's `1e-5`, a string, is a float and its lists are tuples; nothing else is converted.
+    """A group of settings. YAML's `1e-5`, a string, is a float and its lists are tuples; nothing
+    else is converted.
 
     >>> class Passages(Settings):
     ...     words: int = Field(180, ge=0, description="window length")
@@ -111,7 +139,12 @@ class Settings(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True, hide_input_in_errors=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        validate_default=True,
+        hide_input_in_errors=True,
     )
 
     def __init__(self, **values: Any) -> None:
@@ -140,8 +173,11 @@ class Settings(BaseModel):
                 return value
         if isinstance(value, list) and any(typing.get_origin(hint) is tuple for hint in hints):
             return tuple(value)
-        if isinstance(value, datetime.date) and str in hints:  # which DVC, that reads the same file, does not take
-            raise _text_error(f" must be text, and YAML reads a date here; put quotes around it: '{value}'")
+        # which DVC, that reads the same file, does not take
+        if isinstance(value, datetime.date) and str in hints:
+            raise _text_error(
+                f" must be text, and YAML reads a date here; put quotes around it: '{value}'"
+            )
         return value
 
     @model_validator(mode="after")
@@ -154,7 +190,8 @@ class Settings(BaseModel):
 
 
 def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
-    """Build the settings `cls` from `mapping`; `where` is the key path that error messages begin with.
+    """Build the settings `cls` from `mapping`; `where` is the key path that error messages begin
+    with.
 
     >>> class Passages(Settings):
     ...     words: int = 180
@@ -174,7 +211,9 @@ def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
 
 
 def reject_unknown(mapping: Mapping[str, Any], names: list[str], where: str) -> None:
-    """Raise `SettingsError` for the first key of `mapping` that is none of `names`, with the nearest of them."""
+    """Raise `SettingsError` for the first key of `mapping` that is none of `names`, with the
+    nearest of them.
+    """
     for key in mapping:
         if key not in names:
             raise SettingsError(_unknown(key, names, where))
@@ -191,7 +230,9 @@ class Described:
     description: str
 
 
-def describe(cls: type[Settings], where: str, chosen: Settings | None = None) -> Iterator[Described]:
+def describe(
+    cls: type[Settings], where: str, chosen: Settings | None = None
+) -> Iterator[Described]:
     """Every key of `cls`, groups within it included. chosen: whose values stand for the defaults.
 
     >>> class Passages(Settings):
@@ -208,22 +249,33 @@ def describe(cls: type[Settings], where: str, chosen: Settings | None = None) ->
             yield from describe(group, key, value if isinstance(value, Settings) else None)
             continue
         default = "required" if value is PydanticUndefined else _shown(value)
-        yield Described(key, _type(field.annotation), default, _bounds(field), field.description or "")
+        yield Described(
+            key, _type(field.annotation), default, _bounds(field), field.description or ""
+        )
 
 
 def _refuse_constants(mapping: Mapping[str, Any], cls: type[Settings], where: str) -> None:
     for key, value in mapping.items():
         field = cls.model_fields.get(key)
         if field is not None and field.json_schema_extra == CONSTANT:
-            raise SettingsError(f"{_joined(where, key)} is no longer a setting: {DEFAULT}; delete the key")
-        if field is not None and (group := _group(field)) is not None and isinstance(value, Mapping):
+            raise SettingsError(
+                f"{_joined(where, key)} is no longer a setting: {DEFAULT}; delete the key"
+            )
+        if (
+            field is not None
+            and (group := _group(field)) is not None
+            and isinstance(value, Mapping)
+        ):
             _refuse_constants(value, group, _joined(where, key))
 
 
 def _message(error: ValidationError, cls: type[Settings], where: str) -> str:
     """What is wrong with the first key, an unknown one before all others, in one line."""
     details = error.errors(include_url=False)
-    first = next((detail for detail in details if detail["type"] in ("extra_forbidden", "invalid_key")), details[0])
+    first = next(
+        (detail for detail in details if detail["type"] in ("extra_forbidden", "invalid_key")),
+        details[0],
+    )
     path, kind = _joined(where, *first["loc"]), first["type"]
     if kind in ("extra_forbidden", "invalid_key"):
         parent = _model_at(cls, first["loc"][:-1])
@@ -232,7 +284,8 @@ def _message(error: ValidationError, cls: type[Settings], where: str) -> str:
         return f"{path}{first['msg']}" if path else first["msg"].removeprefix(": ")
     if kind == "missing":
         return f"{path} is required and missing"
-    names = [key for key in first["loc"] if isinstance(key, str)]  # an item's place is that of its field
+    # an item's place is that of its field
+    names = [key for key in first["loc"] if isinstance(key, str)]
     return f"{path} {_rule(first, _model_at(cls, tuple(names[:-1])).model_fields[names[-1]])}"
 
 
@@ -240,7 +293,10 @@ def _rule(detail: ErrorDetails, field: FieldInfo) -> str:
     kind, context, value = detail["type"], detail.get("ctx", {}), detail["input"]
     if any(name in context for name in WORDS):
         null = ", or null" if type(None) in _options(field.annotation) else ""
-        return f"is {value!r}, but must be {_bounds(field)}{null}" + f": {field.description}" * bool(field.description)
+        return (
+            f"is {value!r}, but must be {_bounds(field)}{null}"
+            + f": {field.description}" * bool(field.description)
+        )
     rules = {
         "literal_error": f"is {value!r}, but must be one of {context.get('expected', '').replace(' or ', ', ')}",
         "tuple_type": f"must be a list, not {value!r}",
@@ -252,7 +308,9 @@ def _rule(detail: ErrorDetails, field: FieldInfo) -> str:
     if kind in rules:
         return rules[kind]
     if kind in ("int_type", "string_type", "bool_type"):
-        return f"must be of type {kind.removesuffix('_type').replace('string', 'str')}, not {value!r}"
+        return (
+            f"must be of type {kind.removesuffix('_type').replace('string', 'str')}, not {value!r}"
+        )
     return f"is {value!r}: {detail['msg']}"
 
 
@@ -277,7 +335,9 @@ def _unknown(key: Any, names: list[str], where: str) -> str:
 
 def _joined(where: str, *keys: Any) -> str:
     for key in keys:
-        where = f"{where}[{key}]" if isinstance(key, int) else f"{where}.{key}" if where else str(key)
+        where = (
+            f"{where}[{key}]" if isinstance(key, int) else f"{where}.{key}" if where else str(key)
+        )
     return where
 
 
@@ -290,12 +350,20 @@ def _model_at(cls: type[Settings], path: tuple[int | str, ...]) -> type[Settings
 
 def _options(hint: Any) -> tuple[Any, ...]:
     """The types that a union allows; a type alone allows itself."""
-    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    return (
+        typing.get_args(hint)
+        if typing.get_origin(hint) in (typing.Union, types.UnionType)
+        else (hint,)
+    )
 
 
 def _group(field: FieldInfo) -> type[Settings] | None:
     """The group of settings that a field is, or None."""
-    groups = (hint for hint in _options(field.annotation) if isinstance(hint, type) and issubclass(hint, Settings))
+    groups = (
+        hint
+        for hint in _options(field.annotation)
+        if isinstance(hint, type) and issubclass(hint, Settings)
+    )
     return next(groups, None)
 
 
@@ -320,5 +388,10 @@ def _shown(value: Any) -> str:
 
 def _bounds(field: FieldInfo) -> str:
     """What a field's value must be, in words."""
-    rules = [(name, getattr(rule, name)) for rule in field.metadata for name in WORDS if hasattr(rule, name)]
+    rules = [
+        (name, getattr(rule, name))
+        for rule in field.metadata
+        for name in WORDS
+        if hasattr(rule, name)
+    ]
     return ", ".join(f"{WORDS[name]} {_shown(value)}" for name, value in rules)

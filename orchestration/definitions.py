@@ -1,4 +1,6 @@
-"""Everything that Dagster sees. Slow libraries are imported inside functions, so that this loads in a moment."""
+"""Everything that Dagster sees. Slow libraries are imported inside functions, so that this loads in
+a moment.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""The guard at every door: a page of another site that happens to be open in the browser drives nothing here.
+"""The guard at every door: a page of another site that happens to be open in the browser drives
+nothing here.
 
-A browser says for whom it asks, in headers that no page can forge: `Host`, `Origin`, `Sec-Fetch-Site`. Programs that
-send none of the last two, such as curl, are let through: they run as somebody who is on this machine already.
-Where other machines reach the door, who asks has to know a token: `Authorization: Bearer`, or as a page's password.
+A browser says for whom it asks, in headers that no page can forge: `Host`, `Origin`,
+`Sec-Fetch-Site`. Programs that send none of the last two, such as curl, are let through: they run
+as somebody who is on this machine already. Where other machines reach the door, who asks has to
+know a token: `Authorization: Bearer`, or as a page's password.
 """
 
 from __future__ import annotations
@@ -31,16 +33,18 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 THIS_MACHINE = ("127.0.0.1", "localhost", "[::1]")  # the same in an address
 TOKEN_FILE = "FRESHET_TOKEN_FILE"  # tells the processes of `freshet ui` that a token is demanded
 CHALLENGE = 'Basic realm="Freshet: any name, and the token as password"'
-OF_THIS_PAGE = ("same-origin", "none")  # Sec-Fetch-Site of what the page itself, or the person, asks for
-SECONDS = {"head": 10.0, "body": 60.0, "answer": 30.0}  # for a request to come, its body, and its answer to be taken
+# Sec-Fetch-Site of what the page itself, or the person, asks for
+OF_THIS_PAGE = ("same-origin", "none")
+# for a request to come, its body, and its answer to be taken
+SECONDS = {"head": 10.0, "body": 60.0, "answer": 30.0}
 LOOK_SECONDS = 1.0
 MOST_CONNECTIONS = 512  # less where the system gives the process few files
 HEAD_BYTES = 131_072  # a search in an address has up to 10,000 characters, of nine bytes each
 
 
 class BoundedConnection(H11Protocol):
-    """A connection that is closed when it keeps its server waiting for longer than `SECONDS`; of too many, that which
-    has been waited for longest.
+    """A connection that is closed when it keeps its server waiting for longer than `SECONDS`; of
+    too many, that which has been waited for longest.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -49,10 +53,15 @@ class BoundedConnection(H11Protocol):
         self.phase: tuple[str, int] = ("head", 0)
         self.since = self.loop.time()
         self._timer = self.loop.call_later(LOOK_SECONDS, self._look)
-        # What was aborted stays among them for two rounds of the loop, and so may a WebSocket, which has no phase.
+        # What was aborted stays among them for two rounds of the loop, and so may a WebSocket,
+        # which has no phase.
         opened = [each for each in self.connections if not each.transport.is_closing()]
         if len(opened) > most_connections():
-            waiting = [each for each in opened if isinstance(each, BoundedConnection) and each.phase[0] == "head"]
+            waiting = [
+                each
+                for each in opened
+                if isinstance(each, BoundedConnection) and each.phase[0] == "head"
+            ]
             min(waiting, key=lambda each: each.since).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -72,7 +81,9 @@ class BoundedConnection(H11Protocol):
             self._timer = self.loop.call_later(LOOK_SECONDS, self._look)
 
     def _phase(self) -> tuple[str, int]:
-        """What is waited for, and in which request: its head, its body, us, or that the answer is taken."""
+        """What is waited for, and in which request: its head, its body, us, or that the answer is
+        taken.
+        """
         if self.transport.get_write_buffer_size():
             return "answer", id(self.cycle)
         if self.cycle is None or self.cycle.response_complete:
@@ -86,7 +97,9 @@ def most_connections() -> int:
 
 
 def bounds() -> dict[str, Any]:
-    """The options by which uvicorn keeps them; so few are taken in at once that there are files left for the rest."""
+    """The options by which uvicorn keeps them; so few are taken in at once that there are files
+    left for the rest.
+    """
     return {
         "http": BoundedConnection,
         "loop": "asyncio",
@@ -95,14 +108,18 @@ def bounds() -> dict[str, Any]:
     }
 
 
-def line(content: Mapping[str, Any], status: int, headers: Mapping[str, str] | None = None) -> Response:
+def line(
+    content: Mapping[str, Any], status: int, headers: Mapping[str, str] | None = None
+) -> Response:
     """JSON that ends as a line does, so that a terminal's prompt stands below it."""
-    return Response(json.dumps(content, ensure_ascii=False) + "\n", status, headers, "application/json")
+    return Response(
+        json.dumps(content, ensure_ascii=False) + "\n", status, headers, "application/json"
+    )
 
 
 class Guard:
-    """An ASGI application behind a check of each request and each WebSocket handshake; a refusal is one line of 403,
-    or of 401 where the token is missing.
+    """An ASGI application behind a check of each request and each WebSocket handshake; a refusal is
+    one line of 403, or of 401 where the token is missing.
     """
 
     def __init__(
@@ -113,10 +130,12 @@ class Guard:
         token: str | None = None,
         origins: Collection[str] = (),
     ) -> None:
-        """hosts: the names that requests may be addressed to, without ports; None: any, where others may listen.
+        """hosts: the names that requests may be addressed to, without ports; None: any, where
+        others may listen.
 
-        page: tells the paths that may be opened by a link from elsewhere, since looking at them changes nothing.
-        token: what whoever asks has to know. origins: the other sites whose pages may ask all the same.
+        page: tells the paths that may be opened by a link from elsewhere, since looking at them
+        changes nothing. token: what whoever asks has to know. origins: the other sites whose pages
+        may ask all the same.
         """
         self.app, self.hosts, self.page, self.token, self.origins = app, hosts, page, token, origins
 
@@ -125,10 +144,15 @@ class Guard:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
         reason, status = self._objection(scope, headers), 403
         if reason is None and not self._knows_token(headers.get("authorization", "")):
-            reason, status = "say the token that lies in .freshet/token: Authorization: Bearer TOKEN", 401
+            reason, status = (
+                "say the token that lies in .freshet/token: Authorization: Bearer TOKEN",
+                401,
+            )
         if reason is None:
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -138,7 +162,9 @@ class Guard:
             await line({"error": reason}, status, ask)(scope, receive, send)
 
     def _knows_token(self, authorization: str) -> bool:
-        """Whether the header states the token, compared in a time that does not tell how much of it is right."""
+        """Whether the header states the token, compared in a time that does not tell how much of it
+        is right.
+        """
         if self.token is None:
             return True
         scheme, _, stated = authorization.partition(" ")
@@ -149,7 +175,11 @@ class Guard:
 
     def _objection(self, scope: Scope, headers: dict[str, str]) -> str | None:
         """Why the request is refused, whoever asks; None if it is not."""
-        host, origin, site = headers.get("host", ""), headers.get("origin"), headers.get("sec-fetch-site")
+        host, origin, site = (
+            headers.get("host", ""),
+            headers.get("origin"),
+            headers.get("sec-fetch-site"),
+        )
         if self.hosts is not None and re.sub(r":\d+$", "", host) not in self.hosts:
             return "this address is not one of this machine's own; open the page as http://127.0.0.1:PORT"
         reads = scope["type"] == "http" and scope["method"] == "GET"
@@ -157,8 +187,12 @@ class Guard:
             return "GraphQL is asked by POST here: a GET could be made by any page's image"
         if origin is not None and origin in self.origins:
             return None
-        opened = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
-        link = reads and opened and self.page(scope["path"])  # a person followed one, to what only shows something
+        opened = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == (
+            "navigate",
+            "document",
+        )
+        # a person followed one, to what only shows something
+        link = reads and opened and self.page(scope["path"])
         same_site = site is None or site in OF_THIS_PAGE or link
         if same_site and (origin is None or origin.partition("://")[2] == host):
             return None
@@ -166,7 +200,9 @@ class Guard:
 
 
 def _password(encoded: str) -> str:
-    """The password of `NAME:PASSWORD` in base64; an empty one if it is no such thing, which is never the token."""
+    """The password of `NAME:PASSWORD` in base64; an empty one if it is no such thing, which is
+    never the token.
+    """
     try:
         return base64.b64decode(encoded, validate=True).decode("latin-1").partition(":")[2]
     except ValueError:
@@ -174,7 +210,9 @@ def _password(encoded: str) -> str:
 
 
 def token_of(file: Path) -> str:
-    """The token in `file`, made at the first call, for this user alone; FreshetError if others may read it."""
+    """The token in `file`, made at the first call, for this user alone; FreshetError if others may
+    read it.
+    """
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         aside = file.with_name(f".token.{os.getpid()}")
@@ -183,12 +221,16 @@ def token_of(file: Path) -> str:
         aside.rename(file)
     token = file.read_text(encoding="ascii").strip()
     if file.stat().st_mode & 0o077 or not token:
-        raise FreshetError(f"{file} is empty, or others than you may read it: delete it, and a new token is made")
+        raise FreshetError(
+            f"{file} is empty, or others than you may read it: delete it, and a new token is made"
+        )
     return token
 
 
 def token_to_demand(host: str, file: Path, demanded: bool = False) -> str | None:
-    """The token for a door at `host`; none on this machine's own addresses, unless it is `demanded` there, too."""
+    """The token for a door at `host`; none on this machine's own addresses, unless it is `demanded`
+    there, too.
+    """
     return token_of(file) if demanded or host not in LOOPBACK else None
 
 
@@ -196,12 +238,15 @@ def require_origins(origins: Sequence[str]) -> None:
     """Refuse what no browser sends as `Origin`, such as `*`, by a `SettingsError`."""
     for origin in origins:
         is_site = re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", origin) is not None
-        require(is_site, f"--cors-origin is {origin!r}; name one site, such as https://app.example:8443")
+        require(
+            is_site, f"--cors-origin is {origin!r}; name one site, such as https://app.example:8443"
+        )
 
 
 def dagster_webserver() -> None:
     """Run Dagster's webserver, whose arguments follow on the command line, behind the guard."""
-    from dagster_webserver.cli import main  # like MLflow below, for its own process alone: the service has neither
+    # like MLflow below, for its own process alone: the service has neither
+    from dagster_webserver.cli import main
 
     run = uvicorn.run
     page = lambda path: not path.endswith("/graphql")  # noqa: E731
@@ -210,7 +255,9 @@ def dagster_webserver() -> None:
 
 
 def mlflow_app() -> ASGIApp:
-    """Make MLflow's server behind the guard; `mlflow server --app-name freshet` finds it as an entry point."""
+    """Make MLflow's server behind the guard; `mlflow server --app-name freshet` finds it as an
+    entry point.
+    """
     from mlflow.server.fastapi_app import app
 
     return _guarded(app)

@@ -1,4 +1,6 @@
-"""The project's own Dagster home, telemetry off and one slot per pool, and its runs that nobody ends any more."""
+"""The project's own Dagster home, telemetry off and one slot per pool, and its runs that nobody
+ends any more.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,13 @@ STORAGE = f"storage: {{postgres: {{postgres_url: {{env: {DATABASE}}}}}}}\n"
 
 
 def dagster_home(project: Project) -> Path:
-    """The folder, with its `dagster.yaml`; made and initialised at the first call, under the project's lock.
+    """The folder, with its `dagster.yaml`; made and initialised at the first call, under the
+    project's lock.
 
-    Runs and events lie in it, or in the PostgreSQL database at the environment's `FRESHET_DAGSTER_DATABASE`, whose
-    address is not written down. FreshetError if the folder was made for the other one.
-    Two processes that initialise a fresh home at once leave its database with two schema heads.
+    Runs and events lie in it, or in the PostgreSQL database at the environment's
+    `FRESHET_DAGSTER_DATABASE`, whose address is not written down. FreshetError if the folder was
+    made for the other one. Two processes that initialise a fresh home at once leave its database
+    with two schema heads.
     """
     require(
         os.environ.get(DATABASE, DRIVER).startswith(DRIVER),
@@ -50,7 +54,10 @@ def dagster_home(project: Project) -> Path:
             with dg.DagsterInstance.from_config(str(home)) as instance:
                 instance.get_runs(limit=1)
                 instance.fetch_materializations(dg.AssetKey("any"), limit=1)
-    made_for, is_set = STORAGE in (home / "dagster.yaml").read_text(encoding="utf-8"), DATABASE in os.environ
+    made_for, is_set = (
+        STORAGE in (home / "dagster.yaml").read_text(encoding="utf-8"),
+        DATABASE in os.environ,
+    )
     if made_for != is_set:
         raise FreshetError(
             f"{home / 'dagster.yaml'} was made {'with' if made_for else 'without'} {DATABASE}, which is "
@@ -67,10 +74,15 @@ def open_instance(project: Project) -> dg.DagsterInstance:
 
 @contextmanager
 def known_by_the_page(instance: dg.DagsterInstance, job: str) -> Iterator[None]:
-    """Let runs made inside belong to `job` as `freshet ui` has it loaded, else its first page leaves them out."""
-    origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(LOCATION), "__repository__").get_job_origin(job)
+    """Let runs made inside belong to `job` as `freshet ui` has it loaded, else its first page
+    leaves them out.
+    """
+    origin = RemoteRepositoryOrigin(
+        RegisteredCodeLocationOrigin(LOCATION), "__repository__"
+    ).get_job_origin(job)
     make = instance.create_run_for_job
-    instance.create_run_for_job = partial(make, remote_job_origin=origin)  # execute_in_process has no argument for it
+    # execute_in_process has no argument for it
+    instance.create_run_for_job = partial(make, remote_job_origin=origin)
     try:
         yield
     finally:
@@ -78,10 +90,12 @@ def known_by_the_page(instance: dg.DagsterInstance, job: str) -> Iterator[None]:
 
 
 def fail_abandoned_runs(project: Project) -> list[str]:
-    """Mark as failed what is in progress for Dagster and whose process has ended; the ids of these runs.
+    """Mark as failed what is in progress for Dagster and whose process has ended; the ids of these
+    runs.
 
-    Their slots are free at once, as a build waits for them without an end; a retrain among them is tried again. In a
-    database that several machines share nothing is done: a process of another machine cannot be looked for.
+    Their slots are free at once, as a build waits for them without an end; a retrain among them is
+    tried again. In a database that several machines share nothing is done: a process of another
+    machine cannot be looked for.
     """
     gone: list[str] = []
     if DATABASE in os.environ:
@@ -89,7 +103,9 @@ def fail_abandoned_runs(project: Project) -> list[str]:
     with open_instance(project) as instance:
         for run in instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])):
             starts = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.RUN_START)
-            if not any(_is_running(start.get_dagster_event().pid, start.timestamp) for start in starts):
+            if not any(
+                _is_running(start.get_dagster_event().pid, start.timestamp) for start in starts
+            ):
                 instance.report_run_failed(run, GONE)
                 instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
                 gone.append(run.run_id)
@@ -97,7 +113,9 @@ def fail_abandoned_runs(project: Project) -> list[str]:
 
 
 def _is_running(pid: int, moment: float) -> bool:
-    """Whether the process `pid` of that moment still runs, and not another one that has its number now."""
+    """Whether the process `pid` of that moment still runs, and not another one that has its number
+    now.
+    """
     try:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < moment + CLOCK

@@ -1,4 +1,6 @@
-"""`params.yaml` as one frozen object, parsed once at the entry point, and edited without losing its comments."""
+"""`params.yaml` as one frozen object, parsed once at the entry point, and edited without losing its
+comments.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,11 @@ from model_code.text.settings import PassageSettings
 from model_code.training.settings import TrainingSettings
 
 BASELINES = ("bm25", "zero_shot", "untrained")  # the last one is the fusion of the others
-BM25_GENERATED = "bm25_generated"  # a baseline where a model writes queries: BM25 over documents and their queries
+# a baseline where a model writes queries: BM25 over documents and their queries
+BM25_GENERATED = "bm25_generated"
 
-SIGNS = {"at least": "≥", "above": ">", "at most": "≤", "below": "<"}  # for bounds, in the page of settings
+# for bounds, in the page of settings
+SIGNS = {"at least": "≥", "above": ">", "at most": "≤", "below": "<"}
 PAGE_HEAD = """# Settings
 
 Every key of `params.yaml`, written by `freshet settings --markdown`. `freshet settings --describe` prints the same,
@@ -43,11 +47,14 @@ Every key of `params.yaml`, written by `freshet settings --markdown`. `freshet s
 `freshet run --set training.temperature=0.02` edits the file and runs what that changes.
 Unknown keys, other types, infinities and values out of bounds are refused with one line that names the key.
 """
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # of a retriever: a folder, a DVC address, part of a Dagster key
+# of a retriever: a folder, a DVC address, part of a Dagster key
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 class Parameters(Settings):
-    """Every group of `params.yaml`. A retriever's keys are those of `training`, laid over it, and its kind's."""
+    """Every group of `params.yaml`. A retriever's keys are those of `training`, laid over it, and
+    its kind's.
+    """
 
     corpus: CorpusSettings = Field(default_factory=CorpusSettings)
     passages: PassageSettings = Field(default_factory=PassageSettings)
@@ -74,7 +81,9 @@ class Parameters(Settings):
         return (*self.retrievers, *self.fusions)
 
     def build_folders(self, artifacts: Path, name: str) -> tuple[Path, Path]:
-        """Where a system's encoder and index lie: of what is not trained, in the folder of its evaluation."""
+        """Where a system's encoder and index lie: of what is not trained, in the folder of its
+        evaluation.
+        """
         if name in self.retrievers:
             return artifacts / "train" / name / "encoder", artifacts / "index" / name / "index"
         build = evaluation_folder(artifacts, name) / "build"
@@ -106,7 +115,9 @@ def parse(mapping: Mapping[str, Any]) -> Parameters:
 
 
 def reference() -> list[Described]:
-    """Every key of `params.yaml`; those of one retriever as `retrievers.NAME`, but for those of `training`."""
+    """Every key of `params.yaml`; those of one retriever as `retrievers.NAME`, but for those of
+    `training`.
+    """
     rows: list[Described] = []
     for name, group in Parameters.model_fields.items():
         if name == "retrievers":
@@ -127,7 +138,12 @@ def reference_page() -> str:
         for row in rows:
             bounds = re.sub("|".join(SIGNS), lambda match: SIGNS[match[0]], row.bounds)
             values = ", ".join(filter(None, (row.type, bounds)))
-            cells = (f"`{row.key}`", values, f"`{row.default}`" * bool(row.default), row.description)
+            cells = (
+                f"`{row.key}`",
+                values,
+                f"`{row.default}`" * bool(row.default),
+                row.description,
+            )
             lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
         lines.append("")
     return "\n".join(lines)
@@ -135,7 +151,10 @@ def reference_page() -> str:
 
 def _check_gate(promotion: PromotionSettings, evaluation: EvaluationSettings) -> None:
     """Refuse a gate that asks for a metric that is not measured, before anything is trained for it."""
-    for key, metric in (("metric", promotion.metric), *(("protected", metric) for metric in promotion.protected)):
+    for key, metric in (
+        ("metric", promotion.metric),
+        *(("protected", metric) for metric in promotion.protected),
+    ):
         require(
             metric in evaluation.metrics,
             f"promotion.{key} names {metric}, which is not measured; take one of evaluation.metrics "
@@ -143,7 +162,9 @@ def _check_gate(promotion: PromotionSettings, evaluation: EvaluationSettings) ->
         )
 
 
-def _parse_fusions(groups: Any, retrievers: Mapping[str, RetrieverSettings]) -> dict[str, FusionSettings]:
+def _parse_fusions(
+    groups: Any, retrievers: Mapping[str, RetrieverSettings]
+) -> dict[str, FusionSettings]:
     example = "fusions must map names to settings, such as {fused: {of: [hce, bm25]}}"
     require(isinstance(groups, Mapping), example)
     parsed = {}
@@ -160,11 +181,17 @@ def _parse_fusions(groups: Any, retrievers: Mapping[str, RetrieverSettings]) -> 
 
 def _check_name(name: Any, where: str) -> None:
     kind = type(name).__name__
-    require(isinstance(name, str), f"{where}: YAML reads this name as {kind}; put quotes around it, '{name}'")
+    require(
+        isinstance(name, str),
+        f"{where}: YAML reads this name as {kind}; put quotes around it, '{name}'",
+    )
     rule = f"{where}: a name has letters from a to z, digits, _ and -, and begins with a letter or a digit"
     require(_NAME.fullmatch(name) is not None, rule)
     require(name not in (*BASELINES, BM25_GENERATED), f"{where}: this name belongs to a baseline")
-    require(name != "current", f"{where}: this name belongs to the folder of what is live; choose another one")
+    require(
+        name != "current",
+        f"{where}: this name belongs to the folder of what is live; choose another one",
+    )
 
 
 def load(path: Path) -> Parameters:
@@ -186,7 +213,11 @@ def pick(settings: Any, key: str, absent: Any = None) -> Any:
     """What a dotted key names in a mapping or in settings; `absent` if it is not there."""
     names = key.split(".")
     return reduce(
-        lambda of, name: of.get(name, absent) if isinstance(of, Mapping) else getattr(of, name, absent), names, settings
+        lambda of, name: (
+            of.get(name, absent) if isinstance(of, Mapping) else getattr(of, name, absent)
+        ),
+        names,
+        settings,
     )
 
 
@@ -205,7 +236,8 @@ def flatten(mapping: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def edited(path: Path, assignments: Sequence[str]) -> tuple[str, Parameters]:
-    """The text of the file with each `group.key=value` written into it, comments kept, and what it says then.
+    """The text of the file with each `group.key=value` written into it, comments kept, and what it
+    says then.
 
     The file stays as it is. Raises `SettingsError` if the result is not valid as a whole.
     """
@@ -228,13 +260,17 @@ def assign(path: Path, assignments: Sequence[str]) -> None:
 
 
 def lacking(path: Path, keys: Iterable[str]) -> list[str]:
-    """Those of the dotted `keys` that the file lacks, as `assign` writes them: groups as `{}`, else the default."""
+    """Those of the dotted `keys` that the file lacks, as `assign` writes them: groups as `{}`, else
+    the default.
+    """
     given, chosen, found = read(path), load(path), []
     for key in sorted(keys):
         group, _, name = key.rpartition(".")
         if name not in ((pick(given, group) or {}) if group else given):
             value = pick(chosen, key)
-            found.append(f"{key}={'{}' if isinstance(value, (Settings, dict)) else json.dumps(value)}")
+            found.append(
+                f"{key}={'{}' if isinstance(value, (Settings, dict)) else json.dumps(value)}"
+            )
     return found
 
 
@@ -249,15 +285,22 @@ def _assign(document: Any, assignment: str) -> None:
         group = group[parent]
         require(isinstance(group, Mapping), f"--set {assignment}: {parent} is a value, not a group")
     quoted = f"""text goes between quotes, --set '{key}="..."'"""
-    group[last] = load_yaml(plain_yaml(), value, f"--set {assignment}: the value", remedy=f"; {quoted}")
+    group[last] = load_yaml(
+        plain_yaml(), value, f"--set {assignment}: the value", remedy=f"; {quoted}"
+    )
 
 
 def _editor() -> Any:
-    """YAML that keeps comments and quotes, spells None as null, and quotes dates: DVC takes no unquoted ones."""
+    """YAML that keeps comments and quotes, spells None as null, and quotes dates: DVC takes no
+    unquoted ones.
+    """
     yaml, tag = YAML(), "tag:yaml.org,2002:"
     yaml.preserve_quotes, yaml.width = True, 120
     add = yaml.representer.add_representer
     add(type(None), lambda out, none: out.represent_scalar(f"{tag}null", "null"))
     for kind in (datetime.date, datetime.datetime):
-        add(kind, lambda out, instant: out.represent_scalar(f"{tag}str", instant.isoformat(), style="'"))
+        add(
+            kind,
+            lambda out, instant: out.represent_scalar(f"{tag}str", instant.isoformat(), style="'"),
+        )
     return yaml

@@ -1,8 +1,9 @@
-"""Find the running service of a project, to ask it by a `freshet.client.Client` instead of working in this process.
+"""Find the running service of a project, to ask it by a `freshet.client.Client` instead of working
+in this process.
 
-`.freshet/service.json` says where it is, true as long as its lock is held. The lock is the system's, so that a service
-which was killed leaves no false trace: its file stays, its lock does not. Nothing slow is imported here, as a cold
-`freshet search` passes through.
+`.freshet/service.json` says where it is, true as long as its lock is held. The lock is the
+system's, so that a service which was killed leaves no false trace: its file stays, its lock does
+not. Nothing slow is imported here, as a cold `freshet search` passes through.
 """
 
 from __future__ import annotations
@@ -28,16 +29,21 @@ PATIENCE = 1.0  # seconds; a client that looks holds the lock for microseconds
 
 @contextmanager
 def registered(state: Path) -> Iterator[Registration]:
-    """Be the one service of the project whose state folder is `state`; FreshetError if there is one already."""
+    """Be the one service of the project whose state folder is `state`; FreshetError if there is one
+    already.
+    """
     try:
         lock = FileLock(state / LOCK, fallback_to_soft=False).acquire(timeout=PATIENCE)
     except Timeout:
         service = running(state)
         where = f" at {service['url']} (process {service['pid']})" if service else ""
-        raise FreshetError(f"this project is served already{where}; end that service first") from None
+        raise FreshetError(
+            f"this project is served already{where}; end that service first"
+        ) from None
     with lock:
         registration = Registration(state / FILE)
-        registration.withdraw()  # what a killed service left would be true again, now that the lock is held
+        # what a killed service left would be true again, now that the lock is held
+        registration.withdraw()
         try:
             yield registration
         finally:
@@ -60,11 +66,14 @@ class Registration:
 
 
 def running(state: Path) -> dict[str, Any] | None:
-    """`pid`, `url` and `started` of the project's service; None if none runs, or it is not ready for clients yet."""
+    """`pid`, `url` and `started` of the project's service; None if none runs, or it is not ready
+    for clients yet.
+    """
     try:
         service = json.loads((state / FILE).read_text(encoding="utf-8"))
         with (state / LOCK).open("a") as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: who looks is not taken for the service
+            # shared: who looks is not taken for the service
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return None
     except BlockingIOError:
@@ -73,7 +82,9 @@ def running(state: Path) -> dict[str, Any] | None:
 
 
 def client_of(project: Project) -> Client | None:
-    """A client of the project's running service; None if there is none, and the caller does the work itself."""
+    """A client of the project's running service; None if there is none, and the caller does the
+    work itself.
+    """
     if (service := running(project.state)) is None:
         return None
     file = project.token_file

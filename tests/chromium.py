@@ -1,4 +1,6 @@
-"""A real browser for tests of pages: Debian's Chromium, driven by Playwright; skipped where either is missing."""
+"""A real browser for tests of pages: Debian's Chromium, driven by Playwright; skipped where either
+is missing.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@ from tests.postgresql import postgresql  # noqa: F401
 
 
 def pytest_collection_finish() -> None:
-    """What importing made stays: the garbage collector need not look through its millions of objects again."""
+    """What importing made stays: the garbage collector need not look through its millions of
+    objects again.
+    """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,6 @@
-"""Files of documents for tests: a PDF made by hand, which no library here writes, a DOCX, and a folder of all types."""
+"""Files of documents for tests: a PDF made by hand, which no library here writes, a DOCX, and a
+folder of all types.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ SUFFIXES = (".md", ".html", ".txt", ".pdf", ".docx")
 
 
 def pdf(pages: list[str], title: str = "") -> bytes:
-    """A PDF with a line of text on each page; an empty text makes a page without any, as a scan has."""
+    """A PDF with a line of text on each page; an empty text makes a page without any, as a scan
+    has.
+    """
     kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
     objects = [
         "<< /Type /Catalog /Pages 2 0 R >>",
@@ -46,21 +50,29 @@ def write_docx(path: Path, title: str, *sections: tuple[str, str]) -> None:
 
 
 def write_folder(folder: Path, count: int, topics: Mapping[str, Sequence[str]]) -> None:
-    """So many documents of five types, each of three sections of a topic's words; two broken files; and a picture."""
+    """So many documents of five types, each of three sections of a topic's words; two broken files;
+    and a picture.
+    """
     draw = random.Random(0)
     for number in range(count):
         topic = sorted(topics)[number % len(topics)]
         path = folder / topic / f"{number}{SUFFIXES[number * len(SUFFIXES) // count]}"
         path.parent.mkdir(parents=True, exist_ok=True)
         texts = [" ".join(draw.sample(topics[topic], 12)) for _ in range(3)]
-        write_document(path, f"{topic} {number}", [(f"{topic} part {place}", text) for place, text in enumerate(texts)])
+        write_document(
+            path,
+            f"{topic} {number}",
+            [(f"{topic} part {place}", text) for place, text in enumerate(texts)],
+        )
     (folder / "broken.pdf").write_bytes(b"%PDF-1.4")
     (folder / "latin.md").write_bytes(b"caf\xe9")
     (folder / "picture.png").write_bytes(b"\x89PNG")
 
 
 def write_document(path: Path, title: str, sections: Sequence[tuple[str, str]]) -> None:
-    """A document with headings, but in a text and on the pages of a PDF, of the type that its suffix says."""
+    """A document with headings, but in a text and on the pages of a PDF, of the type that its
+    suffix says.
+    """
     if path.suffix == ".md":
         path.write_text("\n\n".join(f"## {heading}\n\n{text}" for heading, text in sections))
     elif path.suffix == ".html":

@@ -1,4 +1,5 @@
-"""A project whose live collection holds documents but no vectors, and a writer that makes generations of it.
+"""A project whose live collection holds documents but no vectors, and a writer that makes
+generations of it.
 
 Enough for everything between a user's documents and `LiveWriter.apply`, in milliseconds.
 """
@@ -13,12 +14,21 @@ from model_code.collection.generations.generation_builder import Applied
 from model_code.collection.generations.generation_store import Collection, set_default_retriever
 from model_code.collection.index.live_index import LiveCollection, document_rows, open_ledger
 from model_code.collection.ledger.events import Position, Standing
-from model_code.collection.segments.documents import COLUMNS, DOCUMENTS, document_row, read_columns, write_rows
+from model_code.collection.segments.documents import (
+    COLUMNS,
+    DOCUMENTS,
+    document_row,
+    read_columns,
+    write_rows,
+)
 from model_code.project import Project
 from model_code.text.documents import Change, Document
 
 NOWHERE = Standing()
-BASE = {"numpy.sort": "Return a sorted copy of an array.", "str.split": "Split a string into words."}
+BASE = {
+    "numpy.sort": "Return a sorted copy of an array.",
+    "str.split": "Split a string into words.",
+}
 
 
 def make_project(root: Path) -> Project:
@@ -32,7 +42,10 @@ def make_project(root: Path) -> Project:
 
 
 def open_build(
-    project: Project, documents: Mapping[str, str], standing: Standing = NOWHERE, retriever: str = "hce"
+    project: Project,
+    documents: Mapping[str, str],
+    standing: Standing = NOWHERE,
+    retriever: str = "hce",
 ) -> Generation:
     """Another build becomes current."""
     rows = (document_row(Document(one, one, text)) for one, text in documents.items())
@@ -87,7 +100,11 @@ class StandInWriter:
         self.opened: Generation | None = None
 
     def apply(
-        self, changes: Sequence[Change], standing: Standing, provenance: Mapping[str, object], guard: object = None
+        self,
+        changes: Sequence[Change],
+        standing: Standing,
+        provenance: Mapping[str, object],
+        guard: object = None,
     ) -> Applied:
         before = self.opened or self.collection.current()
         last = {change.document_id: change for change in changes}
@@ -103,8 +120,10 @@ class StandInWriter:
                 statuses[one] = "deleted" if row else "unchanged"
         gone = {one for one, status in statuses.items() if status in ("updated", "deleted")}
         after = _switch(self.collection, rows, before, standing, provenance, gone)
-        ids = {kind: tuple(one for one in statuses if statuses[one] == kind)
-               for kind in ("added", "updated", "deleted", "unchanged")}  # fmt: skip
+        ids = {
+            kind: tuple(one for one in statuses if statuses[one] == kind)
+            for kind in ("added", "updated", "deleted", "unchanged")
+        }
         return Applied(after, **ids)
 
     def compact(self, standing: Standing) -> Generation:
@@ -112,8 +131,12 @@ class StandInWriter:
         gone = removed_by_part(before)
         parts = ((each, before.sibling(each) / DOCUMENTS) for each in before.segments)
         tables = ((each, zip(*read_columns(file, *COLUMNS), strict=True)) for each, file in parts)
-        rows = [dict(zip(COLUMNS, row, strict=True)) for each, table in tables for row in table
-                if row[0] not in gone.get(each, ())]  # fmt: skip
+        rows = [
+            dict(zip(COLUMNS, row, strict=True))
+            for each, table in tables
+            for row in table
+            if row[0] not in gone.get(each, ())
+        ]
         return _switch(self.collection, rows, before, standing, {"compact": True}, merged=True)
 
     def collect_garbage(self, keep: int, registered: Iterable[int] = ()) -> tuple[int, ...]:
@@ -133,19 +156,29 @@ def make_generation(
     gone: Iterable[str] = (),
     merged: bool = False,
 ) -> Generation:
-    """A generation that nobody searches yet; merged: its rows stand for all segments of the one before."""
+    """A generation that nobody searches yet; merged: its rows stand for all segments of the one
+    before.
+    """
     with collection.aside(after=before and before.number) as folder:
         number = collection.next_number()
         rows = list(rows)
         write_rows(rows, folder / DOCUMENTS)
         parts = (before.base, *(() if merged else before.segments)) if before else ()
         removed = removed_by_part(before) if before else {}
-        write_removed(folder, {part: removed.get(part, frozenset()) | frozenset(gone) for part in parts})
+        write_removed(
+            folder, {part: removed.get(part, frozenset()) | frozenset(gone) for part in parts}
+        )
         (folder / "number").write_text(str(number))  # two generations of equal content stay two
         facts = {
-            "provenance": dict(provenance), "fingerprint": "f", "documents": 0, "passages": 0, "text": None,
-            "base": before.base if before else number, "build": before.build if before else number,
-            "segments": [*parts[1:], *([number] if rows else [])] if before else [], "removed": number,
-        }  # fmt: skip
+            "provenance": dict(provenance),
+            "fingerprint": "f",
+            "documents": 0,
+            "passages": 0,
+            "text": None,
+            "base": before.base if before else number,
+            "build": before.build if before else number,
+            "segments": [*parts[1:], *([number] if rows else [])] if before else [],
+            "removed": number,
+        }
         collection.seal(folder, facts, standing, before and before.number)
         return collection.keep(folder, number)

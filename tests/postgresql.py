@@ -1,4 +1,5 @@
-"""A throwaway PostgreSQL server for tests: in a folder of its own, on a loopback port, gone afterwards.
+"""A throwaway PostgreSQL server for tests: in a folder of its own, on a loopback port, gone
+afterwards.
 
 `tests/conftest.py` has it as the fixture `postgresql`, whose value makes fresh databases.
 """
@@ -22,19 +23,38 @@ SPEED = "-c fsync=off -c synchronous_commit=off -c full_page_writes=off -c share
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Callable[[str], str]]:
-    """Makes an empty database of the given name, and returns its address without a driver: `user@host:port/name`."""
+    """Makes an empty database of the given name, and returns its address without a driver:
+    `user@host:port/name`.
+    """
     psycopg = pytest.importorskip("psycopg", reason="needs a driver: pip install -e '.[postgres]'")
-    folder = Path(tempfile.mkdtemp(prefix="freshet-postgresql-"))  # pytest's own folders are closed to other users
+    # pytest's own folders are closed to other users
+    folder = Path(tempfile.mkdtemp(prefix="freshet-postgresql-"))
     as_owner = owner(folder)
     (port,) = free_ports(1)
-    run([*as_owner, binary("initdb"), "-D", f"{folder}/data", "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync"])
+    run(
+        [
+            *as_owner,
+            binary("initdb"),
+            "-D",
+            f"{folder}/data",
+            "-U",
+            USER,
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-sync",
+        ]
+    )
     options = f"-h 127.0.0.1 -p {port} -k {folder} {SPEED}"
     control = [*as_owner, binary("pg_ctl"), "-D", f"{folder}/data", "-l", f"{folder}/log", "-w"]
     run([*control, "-o", options, "start"])
     try:
 
         def fresh(name: str) -> str:
-            with psycopg.connect(f"postgresql://{USER}@127.0.0.1:{port}/postgres", autocommit=True) as connection:
+            with psycopg.connect(
+                f"postgresql://{USER}@127.0.0.1:{port}/postgres", autocommit=True
+            ) as connection:
                 connection.execute(f"CREATE DATABASE {name}")
             return f"{USER}@127.0.0.1:{port}/{name}"
 
@@ -54,11 +74,15 @@ def binary(name: str) -> str:
 
 
 def owner(folder: Path) -> list[str]:
-    """What to put before a command so that PostgreSQL, which refuses root, runs; `folder` then belongs to that user."""
+    """What to put before a command so that PostgreSQL, which refuses root, runs; `folder` then
+    belongs to that user.
+    """
     if os.getuid() != 0:
         return []
     if shutil.which("setpriv") is None:
-        pytest.skip("PostgreSQL refuses to run as root, and there is no setpriv to become someone else")
+        pytest.skip(
+            "PostgreSQL refuses to run as root, and there is no setpriv to become someone else"
+        )
     nobody = pwd.getpwnam("nobody")
     os.chown(folder, nobody.pw_uid, nobody.pw_gid)
     return ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"]
@@ -75,5 +99,7 @@ def free_ports(count: int) -> list[int]:
 
 def run(command: list[str]) -> None:
     """Run it in a folder that everyone may enter; its output is shown if it fails."""
-    done = subprocess.run(command, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout

@@ -1,4 +1,5 @@
-"""Guards that README and pages stay true: links lead somewhere, commands exist, the site is offline; and the lock.
+"""Guards that README and pages stay true: links lead somewhere, commands exist, the site is
+offline; and the lock.
 
 Run: python -m pytest tests/test_docs.py
 """
@@ -21,9 +22,13 @@ from typer.main import get_command
 from orchestration.cli.app import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "experiments").rglob("*.md")])
-SHOWN = [f"experiments/*.{suffix}" for suffix in ("png", "json", "yaml")]  # what pages show or link to
-BUILD = ["mkdocs", "build", "--strict", "--config-file"]  # quiet would hide warnings from strict, too
+PAGES = sorted(
+    [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "experiments").rglob("*.md")]
+)
+# what pages show or link to
+SHOWN = [f"experiments/*.{suffix}" for suffix in ("png", "json", "yaml")]
+# quiet would hide warnings from strict, too
+BUILD = ["mkdocs", "build", "--strict", "--config-file"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -34,13 +39,17 @@ def test_links_lead_to_files(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_are_understood(page):
-    """Each `freshet ...` in the page parses to its end: command, arguments and options; nothing is run."""
+    """Each `freshet ...` in the page parses to its end: command, arguments and options; nothing is
+    run.
+    """
     for line in shown_commands(page.read_text()):
         words = ["20" if word == "N" else word for word in shlex.split(line, comments=True)]
         command, name = get_command(app), "freshet"
         while words and isinstance(command, TyperGroup) and not words[0].startswith("-"):
             name = words.pop(0)
-            assert name in command.commands, f"{page.name} shows `freshet {line}`, which is no command"
+            assert name in command.commands, (
+                f"{page.name} shows `freshet {line}`, which is no command"
+            )
             command = command.commands[name]
         if words:  # a command alone stands for itself in a sentence
             command.make_context(name, words)
@@ -60,25 +69,43 @@ def test_the_readme_is_short():
 def test_the_site_builds_and_names_no_foreign_address(tmp_path):
     sources = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "*.md", "docs/images", *SHOWN],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
     for name in filter(lambda name: (ROOT / name).is_file(), sources):
         target = tmp_path / ".site" / "pages" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((ROOT / name).read_bytes())
     (tmp_path / "mkdocs.yml").write_text((ROOT / "mkdocs.yml").read_text())
-    subprocess.run([sys.executable, "-m", *BUILD, str(tmp_path / "mkdocs.yml")], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", *BUILD, str(tmp_path / "mkdocs.yml")],
+        check=True,
+        capture_output=True,
+    )
     pages = sorted((tmp_path / ".site" / "html").rglob("*.html"))
     assert len(pages) > 20
     for page in pages:
-        assert not re.findall(r'(?:src|href|action)="(?:https?:)?//[^"]*"', page.read_text()), page.name
+        assert not re.findall(r'(?:src|href|action)="(?:https?:)?//[^"]*"', page.read_text()), (
+            page.name
+        )
 
 
 def test_the_lock_of_the_environment_holds_every_dependency_at_a_version_that_is_allowed():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    groups = [project["dependencies"], *(extra for name, extra in extras.items() if name not in ("gpu", "scale"))]
+    groups = [
+        project["dependencies"],
+        *(extra for name, extra in extras.items() if name not in ("gpu", "scale")),
+    ]
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
-    locked = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
-    for needed in [Requirement(text) for group in groups for text in group if not text.startswith("freshet[")]:
-        assert needed.specifier.contains(locked[canonicalize_name(needed.name)], prereleases=True), needed
+    locked = {
+        canonicalize_name(name): version for name, version in (line.split("==") for line in lines)
+    }
+    for needed in [
+        Requirement(text) for group in groups for text in group if not text.startswith("freshet[")
+    ]:
+        assert needed.specifier.contains(
+            locked[canonicalize_name(needed.name)], prereleases=True
+        ), needed

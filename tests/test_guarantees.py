@@ -1,4 +1,5 @@
-"""Guards docs/guarantees.md: the test that each promise names exists, once, and runs always or where the page says.
+"""Guards docs/guarantees.md: the test that each promise names exists, once, and runs always or
+where the page says.
 
 pytest tests/test_guarantees.py
 """
@@ -18,7 +19,11 @@ LONG = " (`make test-long`)"
 
 def test_each_promise_names_a_test_that_exists():
     lines = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8").splitlines()
-    rows = [line for line in lines if line.startswith("|") and not line.startswith(("|---", "| promise"))]
+    rows = [
+        line
+        for line in lines
+        if line.startswith("|") and not line.startswith(("|---", "| promise"))
+    ]
     named = {found[1]: LONG in line for line in rows if (found := PROMISE.match(line))}
     assert len(named) == len(rows) > 10, "a promise without a test"
     tests: dict[str, list[set[str]]] = {}
@@ -26,6 +31,9 @@ def test_each_promise_names_a_test_that_exists():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 tests.setdefault(node.name, []).append(set(map(ast.unparse, node.decorator_list)))
-    marks = {name: [own for each in tests.get(name, ()) for own in each if NOT_ALWAYS.match(own)] for name in named}
+    marks = {
+        name: [own for each in tests.get(name, ()) for own in each if NOT_ALWAYS.match(own)]
+        for name in named
+    }
     assert {name: len(tests.get(name, ())) for name in named} == dict.fromkeys(named, 1)
     assert marks == {name: ["pytest.mark.long"] * is_long for name, is_long in named.items()}

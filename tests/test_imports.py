@@ -1,7 +1,8 @@
-"""Guards the order of all packages, that modules do not import each other in circles, and that a class has one name.
+"""Guards the order of all packages, that modules do not import each other in circles, and that a
+class has one name.
 
-Imports are read wherever they are written: inside functions, for type checkers only, relative ones, and those that a
-string names.
+Imports are read wherever they are written: inside functions, for type checkers only, relative ones,
+and those that a string names.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TOPS = ("assets", "freshet", "model_code", "orchestration")
-COMMAND_LINE = "orchestration.cli"  # the console script's package imports its app, and the app the package's commands
-STRING = re.compile(rf"((?:{'|'.join(TOPS)})(?:\.\w+)+)(?::\w+|\.)?")  # "a.b", "a.b:name", and what precedes {kind}
+# the console script's package imports its app, and the app the package's commands
+COMMAND_LINE = "orchestration.cli"
+# "a.b", "a.b:name", and what precedes {kind}
+STRING = re.compile(rf"((?:{'|'.join(TOPS)})(?:\.\w+)+)(?::\w+|\.)?")
 ORCHESTRATORS = {"dagster", "mlflow", "dvc"}
 Imports = Mapping[str, set[str]]
 """What each module imports, by dotted names."""
@@ -28,7 +31,8 @@ def within(top: str, names: str) -> set[str]:
     return {f"{top}.{name}" for name in names.split()}
 
 
-ORDER = (  # lowest first: a package imports from lower groups and from its own, where no circle may be
+# lowest first: a package imports from lower groups and from its own, where no circle may be
+ORDER = (
     within("model_code", "context errors files progress settings"),
     within("model_code", "project text"),
     within("model_code", "corpus encoding losses"),
@@ -59,7 +63,8 @@ ORDER = (  # lowest first: a package imports from lower groups and from its own,
     within("orchestration", "cli"),
 )
 SUBPACKAGED = "model_code.collection"  # its subpackages stand in the order one by one
-REGISTRY = "model_code.retrieval.kinds"  # names the modules of all kinds by strings, and imports one when it is needed
+# names the modules of all kinds by strings, and imports one when it is needed
+REGISTRY = "model_code.retrieval.kinds"
 
 
 def test_packages_import_downwards_only() -> None:
@@ -83,9 +88,17 @@ MADE: Imports = {
 @pytest.mark.parametrize(
     ("module", "other", "breach"),
     [
-        ("model_code.files", "model_code.retrieval.dense", "imports model_code.retrieval.dense, above it"),
+        (
+            "model_code.files",
+            "model_code.retrieval.dense",
+            "imports model_code.retrieval.dense, above it",
+        ),
         ("model_code.project", "model_code.incdsi", "imports model_code.incdsi, above it"),
-        ("model_code.collection.index.status", "orchestration.cli", "imports orchestration.cli, above it"),
+        (
+            "model_code.collection.index.status",
+            "orchestration.cli",
+            "imports orchestration.cli, above it",
+        ),
         ("model_code.new.part", "numpy", "is of no package of the order"),
     ],
 )
@@ -116,19 +129,24 @@ def test_a_circle_within_a_group_is_a_breach() -> None:
     ],
 )
 def test_every_way_of_importing_is_read(line: str) -> None:
-    assert "model_code.retrieval.dense" in {*named(ast.parse(line), "model_code.retrieval", typing=True)}
+    assert "model_code.retrieval.dense" in {
+        *named(ast.parse(line), "model_code.retrieval", typing=True)
+    }
 
 
 def test_no_circles() -> None:
     modules = product()
     graph = {
-        one: imported(path, one, typing=False) & modules.keys() - {one, COMMAND_LINE} for one, path in modules.items()
+        one: imported(path, one, typing=False) & modules.keys() - {one, COMMAND_LINE}
+        for one, path in modules.items()
     }
     order = list(TopologicalSorter(graph).static_order())  # CycleError names the circle
     assert len(order) >= len(modules) > 200
 
 
-def test_the_product_imports_neither_benches_nor_experiments_and_the_science_no_orchestrator() -> None:
+def test_the_product_imports_neither_benches_nor_experiments_and_the_science_no_orchestrator() -> (
+    None
+):
     for module, path in product().items():
         tops = {one.partition(".")[0] for one in imported(path, module)}
         assert not tops & {"benchmarks", "experiments", "tests"}, module
@@ -137,7 +155,9 @@ def test_the_product_imports_neither_benches_nor_experiments_and_the_science_no_
 
 def test_every_class_has_a_name_of_its_own() -> None:
     trees = [ast.parse(path.read_text()) for path in product().values()]
-    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    names = Counter(
+        node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    )
     assert [name for name, number in names.items() if number > 1] == []
 
 
@@ -181,7 +201,9 @@ def name(path: Path) -> str:
 
 
 def imported(path: Path, module: str, typing: bool = True) -> set[str]:
-    """The names that a file imports. typing: with those that only type checkers see, and those that strings name."""
+    """The names that a file imports. typing: with those that only type checkers see, and those that
+    strings name.
+    """
     parent = module if path.name == "__init__.py" else module.rpartition(".")[0]
     return set(named(ast.parse(path.read_text()), parent, typing))
 
@@ -197,9 +219,15 @@ def named(tree: ast.AST, parent: str, typing: bool) -> Iterator[str]:
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = parent.split(".")[: len(parent.split(".")) + 1 - node.level] if node.level else []
+            above = (
+                parent.split(".")[: len(parent.split(".")) + 1 - node.level] if node.level else []
+            )
             base = ".".join([*above, *filter(None, [node.module])])
             yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
-        elif typing and isinstance(node, ast.Constant) and (match := STRING.fullmatch(str(node.value))):
+        elif (
+            typing
+            and isinstance(node, ast.Constant)
+            and (match := STRING.fullmatch(str(node.value)))
+        ):
             yield match[1]
         waiting += ast.iter_child_nodes(node)

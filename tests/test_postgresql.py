@@ -1,8 +1,8 @@
 """Guards that ledger, MLflow and Dagster keep their records in a real PostgreSQL.
 
-The ledger's own tests run on it too: tests/model_code/ledger/test_ledger.py. What is guarded here is what PostgreSQL
-does otherwise than SQLite: making tables at once, consistent views, servers that do not answer.
-Run: python -m pytest tests/test_postgresql.py
+The ledger's own tests run on it too: tests/model_code/ledger/test_ledger.py. What is guarded here
+is what PostgreSQL does otherwise than SQLite: making tables at once, consistent views, servers that
+do not answer. Run: python -m pytest tests/test_postgresql.py
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def test_a_server_that_does_not_answer_is_named_without_the_password():
     pytest.importorskip("psycopg")
     url = "postgresql+psycopg://me:secret@127.0.0.1:1/ledger"
     for opening in (open_database, existing_database):
-        with pytest.raises(FreshetError, match=r"the ledger at .*me:\*\*\*@127.0.0.1:1/ledger cannot be opened: .+"):
+        with pytest.raises(
+            FreshetError, match=r"the ledger at .*me:\*\*\*@127.0.0.1:1/ledger cannot be opened: .+"
+        ):
             opening(url)
 
 
@@ -69,17 +71,34 @@ def test_mlflow_records_stages_and_finds_them(postgresql, tmp_path, monkeypatch)
     monkeypatch.delenv("FRESHET_STATE", raising=False)
     report = tmp_path / "report.json"
     report.write_text("{}")
-    record = StageRecord("train@hce", "k" * 64, {"seed": 0}, {"nDCG@10": 0.5}, {"artifacts/corpus": "c" * 64}, [report],
-                         [{"step": 1, "loss": 2.0}], None, False, None, 1.0, 2.0)  # fmt: skip
+    record = StageRecord(
+        "train@hce",
+        "k" * 64,
+        {"seed": 0},
+        {"nDCG@10": 0.5},
+        {"artifacts/corpus": "c" * 64},
+        [report],
+        [{"step": 1, "loss": 2.0}],
+        None,
+        False,
+        None,
+        1.0,
+        2.0,
+    )
     tracker = run_store(Project(tmp_path))
     run_id = tracker.record_stage(record)
     assert tracker.find_run("k" * 64) == run_id
     assert tracker.client.get_run(run_id).data.metrics == {"nDCG_at_10": 0.5, "loss": 2.0}
-    assert {path.name for path in (tmp_path / "far" / "away").rglob("*.json")} == {"report.json", "inputs.json"}
+    assert {path.name for path in (tmp_path / "far" / "away").rglob("*.json")} == {
+        "report.json",
+        "inputs.json",
+    }
 
 
 def test_dagster_keeps_runs_and_materialisations(postgresql, tmp_path, monkeypatch):
-    pytest.importorskip("dagster_postgres", reason="needs dagster-postgres: pip install -e '.[postgres]'")
+    pytest.importorskip(
+        "dagster_postgres", reason="needs dagster-postgres: pip install -e '.[postgres]'"
+    )
     import dagster as dg
 
     address = postgresql("dagster")
@@ -96,7 +115,9 @@ def test_dagster_keeps_runs_and_materialisations(postgresql, tmp_path, monkeypat
     with open_instance(Project(tmp_path)) as instance:
         done = dg.materialize([corpus], instance=instance)
     monkeypatch.delenv(DATABASE)
-    with pytest.raises(FreshetError, match="was made with FRESHET_DAGSTER_DATABASE, which is not set now"):
+    with pytest.raises(
+        FreshetError, match="was made with FRESHET_DAGSTER_DATABASE, which is not set now"
+    ):
         open_instance(Project(tmp_path))
     monkeypatch.setenv(DATABASE, f"postgresql+psycopg2://{address}")
     with open_instance(Project(tmp_path)) as again:

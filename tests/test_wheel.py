@@ -1,4 +1,6 @@
-"""Guards the wheel: it holds every file of the packages, and makes and builds a project outside of any clone."""
+"""Guards the wheel: it holds every file of the packages, and makes and builds a project outside of
+any clone.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,25 @@ TOPS = ("assets", "freshet", "model_code", "orchestration")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """Built of the files that git knows, in a folder of its own: an older `build` beside them would be packed, too."""
+    """Built of the files that git knows, in a folder of its own: an older `build` beside them would
+    be packed, too.
+    """
     folder = tmp_path_factory.mktemp("wheel")
     for name in tracked("pyproject.toml", "README.md", "LICENSE", *TOPS):
         (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / "source" / name)
     build = "from setuptools.build_meta import build_wheel; build_wheel('..')"
-    done = subprocess.run([sys.executable, "-c", build], cwd=folder / "source", capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", build], cwd=folder / "source", capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return next(folder.glob("*.whl"))
 
 
 def tracked(*names: str) -> list[str]:
-    listed = subprocess.run(["git", "ls-files", *names], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", *names], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 
 
@@ -58,9 +66,13 @@ def test_of_three_hundred_files_what_stands_deep_in_long_ones_is_found(wheel, tm
     write_folder(tmp_path / "files", 280, {"garden": words[::2], "workshop": words[1::2]})
     for number, (fact, _) in enumerate(DEEP):
         write_document(
-            tmp_path / f"files/long-{number}{SUFFIXES[number % 5]}", f"Book {number}", long_text(number, fact)
+            tmp_path / f"files/long-{number}{SUFFIXES[number % 5]}",
+            f"Book {number}",
+            long_text(number, fact),
         )
-    assert installed(wheel, tmp_path, "init", "notes", "--from", "files").startswith("source: a folder, 302 documents")
+    assert installed(wheel, tmp_path, "init", "notes", "--from", "files").startswith(
+        "source: a folder, 302 documents"
+    )
     told = installed(wheel, tmp_path, "demo", folder="notes")
     assert "2 documents could not be read" in told
     assert "broken.pdf:1  unreadable file: " in told
@@ -72,7 +84,9 @@ def test_of_three_hundred_files_what_stands_deep_in_long_ones_is_found(wheel, tm
 
 
 def installed(wheel: Path, home: Path, *arguments: str, folder: str = ".") -> str:
-    """What a command prints where the wheel lies unpacked beside the environment, and no clone does."""
+    """What a command prints where the wheel lies unpacked beside the environment, and no clone
+    does.
+    """
     if not (home / "installed").exists():
         zipfile.ZipFile(wheel).extractall(home / "installed")
     command = [sys.executable, "-m", "orchestration.cli", *arguments]
@@ -98,9 +112,18 @@ WORDS = (  # of all sections, so that they tell nothing apart
 )
 DEEP = [  # sentences that one document each holds, and what people would ask
     ("The lighthouse of Marsund burned whale oil until 1874.", "fuel of the Marsund lighthouse"),
-    ("Doctor Ilse Brandt discovered the comet from a hayloft.", "who discovered a comet in a hayloft"),
-    ("Trains to Oberdorf were cancelled because of an avalanche.", "why was the train to Oberdorf cancelled"),
-    ("Our bakery feeds its sourdough with rye flour at noon.", "what flour is the sourdough fed with"),
+    (
+        "Doctor Ilse Brandt discovered the comet from a hayloft.",
+        "who discovered a comet in a hayloft",
+    ),
+    (
+        "Trains to Oberdorf were cancelled because of an avalanche.",
+        "why was the train to Oberdorf cancelled",
+    ),
+    (
+        "Our bakery feeds its sourdough with rye flour at noon.",
+        "what flour is the sourdough fed with",
+    ),
     ("The treaty of Velsen ended the herring war.", "which treaty ended the war about herring"),
     ("Patients with scurvy recovered after eating lemons.", "cure for scurvy"),
     ("The parliament lowered the voting age to sixteen.", "voting age lowered by parliament"),
@@ -112,7 +135,10 @@ DEEP = [  # sentences that one document each holds, and what people would ask
     ("The invoice must be paid within thirty days.", "deadline for paying invoices"),
     ("Vaccination against measles began in autumn.", "when did measles vaccinations begin"),
     ("The submarine was painted yellow by its captain.", "colour of the submarine"),
-    ("Chess clocks were introduced at the London tournament.", "tournament that introduced chess clocks"),
+    (
+        "Chess clocks were introduced at the London tournament.",
+        "tournament that introduced chess clocks",
+    ),
     ("The volcano erupted on a Sunday morning.", "when did the volcano erupt"),
     ("Camels store fat, not water, in their humps.", "what is stored in the hump of a camel"),
     ("The library lends telescopes for two weeks.", "borrowing a telescope from the library"),

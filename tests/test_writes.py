@@ -1,4 +1,5 @@
-"""Guards that the product writes files through `model_code/files.py`, whole or not at all, or states why not.
+"""Guards that the product writes files through `model_code/files.py`, whole or not at all, or
+states why not.
 
 pytest tests/test_writes.py
 """
@@ -13,10 +14,31 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("model_code", "orchestration", "assets", "freshet")
 ONE_MODULE = "model_code/files.py"
 METHODS = {
-    "write_bytes", "rename", "hardlink_to", "symlink_to", "to_parquet", "to_csv", "to_json", "savefig", "write_table",
-    "save_file", "save_pretrained", "savez", "write_index", "copyfile", "copytree", "move", "link",
-}  # fmt: skip
-OF_MODULES = {("np", "save"), ("json", "dump"), ("torch", "save"), ("os", "replace"), ("shutil", "copy")}
+    "write_bytes",
+    "rename",
+    "hardlink_to",
+    "symlink_to",
+    "to_parquet",
+    "to_csv",
+    "to_json",
+    "savefig",
+    "write_table",
+    "save_file",
+    "save_pretrained",
+    "savez",
+    "write_index",
+    "copyfile",
+    "copytree",
+    "move",
+    "link",
+}
+OF_MODULES = {
+    ("np", "save"),
+    ("json", "dump"),
+    ("torch", "save"),
+    ("os", "replace"),
+    ("shutil", "copy"),
+}
 
 ALLOWED = {
     "into a stage's staging folder, which `replace_folder` syncs and renames": """
@@ -85,7 +107,8 @@ def is_write(call: ast.Call) -> bool:
             return not mode_of(call, 0).startswith("r")
         case ast.Attribute(_, "write_text"):
             return True
-        case ast.Attribute(_, "replace"):  # of a path: a string's takes two, a dataclass's none by place
+        # of a path: a string's takes two, a dataclass's none by place
+        case ast.Attribute(_, "replace"):
             return len(call.args) == 1 and not call.keywords
         case ast.Attribute(_, name) | ast.Name(name):
             return name in METHODS
@@ -95,7 +118,8 @@ def is_write(call: ast.Call) -> bool:
 def is_replacing(node: ast.AST) -> bool:
     """Whether a block is one of `files.replacing`, which is atomic and reaches the disk."""
     return isinstance(node, ast.With) and any(
-        isinstance(item.context_expr, ast.Call) and ast.unparse(item.context_expr.func) == "replacing"
+        isinstance(item.context_expr, ast.Call)
+        and ast.unparse(item.context_expr.func) == "replacing"
         for item in node.items
     )
 
@@ -115,8 +139,15 @@ def writes(node: ast.AST, within: str = "") -> Iterator[str]:
 
 def found() -> dict[str, set[str]]:
     paths = (path for package in PRODUCT for path in sorted((ROOT / package).rglob("*.py")))
-    trees = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
-    return {name: own for name, tree in trees.items() if name != ONE_MODULE and (own := set(writes(tree)))}
+    trees = {
+        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in paths
+    }
+    return {
+        name: own
+        for name, tree in trees.items()
+        if name != ONE_MODULE and (own := set(writes(tree)))
+    }
 
 
 def test_what_goes_past_the_module_for_writes_states_why():
@@ -130,10 +161,21 @@ def test_what_goes_past_the_module_for_writes_states_why():
 
 def test_a_write_that_goes_past_it_is_noticed():
     past = (
-        "open(p, 'w')", "p.open('ab')", "p.write_text(t)", "p.write_bytes(b)", "os.replace(a, b)", "a.replace(b)",
-        "a.rename(b)", "shutil.move(a, b)", "shutil.copyfile(a, b)", "table.to_parquet(p)", "np.save(p, a)",
-        "json.dump(a, f)", "save_file(a, p)", "os.open(p, os.O_WRONLY)",
-    )  # fmt: skip
+        "open(p, 'w')",
+        "p.open('ab')",
+        "p.write_text(t)",
+        "p.write_bytes(b)",
+        "os.replace(a, b)",
+        "a.replace(b)",
+        "a.rename(b)",
+        "shutil.move(a, b)",
+        "shutil.copyfile(a, b)",
+        "table.to_parquet(p)",
+        "np.save(p, a)",
+        "json.dump(a, f)",
+        "save_file(a, p)",
+        "os.open(p, os.O_WRONLY)",
+    )
     for code in past:
         assert list(writes(ast.parse(f"def f():\n {code}"))) == ["f"], code
     harmless = (

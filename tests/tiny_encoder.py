@@ -1,8 +1,8 @@
-"""A real but tiny BERT in the sentence-transformers layout, made in milliseconds, for every test that needs an encoder,
-and other architectures as plain transformers folders.
+"""A real but tiny BERT in the sentence-transformers layout, made in milliseconds, for every test
+that needs an encoder, and other architectures as plain transformers folders.
 
-Word vectors dominate its output, so that texts which share words are close: rankings mean something without training.
-Use from a test: `from tests.tiny_encoder import make_tiny_encoder`.
+Word vectors dominate its output, so that texts which share words are close: rankings mean something
+without training. Use from a test: `from tests.tiny_encoder import make_tiny_encoder`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,18 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def make_tiny_encoder(
-    folder: Path, vocabulary: Iterable[str], seed: int = 0, layers: int = 2, hidden: int = 32, max_tokens: int = 64
+    folder: Path,
+    vocabulary: Iterable[str],
+    seed: int = 0,
+    layers: int = 2,
+    hidden: int = 32,
+    max_tokens: int = 64,
 ) -> Path:
-    """Write a random BERT with a WordPiece vocabulary of `vocabulary`, letters and digits to `folder`; return `folder`.
+    """Write a random BERT with a WordPiece vocabulary of `vocabulary`, letters and digits to
+    `folder`; return `folder`.
 
-    Equal arguments give equal bytes. `vocabulary` may be whole texts: their lower-cased words are taken.
+    Equal arguments give equal bytes. `vocabulary` may be whole texts: their lower-cased words are
+    taken.
     """
     import torch
     from transformers import BertConfig, BertModel
@@ -45,8 +52,11 @@ def make_tiny_encoder(
     return folder
 
 
-def make_tiny_model(folder: Path, kind: str, vocabulary: Iterable[str], masked: bool = False, **changes: Any) -> Path:
-    """Write a random transformer of architecture `kind` ("mpnet", "roberta", ...) with a WordPiece tokenizer.
+def make_tiny_model(
+    folder: Path, kind: str, vocabulary: Iterable[str], masked: bool = False, **changes: Any
+) -> Path:
+    """Write a random transformer of architecture `kind` ("mpnet", "roberta", ...) with a WordPiece
+    tokenizer.
 
     masked: with its masked-language-model head. changes: of the config.
     """
@@ -56,7 +66,12 @@ def make_tiny_model(folder: Path, kind: str, vocabulary: Iterable[str], masked: 
     from model_code.encoding.base_models import save_tokenizer, save_transformer
 
     tokenizer = make_tokenizer(vocabulary)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
     sizes |= {"vocab_size": len(tokenizer), "pad_token_id": 0, "max_position_embeddings": 64}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -69,17 +84,32 @@ def make_tiny_model(folder: Path, kind: str, vocabulary: Iterable[str], masked: 
 
 
 def make_tokenizer(vocabulary: Iterable[str]) -> Any:
-    """A lower-casing WordPiece tokenizer that knows the words of `vocabulary`, and spells out any other."""
+    """A lower-casing WordPiece tokenizer that knows the words of `vocabulary`, and spells out any
+    other.
+    """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
-    words = {word for text in vocabulary for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))}
+    normalizer, splitter = (
+        normalizers.BertNormalizer(lowercase=True),
+        pre_tokenizers.BertPreTokenizer(),
+    )
+    words = {
+        word
+        for text in vocabulary
+        for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))
+    }
     letters = string.ascii_lowercase + string.digits
-    pieces = dict.fromkeys([*SPECIAL, *letters, *(f"##{letter}" for letter in letters), *sorted(words)])
-    tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    pieces = dict.fromkeys(
+        [*SPECIAL, *letters, *(f"##{letter}" for letter in letters), *sorted(words)]
+    )
+    tokenizer = Tokenizer(
+        models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]")
+    )
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     special = [("[CLS]", SPECIAL.index("[CLS]")), ("[SEP]", SPECIAL.index("[SEP]"))]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=special
+    )
     names = {f"{name.strip('[]').lower()}_token": name for name in SPECIAL}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)

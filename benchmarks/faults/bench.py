@@ -1,11 +1,13 @@
-"""`freshet bench faults`: kill -9 a process that changes two live retrievers, and look what is left.
+"""`freshet bench faults`: kill -9 a process that changes two live retrievers, and look what is
+left.
 
-A worker adds, updates, deletes, compacts, opens builds as a retrain does, reverts to earlier generations and collects
-garbage, and lets the other retriever follow. It is killed at a random moment, each fourth time in the middle of a
-revert; then a search of each retriever must answer from one whole generation, with the documents of before or after the
-change that was interrupted. After the next writers, in any order, nothing may be missing, doubled or pending, and what
-a receipt had acknowledged, or the log alone had received, must be there. What it opens is built in a moment: `retrains`
-kills real retrains, and `doors` the service, the inbox and syncs.
+A worker adds, updates, deletes, compacts, opens builds as a retrain does, reverts to earlier
+generations and collects garbage, and lets the other retriever follow. It is killed at a random
+moment, each fourth time in the middle of a revert; then a search of each retriever must answer from
+one whole generation, with the documents of before or after the change that was interrupted. After
+the next writers, in any order, nothing may be missing, doubled or pending, and what a receipt had
+acknowledged, or the log alone had received, must be there. What it opens is built in a moment:
+`retrains` kills real retrains, and `doors` the service, the inbox and syncs.
 """
 
 from __future__ import annotations
@@ -30,19 +32,35 @@ from model_code.collection.index.live_index import LiveCollection
 from model_code.errors import FreshetError
 
 KILLS = 200
-SHARE, DOORS = 10, 4  # one in so many kills a retrain, or what stands at a door: see `retrains` and `doors`
+# one in so many kills a retrain, or what stands at a door: see `retrains` and `doors`
+SHARE, DOORS = 10, 4
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
 PATIENCE = 600  # seconds until a worker must have finished its first change, or begun a revert
-REVERTS, REVERT_SECONDS = 4, 0.15  # one in so many kills is aimed at a revert, which takes about so long
-PRELOADED = ["torch", "transformers", "sqlalchemy", "pandas", "model_code.collection.generations.searcher", __name__]
-PROBLEMS = ("searches not from one whole generation", "lost, doubled or half-visible", "ledgers that disagree")
+# one in so many kills is aimed at a revert, which takes about so long
+REVERTS, REVERT_SECONDS = 4, 0.15
+PRELOADED = [
+    "torch",
+    "transformers",
+    "sqlalchemy",
+    "pandas",
+    "model_code.collection.generations.searcher",
+    __name__,
+]
+PROBLEMS = (
+    "searches not from one whole generation",
+    "lost, doubled or half-visible",
+    "ledgers that disagree",
+)
 
 
-def rows(kills: int = KILLS, encoder: str | Path = BASE, longest: float = 1.0, seed: int = 0) -> list[dict[str, Any]]:
-    """Kill `kills` processes, a tenth of them retrains and a quarter at the doors, and count what went wrong.
+def rows(
+    kills: int = KILLS, encoder: str | Path = BASE, longest: float = 1.0, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Kill `kills` processes, a tenth of them retrains and a quarter at the doors, and count what
+    went wrong.
 
-    The others each change documents and are killed at most `longest` seconds after their first change. A retrain costs
-    a minute for every kill, so there are not more of them.
+    The others each change documents and are killed at most `longest` seconds after their first
+    change. A retrain costs a minute for every kill, so there are not more of them.
     """
     in_retrains, at_doors = kills // SHARE, kills // DOORS
     others = kills - in_retrains - at_doors
@@ -53,32 +71,52 @@ def rows(kills: int = KILLS, encoder: str | Path = BASE, longest: float = 1.0, s
     found, interrupted = trial.found, trial.interrupted.total()
     reverts = trial.interrupted["revert"]
     return [
-        *(row_stated(f"{what} after {others} kills", found[what], 0, "= 0", not found[what]) for what in PROBLEMS),
-        row_stated("kills that interrupted a change", interrupted, others, "> half", interrupted * 2 > others),
-        row_stated("kills in the middle of a revert", reverts, others, "> tenth", reverts * 10 > others),
+        *(
+            row_stated(f"{what} after {others} kills", found[what], 0, "= 0", not found[what])
+            for what in PROBLEMS
+        ),
+        row_stated(
+            "kills that interrupted a change",
+            interrupted,
+            others,
+            "> half",
+            interrupted * 2 > others,
+        ),
+        row_stated(
+            "kills in the middle of a revert", reverts, others, "> tenth", reverts * 10 > others
+        ),
         *(door_rows(at_doors, encoder, seed) if at_doors else ()),
         *(retrain_rows(in_retrains, encoder, seed) if in_retrains else ()),
     ]
 
 
 class Trial:
-    """One project through many crashes, beside the plain model of what both of its live retrievers must hold."""
+    """One project through many crashes, beside the plain model of what both of its live retrievers
+    must hold.
+    """
 
     def __init__(self, root: Path, encoder: str | Path, seed: int) -> None:
         self.root, self.seed, self.chance = root, seed, random.Random(seed)
         self.project, self.state = make_project(root, encoder)
         self.ids = [*self.state, *(f"new-{number}" for number in range(DOCUMENTS))]
-        self.generations: dict[int, checks.State] = {0: dict(self.state)}  # of the default retriever
+        # of the default retriever
+        self.generations: dict[int, checks.State] = {0: dict(self.state)}
         self.found: Counter[str] = Counter()
-        self.interrupted: Counter[str] = Counter()  # kills by the kind of change that they fell into
+        # kills by the kind of change that they fell into
+        self.interrupted: Counter[str] = Counter()
         self.problems: list[str] = []
-        self.processes = multiprocessing.get_context("forkserver")  # each worker starts with everything imported
+        # each worker starts with everything imported
+        self.processes = multiprocessing.get_context("forkserver")
         self.processes.set_forkserver_preload(PRELOADED)
 
     def kill(self, number: int, longest: float) -> None:
         """Start a worker, kill it, and compare."""
         journal = Journal(self.root / f"journal-{number}.jsonl")
-        whole = {each.number for each in Collection(self.project.live, DEFAULT).generations() if each.complete}
+        whole = {
+            each.number
+            for each in Collection(self.project.live, DEFAULT).generations()
+            if each.complete
+        }
         known = [each for each in sorted(self.generations) if each in whole][-3:]
         arguments = (self.root, journal.path, self.seed + number, dict.fromkeys(known))
         worker = self.processes.Process(target=work, args=arguments)
@@ -96,8 +134,8 @@ class Trial:
         self._compare(*self._replay(journal.read()))
 
     def _replay(self, lines: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, bool]:
-        """Follow the finished changes; return the one that was interrupted, if one was, and whether its documents were
-        acknowledged before.
+        """Follow the finished changes; return the one that was interrupted, if one was, and whether
+        its documents were acknowledged before.
         """
         begun, acknowledged = None, False
         for line in lines:
@@ -114,13 +152,17 @@ class Trial:
         return begun, acknowledged
 
     def _compare(self, interrupted: dict[str, Any] | None, acknowledged: bool) -> None:
-        """Search both retrievers as the kill left them, let the next writers begin in any order, and search again."""
+        """Search both retrievers as the kill left them, let the next writers begin in any order,
+        and search again.
+        """
         before = after = self.state
         if interrupted is not None:
             after = checks.changed(before, interrupted, self.generations)
             self.interrupted[interrupted["kind"]] += 1
         default, other = LiveCollection(self.project), LiveCollection(self.project, OTHER)
-        acknowledged = acknowledged or (interrupted is not None and checks.received(default, interrupted, before))
+        acknowledged = acknowledged or (
+            interrupted is not None and checks.received(default, interrupted, before)
+        )
         for collection in (default, other):
             self._search(collection, (before, after), interrupted)
         for collection in self.chance.sample([default, other], 2):
@@ -130,7 +172,10 @@ class Trial:
         if self.state not in ((after,) if acknowledged else (before, after)):
             self._note(PROBLEMS[1], f"{interrupted}: {checks.difference(self.state, after)}")
         if checks.searched(other) != self.state:
-            self._note(PROBLEMS[1], f"{interrupted}, {OTHER}: {checks.difference(checks.searched(other), self.state)}")
+            self._note(
+                PROBLEMS[1],
+                f"{interrupted}, {OTHER}: {checks.difference(checks.searched(other), self.state)}",
+            )
         self.generations[default.generation.number] = self.state
         for collection in (default, other):
             if problem := checks.ledger_problem(collection, self.state, self.ids):
@@ -138,7 +183,10 @@ class Trial:
             collection.ledger.close()
 
     def _search(
-        self, collection: LiveCollection, allowed: tuple[checks.State, ...], interrupted: dict[str, Any] | None
+        self,
+        collection: LiveCollection,
+        allowed: tuple[checks.State, ...],
+        interrupted: dict[str, Any] | None,
     ) -> None:
         try:
             if checks.searched(collection) not in allowed:
@@ -156,10 +204,14 @@ def _begins_revert(line: dict[str, Any]) -> bool:
 
 
 def _wait_for(journal: Journal, worker: Any, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """Wait until the worker's last line is `wanted`; FreshetError if it ends or does not come to it."""
+    """Wait until the worker's last line is `wanted`; FreshetError if it ends or does not come to
+    it.
+    """
     end = time.monotonic() + PATIENCE
     while not (lines := journal.read()) or not wanted(lines[-1]):
         if not worker.is_alive() or time.monotonic() > end:
             failed = [line["error"] for line in journal.read() if "error" in line]
-            raise FreshetError(f"the worker did nothing before it was to be killed: {failed or 'no error'}")
+            raise FreshetError(
+                f"the worker did nothing before it was to be killed: {failed or 'no error'}"
+            )
         time.sleep(0.002)

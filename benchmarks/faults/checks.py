@@ -27,9 +27,11 @@ def changed(state: State, action: Mapping[str, Any], generations: Mapping[int, S
 
 
 def received(collection: LiveCollection, action: Mapping[str, Any], state: State) -> bool:
-    """Whether the log has the documents of an action, as its last events tell without what they came to.
+    """Whether the log has the documents of an action, as its last events tell without what they
+    came to.
 
-    They came in one transaction, so that none may be lost from here on, whoever was killed before he could say so.
+    They came in one transaction, so that none may be lost from here on, whoever was killed before
+    he could say so.
     """
     if action["kind"] in ("put", "retrain"):
         last = collection.ledger.latest(action["documents"])
@@ -41,9 +43,11 @@ def received(collection: LiveCollection, action: Mapping[str, Any], state: State
 
 
 def searched(collection: LiveCollection) -> State:
-    """All documents that a search finds, with their texts, from one whole generation; FreshetError if it is not whole.
+    """All documents that a search finds, with their texts, from one whole generation; FreshetError
+    if it is not whole.
 
-    Whole: every file has its checksum, no document is found twice, and as many are found as the manifest says.
+    Whole: every file has its checksum, no document is found twice, and as many are found as the
+    manifest says.
     """
     from model_code.collection.generations.searcher import Searcher
 
@@ -58,7 +62,9 @@ def searched(collection: LiveCollection) -> State:
         )
     texts = {one: row["text"] for one, row in document_rows(generation, found).items()}
     if texts.keys() != set(found):
-        raise FreshetError(f"generation {generation.number}: a search finds other documents than those with a text")
+        raise FreshetError(
+            f"generation {generation.number}: a search finds other documents than those with a text"
+        )
     return texts
 
 
@@ -67,7 +73,11 @@ def ledger_problem(collection: LiveCollection, state: State, ids: Iterable[str])
     if collection.log_view.pending().events:
         return "events are pending after they were applied"
     for one in ids:
-        last = [event for event in collection.log_view.life(one) if event.state in ("live", "deleted", "absorbed")]
+        last = [
+            event
+            for event in collection.log_view.life(one)
+            if event.state in ("live", "deleted", "absorbed")
+        ]
         text = last[0].payload["text"] if last and last[0].payload else None
         if len(last) > 1 or (last or one.startswith("new-")) and text != state.get(one):
             return f"the ledger says of {one}: {[event.state for event in last]} {text!r}, found: {state.get(one)!r}"
@@ -93,24 +103,36 @@ def live_version(generation: Generation) -> str:
 
 
 def roles_problem(collection: LiveCollection, before: str, finished: bool) -> str | None:
-    """What is wrong with champion and live build, in words; None if both are the old or both the new version, or the
-    retrain was killed between the new one's switch and its alias.
+    """What is wrong with champion and live build, in words; None if both are the old or both the
+    new version, or the retrain was killed between the new one's switch and its alias.
 
-    before: the version that was both when the retrain began. finished: it was not killed, so both must be another one.
+    before: the version that was both when the retrain began. finished: it was not killed, so both
+    must be another one.
     """
     champion, live = champion_of(collection.project), live_version(collection.generation)
-    newest = max((one.version for one in versions.versions(collection.project)), key=int, default=NOBODY)
-    allowed = {(newest, newest)} if finished else {(before, before), (before, newest), (newest, newest)}
+    newest = max(
+        (one.version for one in versions.versions(collection.project)), key=int, default=NOBODY
+    )
+    allowed = (
+        {(newest, newest)} if finished else {(before, before), (before, newest), (newest, newest)}
+    )
     if (champion, live) in allowed and not (finished and live == before):
         return None
     return f"champion {champion}, live {live}; there was {before}, and the newest is {newest}"
 
 
 def notes_problem(collection: LiveCollection, version: str) -> str | None:
-    """What is missing or said twice of a promotion that ended, in the ledger and in the history; None if nothing is."""
+    """What is missing or said twice of a promotion that ended, in the ledger and in the history;
+    None if nothing is.
+    """
     retrains = collection.ledger.work.last(collection.retriever, 1000, WorkKind.RETRAIN)
-    of_ledger = sum(work.state == WorkState.DONE and work.details["version"] == version for work in retrains)
-    of_history = sum((line["action"], line["to"]) == ("promote", version) for line in history.read(collection.project))
+    of_ledger = sum(
+        work.state == WorkState.DONE and work.details["version"] == version for work in retrains
+    )
+    of_history = sum(
+        (line["action"], line["to"]) == ("promote", version)
+        for line in history.read(collection.project)
+    )
     if (of_ledger, of_history) == (1, 1):
         return None
     return f"version {version} is promoted {of_ledger} times in the ledger and {of_history} times in the history"

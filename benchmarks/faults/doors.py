@@ -1,7 +1,8 @@
 """Kill -9 what stands at the doors: the service, whoever takes files out of the inbox, and a sync.
 
-A client of the service knows what was acknowledged; of its last request nobody may say. A file that was dropped into
-the inbox, and a source that was written, are acknowledged by lying there: the next look has to finish them.
+A client of the service knows what was acknowledged; of its last request nobody may say. A file that
+was dropped into the inbox, and a source that was written, are acknowledged by lying there: the next
+look has to finish them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from orchestration.running_service import client_of, registered
 
 PATIENCE = 120  # seconds until a service answers
 LONGEST = 0.4  # seconds until a kill, from the moment when work lies there
-FIRST = 4  # changes that are acknowledged, or files that are taken, at most, before the one in which a kill falls
+# changes that are acknowledged, or files that are taken, at most, before the one in which a kill
+# falls
+FIRST = 4
 SOURCE = "source.jsonl"
 PRELOADED = [
     "torch",
@@ -52,7 +55,11 @@ def door_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[str, 
         for number in range(kills):
             trial.kill(number)
     wrong = len(trial.problems)
-    return [row_stated(f"lost, doubled or half-visible after {kills} kills at the doors", wrong, 0, "== 0")]
+    return [
+        row_stated(
+            f"lost, doubled or half-visible after {kills} kills at the doors", wrong, 0, "== 0"
+        )
+    ]
 
 
 def serve_forever(root: Path) -> None:
@@ -148,7 +155,10 @@ class DoorTrial:
                     threading.Timer(self.chance.uniform(0, took), process.kill).start()
                 try:
                     if action["kind"] == "put":
-                        rows = [{"_id": one, "title": one, "text": text} for one, text in action["documents"].items()]
+                        rows = [
+                            {"_id": one, "title": one, "text": text}
+                            for one, text in action["documents"].items()
+                        ]
                         client.add(rows, wait=self.chance.random() < 0.5)
                     else:
                         client.delete(action["ids"], wait=self.chance.random() < 0.5)
@@ -170,7 +180,10 @@ class DoorTrial:
             for _ in range(6):
                 self.dropped += 1
                 documents = self._drawn(put=True)["documents"]
-                lines = [json.dumps({"id": one, "title": one, "text": text}) for one, text in documents.items()]
+                lines = [
+                    json.dumps({"id": one, "title": one, "text": text})
+                    for one, text in documents.items()
+                ]
                 part = folder / f"{self.dropped}.jsonl.part"
                 part.write_text("\n".join(lines) + "\n")
                 part.rename(part.with_suffix(""))
@@ -189,7 +202,10 @@ class DoorTrial:
 
     def at_the_source(self) -> tuple[checks.State, ...]:
         """A source that changes; the next sync finishes."""
-        held = {f"source-{i}": document_text(self.chance.randrange(10_000)) for i in self.chance.sample(range(9), 5)}
+        held = {
+            f"source-{i}": document_text(self.chance.randrange(10_000))
+            for i in self.chance.sample(range(9), 5)
+        }
         lines = [json.dumps({"id": one, "title": one, "text": text}) for one, text in held.items()]
         (self.root / SOURCE).write_text("\n".join(lines) + "\n")
         with self._killed(sync_forever):
@@ -197,10 +213,18 @@ class DoorTrial:
         live = LiveCollection(self.project)
         sync(live, SOURCE, force=True, cwd=self.root)
         live.ledger.close()
-        return ({one: text for one, text in self.state.items() if not one.startswith("source-")} | held,)
+        return (
+            {one: text for one, text in self.state.items() if not one.startswith("source-")} | held,
+        )
 
     def _drawn(self, put: bool = False) -> dict[str, Any]:
-        ids = [f"new-{number}" for number in self.chance.sample(range(DOCUMENTS), self.chance.randint(1, 4))]
+        ids = [
+            f"new-{number}"
+            for number in self.chance.sample(range(DOCUMENTS), self.chance.randint(1, 4))
+        ]
         if put or self.chance.random() < 0.7:
-            return {"kind": "put", "documents": {one: document_text(self.chance.randrange(10_000)) for one in ids}}
+            return {
+                "kind": "put",
+                "documents": {one: document_text(self.chance.randrange(10_000)) for one in ids},
+            }
         return {"kind": "remove", "ids": ids}

@@ -1,4 +1,6 @@
-"""Tiny projects that crashes cannot hurt, made anew for each run: one has two live retrievers, one can train."""
+"""Tiny projects that crashes cannot hurt, made anew for each run: one has two live retrievers, one
+can train.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,20 @@ if TYPE_CHECKING:
     from model_code.encoding.encoder import Encoder
 
 CLONE = Path(__file__).parents[2]
-DEFAULT, OTHER = "hce", "contrastive"  # the live retrievers: the one searched by default, and one that follows
-WORDS = ("array", "string", "file", "table", "number", "folder", "sorted", "random", "square", "pattern")
+# the live retrievers: the one searched by default, and one that follows
+DEFAULT, OTHER = "hce", "contrastive"
+WORDS = (
+    "array",
+    "string",
+    "file",
+    "table",
+    "number",
+    "folder",
+    "sorted",
+    "random",
+    "square",
+    "pattern",
+)
 TRAINED_ON = 40
 SETTINGS = (
     "corpus.source=files",
@@ -47,8 +61,12 @@ def document_text(number: int) -> str:
     return f"Return the {WORDS[number % 10]} of a {WORDS[number // 10 % 10]}, version {number}."
 
 
-def make_project(root: Path, encoder: str | Path, documents: int = 20) -> tuple[Project, dict[str, str]]:
-    """A project under `root` whose two live retrievers hold `documents`; and the text of each by its id."""
+def make_project(
+    root: Path, encoder: str | Path, documents: int = 20
+) -> tuple[Project, dict[str, str]]:
+    """A project under `root` whose two live retrievers hold `documents`; and the text of each by
+    its id.
+    """
     from benchmarks.opened_build import open_generation_zero
     from model_code.encoding.encoder import Encoder
 
@@ -59,12 +77,17 @@ def make_project(root: Path, encoder: str | Path, documents: int = 20) -> tuple[
     (root / "params.yaml").write_text(f"retrievers: {retrievers}\nhierarchy: {{branching: 2}}\n")
     (root / "dvc.yaml").touch()
     for retriever in (OTHER, DEFAULT):  # the last one opened is searched by default
-        open_generation_zero(root, retriever, **write_build(root, root / f"build-{retriever}", loaded, texts))
+        open_generation_zero(
+            root, retriever, **write_build(root, root / f"build-{retriever}", loaded, texts)
+        )
     return Project(root), texts
 
 
-def write_build(root: Path, folder: Path, encoder: Encoder, texts: Mapping[str, str], seed: int = 0) -> dict[str, Any]:
-    """Write what training on documents would leave to `folder`; returns what `open_generation_zero` takes of it.
+def write_build(
+    root: Path, folder: Path, encoder: Encoder, texts: Mapping[str, str], seed: int = 0
+) -> dict[str, Any]:
+    """Write what training on documents would leave to `folder`; returns what `open_generation_zero`
+    takes of it.
 
     seed: another one gives another hierarchy, so that two builds of the same documents are two.
     """
@@ -86,11 +109,17 @@ def write_build(root: Path, folder: Path, encoder: Encoder, texts: Mapping[str, 
     write_json(parts["hierarchy"] / DOCUMENT_IDS, list(texts))
     rows = {"document_id": list(texts), "title": list(texts), "text": list(texts.values())}
     pd.DataFrame(rows).assign(fields="{}", date=None).to_parquet(folder / DOCUMENTS, index=False)
-    return parts | {"encoder": root / ENCODER, "documents": folder / DOCUMENTS, "text": rules, "provenance": {}}
+    return parts | {
+        "encoder": root / ENCODER,
+        "documents": folder / DOCUMENTS,
+        "text": rules,
+        "provenance": {},
+    }
 
 
 def make_retrain_project(root: Path, encoder: str | Path) -> tuple[Project, dict[str, str]]:
-    """A project under `root` with a locked corpus and its documents live, by the encoder as it comes; and their texts.
+    """A project under `root` with a locked corpus and its documents live, by the encoder as it
+    comes; and their texts.
 
     Nothing is registered: the first retrain makes the first champion.
     """
@@ -120,13 +149,21 @@ def _copy_code(root: Path) -> None:
 
 
 def _write_corpus(folder: Path) -> dict[str, str]:
-    """Documents, a judged query for each, and the texts by id; a document is called by its id, as added ones are."""
+    """Documents, a judged query for each, and the texts by id; a document is called by its id, as
+    added ones are.
+    """
     folder.mkdir(parents=True)
     texts = {f"base-{number}": document_text(number) for number in range(TRAINED_ON)}
-    documents: list[dict[str, Any]] = [{"_id": one, "title": one, "text": text} for one, text in texts.items()]
-    queries = [{"_id": f"q-{one}", "text": f"how to get {text[7:-1]}"} for one, text in texts.items()]
+    documents: list[dict[str, Any]] = [
+        {"_id": one, "title": one, "text": text} for one, text in texts.items()
+    ]
+    queries = [
+        {"_id": f"q-{one}", "text": f"how to get {text[7:-1]}"} for one, text in texts.items()
+    ]
     for name, rows in (("documents", documents), ("queries", queries)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        (folder / f"{name}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+        )
     judged = "".join(f"q-{one}\t{one}\t1\n" for one in texts)
     (folder / "qrels.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}", encoding="utf-8")
     return texts

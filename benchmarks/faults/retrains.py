@@ -1,9 +1,10 @@
-"""Kill -9 retrains of a tiny real project, in every part of them: the half of `freshet bench faults` that trains.
+"""Kill -9 retrains of a tiny real project, in every part of them: the half of `freshet bench
+faults` that trains.
 
-A retrain is a process of `worker`, with DVC and its stages below it. It is killed at a random moment of
-the time that a part took before, every other time with all that it started. Then a search must answer as before,
-champion and live build must be the old ones or the new ones. Documents come and go, and the same key is tried again,
-until it ends.
+A retrain is a process of `worker`, with DVC and its stages below it. It is killed at a random
+moment of the time that a part took before, every other time with all that it started. Then a search
+must answer as before, champion and live build must be the old ones or the new ones. Documents come
+and go, and the same key is tried again, until it ends.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from model_code.project import Project
 from orchestration.registry import release
 
 STAGES = ("hierarchy", "train@hce", "index@hce", "evaluate@hce")
-PARTS = (*list(worker.MARKED)[:2], *STAGES, *list(worker.MARKED)[2:])  # in the order in which a retrain comes to them
+# in the order in which a retrain comes to them
+PARTS = (*list(worker.MARKED)[:2], *STAGES, *list(worker.MARKED)[2:])
 STARTING, BETWEEN = "starting", "between parts"
 GAP = 3  # parts from one kill to the next of the same retrain
 PATIENCE = 600  # seconds until a part must have begun, or a retrain ended
@@ -43,7 +45,10 @@ OUTSIDE = (URL, "FRESHET_STATE", "MLFLOW_TRACKING_URI")  # would lead out of the
 
 def retrain_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[str, Any]]:
     """Kill so many retrains, and count what went wrong."""
-    with tempfile.TemporaryDirectory(prefix="freshet-retrains-") as folder, mock.patch.dict(os.environ):
+    with (
+        tempfile.TemporaryDirectory(prefix="freshet-retrains-") as folder,
+        mock.patch.dict(os.environ),
+    ):
         for name in OUTSIDE:
             os.environ.pop(name, None)
         trial = RetrainTrial(Path(folder), encoder, seed)
@@ -51,15 +56,28 @@ def retrain_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[st
     fell, reached = len(trial.fell.keys() & set(PARTS)), min(kills, len(PARTS))
     return [
         *(
-            row_stated(f"{what} after {kills} killed retrains", trial.found[what], 0, "= 0", not trial.found[what])
+            row_stated(
+                f"{what} after {kills} killed retrains",
+                trial.found[what],
+                0,
+                "= 0",
+                not trial.found[what],
+            )
             for what in PROBLEMS
         ),
-        row_stated(f"of {len(PARTS)} parts of a retrain, killed in", fell, reached, "> half", fell * 2 > reached),
+        row_stated(
+            f"of {len(PARTS)} parts of a retrain, killed in",
+            fell,
+            reached,
+            "> half",
+            fell * 2 > reached,
+        ),
     ]
 
 
 def wanted_parts(kills: int) -> list[int]:
-    """The parts to kill in, by number: each in turn, in an order in which a few retrains come by all of them.
+    """The parts to kill in, by number: each in turn, in an order in which a few retrains come by
+    all of them.
 
     >>> wanted_parts(6), len(set(wanted_parts(len(PARTS)))) == len(PARTS)
     ([0, 3, 6, 9, 1, 4], True)
@@ -76,13 +94,16 @@ class RetrainTrial:
         self.project, self.state = make_retrain_project(root, encoder)
         self.ids = [*self.state, *(f"new-{number}" for number in range(worker.DOCUMENTS))]
         self.version, self.started = checks.NOBODY, 0
-        self.took: dict[str, float] = {}  # seconds that each part took the last time it was left alone
+        # seconds that each part took the last time it was left alone
+        self.took: dict[str, float] = {}
         self.found: Counter[str] = Counter()
         self.fell: Counter[str] = Counter()  # kills by the part that they fell into
         self.problems: list[str] = []
 
     def run(self, kills: int) -> None:
-        """One retrain that is left alone, then others until so many kills fell into them; a rollback at the end."""
+        """One retrain that is left alone, then others until so many kills fell into them; a
+        rollback at the end.
+        """
         self.attempt("measured")
         wanted, key = wanted_parts(kills), 0
         while wanted:
@@ -91,8 +112,8 @@ class RetrainTrial:
         self._roll_back()
 
     def _killed(self, key: str, wanted: list[int]) -> list[int]:
-        """Kill the retrain `key` in one wanted part after the other, as they come in order, and let it end; return the
-        parts that are left, with those that this one had gone past already.
+        """Kill the retrain `key` in one wanted part after the other, as they come in order, and let
+        it end; return the parts that are left, with those that this one had gone past already.
         """
         last, left = -1, list(wanted)
         while left and left[0] > last:
@@ -115,26 +136,33 @@ class RetrainTrial:
         collection.ledger.close()
 
     def attempt(self, key: str, part: str | None = None) -> bool:
-        """Run the retrain `key`, and kill it in `part`; then compare. Returns whether it was killed."""
+        """Run the retrain `key`, and kill it in `part`; then compare. Returns whether it was
+        killed.
+        """
         self.started += 1
         journal = worker.Journal(self.root / f"retrain-{self.started}.jsonl")
         with (self.root / f"retrain-{self.started}.log").open("wb") as log:
             command = [sys.executable, "-m", worker.__name__]
             command += [str(self.root), str(journal.path), key]
-            environment = os.environ | {"PYTHONPATH": str(CLONE)}  # the project's copy of the product comes before it
+            # the project's copy of the product comes before it
+            environment = os.environ | {"PYTHONPATH": str(CLONE)}
             process = psutil.Popen(command, cwd=self.root, env=environment, stdout=log, stderr=log)
         killed = self._watch(process, journal, part)
         self._compare(finished=not killed)
         return killed
 
     def _watch(self, process: psutil.Popen, journal: worker.Journal, part: str | None) -> bool:
-        """Follow a retrain until it ends or is killed, measuring its parts; returns whether it was killed."""
+        """Follow a retrain until it ends or is killed, measuring its parts; returns whether it was
+        killed.
+        """
         begun = since = time.monotonic()
         at, kill_at = STARTING, float("inf")
         while process.poll() is None:
             now = time.monotonic()
             if now > begun + PATIENCE:
-                raise FreshetError(f"a retrain did not come to {part or 'its end'} in {PATIENCE} seconds")
+                raise FreshetError(
+                    f"a retrain did not come to {part or 'its end'} in {PATIENCE} seconds"
+                )
             if (doing := self._part(journal)) != at:
                 self.took[at] = now - since
                 at, since = doing, now
@@ -160,7 +188,9 @@ class RetrainTrial:
     def _require_end(self, process: psutil.Popen, journal: worker.Journal) -> None:
         if process.returncode:
             said = [line["error"] for line in journal.read() if "error" in line]
-            raise FreshetError(f"a retrain failed by itself: {said or journal.path.with_suffix('.log').read_text()}")
+            raise FreshetError(
+                f"a retrain failed by itself: {said or journal.path.with_suffix('.log').read_text()}"
+            )
 
     def _compare(self, finished: bool) -> None:
         collection = LiveCollection(Project(self.root))

@@ -1,4 +1,6 @@
-"""The processes that are killed, which say before each step what they do: one changes documents, the other retrains."""
+"""The processes that are killed, which say before each step what they do: one changes documents,
+the other retrains.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,22 @@ from orchestration.freshness.workspace import live_documents
 from orchestration.registry import gate, release
 
 DOCUMENTS = 12  # ids that are added, updated and deleted over and over
-ACTIONS = ("put",) * 4 + ("remove", "retrain", "retrain", "compact", "revert", "revert", "revert", "collect")
+ACTIONS = ("put",) * 4 + (
+    "remove",
+    "retrain",
+    "retrain",
+    "compact",
+    "revert",
+    "revert",
+    "revert",
+    "collect",
+)
 
 
 class Journal:
-    """What the worker was about to do, what it finished, and what failed: JSON lines that reach the disk at once."""
+    """What the worker was about to do, what it finished, and what failed: JSON lines that reach the
+    disk at once.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,12 +62,18 @@ class Journal:
 
 
 def work(root: Path, journal: Path, seed: int, generations: Mapping[int, Any]) -> None:
-    """Change the live collections under `root` until killed, or left alone. generations: those to go back to."""
+    """Change the live collections under `root` until killed, or left alone. generations: those to
+    go back to.
+    """
     written, chance, known = Journal(journal), random.Random(seed), list(generations)
     try:
         collection, other = LiveCollection(Project(root)), LiveCollection(Project(root), OTHER)
         while _is_wanted():
-            whole = {generation.number for generation in collection.collection.generations() if generation.complete}
+            whole = {
+                generation.number
+                for generation in collection.collection.generations()
+                if generation.complete
+            }
             action = draw(chance, [number for number in known if number in whole])
             written.write(begin=action)
             perform(collection, action, lambda: written.write(acknowledged=True))
@@ -81,11 +100,17 @@ def draw(chance: random.Random, generations: list[int]) -> dict[str, Any]:
         return {"kind": kind, "documents": documents, "seed": chance.randrange(10**9)}
     if kind == "remove":
         return {"kind": kind, "ids": [*ids, f"base-{chance.randrange(4)}"]}
-    return {"kind": kind, "to": chance.choice(generations[-3:])} if kind == "revert" else {"kind": kind}
+    return (
+        {"kind": kind, "to": chance.choice(generations[-3:])}
+        if kind == "revert"
+        else {"kind": kind}
+    )
 
 
 def perform(
-    collection: LiveCollection, action: Mapping[str, Any], acknowledge: Callable[[], None] = lambda: None
+    collection: LiveCollection,
+    action: Mapping[str, Any],
+    acknowledge: Callable[[], None] = lambda: None,
 ) -> None:
     """Do what `draw` drew, as the commands of the same names do.
 
@@ -111,7 +136,9 @@ def perform(
 
 
 def follow(other: LiveCollection, action: Mapping[str, Any]) -> None:
-    """Take what `action` wrote to the log into another retriever, which keeps house as the first does."""
+    """Take what `action` wrote to the log into another retriever, which keeps house as the first
+    does.
+    """
     if action["kind"] in ("compact", "collect"):
         perform(other, action)
     else:
@@ -119,13 +146,20 @@ def follow(other: LiveCollection, action: Mapping[str, Any]) -> None:
 
 
 def _receive(collection: LiveCollection, documents: Mapping[str, str]) -> None:
-    collection.receive([{"id": one, "title": one, "text": text} for one, text in documents.items()], "faults")
+    collection.receive(
+        [{"id": one, "title": one, "text": text} for one, text in documents.items()], "faults"
+    )
 
 
 def _retrain(
-    collection: LiveCollection, arriving: Mapping[str, str], seed: int, acknowledge: Callable[[], None]
+    collection: LiveCollection,
+    arriving: Mapping[str, str],
+    seed: int,
+    acknowledge: Callable[[], None],
 ) -> None:
-    """Build anew from what is live, while documents arrive, and promote it, as a retrain does behind its gate."""
+    """Build anew from what is live, while documents arrive, and promote it, as a retrain does
+    behind its gate.
+    """
     searcher, root = collection.writer.searcher, collection.project.root
     texts = {row["id"]: row["text"] for row in live_documents(searcher.generation)}
     snapshot = searcher.generation.standing.position
@@ -137,7 +171,9 @@ def _retrain(
         open_build(collection.project, collection.retriever, parts, {}, built["text"], snapshot)
 
 
-MARKED = {  # parts of a retrain outside of its stages, in order: what they are called, and the function that is it
+# parts of a retrain outside of its stages, in order: what they are called, and the function that is
+# it
+MARKED = {
     "plan": (retrain, "_begin"),
     "snapshot": (retrain, "make_workspace"),
     "register": (release, "register"),
@@ -156,7 +192,9 @@ def retrain_once(root: Path, journal: Path, key: str) -> None:
     setattr(gate, "judge_retrain", _passing(judge_retrain))  # noqa: B010 - the tiny model gains nothing
     try:
         done = retrain.retrain(Project(root), key)
-        written.write(part="end", at=time.time(), version=done.challenger.version, generation=done.generation)
+        written.write(
+            part="end", at=time.time(), version=done.challenger.version, generation=done.generation
+        )
     except BaseException:
         written.write(error=traceback.format_exc())
         raise
@@ -164,7 +202,9 @@ def retrain_once(root: Path, journal: Path, key: str) -> None:
 
 def _marked(journal: Journal, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def called(*arguments: Any, **named: Any) -> Any:
-        """The function, between two lines of the journal, so that a kill can be told to have hit it."""
+        """The function, between two lines of the journal, so that a kill can be told to have hit
+        it.
+        """
         journal.write(part=name, at=time.time())
         found = function(*arguments, **named)
         journal.write(ended=name, at=time.time())

@@ -1,7 +1,9 @@
-"""How long after a key the page shows what is found, on the demo's corpus: typed into a real browser.
+"""How long after a key the page shows what is found, on the demo's corpus: typed into a real
+browser.
 
-`python -m experiments.as_you_type.run URL` while `freshet serve` answers there; writes `result.json` here. Ten of the
-questions of `people_ask` are typed at 150 ms a key; the first one warms and is not counted.
+`python -m experiments.as_you_type.run URL` while `freshet serve` answers there; writes
+`result.json` here. Ten of the questions of `people_ask` are typed at 150 ms a key; the first one
+warms and is not counted.
 """
 
 from __future__ import annotations
@@ -43,9 +45,13 @@ def typed(page: Page, questions: list[str]) -> list[float]:
 
 def main(url: str) -> dict[str, Any]:
     """What waited how long, and for what."""
-    questions = [text for text, _ in read_json(HERE.parent / "people_ask/questions.json")][:QUESTIONS]
+    questions = [text for text, _ in read_json(HERE.parent / "people_ask/questions.json")][
+        :QUESTIONS
+    ]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+        )
         page = browser.new_page()
         page.goto(url)
         page.get_by_text("up to date").wait_for()

@@ -1,8 +1,10 @@
-"""What 500 simulated clicks and thumbs do to other queries, and whether the gate holds back what harms: `tldr`.
+"""What 500 simulated clicks and thumbs do to other queries, and whether the gate holds back what
+harms: `tldr`.
 
-`python -m experiments.clicks.run PROJECT` after `freshet demo` in the folder PROJECT; writes `result.json` and the
-tables of `README.md` here. The untrained fusion begins with its default weights. The product's own code makes
-judgements of what people said, splits them, and learns weights from those of training and dev; the gate compares.
+`python -m experiments.clicks.run PROJECT` after `freshet demo` in the folder PROJECT; writes
+`result.json` and the tables of `README.md` here. The untrained fusion begins with its default
+weights. The product's own code makes judgements of what people said, splits them, and learns
+weights from those of training and dev; the gate compares.
 """
 
 from __future__ import annotations
@@ -38,9 +40,11 @@ from orchestration.freshness.queries import relevance
 from orchestration.freshness.workspace import query_id
 
 HERE = Path(__file__).parent
-SAID, ASKED, SHOWN, DEPTH = 500, 300, 10, 100  # clicks or thumbs; queries that people ask; hits on a page; of a run
+# clicks or thumbs; queries that people ask; hits on a page; of a run
+SAID, ASKED, SHOWN, DEPTH = 500, 300, 10, 100
 SEEDS, NOISE = range(10), (0.0, 0.1, 0.3, 0.5, 1.0)
-TEST, SEEN, FAVOURITES = 3000, 200, 50  # judged queries; those that the gate sees; documents of a promoter
+# judged queries; those that the gate sees; documents of a promoter
+TEST, SEEN, FAVOURITES = 3000, 200, 50
 SIZES, DRAWS = (50, 200, 1000), 50  # gates of so many judged queries, each drawn so often
 RULES = PromotionSettings()
 METRIC = RULES.metric
@@ -51,7 +55,8 @@ Hits = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Asked:
-    """What people ask in one life: queries with their true answers, the hits that are shown, and those of each part.
+    """What people ask in one life: queries with their true answers, the hits that are shown, and
+    those of each part.
 
     favourites: the documents of a promoter.
     """
@@ -67,9 +72,13 @@ Behaviour = Callable[[Asked, random.Random, str], Iterable[Feedback]]
 
 
 def clicks(noise: float, asked: Asked, chance: random.Random, query: str) -> Iterable[Feedback]:
-    """Look at rank r with chance 1/r, and click on what answers; with chance `noise` do the opposite."""
+    """Look at rank r with chance 1/r, and click on what answers; with chance `noise` do the
+    opposite.
+    """
     for rank, document in enumerate(asked.hits[query][:SHOWN], start=1):
-        if chance.random() < 1 / rank and _answers(asked, query, document) != (chance.random() < noise):
+        if chance.random() < 1 / rank and _answers(asked, query, document) != (
+            chance.random() < noise
+        ):
             yield Feedback(asked.queries.queries[query], document, "click", rank)
 
 
@@ -98,7 +107,9 @@ def _answers(asked: Asked, query: str, document: str) -> bool:
     return asked.queries.qrels[query].get(document, 0) > 0
 
 
-BEHAVIOURS: dict[str, Behaviour] = {f"clicks, noise {noise:g}": partial(clicks, noise) for noise in NOISE}
+BEHAVIOURS: dict[str, Behaviour] = {
+    f"clicks, noise {noise:g}": partial(clicks, noise) for noise in NOISE
+}
 BEHAVIOURS |= {
     "thumbs turned round": turned,
     "a promoter of 50 documents": promoter,
@@ -120,7 +131,9 @@ class Remembering(DenseRetriever):
 
 
 class Bench:
-    """One project's fusion at any weight of BM25, and its scores on judged queries, each of them searched once."""
+    """One project's fusion at any weight of BM25, and its scores on judged queries, each of them
+    searched once.
+    """
 
     def __init__(self, project: Path) -> None:
         self.corpus = load_corpus(project / "artifacts/corpus")
@@ -129,7 +142,10 @@ class Bench:
         assert isinstance(opened, FusedRetriever)
         weights = default_weights(tuple(opened.parts), opened.fusion.scales)
         dense = opened.parts["zero_shot"]
-        parts = {**opened.parts, "zero_shot": Remembering(dense.encoder, dense.index, dense.fingerprint)}
+        parts = {
+            **opened.parts,
+            "zero_shot": Remembering(dense.encoder, dense.index, dense.fingerprint),
+        }
         self.search = FusedRetriever(parts, replace(opened.fusion, weights=weights))
         self.test = sample_queries(self.corpus.judgements("test"), TEST)
         self._known: dict[float, SystemScores] = {}
@@ -165,24 +181,34 @@ class Bench:
         )
         by_part = dict(zip(self.search.parts, parts, strict=True))
         documents = sorted(self.corpus.documents["document_id"])
-        return Asked(queries, hits, by_part, frozenset(random.Random(seed).sample(documents, FAVOURITES)))
+        return Asked(
+            queries, hits, by_part, frozenset(random.Random(seed).sample(documents, FAVOURITES))
+        )
 
     def learned(self, taught: Judgements) -> float:
-        """The weight of BM25 that the product learns, the default one where too few queries are judged."""
+        """The weight of BM25 that the product learns, the default one where too few queries are
+        judged.
+        """
         if len(taught.queries) < LEAST:
             return self.first
         return learn_weights(self.search, taught, METRIC).weights["bm25"]
 
 
 def life(bench: Bench, behaviour: str, seed: int, asked: Asked) -> dict[str, Any]:
-    """What comes of one behaviour: the weight that is learned, its gain on other queries, and what gates say."""
-    said = judgements(asked, simulated(BEHAVIOURS[behaviour], asked, random.Random(f"{seed} {behaviour}")))
+    """What comes of one behaviour: the weight that is learned, its gain on other queries, and what
+    gates say.
+    """
+    said = judgements(
+        asked, simulated(BEHAVIOURS[behaviour], asked, random.Random(f"{seed} {behaviour}"))
+    )
     splits = split_queries({query: None for query in said.queries}, QuerySplitSettings())
     taught = _only(said, [query for query, split in splits.items() if split in ("dev", "train")])
     tested = _only(said, [query for query, split in splits.items() if split == GATE])
     weight = bench.learned(taught)
     pairs = [(query, document) for query, own in said.qrels.items() for document in own]
-    true = {query_id(text): asked.queries.qrels[query] for query, text in asked.queries.queries.items()}
+    true = {
+        query_id(text): asked.queries.qrels[query] for query, text in asked.queries.queries.items()
+    }
     right = sum(true[query].get(document, 0) > 0 for query, document in pairs)
     row = {
         "behaviour": behaviour,
@@ -205,12 +231,16 @@ def life(bench: Bench, behaviour: str, seed: int, asked: Asked) -> dict[str, Any
         "gain": gain.difference,
         "low": gain.low,
         "high": gain.high,
-        "promoted": {name: judge_promotion(*pair, RULES, seed).passed for name, pair in gates.items()},
+        "promoted": {
+            name: judge_promotion(*pair, RULES, seed).passed for name, pair in gates.items()
+        },
     }
 
 
 def simulated(behaviour: Behaviour, asked: Asked, chance: random.Random) -> list[Feedback]:
-    """`SAID` clicks or thumbs of as many sessions as it takes, each of somebody new who asks any of the queries."""
+    """`SAID` clicks or thumbs of as many sessions as it takes, each of somebody new who asks any of
+    the queries.
+    """
     said: list[Feedback] = []
     while len(said) < SAID:
         said += behaviour(asked, chance, chance.choice(sorted(asked.hits)))
@@ -218,11 +248,18 @@ def simulated(behaviour: Behaviour, asked: Asked, chance: random.Random) -> list
 
 
 def judgements(asked: Asked, said: Sequence[Feedback]) -> Judgements:
-    """What the product makes of it: a retrain leaves out queries that nothing answers, and 0 is no answer."""
-    found = {text: {id_: value for id_, value in own.items() if value} for text, own in relevance(said).items()}
+    """What the product makes of it: a retrain leaves out queries that nothing answers, and 0 is no
+    answer.
+    """
+    found = {
+        text: {id_: value for id_, value in own.items() if value}
+        for text, own in relevance(said).items()
+    }
     kept = {query_id(text): (text, own) for text, own in sorted(found.items()) if own}
     return Judgements(
-        {query: text for query, (text, _) in kept.items()}, {query: own for query, (_, own) in kept.items()}, "qrels"
+        {query: text for query, (text, _) in kept.items()},
+        {query: own for query, (_, own) in kept.items()},
+        "qrels",
     )
 
 
@@ -232,10 +269,18 @@ def gates(bench: Bench) -> list[dict[str, Any]]:
     theirs, rows = bench.scores(bench.first), []
     for weight, scores in ours.items():
         gain = _goal(judge_promotion(scores, theirs, RULES))
-        row = {"weight": weight, "gain": gain.difference, "low": gain.low, "high": gain.high, "promoted": {}}
+        row = {
+            "weight": weight,
+            "gain": gain.difference,
+            "low": gain.low,
+            "high": gain.high,
+            "promoted": {},
+        }
         for size in SIZES:
             seen = [gate_draw(bench, size, draw)[0] for draw in range(DRAWS)]
-            passed = [judge_promotion(scores.only(own), theirs.only(own), RULES).passed for own in seen]
+            passed = [
+                judge_promotion(scores.only(own), theirs.only(own), RULES).passed for own in seen
+            ]
             row["promoted"][size] = sum(passed)
         rows.append(row)
         print(row, flush=True)
@@ -251,7 +296,9 @@ def gate_draw(bench: Bench, size: int, seed: int) -> tuple[list[str], list[str]]
 
 def scored(run: Run, judgements: Judgements) -> SystemScores:
     """The metrics of the gate."""
-    return SystemScores("fused", "test", pd.DataFrame(evaluate_run(run, judgements.qrels, METRICS)).sort_index())
+    return SystemScores(
+        "fused", "test", pd.DataFrame(evaluate_run(run, judgements.qrels, METRICS)).sort_index()
+    )
 
 
 def joined(*scores: SystemScores) -> SystemScores:
@@ -265,7 +312,9 @@ def _goal(verdict: Verdict) -> Any:
 
 def _only(judgements: Judgements, queries: Iterable[str]) -> Judgements:
     kept = sorted(queries)
-    own = ({query: table[query] for query in kept} for table in (judgements.queries, judgements.qrels))
+    own = (
+        {query: table[query] for query in kept} for table in (judgements.queries, judgements.qrels)
+    )
     return Judgements(*own, judgements.source)  # type: ignore[arg-type]
 
 
@@ -280,7 +329,10 @@ def main(project: Path) -> dict[str, Any]:
     return {
         "documents": len(bench.corpus.documents),
         "test queries": len(bench.test.queries),
-        "before": {"weight": bench.first, METRIC: round(float(bench.scores(bench.first).values[METRIC].mean()), 6)},
+        "before": {
+            "weight": bench.first,
+            METRIC: round(float(bench.scores(bench.first).values[METRIC].mean()), 6),
+        },
         "lives": rows,
         "gates": gates(bench),
     }
@@ -288,11 +340,15 @@ def main(project: Path) -> dict[str, Any]:
 
 def tables(result: Mapping[str, Any]) -> str:
     """The page's three: what each behaviour comes to, what gates do with it, and with any weight."""
-    return "\n".join([_behaviours(result["lives"]), _verdicts(result["lives"]), _sizes(result["gates"])])
+    return "\n".join(
+        [_behaviours(result["lives"]), _verdicts(result["lives"]), _sizes(result["gates"])]
+    )
 
 
 def _behaviours(lives: Sequence[Mapping[str, Any]]) -> str:
-    lines = ["| what people do | judgements right | weight of BM25 | gain, lowest to highest | better, same, worse |"]
+    lines = [
+        "| what people do | judgements right | weight of BM25 | gain, lowest to highest | better, same, worse |"
+    ]
     lines.append("|---|---|---|---|---|")
     for behaviour in BEHAVIOURS:
         own = [life for life in lives if life["behaviour"] == behaviour]
@@ -323,7 +379,10 @@ def _verdicts(lives: Sequence[Mapping[str, Any]]) -> str:
 
 def _sizes(rows: Sequence[Mapping[str, Any]]) -> str:
     head = " | ".join(f"promoted by {size:,}" for size in SIZES)
-    lines = [f"| weight of BM25 | gain on all {TEST:,} | {head} |", "|---|---|" + "---|" * len(SIZES)]
+    lines = [
+        f"| weight of BM25 | gain on all {TEST:,} | {head} |",
+        "|---|---|" + "---|" * len(SIZES),
+    ]
     for row in rows:
         gain = f"{_signed(row['gain'])} [{_signed(row['low'])}, {_signed(row['high'])}]"
         shares = " | ".join(f"{row['promoted'][str(size)]} of {DRAWS}" for size in SIZES)

@@ -1,7 +1,9 @@
-"""Trained fusions beside every baseline: each corpus is built by the settings here, and this table made of the builds.
+"""Trained fusions beside every baseline: each corpus is built by the settings here, and this table
+made of the builds.
 
-`python -m experiments.composed.run docstrings=PROJECT tldr=PROJECT ...` after `freshet run` in each PROJECT, whose
-`params.yaml` is the one of that name here; writes `result.json` and the tables of `README.md`.
+`python -m experiments.composed.run docstrings=PROJECT tldr=PROJECT ...` after `freshet run` in each
+PROJECT, whose `params.yaml` is the one of that name here; writes `result.json` and the tables of
+`README.md`.
 """
 
 from __future__ import annotations
@@ -23,9 +25,13 @@ METRICS = ("nDCG@10", "hit@1", "R@100")
 
 
 def measured(project: Path) -> dict[str, Any]:
-    """What this experiment keeps of a build: means, and differences on the main metric, with their intervals."""
+    """What this experiment keeps of a build: means, and differences on the main metric, with their
+    intervals.
+    """
     found = load_comparison(Project(project))
-    systems = {name: {metric: own[metric] for metric in METRICS} for name, own in found["systems"].items()}
+    systems = {
+        name: {metric: own[metric] for metric in METRICS} for name, own in found["systems"].items()
+    }
     kept = [row for row in found["differences"] if row["metric"] == METRICS[0]]
     kept.append(less_its_part(project / "artifacts" / "evaluate"))
     return {
@@ -38,19 +44,32 @@ def measured(project: Path) -> dict[str, Any]:
 
 
 def _group(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What is kept of the queries that ask for documents of training queries, `seen`, and of the others."""
+    """What is kept of the queries that ask for documents of training queries, `seen`, and of the
+    others.
+    """
     gains = {(row["system"], row["reference"], row["metric"]): row for row in found["differences"]}
     means = {name: own[METRICS[0]]["value"] for name, own in found["systems"].items()}
     queries = next(iter(found["systems"].values()))[METRICS[0]]["queries"]
-    return {"queries": queries, "systems": means, "fused less untrained": gains["fused", "untrained", METRICS[0]]}
+    return {
+        "queries": queries,
+        "systems": means,
+        "fused less untrained": gains["fused", "untrained", METRICS[0]],
+    }
 
 
 def less_its_part(evaluations: Path) -> dict[str, Any]:
     """`fused` less its trained part `hce`, paired over queries and seeds, which no report compares."""
-    folders = [folder for folder in sorted(evaluations.iterdir()) if without_seed(folder.name) in PAIR]
-    systems = {one.system: one for one in averaged_over_seeds(load_scores(folder, "test") for folder in folders)}
+    folders = [
+        folder for folder in sorted(evaluations.iterdir()) if without_seed(folder.name) in PAIR
+    ]
+    systems = {
+        one.system: one
+        for one in averaged_over_seeds(load_scores(folder, "test") for folder in folders)
+    }
     fused, part = (systems[name] for name in PAIR)
-    low, high = bootstrap_over_seeds(fused.runs(METRICS[:1]), part.runs(METRICS[:1]), SAMPLES, 0.95, 0)
+    low, high = bootstrap_over_seeds(
+        fused.runs(METRICS[:1]), part.runs(METRICS[:1]), SAMPLES, 0.95, 0
+    )
     gains = (fused.values - part.values)[[METRICS[0]]].to_numpy()
     p = paired_randomisation_test(gains, DRAWS, 0)[0]
     stated = {"difference": gains.mean(), "low": low[0], "high": high[0], "p": p, "p_holm": p}
@@ -89,7 +108,9 @@ def _corpus(name: str, own: Mapping[str, Any]) -> str:
     return head + "".join(
         f"| {system} | {own['seeds'][system]} | {_interval(values[METRICS[0]])} | "
         f"{' | '.join(_short(values[metric]['value']) for metric in METRICS[1:])} |\n"
-        for system, values in sorted(own["systems"].items(), key=lambda item: item[1][METRICS[0]]["value"])
+        for system, values in sorted(
+            own["systems"].items(), key=lambda item: item[1][METRICS[0]]["value"]
+        )
     )
 
 

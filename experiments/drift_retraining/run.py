@@ -1,15 +1,17 @@
 """Whether a retrain was due, by retraining: `python -m experiments.drift_retraining.run`.
 
-A retriever is trained on old documents. Others arrive, of which a share is from elsewhere, and are added by their
-encodings; beside that, another retriever is trained on all. A retrain is due where it finds the new documents better
-(MRR@10), by queries that people wrote and neither training saw. The table sets that beside what drift says, which
-trains nothing: how much worse new documents are found than old ones, and for how many batches of them the ladder calls
-for a retrain. Batches are drawn out of the new documents again and again, and are no independent draws.
+A retriever is trained on old documents. Others arrive, of which a share is from elsewhere, and are
+added by their encodings; beside that, another retriever is trained on all. A retrain is due where
+it finds the new documents better (MRR@10), by queries that people wrote and neither training saw.
+The table sets that beside what drift says, which trains nothing: how much worse new documents are
+found than old ones, and for how many batches of them the ladder calls for a retrain. Batches are
+drawn out of the new documents again and again, and are no independent draws.
 
-Every other old document is known: both trainings learn a query that was cut out of it, and its written one. The
-second, as long as the first, also has the new documents' cut-out queries and, with `--queries`, the written ones of
-every other. Documents of which no written query was learned are measured, and are what drift compares with. How far
-apart two trainings are anyway is the first row: the second one learns what the first did, with another seed.
+Every other old document is known: both trainings learn a query that was cut out of it, and its
+written one. The second, as long as the first, also has the new documents' cut-out queries and, with
+`--queries`, the written ones of every other. Documents of which no written query was learned are
+measured, and are what drift compares with. How far apart two trainings are anyway is the first row:
+the second one learns what the first did, with another seed.
 """
 
 from __future__ import annotations
@@ -41,10 +43,26 @@ from model_code.evaluation.significance import bootstrap_interval
 from model_code.settings import require
 from model_code.training.settings import TrainingSettings
 
-HEAD = ("shift", "measured", "added", "retrained", "gain", "due", "gain of old", "new below old", "called for")
-SETTINGS: dict[str, Any] = {"batch_size": 32, "learning_rate": 2e-4, "hierarchy_weight": 0.0, "negatives_per_query": 0}
+HEAD = (
+    "shift",
+    "measured",
+    "added",
+    "retrained",
+    "gain",
+    "due",
+    "gain of old",
+    "new below old",
+    "called for",
+)
+SETTINGS: dict[str, Any] = {
+    "batch_size": 32,
+    "learning_rate": 2e-4,
+    "hierarchy_weight": 0.0,
+    "negatives_per_query": 0,
+}
 ROUNDS = 4  # orders in which new documents are cut into batches
-KNOWN, OTHERS = slice(0, None, 2), slice(1, None, 2)  # documents whose written queries are learned, and measured
+# documents whose written queries are learned, and measured
+KNOWN, OTHERS = slice(0, None, 2), slice(1, None, 2)
 AGAIN = "trained again"  # a source from which nothing comes
 
 
@@ -61,7 +79,9 @@ class Shift(NamedTuple):
 
 @dataclass(frozen=True)
 class RetrainingTrial:
-    """How many old and new documents there are, and steps of training. drift: of the batches that the ladder judges."""
+    """How many old and new documents there are, and steps of training. drift: of the batches that
+    the ladder judges.
+    """
 
     old: int = 1500
     new: int = 300
@@ -79,7 +99,9 @@ class Ranks(NamedTuple):
 
 @dataclass
 class Effect:
-    """What is found where new documents are added, and where a retriever is trained on all; an entry per seed."""
+    """What is found where new documents are added, and where a retriever is trained on all; an
+    entry per seed.
+    """
 
     added: list[Ranks] = field(default_factory=list)
     retrained: list[Ranks] = field(default_factory=list)
@@ -88,14 +110,30 @@ class Effect:
     def line(self, name: str) -> list[str]:
         """A row of the table, under `HEAD`."""
         added, retrained = (
-            Ranks(*map(np.concatenate, zip(*each, strict=True))) for each in (self.added, self.retrained)
+            Ranks(*map(np.concatenate, zip(*each, strict=True)))
+            for each in (self.added, self.retrained)
         )
         gain, low = _difference(retrained.new, added.new)
-        each = [after.new.mean() > before.new.mean() for before, after in zip(self.added, self.retrained, strict=True)]
+        each = [
+            after.new.mean() > before.new.mean()
+            for before, after in zip(self.added, self.retrained, strict=True)
+        ]
         found = [f"{ranks.new.mean():.3f}" for ranks in (added, retrained)]
-        of_old, below = _difference(retrained.old, added.old)[0], f"{added.old.mean() - added.new.mean():+.3f}"
+        of_old, below = (
+            _difference(retrained.old, added.old)[0],
+            f"{added.old.mean() - added.new.mean():+.3f}",
+        )
         calls = f"{sum(self.batches.retrain)} of {len(self.batches.retrain)}"
-        return [name, str(len(added.new)), *found, gain, "yes" if low > 0 and all(each) else "no", of_old, below, calls]
+        return [
+            name,
+            str(len(added.new)),
+            *found,
+            gain,
+            "yes" if low > 0 and all(each) else "no",
+            of_old,
+            below,
+            calls,
+        ]
 
 
 class Champion:
@@ -108,7 +146,10 @@ class Champion:
         self.trial, self.base, self.seed = trial, base, seed
         self.chance = np.random.default_rng(seed)
         order = self.chance.permutation(len(home))
-        self.old, self.fresh = [home[i] for i in order[: trial.old]], [home[i] for i in order[trial.old :]]
+        self.old, self.fresh = (
+            [home[i] for i in order[: trial.old]],
+            [home[i] for i in order[trial.old :]],
+        )
         self.known = self.old[KNOWN]
         self.encoder = train(self.old, self.known, self.known, trial, base, seed)
         self.vectors = encode(self.encoder, self.old)
@@ -139,20 +180,31 @@ class Champion:
         return [one for one in documents if one[2] not in asked]
 
 
-def arriving(fresh: Triples, away: Triples, share: float, size: int, chance: np.random.Generator) -> Triples:
+def arriving(
+    fresh: Triples, away: Triples, share: float, size: int, chance: np.random.Generator
+) -> Triples:
     """`size` documents in a random order, of which a share is from `away`."""
     shifted = round(share * size)
     if len(away) < shifted or len(fresh) < size - shifted:
-        raise FreshetError(f"{size} new documents need as many; a source has {len(away)}, the home {len(fresh)} left")
+        raise FreshetError(
+            f"{size} new documents need as many; a source has {len(away)}, the home {len(fresh)} left"
+        )
     drawn = [away[i] for i in chance.permutation(len(away))[:shifted]]
     drawn += [fresh[i] for i in chance.permutation(len(fresh))[: size - shifted]]
     return [drawn[i] for i in chance.permutation(size)]
 
 
 def train(
-    documents: Triples, cut: Triples, written: Triples, trial: RetrainingTrial, base: str | Path, seed: int
+    documents: Triples,
+    cut: Triples,
+    written: Triples,
+    trial: RetrainingTrial,
+    base: str | Path,
+    seed: int,
 ) -> Any:
-    """An encoder that learned the cut-out queries of `cut` and the written ones of `written`, all among `documents`."""
+    """An encoder that learned the cut-out queries of `cut` and the written ones of `written`, all
+    among `documents`.
+    """
     from model_code.encoding.encoder import Encoder
     from model_code.training.data import Passages, TrainingData, make_pairs
     from model_code.training.trainer import Trainer
@@ -163,7 +215,9 @@ def train(
     passages = Passages([text for text, _, _ in documents], np.arange(len(documents)))
     asked = make_pairs(passages, [(query, [rows[text]]) for text, _, query in written])
     made = make_pairs(passages, [(query, [rows[text]]) for text, query, _ in cut])
-    settings = TrainingSettings(**SETTINGS, steps=trial.steps, query_max_tokens=most, document_max_tokens=most)
+    settings = TrainingSettings(
+        **SETTINGS, steps=trial.steps, query_max_tokens=most, document_max_tokens=most
+    )
     Trainer(encoder, TrainingData(passages, asked, made), settings, seed).fit()
     return encoder
 
@@ -171,20 +225,34 @@ def train(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the table of each home after each seed."""
     given = _parser().parse_args(arguments)
-    require(given.new >= StudyPlan().batch, f"--new is {given.new}, but drift judges batches of {StudyPlan().batch}")
+    require(
+        given.new >= StudyPlan().batch,
+        f"--new is {given.new}, but drift judges batches of {StudyPlan().batch}",
+    )
     trial = RetrainingTrial(
-        given.old, given.new, given.steps, given.queries, replace(StudyPlan(), per_source=2 * given.new)
+        given.old,
+        given.new,
+        given.steps,
+        given.queries,
+        replace(StudyPlan(), per_source=2 * given.new),
     )
     for name, home, elsewhere in studies(given.data, trial.drift):
         shifts: dict[Shift, Triples] = {Shift(AGAIN, 0.0): [], Shift("", 0.0): []}
-        shifts |= {Shift(source, share): with_made(elsewhere[source]) for source in elsewhere for share in given.shares}
+        shifts |= {
+            Shift(source, share): with_made(elsewhere[source])
+            for source in elsewhere
+            for share in given.shares
+        }
         effects, triples = {shift: Effect() for shift in shifts}, with_made(home)
         for seed in range(given.seeds):
             champion = Champion(triples, trial, given.base, seed)
             for shift, away in shifts.items():
                 champion.meets(shift, away, effects[shift])
             print(f"\n{name}, {seed + 1} of {given.seeds} seeds\n", flush=True)
-            print(markdown(HEAD, [effect.line(str(shift)) for shift, effect in effects.items()]), flush=True)
+            print(
+                markdown(HEAD, [effect.line(str(shift)) for shift, effect in effects.items()]),
+                flush=True,
+            )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -192,9 +260,19 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--data", type=Path, help="a folder of data sets in BEIR layout, for more to arrive")
     add("--base", default=BASE, help="the encoder that trainings start from")
-    add("--shares", type=float, nargs="+", default=[1.0], help="of the new documents that come from elsewhere")
+    add(
+        "--shares",
+        type=float,
+        nargs="+",
+        default=[1.0],
+        help="of the new documents that come from elsewhere",
+    )
     add("--seeds", type=int, default=3)
-    add("--queries", action="store_true", help="new documents come with queries; every other document's are learned")
+    add(
+        "--queries",
+        action="store_true",
+        help="new documents come with queries; every other document's are learned",
+    )
     for name in ("old", "new", "steps"):
         add(f"--{name}", type=int, default=getattr(RetrainingTrial, name))
     return parser
@@ -209,13 +287,17 @@ def _ranks(old: Vectors, new: Vectors, trial: RetrainingTrial) -> Ranks:
 def _batches(count: int, size: int, chance: np.random.Generator) -> list[np.ndarray]:
     """Rows of whole batches, out of `ROUNDS` orders of them all."""
     most = count - count % size
-    return [rows for _ in range(ROUNDS) for rows in chance.permutation(count)[:most].reshape(-1, size)]
+    return [
+        rows for _ in range(ROUNDS) for rows in chance.permutation(count)[:most].reshape(-1, size)
+    ]
 
 
 def _difference(ours: np.ndarray, theirs: np.ndarray) -> tuple[str, float]:
     """The mean difference with its 95 % interval, and the interval's lower end."""
     change = ours - theirs
-    low, high = (float(bound[0]) for bound in bootstrap_interval(change[:, None], 2000, 0.95, seed=0))
+    low, high = (
+        float(bound[0]) for bound in bootstrap_interval(change[:, None], 2000, 0.95, seed=0)
+    )
     return f"{change.mean():+.3f} [{low:+.3f}, {high:+.3f}]", low
 
 

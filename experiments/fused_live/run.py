@@ -27,7 +27,8 @@ from model_code.project import Project
 HERE = Path(__file__).parent
 BASE, DOCUMENTS, FEEDBACK = "sentence-transformers/all-MiniLM-L6-v2", 10_000, 0.3
 ROUNDS, WARM, IDLE, ARRIVING = 8, 2.0, 5.0, 15.0  # seconds of each kind in a round
-TOGETHER, EVERY, WORDS = 5, 0.25, 40  # documents of a request, seconds from one to the next, words of a document
+# documents of a request, seconds from one to the next, words of a document
+TOGETHER, EVERY, WORDS = 5, 0.25, 40
 KINDS = {"dense": None, "fused": FEEDBACK}
 COLUMNS, QUANTILES = ("idle", "arriving", "added"), {"p50": 0.5, "p99": 0.99}
 
@@ -45,7 +46,9 @@ def read(client: Client, texts: Sequence[str], seconds: float) -> list[float]:
 
 
 class Arrivals(threading.Thread):
-    """Adds documents at a steady pace until `stop`; `took`: milliseconds of each request, after which all are found."""
+    """Adds documents at a steady pace until `stop`; `took`: milliseconds of each request, after
+    which all are found.
+    """
 
     def __init__(self, client: Client, texts: Sequence[str]) -> None:
         super().__init__()
@@ -68,7 +71,9 @@ class Arrivals(threading.Thread):
 
 
 def one_round(client: Client, texts: Sequence[str]) -> dict[str, list[float]]:
-    """Search alone, then beside arrivals; the first addition of a process, which loads what it needs, is left out."""
+    """Search alone, then beside arrivals; the first addition of a process, which loads what it
+    needs, is left out.
+    """
     asked = [" ".join(text.split()[:8]) for text in texts[:400]]
     read(client, asked, WARM)
     idle = read(client, asked, IDLE)
@@ -84,7 +89,9 @@ def one_round(client: Client, texts: Sequence[str]) -> dict[str, list[float]]:
 
 
 def measure() -> dict[str, Any]:
-    """Rounds of both kinds in turns, each by a service and on a copy of its own; p50 and p99 in milliseconds."""
+    """Rounds of both kinds in turns, each by a service and on a copy of its own; p50 and p99 in
+    milliseconds.
+    """
     texts = mixed_texts(DOCUMENTS)
     encoded = Encoder.load(BASE, for_search=True).encode_passages_with_tokens(texts)
     rounds: dict[str, list[dict[str, list[float]]]] = {kind: [] for kind in KINDS}
@@ -97,7 +104,9 @@ def measure() -> dict[str, Any]:
             for kind, project in projects.items():
                 with served(_copied(project, Path(folder) / "round")) as client:
                     rounds[kind].append(one_round(client, texts))
-    return {kind: {column: _stated(own, column) for column in COLUMNS} for kind, own in rounds.items()}
+    return {
+        kind: {column: _stated(own, column) for column in COLUMNS} for kind, own in rounds.items()
+    }
 
 
 def _copied(project: Project, folder: Path) -> Project:
@@ -109,8 +118,15 @@ def _copied(project: Project, folder: Path) -> Project:
 def _stated(rounds: Sequence[Mapping[str, list[float]]], column: str) -> dict[str, Any]:
     """The quantiles of all rounds together, and each round's."""
     together = [milliseconds for own in rounds for milliseconds in own[column]]
-    each = {f"{name} of each round": [_quantile(own[column], q) for own in rounds] for name, q in QUANTILES.items()}
-    return {"n": len(together)} | {name: _quantile(together, q) for name, q in QUANTILES.items()} | each
+    each = {
+        f"{name} of each round": [_quantile(own[column], q) for own in rounds]
+        for name, q in QUANTILES.items()
+    }
+    return (
+        {"n": len(together)}
+        | {name: _quantile(together, q) for name, q in QUANTILES.items()}
+        | each
+    )
 
 
 def _quantile(milliseconds: Sequence[float], quantile: float) -> float:
@@ -118,11 +134,15 @@ def _quantile(milliseconds: Sequence[float], quantile: float) -> float:
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """The page's table: all rounds together, and the ratio of the two kinds, with the least and the largest round's."""
+    """The page's table: all rounds together, and the ratio of the two kinds, with the least and the
+    largest round's.
+    """
     rows = []
     for column, quantile in [(column, quantile) for column in COLUMNS for quantile in QUANTILES]:
         dense, fused = (result[kind][column] for kind in KINDS)
-        pairs = zip(fused[f"{quantile} of each round"], dense[f"{quantile} of each round"], strict=True)
+        pairs = zip(
+            fused[f"{quantile} of each round"], dense[f"{quantile} of each round"], strict=True
+        )
         ratios = [above / below for above, below in pairs]
         rows.append(
             f"| {column} | {quantile} | {dense[quantile]} ms | {fused[quantile]} ms | "

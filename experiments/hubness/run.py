@@ -1,6 +1,8 @@
-"""Feedback and hubness in the untrained fusion, on dev and train queries: `result_500.json`, and its table in the page.
+"""Feedback and hubness in the untrained fusion, on dev and train queries: `result_500.json`, and
+its table in the page.
 
-`python -m experiments.hubness.run NAME=PROJECT:SPLIT ...` where PROJECT has run the stage `base_index`.
+`python -m experiments.hubness.run NAME=PROJECT:SPLIT ...` where PROJECT has run the stage
+`base_index`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ WEIGHTS = (0.2, 0.4)  # of hubness
 
 
 class Collection:
-    """A built corpus: the base encoder's vectors of its passages, BM25, and how much of a hub each document is."""
+    """A built corpus: the base encoder's vectors of its passages, BM25, and how much of a hub each
+    document is.
+    """
 
     def __init__(self, artifacts: Path) -> None:
         self.corpus, index = load_corpus(artifacts / "corpus"), artifacts / "base_index" / "index"
@@ -35,16 +39,22 @@ class Collection:
         self.ids, self.document = np.unique(rows, return_inverse=True)
         self.order = np.argsort(self.document, kind="stable")
         self.starts = np.searchsorted(self.document[self.order], np.arange(len(self.ids)))
-        self.bm25 = Bm25.build(passage_texts(self.corpus.passages, True), [str(row) for row in range(len(rows))])
+        self.bm25 = Bm25.build(
+            passage_texts(self.corpus.passages, True), [str(row) for row in range(len(rows))]
+        )
         self.encoder = Encoder.load(BASE, TOKENS, for_search=True)
         self.mean, self.covariance = self.vectors.mean(axis=0), np.cov(self.vectors.T, bias=True)
-        self.hubness = self._hubness(pd.read_parquet(artifacts / "pseudo_queries" / "pseudo_queries.parquet"))
+        self.hubness = self._hubness(
+            pd.read_parquet(artifacts / "pseudo_queries" / "pseudo_queries.parquet")
+        )
 
     def _hubness(self, made: pd.DataFrame) -> np.ndarray:
         """(documents,): the mean product of each with its nearest made queries, its own left out."""
         spans = made.groupby("document_id", sort=False)["text"].first()
         chosen = sorted(spans.index, key=lambda name: hash_text(f"hub {name}"))[:BANK]
-        products = self.by_document(self.encoder.encode([spans[name] for name in chosen]) @ self.vectors.T)
+        products = self.by_document(
+            self.encoder.encode([spans[name] for name in chosen]) @ self.vectors.T
+        )
         products[np.arange(len(chosen)), np.searchsorted(self.ids, chosen)] = -1
         return np.partition(products, len(chosen) - NEAREST, axis=0)[-NEAREST:].mean(axis=0)
 
@@ -58,17 +68,28 @@ class Collection:
         words = self.by_document(self.bm25.scores(text))
         words = words / max(words.max(), 1e-9)
         near = self.by_document(products)
-        found = np.union1d(np.argsort(-near, kind="stable")[:DEPTH], np.argsort(-words, kind="stable")[:DEPTH])
+        found = np.union1d(
+            np.argsort(-near, kind="stable")[:DEPTH], np.argsort(-words, kind="stable")[:DEPTH]
+        )
         for weight in (0.0, *WEIGHTS):
             name = f"hubness {weight}" if weight else "plain"
             ranked = self._ranked(vector, near, words, found, weight)
             yield name, self.ids[ranked].tolist()
-            moved = vector + FEEDBACK * np.mean([self._vector(products, one) for one in ranked[:BEST]], axis=0)
-            again = self._ranked(moved, self.by_document(self.vectors @ moved), words, found, weight)
+            moved = vector + FEEDBACK * np.mean(
+                [self._vector(products, one) for one in ranked[:BEST]], axis=0
+            )
+            again = self._ranked(
+                moved, self.by_document(self.vectors @ moved), words, found, weight
+            )
             yield f"feedback, {name}" if weight else "feedback", self.ids[again].tolist()
 
     def _ranked(
-        self, vector: np.ndarray, near: np.ndarray, words: np.ndarray, found: np.ndarray, weight: float
+        self,
+        vector: np.ndarray,
+        near: np.ndarray,
+        words: np.ndarray,
+        found: np.ndarray,
+        weight: float,
     ) -> np.ndarray:
         dense = near[found] - weight * self.hubness[found] - self.mean @ vector
         total = dense / np.sqrt(vector @ self.covariance @ vector) + WORDS * words[found]
@@ -80,24 +101,42 @@ class Collection:
 
 
 def measured(project: Path, split: str) -> dict[str, Any]:
-    """Means of nDCG@10 less that of the plain fusion, with the middle 95 % of 1,000 draws of the queries."""
+    """Means of nDCG@10 less that of the plain fusion, with the middle 95 % of 1,000 draws of the
+    queries.
+    """
     collection, draw = Collection(project / "artifacts"), np.random.default_rng(0)
     asked = collection.corpus.judgements(split)
     names = sorted(asked.queries, key=hash_text)[:QUERIES]
     runs: dict[str, dict[str, list[tuple[str, float]]]] = {}
-    for name, vector in zip(names, collection.encoder.encode([asked.queries[name] for name in names]), strict=True):
+    for name, vector in zip(
+        names, collection.encoder.encode([asked.queries[name] for name in names]), strict=True
+    ):
         for variant, ids in collection.rankings(asked.queries[name], vector.astype(np.float64)):
-            runs.setdefault(variant, {})[name] = [(document, float(-rank)) for rank, document in enumerate(ids)]
+            runs.setdefault(variant, {})[name] = [
+                (document, float(-rank)) for rank, document in enumerate(ids)
+            ]
     qrels = {name: asked.qrels[name] for name in names}
     values = {
-        variant: np.array([evaluate_run(run, qrels, ["nDCG@10"])["nDCG@10"][name] for name in names])
+        variant: np.array(
+            [evaluate_run(run, qrels, ["nDCG@10"])["nDCG@10"][name] for name in names]
+        )
         for variant, run in runs.items()
     }
     plain, found = values.pop("plain"), {}
     for variant, own in values.items():
-        means = [(own - plain)[draw.integers(len(plain), size=len(plain))].mean() for _ in range(1000)]
-        found[variant] = [round(float(one), 4) for one in ((own - plain).mean(), *np.percentile(means, [2.5, 97.5]))]
-    return {"split": split, "queries": len(names), "plain": round(float(plain.mean()), 4), "less plain": found}
+        means = [
+            (own - plain)[draw.integers(len(plain), size=len(plain))].mean() for _ in range(1000)
+        ]
+        found[variant] = [
+            round(float(one), 4)
+            for one in ((own - plain).mean(), *np.percentile(means, [2.5, 97.5]))
+        ]
+    return {
+        "split": split,
+        "queries": len(names),
+        "plain": round(float(plain.mean()), 4),
+        "less plain": found,
+    }
 
 
 if __name__ == "__main__":

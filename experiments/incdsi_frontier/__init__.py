@@ -1,1 +1,3 @@
-"""IncDSI against its alternatives on a judged collection: what new documents gain, and what old ones pay."""
+"""IncDSI against its alternatives on a judged collection: what new documents gain, and what old
+ones pay.
+"""

@@ -1,8 +1,8 @@
 """What IncDSI's own choices are worth (its Tables 2 to 4), for `run.py --ablations`.
 
-One choice is changed at a time: how much old documents weigh where settings are chosen (beta), how many queries a new
-document has. The rest is as the best F-beta with beta 5 on the tuning split says; what is reported are
-test queries, all documents added in their own order.
+One choice is changed at a time: how much old documents weigh where settings are chosen (beta), how
+many queries a new document has. The rest is as the best F-beta with beta 5 on the tuning split
+says; what is reported are test queries, all documents added in their own order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ QUERIES = (1, 2, 4)  # beside all of them
 
 @dataclass(frozen=True)
 class Ablated:
-    """One `choice`: reciprocal ranks of old and of new documents' queries, and seconds per added document."""
+    """One `choice`: reciprocal ranks of old and of new documents' queries, and seconds per added
+    document.
+    """
 
     choice: str
     found: Found
@@ -44,10 +46,14 @@ class Ablated:
 
 
 def ablations(protocol: Protocol, method: Method) -> dict[str, list[Ablated]]:
-    """By what is changed, its choices, measured with settings from those that `protocol` tries for `method`."""
+    """By what is changed, its choices, measured with settings from those that `protocol` tries for
+    `method`.
+    """
     plan, judge, bench = protocol.plan, protocol.arrivals.judge, protocol.bench
     trials = tried(method, bench, plan.trials, protocol.space.seed)
-    by_beta = {beta: max(trials, key=lambda one: f_beta(one.old, one.new, beta)).settings for beta in BETAS}
+    by_beta = {
+        beta: max(trials, key=lambda one: f_beta(one.old, one.new, beta)).settings for beta in BETAS
+    }
     chosen = by_beta[bench.beta]
     return {
         "beta": [measure(judge, f"{beta:g}", settings) for beta, settings in by_beta.items()],
@@ -69,4 +75,6 @@ def measure(judge: TrialBench, choice: str, settings: Way) -> Ablated:
     start = time.perf_counter()
     added = judge.add(settings)
     seconds = (time.perf_counter() - start) / len(added)
-    return Ablated(choice, judge.ranks.reciprocal_ranks(np.stack([one.vector for one in added])), seconds)
+    return Ablated(
+        choice, judge.ranks.reciprocal_ranks(np.stack([one.vector for one in added])), seconds
+    )

@@ -1,4 +1,6 @@
-"""The vectors of a judged collection under one encoder, and the splits that ways of adding are tried and judged on."""
+"""The vectors of a judged collection under one encoder, and the splits that ways of adding are
+tried and judged on.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Encoded:
         return self.queries[list(own)] if own else self.documents[row : row + 1]
 
     def asking(self, rows: Sequence[int], split: str) -> tuple[np.ndarray, np.ndarray]:
-        """The queries (m, H) of `split` that look for the documents `rows`, and for which of them by position (m)."""
+        """The queries (m, H) of `split` that look for the documents `rows`, and for which of them
+        by position (m).
+        """
         place = {self.pages.ids[row]: i for i, row in enumerate(rows)}
         found, owners = self.pages.of(list(place), split)
         return self.queries[found], np.array([place[one] for one in owners], np.int64)
@@ -45,14 +49,18 @@ class Encoded:
         pages = self.pages
         old, old_targets = pages.of(pages.ids[: pages.old], old_split)
         asked, targets = pages.of([pages.ids[row] for row in new], *new_splits)
-        documents = [NewDocument(pages.ids[row], self.asks(row), self.documents[row]) for row in new]
+        documents = [
+            NewDocument(pages.ids[row], self.asks(row), self.documents[row]) for row in new
+        ]
         return Split(documents, self.queries[old], old_targets, self.queries[asked], targets)
 
     def splits(self) -> tuple[Split, Split]:
-        """The tuning split, with the dev and test queries of its documents and the dev queries of old ones; the test
-        split, with the test queries of its documents and of old ones.
+        """The tuning split, with the dev and test queries of its documents and the dev queries of
+        old ones; the test split, with the test queries of its documents and of old ones.
         """
-        return self.split(self.pages.rows(TUNING), "dev", "dev", "test"), self.split(self.new, "test", "test")
+        return self.split(self.pages.rows(TUNING), "dev", "dev", "test"), self.split(
+            self.new, "test", "test"
+        )
 
     @property
     def new(self) -> list[int]:
@@ -60,17 +68,24 @@ class Encoded:
         return self.pages.rows(NEW)
 
 
-def encode(pages: Pages, base: str | Path = BASE, max_tokens: int = 128, cache: Path | None = None) -> Encoded:
+def encode(
+    pages: Pages, base: str | Path = BASE, max_tokens: int = 128, cache: Path | None = None
+) -> Encoded:
     """Encode documents and queries; vectors are kept in the folder `cache`, if one is given."""
     texts = (pages.texts, pages.queries, pages.written)
     documents, queries, written = (_vectors(own, base, max_tokens, cache) for own in texts)
     return Encoded(pages, documents, np.concatenate([queries, written]))
 
 
-def _vectors(texts: Sequence[str], base: str | Path, max_tokens: int, cache: Path | None) -> np.ndarray:
+def _vectors(
+    texts: Sequence[str], base: str | Path, max_tokens: int, cache: Path | None
+) -> np.ndarray:
     from model_code.encoding.encoder import Encoder
 
-    file = cache and cache / f"{hash_text(canonical_json([list(texts), str(base), max_tokens]))[:16]}.npy"
+    file = (
+        cache
+        and cache / f"{hash_text(canonical_json([list(texts), str(base), max_tokens]))[:16]}.npy"
+    )
     if file and file.exists():
         return np.load(file)
     vectors = Encoder.load(base, max_tokens, for_search=True).encode(texts)

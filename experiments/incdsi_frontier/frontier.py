@@ -1,8 +1,10 @@
-"""IncDSI's protocol: how well old and new documents are found as documents come, for each way of adding them.
+"""IncDSI's protocol: how well old and new documents are found as documents come, for each way of
+adding them.
 
-Every method is shown as a whole trade-off: on a tuning split its settings are tried, and of those that no other beats
-in both MRR@10 some are chosen; only these are then measured on the test split, after a few, many and all additions, in
-several orders of arrival. No setting is chosen by what it does on the test split.
+Every method is shown as a whole trade-off: on a tuning split its settings are tried, and of those
+that no other beats in both MRR@10 some are chosen; only these are then measured on the test split,
+after a few, many and all additions, in several orders of arrival. No setting is chosen by what it
+does on the test split.
 """
 
 from __future__ import annotations
@@ -27,11 +29,12 @@ Found = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Point:
-    """One method with the settings chosen for one purpose, after `added` additions, means over `orders`.
+    """One method with the settings chosen for one purpose, after `added` additions, means over
+    `orders`.
 
-    chosen_for: "best F-beta", or the loss of old documents' MRR@10 that was allowed on the tuning split.
-    settings: None for ways that are not IncDSI's. before, old, new: old documents before any addition; old and new ones
-    after. deviations: of `new`, over the orders.
+    chosen_for: "best F-beta", or the loss of old documents' MRR@10 that was allowed on the tuning
+    split. settings: None for ways that are not IncDSI's. before, old, new: old documents before any
+    addition; old and new ones after. deviations: of `new`, over the orders.
     """
 
     method: str
@@ -60,18 +63,31 @@ class Point:
         return cls(method, chosen_for, settings, added, len(found), before, *means)
 
     def row(self) -> dict[str, Any]:
-        """The numbers on one level, for a table: `old_hit_at_1`, `new_mrr_at_10`, `old_loss_hit_at_1`, ..."""
-        row: dict[str, Any] = {"method": self.method, "chosen_for": self.chosen_for, "added": self.added}
+        """The numbers on one level, for a table: `old_hit_at_1`, `new_mrr_at_10`,
+        `old_loss_hit_at_1`, ...
+        """
+        row: dict[str, Any] = {
+            "method": self.method,
+            "chosen_for": self.chosen_for,
+            "added": self.added,
+        }
         for name in ("before", "old", "new", "deviations"):
-            row |= {f"{name}_{measure}": value for measure, value in asdict(getattr(self, name)).items()}
-        return row | {"old_loss_hit_at_1": self.before.hit_at_1 - self.old.hit_at_1, "orders": self.orders}
+            row |= {
+                f"{name}_{measure}": value for measure, value in asdict(getattr(self, name)).items()
+            }
+        return row | {
+            "old_loss_hit_at_1": self.before.hit_at_1 - self.old.hit_at_1,
+            "orders": self.orders,
+        }
 
 
 class AdditionOrders:
-    """Adds the documents of a test split in several orders, and looks after a few, many and all; each run once.
+    """Adds the documents of a test split in several orders, and looks after a few, many and all;
+    each run once.
 
-    judge: of the test split. steps: numbers of additions to look at besides all. The first order is the documents' own.
-    whole: in so many orders all documents are added, in the others `EARLY` of them: the fewer there are, the more it
+    judge: of the test split. steps: numbers of additions to look at besides all. The first order is
+    the documents' own. whole: in so many orders all documents are added, in the others `EARLY` of
+    them: the fewer there are, the more it
       matters which; None: in all.
     """
 
@@ -85,7 +101,8 @@ class AdditionOrders:
     ) -> None:
         self.whole = orders if whole is None else whole
         require(
-            1 <= self.whole <= orders, f"orders is {orders} and whole is {whole}, but 1 <= whole <= orders must hold"
+            1 <= self.whole <= orders,
+            f"orders is {orders} and whole is {whole}, but 1 <= whole <= orders must hold",
         )
         count, random = len(judge.split.documents), np.random.default_rng(seed)
         self.judge, self.after = judge, checkpoints(count, steps)
@@ -95,11 +112,17 @@ class AdditionOrders:
     def found(self, settings: Way, number: int = 0) -> list[Found]:
         """What is found after each number of additions in `after` that order `number` comes to."""
         if (settings, number) not in self._found:
-            after = self.after if number < self.whole else [count for count in self.after if count <= EARLY]
+            after = (
+                self.after
+                if number < self.whole
+                else [count for count in self.after if count <= EARLY]
+            )
             order = self.orders[number][: max(after, default=0)]
             vectors = [one.vector for one in self.judge.add(settings, order)]  # none changes later
             ranks = self.judge.ranks.reciprocal_ranks
-            self._found[settings, number] = [ranks(np.stack(vectors[:count]), order[:count]) for count in after]
+            self._found[settings, number] = [
+                ranks(np.stack(vectors[:count]), order[:count]) for count in after
+            ]
         return self._found[settings, number]
 
     def points(self, method: str, purpose: str, settings: Way) -> list[Point]:
@@ -134,7 +157,8 @@ def frontier(
 
 
 def checkpoints(count: int, steps: Sequence[int] = STEPS) -> list[int]:
-    """The numbers of additions to look at, in order: those of `steps` that are below `count`, and `count`.
+    """The numbers of additions to look at, in order: those of `steps` that are below `count`, and
+    `count`.
 
     >>> checkpoints(500)
     [10, 100, 500]
@@ -142,10 +166,14 @@ def checkpoints(count: int, steps: Sequence[int] = STEPS) -> list[int]:
     return [step for step in sorted(set(steps)) if step < count] + [count]
 
 
-def choices(trials: Sequence[Trial], before: float, losses: Sequence[float] = LOSSES) -> dict[str, Way]:
-    """Settings by purpose: the best F-beta, and for each loss in `losses` the best for new documents within it.
+def choices(
+    trials: Sequence[Trial], before: float, losses: Sequence[float] = LOSSES
+) -> dict[str, Way]:
+    """Settings by purpose: the best F-beta, and for each loss in `losses` the best for new
+    documents within it.
 
-    before: the old documents' MRR@10 before anything was added. Losses that no trial keeps within are left out.
+    before: the old documents' MRR@10 before anything was added. Losses that no trial keeps within
+    are left out.
     """
     chosen = {BEST: max(trials, key=lambda trial: trial.score).settings}
     for loss in losses:

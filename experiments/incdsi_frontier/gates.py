@@ -39,9 +39,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Matched:
-    """New documents' MRR@10 of ours less the paper's, where ours keeps as much of old documents' as the paper's does.
+    """New documents' MRR@10 of ours less the paper's, where ours keeps as much of old documents' as
+    the paper's does.
 
-    old, new: the paper's MRR@10. reached: whether ours keeps so much of old documents' with any settings.
+    old, new: the paper's MRR@10. reached: whether ours keeps so much of old documents' with any
+    settings.
     """
 
     old: float
@@ -56,7 +58,9 @@ class Matched:
 
 
 def adding_cost(added: Found, retrained: Found) -> Difference:
-    """Old documents' hit@1 after retraining on all, less that after adding: met where at most `COST`."""
+    """Old documents' hit@1 after retraining on all, less that after adding: met where at most
+    `COST`.
+    """
     hits = [(found[0] == 1).astype(np.float64) for found in (retrained, added)]
     return Difference.of(*hits)
 
@@ -64,27 +68,38 @@ def adding_cost(added: Found, retrained: Found) -> Difference:
 def at_matched_loss(paper: Sequence[Found], ours: Sequence[Found]) -> list[Matched]:
     """For each setting of the paper's form, ours at the same MRR@10 of old documents.
 
-    Between two settings of ours the values are interpolated: adding some documents with one and the rest with the other
-    reaches about these. Old and new queries are resampled apart, and alike for both.
+    Between two settings of ours the values are interpolated: adding some documents with one and the
+    rest with the other reaches about these. Old and new queries are resampled apart, and alike for
+    both.
     """
-    olds, news = (np.stack([one[side] for one in (*paper, *ours)]) for side in (0, 1))  # (points, queries)
+    # (points, queries)
+    olds, news = (np.stack([one[side] for one in (*paper, *ours)]) for side in (0, 1))
     means = [values.mean(axis=1)[None] for values in (olds, news)]
     change = _above(*means, len(paper))[0]
     samples = _above(resampled(olds), resampled(news), len(paper))  # (samples, points of the paper)
     old, new = (one[0] for one in means)
     reached = old[: len(paper)] <= old[len(paper) :].max()
     return [
-        Matched(float(old[i]), float(new[i]), Difference.between(float(change[i]), samples[:, i]), bool(reached[i]))
+        Matched(
+            float(old[i]),
+            float(new[i]),
+            Difference.between(float(change[i]), samples[:, i]),
+            bool(reached[i]),
+        )
         for i in range(len(paper))
     ]
 
 
 def _above(olds: np.ndarray, news: np.ndarray, papers: int) -> np.ndarray:
-    """In each row of the means (s, points), ours at the paper's old means less the paper's new ones: (s, papers)."""
+    """In each row of the means (s, points), ours at the paper's old means less the paper's new
+    ones: (s, papers).
+    """
     found = np.empty((len(olds), papers))
     for row, (old, new) in enumerate(zip(olds, news, strict=True)):
         order = np.argsort(old[papers:], kind="stable")
-        found[row] = np.interp(old[:papers], old[papers:][order], new[papers:][order]) - new[:papers]
+        found[row] = (
+            np.interp(old[:papers], old[papers:][order], new[papers:][order]) - new[:papers]
+        )
     return found
 
 
@@ -97,5 +112,7 @@ def resampled(values: np.ndarray, samples: int = SAMPLES, seed: int = 0) -> np.n
     count, random = values.shape[1], np.random.default_rng(seed)
     means = np.empty((samples, len(values)))
     for row in range(samples):
-        means[row] = values @ np.bincount(random.integers(count, size=count), minlength=count) / count
+        means[row] = (
+            values @ np.bincount(random.integers(count, size=count), minlength=count) / count
+        )
     return means

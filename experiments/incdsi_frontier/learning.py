@@ -1,6 +1,7 @@
 """Document vectors learned from encoded queries by DSI's own trainer, with no text to encode.
 
-What IncDSI is compared with: V trained on the old documents' queries, retrained on those of all, and fine-tuned.
+What IncDSI is compared with: V trained on the old documents' queries, retrained on those of all,
+and fine-tuned.
 """
 
 from __future__ import annotations
@@ -50,17 +51,24 @@ class KnownQueries(nn.Module):
 
 
 def learn(
-    start: np.ndarray, train: Asking, dev: Asking | None, settings: DocumentVectorSettings | None = None, seed: int = 0
+    start: np.ndarray,
+    train: Asking,
+    dev: Asking | None,
+    settings: DocumentVectorSettings | None = None,
+    seed: int = 0,
 ) -> np.ndarray:
     """V (n, H) after training from `start` (n, H).
 
-    dev: the epoch with their best nDCG@10, the start included, is what is returned; None: the last one.
+    dev: the epoch with their best nDCG@10, the start included, is what is returned; None: the last
+    one.
     """
     from model_code.dsi.trainer import DocumentTrainer, QueryVectors, loop_settings
 
     own, general = settings or DocumentVectorSettings(), TrainingSettings(hierarchy_weight=0.0)
     passages = Passages([""] * len(start), np.arange(len(start)))
-    data = TrainingData(passages, _pairs(train), _pairs(Asking(train.queries[:0], train.targets[:0])))
+    data = TrainingData(
+        passages, _pairs(train), _pairs(Asking(train.queries[:0], train.targets[:0]))
+    )
     vectors = nn.Parameter(torch.from_numpy(np.array(start, np.float32)))
     trainer = DocumentTrainer(
         KnownQueries(train.queries if dev is None else dev.queries),  # type: ignore[arg-type]
@@ -83,4 +91,8 @@ def _evaluator(passages: Passages, dev: Asking, seed: int) -> DevEvaluator:
 
 def _pairs(asking: Asking) -> Pairs:
     targets = asking.targets.tolist()
-    return Pairs([str(row) for row in range(len(targets))], asking.targets, [frozenset([one]) for one in targets])
+    return Pairs(
+        [str(row) for row in range(len(targets))],
+        asking.targets,
+        [frozenset([one]) for one in targets],
+    )

@@ -1,4 +1,6 @@
-"""The ways of adding documents that IncDSI's protocol compares, each with the settings that may be tried for it."""
+"""The ways of adding documents that IncDSI's protocol compares, each with the settings that may be
+tried for it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ ENCODED = Way(refine=False, prior="encoder")
 
 @dataclass(frozen=True)
 class Method:
-    """Some `fixed` settings, and a `space` that is searched with `base` for the rest; either may be empty.
+    """Some `fixed` settings, and a `space` that is searched with `base` for the rest; either may be
+    empty.
 
     includes: other methods whose trials count for this one as well.
     """
@@ -39,7 +42,9 @@ PLAIN = Method(fixed=(ENCODED,))
 SCALED = Method(fixed=tuple(ENCODED.replace(prior_scale=scale) for scale in SCALES))
 MIXED = Method(
     fixed=tuple(
-        ENCODED.replace(prior="mixed", query_share=share, prior_scale=scale) for share in SHARES for scale in SCALES
+        ENCODED.replace(prior="mixed", query_share=share, prior_scale=scale)
+        for share in SHARES
+        for scale in SCALES
     )
 )
 INCDSI = Method(space=PUBLISHED, base=Way())
@@ -74,7 +79,10 @@ def _search(bench: TrialBench, method: Method, trials: int, seed: int) -> list[T
     for number in range(trials):
         asked = study.ask()
         found.append(
-            bench.trial(f"trial {number + 1}", method.base.replace(refine=True, **suggest(asked, method.space)))
+            bench.trial(
+                f"trial {number + 1}",
+                method.base.replace(refine=True, **suggest(asked, method.space)),
+            )
         )
         study.tell(asked, [found[-1].old, found[-1].new])
     return found

@@ -1,7 +1,9 @@
-"""A judged collection as IncDSI's protocol reads it: documents that are there at first, to tune on, and to be added.
+"""A judged collection as IncDSI's protocol reads it: documents that are there at first, to tune on,
+and to be added.
 
-By date: documents up to a day are old, a tenth of the later ones, by the hash of their id, is for tuning, and the rest
-is added. By share: 90 % are old, 9 % are added and 1 % is for tuning, by the hash of their id, as published.
+By date: documents up to a day are old, a tenth of the later ones, by the hash of their id, is for
+tuning, and the rest is added. By share: 90 % are old, 9 % are added and 1 % is for tuning, by the
+hash of their id, as published.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ Asked = Mapping[str, Sequence[int]]  # the rows of a document's queries
 
 @dataclass(frozen=True, eq=False)
 class Pages:
-    """Documents, old ones first, the part of each, their queries, and by split which of these ask for which."""
+    """Documents, old ones first, the part of each, their queries, and by split which of these ask
+    for which.
+    """
 
     ids: list[str]
     texts: list[str]
@@ -39,18 +43,28 @@ class Pages:
 
     @classmethod
     def read(
-        cls, folder: Path, new_from: str | None = None, qrels: str = "qrels", documents: int | None = None
+        cls,
+        folder: Path,
+        new_from: str | None = None,
+        qrels: str = "qrels",
+        documents: int | None = None,
     ) -> Pages:
         """Read a BEIR folder, split by the date `new_from`, or without one by share.
 
-        documents: read only as many, and the rest of the last one's title: documents of a title come whole. Raises
-        SettingsError unless there is a document in every part.
+        documents: read only as many, and the rest of the last one's title: documents of a title
+        come whole. Raises SettingsError unless there is a document in every part.
         """
-        source = open_source(CorpusSettings(source="beir", path=folder.name, qrels=qrels), folder.parent)
+        source = open_source(
+            CorpusSettings(source="beir", path=folder.name, qrels=qrels), folder.parent
+        )
         rows = _whole_titles([line.values for line in source.rows("documents")], documents)
         parts = {one["id"]: _part(one, new_from) for one in rows}
         for part in (OLD, TUNING, NEW):
-            where = f"a date on that side of {new_from}" if new_from else f"its share of {len(rows)} documents"
+            where = (
+                f"a date on that side of {new_from}"
+                if new_from
+                else f"its share of {len(rows)} documents"
+            )
             require(part in parts.values(), f"{folder}: no document is {part}: none has {where}")
         rows.sort(key=lambda one: (parts[one["id"]] != OLD, str(one.get("date", ""))))
         ids = [one["id"] for one in rows]
@@ -68,15 +82,29 @@ class Pages:
 
     def of(self, ids: Sequence[str], *splits: str) -> tuple[np.ndarray, list[str]]:
         """Rows (m) of the queries of `ids` in `splits`, and the document of each (m)."""
-        found = [(row, one) for split in splits for one in ids for row in self.asked.get(split, {}).get(one, ())]
+        found = [
+            (row, one)
+            for split in splits
+            for one in ids
+            for row in self.asked.get(split, {}).get(one, ())
+        ]
         return np.array([row for row, _ in found], np.int64), [one for _, one in found]
 
     def with_written(self, spans: int = 4) -> Pages:
-        """The same documents, whose train queries are parts of their texts: what is known where nobody has asked."""
+        """The same documents, whose train queries are parts of their texts: what is known where
+        nobody has asked.
+        """
         parts = [constraint_texts("", text, spans) for text in self.texts]
         ends = np.cumsum([len(own) for own in parts]) + len(self.queries)
-        train = {key: range(end - len(own), end) for key, own, end in zip(self.ids, parts, ends.tolist(), strict=True)}
-        return replace(self, asked={**self.asked, "train": train}, written=[one for own in parts for one in own])
+        train = {
+            key: range(end - len(own), end)
+            for key, own, end in zip(self.ids, parts, ends.tolist(), strict=True)
+        }
+        return replace(
+            self,
+            asked={**self.asked, "train": train},
+            written=[one for own in parts for one in own],
+        )
 
 
 def _part(document: Mapping[str, Any], new_from: str | None) -> str:
@@ -89,7 +117,9 @@ def _part(document: Mapping[str, Any], new_from: str | None) -> str:
 
 
 def _whole_titles(documents: list[dict[str, Any]], count: int | None) -> list[dict[str, Any]]:
-    """The documents of the first titles, in the order of their hashes, that have `count` between them; None: all."""
+    """The documents of the first titles, in the order of their hashes, that have `count` between
+    them; None: all.
+    """
     titles: list[str] = [one["title"] for one in documents]
     order = sorted(set(titles), key=lambda title: position(title, 0, "titles"))
     ends = np.cumsum([titles.count(title) for title in order])
@@ -98,7 +128,9 @@ def _whole_titles(documents: list[dict[str, Any]], count: int | None) -> list[di
 
 
 def _judged(source: Source, ids: set[str]) -> tuple[list[str], dict[str, dict[str, list[int]]]]:
-    """The queries that are judged for one of `ids`, and by split and document the numbers of its queries."""
+    """The queries that are judged for one of `ids`, and by split and document the numbers of its
+    queries.
+    """
     texts = {line.values["id"]: line.values["text"] for line in source.rows("queries")}
     judged = [line.values for line in source.rows("qrels")]
     kept = {one["query_id"] for one in judged if one["document_id"] in ids}
@@ -106,5 +138,7 @@ def _judged(source: Source, ids: set[str]) -> tuple[list[str], dict[str, dict[st
     asked: dict[str, dict[str, list[int]]] = {}
     for one in judged:
         if one["document_id"] in ids:
-            asked.setdefault(one["split"], {}).setdefault(one["document_id"], []).append(number[one["query_id"]])
+            asked.setdefault(one["split"], {}).setdefault(one["document_id"], []).append(
+                number[one["query_id"]]
+            )
     return [texts[name] for name in number], asked

@@ -1,7 +1,7 @@
 """Ranks of old and new documents for a trial's vectors, without ranking the old documents again.
 
-The old documents' scores never change, so their ranks among themselves are computed once; a trial only adds the few
-columns of its new vectors. Older documents come first in ties.
+The old documents' scores never change, so their ranks among themselves are computed once; a trial
+only adds the few columns of its new vectors. Older documents come first in ties.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Quality:
 class CachedRanks:
     """Ranks among the old `vectors` (n, H), to be merged with those of new ones.
 
-    old_queries (m, H) look for the old rows `old_targets` (m); new_queries (k, H) for new documents `new_targets` (k),
-    by any number below `count`, as many as there are.
+    old_queries (m, H) look for the old rows `old_targets` (m); new_queries (k, H) for new documents
+    `new_targets` (k), by any number below `count`, as many as there are.
     """
 
     def __init__(
@@ -52,10 +52,14 @@ class CachedRanks:
         new_targets: Sequence[int],
     ) -> None:
         self.old_queries, self.new_queries = np.float32(old_queries), np.float32(new_queries)
-        self.old_targets, self.new_targets = np.array(old_targets, np.int64), np.array(new_targets, np.int64)
+        self.old_targets, self.new_targets = (
+            np.array(old_targets, np.int64),
+            np.array(new_targets, np.int64),
+        )
         self.old_scores = np.zeros(len(self.old_queries), np.float32)  # of the targets
         self.old_ranks = np.zeros(len(self.old_queries), np.int64)  # from 0
-        self.rivals = np.full((len(self.new_queries), DEPTH), -np.inf, np.float32)  # the best scores of old documents
+        # the best scores of old documents
+        self.rivals = np.full((len(self.new_queries), DEPTH), -np.inf, np.float32)
         for rows in _blocks(len(self.old_queries)):
             scores = self.old_queries[rows] @ vectors.T
             self.old_scores[rows], self.old_ranks[rows] = _ranks(scores, self.old_targets[rows])
@@ -68,8 +72,8 @@ class CachedRanks:
     ) -> tuple[np.ndarray, np.ndarray]:
         """1 / rank up to rank 10, else 0, once `vectors` (b, H) were added in this order.
 
-        numbers: which new documents these are; None: the first b. Returned are the values of all old queries (m), and
-        those of the new queries that look for one of them, in their order.
+        numbers: which new documents these are; None: the first b. Returned are the values of all
+        old queries (m), and those of the new queries that look for one of them, in their order.
 
         >>> ranks = CachedRanks(np.eye(2), np.array([[1.0, 0.0]]), [0], np.array([[0.0, 2.0]]), [0])
         >>> old, new = ranks.reciprocal_ranks(np.array([[2.0, 0.5]]))
@@ -78,17 +82,23 @@ class CachedRanks:
         """
         columns = np.float32(vectors).T
         place = np.full(max(len(vectors), int(self.new_targets.max(initial=-1)) + 1), -1)
-        place[np.arange(len(vectors)) if numbers is None else np.asarray(numbers, np.int64)] = np.arange(len(vectors))
+        place[np.arange(len(vectors)) if numbers is None else np.asarray(numbers, np.int64)] = (
+            np.arange(len(vectors))
+        )
         asked = np.flatnonzero(place[self.new_targets] >= 0)
         own, among_new = _ranks(self.new_queries[asked] @ columns, place[self.new_targets[asked]])
         among_old = (self.rivals[asked] >= own[:, None]).sum(axis=1)
-        return _reciprocal(self.old_ranks + self._ahead(columns)), _reciprocal(among_new + among_old)
+        return _reciprocal(self.old_ranks + self._ahead(columns)), _reciprocal(
+            among_new + among_old
+        )
 
     def _ahead(self, columns: np.ndarray) -> np.ndarray:
         """How many of the new vectors, `columns` (H, b), beat each old query's target: (m)."""
         found = np.zeros(len(self.old_queries), np.int64)
         for rows in _blocks(len(found)):
-            found[rows] = (self.old_queries[rows] @ columns > self.old_scores[rows, None]).sum(axis=1)
+            found[rows] = (self.old_queries[rows] @ columns > self.old_scores[rows, None]).sum(
+                axis=1
+            )
         return found
 
 

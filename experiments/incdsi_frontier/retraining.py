@@ -1,9 +1,11 @@
-"""Ways of adding that train: on all documents anew, or on from where the old documents' training ended.
+"""Ways of adding that train: on all documents anew, or on from where the old documents' training
+ended.
 
-IncDSI's baseline DSI-DPR (section 5): the encoder is frozen, rows for the new documents join V at random, and V is
-trained for 10 more epochs by the cross-entropy over all documents, with the queries of old and new documents. The paper
-keeps the epoch that is best for its dev queries; here it is the last one, since dev queries that are mostly of old
-documents choose the first. Beside it the same from the new documents' encodings, and with new queries alone.
+IncDSI's baseline DSI-DPR (section 5): the encoder is frozen, rows for the new documents join V at
+random, and V is trained for 10 more epochs by the cross-entropy over all documents, with the
+queries of old and new documents. The paper keeps the epoch that is best for its dev queries; here
+it is the last one, since dev queries that are mostly of old documents choose the first. Beside it
+the same from the new documents' encodings, and with new queries alone.
 """
 
 from __future__ import annotations
@@ -23,18 +25,26 @@ from model_code.dsi.settings import DocumentVectorSettings
 
 EPOCHS = 10
 Way = Callable[[Space, np.ndarray, Sequence[int]], Found]
-"""(the space, V of its old documents (n, H), rows of the documents that come) -> what is found of both."""
+"""(the space, V of its old documents (n, H), rows of the documents that come) -> what is found of
+both.
+"""
 
 
 def retrain(space: Space, vectors: np.ndarray, added: Sequence[int]) -> Found:
-    """A dense encoder that was trained on all documents encodes them all; a learned V is learned from all queries."""
+    """A dense encoder that was trained on all documents encodes them all; a learned V is learned
+    from all queries.
+    """
     if space.retrained is not None:
         return _found(space.retrained, space.retrained.documents[[*space.old, *added]], added)
     return _found(space.encoded, space.vectors([*space.old, *added]), added)
 
 
 def fine_tune(
-    space: Space, vectors: np.ndarray, added: Sequence[int], at_random: bool = True, old_queries: bool = True
+    space: Space,
+    vectors: np.ndarray,
+    added: Sequence[int],
+    at_random: bool = True,
+    old_queries: bool = True,
 ) -> Found:
     """Train V on, with rows for the new documents that begin at random or at their encodings."""
     coming = space.encoded.documents[list(added)]
@@ -53,14 +63,17 @@ WAYS: Mapping[str, Way] = {
     RETRAINING: retrain,
     "continual fine-tuning (as published)": fine_tune,
     "continual fine-tuning from the encodings": partial(fine_tune, at_random=False),
-    "continual fine-tuning on new queries only": partial(fine_tune, at_random=False, old_queries=False),
+    "continual fine-tuning on new queries only": partial(
+        fine_tune, at_random=False, old_queries=False
+    ),
 }
 
 
 def measure_ways(
     space: Space, arrivals: AdditionOrders, ways: Mapping[str, Way] = WAYS, orders: int = 1
 ) -> tuple[list[Point], dict[str, Found]]:
-    """The points of `ways` in the first `orders` of `arrivals`, and what each finds once all are there.
+    """The points of `ways` in the first `orders` of `arrivals`, and what each finds once all are
+    there.
 
     All documents together have no order, so that this step is measured once.
     """

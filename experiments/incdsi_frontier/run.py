@@ -1,8 +1,9 @@
 """IncDSI's protocol on a judged collection, by `python -m experiments.incdsi_frontier.run FOLDER`.
 
-It prints Markdown: every way of adding after 10, 100, 1,000 and all additions, whole trade-offs, and what must be
-shown. Documents are represented by the mean of their train queries, those without any by themselves. Settings are
-chosen on the tuning split; what is reported are test queries, of old and of new documents apart.
+It prints Markdown: every way of adding after 10, 100, 1,000 and all additions, whole trade-offs,
+and what must be shown. Documents are represented by the mean of their train queries, those without
+any by themselves. Settings are chosen on the tuning split; what is reported are test queries, of
+old and of new documents apart.
 """
 
 from __future__ import annotations
@@ -48,20 +49,56 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("folder", type=Path, help="a data set in BEIR layout")
-    add("--split", default="date:2025-01-01", help="date:DAY: documents from DAY on are new; share: 90/9/1 by hash")
+    add(
+        "--split",
+        default="date:2025-01-01",
+        help="date:DAY: documents from DAY on are new; share: 90/9/1 by hash",
+    )
     add("--qrels", default="qrels", help="the folder of judgements")
     add("--documents", type=int, help="only as many, of whole titles")
-    add("--space", default=ZERO_SHOT, help=f"{ZERO_SHOT}, {', '.join(LEARNED)}, or an encoder's folder")
-    add("--retrained", type=Path, help="an encoder that was trained on all documents, for a dense space")
+    add(
+        "--space",
+        default=ZERO_SHOT,
+        help=f"{ZERO_SHOT}, {', '.join(LEARNED)}, or an encoder's folder",
+    )
+    add(
+        "--retrained",
+        type=Path,
+        help="an encoder that was trained on all documents, for a dense space",
+    )
     add("--methods", nargs="+", choices=KEYS, default=list(KEYS))
     add("--trials", type=int, default=50, help="settings tried for each method")
     add("--orders", type=int, default=10, help="orders of arrival")
-    add("--whole", type=int, help="in so many of these orders add everything, in the others 100 documents")
+    add(
+        "--whole",
+        type=int,
+        help="in so many of these orders add everything, in the others 100 documents",
+    )
     add("--learned-orders", type=int, default=1, help="of these, for ways that train")
-    add("--steps", type=int, nargs="*", default=[10, 100, 1000], help="numbers of additions to report, beside all")
-    add("--losses", type=float, nargs="*", default=[], help="also choose for a loss of old MRR@10 of at most this")
-    add("--fronts", action="store_true", help="measure whole trade-offs, and ours against the paper at equal loss")
-    add("--ablations", action="store_true", help="measure what the paper's own choices are worth: beta, queries")
+    add(
+        "--steps",
+        type=int,
+        nargs="*",
+        default=[10, 100, 1000],
+        help="numbers of additions to report, beside all",
+    )
+    add(
+        "--losses",
+        type=float,
+        nargs="*",
+        default=[],
+        help="also choose for a loss of old MRR@10 of at most this",
+    )
+    add(
+        "--fronts",
+        action="store_true",
+        help="measure whole trade-offs, and ours against the paper at equal loss",
+    )
+    add(
+        "--ablations",
+        action="store_true",
+        help="measure what the paper's own choices are worth: beta, queries",
+    )
     add("--cache", type=Path, help="keep encoded texts in this folder")
     add("--written", action="store_true", help="represent documents by parts of their texts")
     return parser
@@ -70,14 +107,18 @@ def arguments() -> argparse.ArgumentParser:
 def make_space(given: argparse.Namespace) -> Space:
     """The collection and the vectors that the command line asks for."""
     by, _, day = given.split.partition(":")
-    require((by == "date") == bool(day) and by in ("date", "share"), f"--split is {given.split!r}: date:DAY or share")
+    require(
+        (by == "date") == bool(day) and by in ("date", "share"),
+        f"--split is {given.split!r}: date:DAY or share",
+    )
     pages = Pages.read(given.folder, day or None, given.qrels, given.documents)
     pages = pages.with_written() if given.written else pages
     encoded = partial(encode, pages, max_tokens=MAX_TOKENS, cache=given.cache)
     retrained = None if given.retrained is None else encoded(given.retrained)
     if given.space in LEARNED:
         require(
-            retrained is None, "--retrained is for a dense space: learned vectors are learned anew from all queries"
+            retrained is None,
+            "--retrained is for a dense space: learned vectors are learned anew from all queries",
         )
         return Space(encoded(BASE), LEARNED[given.space])
     return Space(encoded(BASE if given.space == ZERO_SHOT else Path(given.space)), None, retrained)
@@ -87,17 +128,30 @@ def main(words: Sequence[str] | None = None) -> None:
     """Read the command line, measure, print."""
     given, say = arguments().parse_args(words), partial(print, flush=True)
     names = [KEYS[key] for key in given.methods]
-    counts = (given.trials, given.orders, given.learned_orders, given.steps, given.losses, given.whole)
+    counts = (
+        given.trials,
+        given.orders,
+        given.learned_orders,
+        given.steps,
+        given.losses,
+        given.whole,
+    )
     plan = ProtocolPlan(_of(METHODS, names), _of(WAYS, names), *counts)
     space = make_space(given)
     protocol, pages = Protocol(space, plan), space.encoded.pages
     test = protocol.arrivals.judge.split
-    say(f"{pages.old} old documents, {len(pages.rows(TUNING))} to tune on, {len(test.documents)} added;")
-    say(f"test queries: {len(test.old_queries)} for old, {len(test.new_queries)} for new documents;")
+    say(
+        f"{pages.old} old documents, {len(pages.rows(TUNING))} to tune on, {len(test.documents)} added;"
+    )
+    say(
+        f"test queries: {len(test.old_queries)} for old, {len(test.new_queries)} for new documents;"
+    )
     say(f"before any addition: {quality(protocol.arrivals.judge.before)}\n")
     points = protocol.points()
     say(steps_table(points))
-    say(f"\n{markdown(['all added, against plain', 'old MRR@10', 'new MRR@10'], _changes(protocol, points))}\n")
+    say(
+        f"\n{markdown(['all added, against plain', 'old MRR@10', 'new MRR@10'], _changes(protocol, points))}\n"
+    )
     for settings in dict.fromkeys(point.settings for point in points):
         say(settings)
     learned, retrained = protocol.learned()
@@ -122,7 +176,9 @@ def _say_fronts(protocol: Protocol, say: Any) -> None:
         say(markdown([f"{name}: old", "new"], found), "\n")
     for name, method in (("ours: the best of all", OURS), (CENTRED, REFINED)):
         found = protocol.matched(method)
-        say(f"{name} at the paper's loss of old documents: {'met' if all(one.met for one in found) else 'NOT met'}\n")
+        say(
+            f"{name} at the paper's loss of old documents: {'met' if all(one.met for one in found) else 'NOT met'}\n"
+        )
         say(matched_table(found), "\n")
 
 

@@ -1,4 +1,6 @@
-"""The vectors that additions are measured in: encodings by one encoder or another, or learned ones as in atomic DSI."""
+"""The vectors that additions are measured in: encodings by one encoder or another, or learned ones
+as in atomic DSI.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,12 @@ from model_code.dsi.fit import encoding_scale
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.incdsi.state import IncDsiState
 
-RANDOM = DocumentVectorSettings(learning_rate=5e-3, epochs=12.0)  # from vectors at random, as published
-LEARNED: Mapping[str, DocumentVectorSettings] = {"dsi": DocumentVectorSettings(), "dsi_random_start": RANDOM}
+# from vectors at random, as published
+RANDOM = DocumentVectorSettings(learning_rate=5e-3, epochs=12.0)
+LEARNED: Mapping[str, DocumentVectorSettings] = {
+    "dsi": DocumentVectorSettings(),
+    "dsi_random_start": RANDOM,
+}
 
 
 def random_vectors(count: int, dimension: int, seed: int) -> np.ndarray:
@@ -25,9 +31,11 @@ def random_vectors(count: int, dimension: int, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """A collection under `encoded`, with vectors learned from train queries as `learned` says; None: its encodings.
+    """A collection under `encoded`, with vectors learned from train queries as `learned` says;
+    None: its encodings.
 
-    retrained: the same collection under an encoder that was trained on all its documents; None: the encoder stays.
+    retrained: the same collection under an encoder that was trained on all its documents; None: the
+    encoder stays.
     """
 
     encoded: Encoded
@@ -46,22 +54,30 @@ class Space:
         if self.learned is None:
             return encodings
         start = random_vectors(*encodings.shape, self.seed) if self.learned == RANDOM else encodings
-        return learn(start, self.asking(rows, "train"), self.asking(rows, "dev"), self.learned, self.seed)
+        return learn(
+            start, self.asking(rows, "train"), self.asking(rows, "dev"), self.learned, self.seed
+        )
 
     def asking(self, rows: Sequence[int], split: str) -> Asking:
         """The queries of `split` for the documents `rows`."""
         return Asking(*self.encoded.asking(rows, split))
 
     def encoding_scale(self, vectors: np.ndarray) -> float:
-        """The factor on encodings of added documents that training V (n, H) measures; 1 where V are encodings."""
+        """The factor on encodings of added documents that training V (n, H) measures; 1 where V are
+        encodings.
+        """
         if self.learned is None:
             return 1.0
         asking, sample = self.asking(self.old, "dev"), np.array(self.old[::2])
         relevant = [{target} for target in asking.targets.tolist()]
-        scale = encoding_scale(vectors, sample, self.encoded.documents[sample], asking.queries, relevant)
+        scale = encoding_scale(
+            vectors, sample, self.encoded.documents[sample], asking.queries, relevant
+        )
         return 1.0 if scale is None else scale
 
     def state(self) -> IncDsiState:
-        """The old documents, each represented by the mean of its train queries, or by itself where it has none."""
+        """The old documents, each represented by the mean of its train queries, or by itself where
+        it has none.
+        """
         queries = np.stack([self.encoded.asks(row).mean(axis=0) for row in self.old])
         return IncDsiState(self.vectors(self.old), queries, self.encoded.pages.ids[: len(self.old)])

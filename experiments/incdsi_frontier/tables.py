@@ -23,8 +23,17 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def steps_table(points: Sequence[Point]) -> str:
-    """Every way of adding after each number of additions: old and new documents, and the new ones' deviation."""
-    head = ["way of adding", "chosen for", "added", "orders", "old hit@1, hit@10, MRR@10", "new hit@1, hit@10, MRR@10"]
+    """Every way of adding after each number of additions: old and new documents, and the new ones'
+    deviation.
+    """
+    head = [
+        "way of adding",
+        "chosen for",
+        "added",
+        "orders",
+        "old hit@1, hit@10, MRR@10",
+        "new hit@1, hit@10, MRR@10",
+    ]
     return markdown([*head, "deviation of new MRR@10"], map(_step, points))
 
 
@@ -36,8 +45,21 @@ def _step(point: Point) -> list[str]:
 
 def ablation_table(changed: str, rows: Sequence[Ablated]) -> str:
     """The choices of one thing, against the last of them."""
-    head = [changed, "old hit@1, hit@10, MRR@10", "new hit@1, hit@10, MRR@10", "old MRR@10 less the last", "new", "ms"]
-    return markdown(head, ([*_ablated(row), *map(str, row.less(rows[-1])), f"{row.seconds * 1e3:.1f}"] for row in rows))
+    head = [
+        changed,
+        "old hit@1, hit@10, MRR@10",
+        "new hit@1, hit@10, MRR@10",
+        "old MRR@10 less the last",
+        "new",
+        "ms",
+    ]
+    return markdown(
+        head,
+        (
+            [*_ablated(row), *map(str, row.less(rows[-1])), f"{row.seconds * 1e3:.1f}"]
+            for row in rows
+        ),
+    )
 
 
 def _ablated(row: Ablated) -> list[str]:
@@ -50,20 +72,35 @@ def quality(of: Quality) -> str:
     >>> quality(Quality(0.25, 0.5, 0.375))
     '.250, .500, .375'
     """
-    return ", ".join(f"{value:.3f}".removeprefix("0") for value in (of.hit_at_1, of.hit_at_10, of.mrr_at_10))
+    return ", ".join(
+        f"{value:.3f}".removeprefix("0") for value in (of.hit_at_1, of.hit_at_10, of.mrr_at_10)
+    )
 
 
 def cost_table(costs: Mapping[str, Difference]) -> str:
     """The gate on what adding costs old documents, and the same for other settings."""
-    head = ["added by", "old hit@1 after retraining on all less that after adding", f"at most {COST:.2f}"]
+    head = [
+        "added by",
+        "old hit@1 after retraining on all less that after adding",
+        f"at most {COST:.2f}",
+    ]
     return markdown(
-        head, ([name, str(cost), "met" if cost.mean <= COST else "NOT met"] for name, cost in costs.items())
+        head,
+        (
+            [name, str(cost), "met" if cost.mean <= COST else "NOT met"]
+            for name, cost in costs.items()
+        ),
     )
 
 
 def matched_table(found: Sequence[Matched]) -> str:
     """The gate on the paper's form at matched loss of old documents."""
-    head = ["the paper's old MRR@10", "its new MRR@10", "ours at the same old MRR@10 less that", "met"]
+    head = [
+        "the paper's old MRR@10",
+        "its new MRR@10",
+        "ours at the same old MRR@10 less that",
+        "met",
+    ]
     return markdown(head, map(_matched, found))
 
 

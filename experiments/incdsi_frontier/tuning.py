@@ -1,4 +1,6 @@
-"""Ways of adding documents, judged on a tuning split by what each does to old and to new documents alike."""
+"""Ways of adding documents, judged on a tuning split by what each does to old and to new documents
+alike.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,15 @@ if TYPE_CHECKING:
 
 
 class Way(IncDsiSettings):
-    """A way of adding: what a vector is pulled to, and whether it is found by IncDSI from there or is that itself."""
+    """A way of adding: what a vector is pulled to, and whether it is found by IncDSI from there or
+    is that itself.
+    """
 
     refine: bool = True
     prior: Literal["zero", "encoder", "mixed"] = "zero"
-    query_share: float = Field(0.5, ge=0, le=1, description="with prior mixed: the mean query's share")
+    query_share: float = Field(
+        0.5, ge=0, le=1, description="with prior mixed: the mean query's share"
+    )
     prior_scale: float = Field(1.0, gt=0, description="factor on the prior")
 
     def pulled(self, document: NewDocument) -> NewDocument:
@@ -34,7 +40,11 @@ class Way(IncDsiSettings):
         if self.prior == "zero":
             return replace(document, encoding=None)
         query = mean_query(document.queries)
-        plain = query if share == 1.0 else (1 - share) * np.asarray(document.encoding, np.float64) + share * query
+        plain = (
+            query
+            if share == 1.0
+            else (1 - share) * np.asarray(document.encoding, np.float64) + share * query
+        )
         return replace(document, encoding=self.prior_scale * plain)
 
     @property
@@ -97,7 +107,9 @@ WIDE: Space = PUBLISHED | {
 
 
 def open_study(seed: int, objectives: int = 1) -> optuna.Study:
-    """A study in memory that maximises `objectives` numbers by TPE; equal seeds and scores give equal trials."""
+    """A study in memory that maximises `objectives` numbers by TPE; equal seeds and scores give
+    equal trials.
+    """
     import optuna
 
     loudness = optuna.logging.get_verbosity()
@@ -124,8 +136,9 @@ def _suggest_one(trial: optuna.Trial, name: str, dimension: Range | Choice) -> A
 class Split:
     """Documents to add on trial, and queries that none of them was made from.
 
-    documents: as many as will be added later, if possible: the loss on old documents grows with their number.
-    old_queries (m, H) look for the old documents `old_targets` (m ids), new_queries (k, H) for `new_targets` (k ids).
+    documents: as many as will be added later, if possible: the loss on old documents grows with
+    their number. old_queries (m, H) look for the old documents `old_targets` (m ids), new_queries
+    (k, H) for `new_targets` (k ids).
     """
 
     documents: Sequence[NewDocument]
@@ -137,7 +150,8 @@ class Split:
 
 @dataclass(frozen=True)
 class Trial:
-    """What one way of adding reached: MRR@10 of `old` and `new` documents, and the F-beta `score` of both.
+    """What one way of adding reached: MRR@10 of `old` and `new` documents, and the F-beta `score`
+    of both.
 
     statuses: how many documents ended in each `Status`, by name.
     """
@@ -171,7 +185,9 @@ class TrialBench:
             split.new_queries,
             [number[key] for key in split.new_targets],
         )
-        self.before = Quality.of(self.ranks.reciprocal_ranks(np.zeros((0, state.vectors.view.shape[1]), np.float32))[0])
+        self.before = Quality.of(
+            self.ranks.reciprocal_ranks(np.zeros((0, state.vectors.view.shape[1]), np.float32))[0]
+        )
 
     def add(self, settings: Way, order: Sequence[int] | None = None) -> list[Placed]:
         """Add all documents, in their order or in that of their numbers `order`."""
@@ -179,7 +195,9 @@ class TrialBench:
         chosen = documents if order is None else [documents[number] for number in order]
         pulled = [settings.pulled(document) for document in chosen]
         if not settings.refine:
-            return [Placed(one.id, one.prior.astype(np.float32), Status.NOT_REFINED) for one in pulled]
+            return [
+                Placed(one.id, one.prior.astype(np.float32), Status.NOT_REFINED) for one in pulled
+            ]
         added = IncDsiAdder(deepcopy(self.state), settings.incdsi).add_batch(pulled)
         return [Placed(one.id, one.vector, one.status) for one in added]
 
@@ -198,7 +216,8 @@ class TrialBench:
 
 
 def f_beta(old: float, new: float, beta: float = 5.0) -> float:
-    """(1 + beta^2) new old / (beta^2 new + old): old documents weigh beta times as much as new ones (IncDSI, 4.1).
+    """(1 + beta^2) new old / (beta^2 new + old): old documents weigh beta times as much as new ones
+    (IncDSI, 4.1).
 
     >>> f_beta(.5, .5), f_beta(.5, 0.)
     (0.5, 0.0)

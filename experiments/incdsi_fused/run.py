@@ -1,7 +1,9 @@
-"""What IncDSI gains beneath a fusion, for documents that come with queries: `result.json` and the page's tables.
+"""What IncDSI gains beneath a fusion, for documents that come with queries: `result.json` and the
+page's tables.
 
-`python -m experiments.incdsi_fused.run FOLDER --cache VECTORS`; FOLDER: tldr in BEIR layout. Pages from 2025 on are
-new and bring their train queries along. Ways are chosen on a tenth of them, and told once of the others.
+`python -m experiments.incdsi_fused.run FOLDER --cache VECTORS`; FOLDER: tldr in BEIR layout. Pages
+from 2025 on are new and bring their train queries along. Ways are chosen on a tenth of them, and
+told once of the others.
 """
 
 from __future__ import annotations
@@ -33,7 +35,12 @@ from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.fused import FusedSearch, Fusion, Scale
 from model_code.retrieval.index_settings import ALWAYS_EXACT, Bm25Settings, IndexSettings
 
-HERE, BASE, MAX_TOKENS, DAY = Path(__file__).parent, "sentence-transformers/all-MiniLM-L6-v2", 128, "2025-01-01"
+HERE, BASE, MAX_TOKENS, DAY = (
+    Path(__file__).parent,
+    "sentence-transformers/all-MiniLM-L6-v2",
+    128,
+    "2025-01-01",
+)
 SPANS, FEEDBACK, BM25_WEIGHT = 4, 0.3, 3.0
 GRID = {"z": ("own", "texts"), "gamma1": (0.5, 1.0, 2.0), "lambda2": (1e-5, 0.1, 1.0)}
 SHARES = (0.25, 0.5, 0.75)
@@ -42,7 +49,9 @@ K = 10
 
 @dataclass(frozen=True)
 class Way:
-    """How new documents that bring queries are added. z: what old documents keep, their own vector or their texts'."""
+    """How new documents that bring queries are added. z: what old documents keep, their own vector
+    or their texts'.
+    """
 
     name: str
     z: str = ""
@@ -64,12 +73,21 @@ class KnownQueries:
 
 
 class Arrival:
-    """Old documents, and those of a part that arrive; searched alone by the encoder and by its untrained fusion."""
+    """Old documents, and those of a part that arrive; searched alone by the encoder and by its
+    untrained fusion.
+    """
 
     def __init__(
-        self, encoded: Encoded, texts: Mapping[str, np.ndarray], part: str, split: str, most: int | None = None
+        self,
+        encoded: Encoded,
+        texts: Mapping[str, np.ndarray],
+        part: str,
+        split: str,
+        most: int | None = None,
     ) -> None:
-        """texts: what old documents keep (n, H), by its name; most: so many of the part, the first by date."""
+        """texts: what old documents keep (n, H), by its name; most: so many of the part, the first
+        by date.
+        """
         self.encoded, self.pages, self.z = encoded, encoded.pages, texts
         self.new = self.pages.rows(part)[:most]
         self.rows = [*range(self.pages.old), *self.new]
@@ -101,7 +119,9 @@ class Arrival:
             for i in bring:
                 row = self.new[i]
                 queries = self.encoded.queries[list(self.train(row))]
-                added[i] = adder.add(NewDocument(self.pages.ids[row], queries, self.encoded.documents[row])).vector
+                added[i] = adder.add(
+                    NewDocument(self.pages.ids[row], queries, self.encoded.documents[row])
+                ).vector
         return np.concatenate([self.encoded.documents[:old], added])
 
     @cached_property
@@ -110,12 +130,18 @@ class Arrival:
         return Scale.of(self.encoded.documents[: self.pages.old])
 
     def scores(self, way: Way) -> dict[str, np.ndarray]:
-        """nDCG@10 (q,) of each query by the encoder alone and by the fusion; one document answers a query."""
-        index = DenseIndex.build(self.vectors(way), self.ids, "known", IndexSettings(flat_below=ALWAYS_EXACT))
+        """nDCG@10 (q,) of each query by the encoder alone and by the fusion; one document answers a
+        query.
+        """
+        index = DenseIndex.build(
+            self.vectors(way), self.ids, "known", IndexSettings(flat_below=ALWAYS_EXACT)
+        )
         encoder: Any = KnownQueries(self.pages.queries, self.encoded.queries)
         dense = DenseRetriever(encoder, index, "known")
         bm25 = Bm25.build([self._words(row, way) for row in self.rows], self.ids, Bm25Settings())
-        fusion = Fusion({"dense": 1.0, "bm25": BM25_WEIGHT}, {"dense": self.scale}, feedback=FEEDBACK)
+        fusion = Fusion(
+            {"dense": 1.0, "bm25": BM25_WEIGHT}, {"dense": self.scale}, feedback=FEEDBACK
+        )
         systems = {"encoder": dense, "fusion": FusedSearch({"dense": dense, "bm25": bm25}, fusion)}
         return {name: self._ndcg(system) for name, system in systems.items()}
 
@@ -130,7 +156,11 @@ class Arrival:
         }
 
     def _words(self, row: int, way: Way) -> str:
-        told = [self.pages.queries[query] for query in self.train(row)] if way.words and row >= self.pages.old else []
+        told = (
+            [self.pages.queries[query] for query in self.train(row)]
+            if way.words and row >= self.pages.old
+            else []
+        )
         return "\n".join([self.pages.texts[row], *told])
 
     def _ndcg(self, system: Any) -> np.ndarray:
@@ -142,13 +172,19 @@ class Arrival:
 
 
 def means_of_texts(encoded: Encoded, cache: Path | None) -> np.ndarray:
-    """The mean (n, H) of each document's title, first sentence and spans, as a live collection makes it."""
+    """The mean (n, H) of each document's title, first sentence and spans, as a live collection
+    makes it.
+    """
     file = cache and cache / "texts.npy"
     if file and file.exists():
         return np.load(file)
     texts = [constraint_texts("", text, SPANS) for text in encoded.pages.texts]
-    flat = Encoder.load(BASE, MAX_TOKENS, for_search=True).encode([one for own in texts for one in own])
-    found, _ = means_of(flat, np.repeat(np.arange(len(texts)), [len(own) for own in texts]), len(texts))
+    flat = Encoder.load(BASE, MAX_TOKENS, for_search=True).encode(
+        [one for own in texts for one in own]
+    )
+    found, _ = means_of(
+        flat, np.repeat(np.arange(len(texts)), [len(own) for own in texts]), len(texts)
+    )
     if file:
         np.save(file, found)
     return found
@@ -162,7 +198,9 @@ def candidates() -> list[Way]:
 
 
 def chosen(arrival: Arrival) -> tuple[dict[str, Way], list[dict[str, Any]]]:
-    """Of each name the way of the best mean over all of the tuning part's queries by the fusion; and what all reach."""
+    """Of each name the way of the best mean over all of the tuning part's queries by the fusion;
+    and what all reach.
+    """
     best: dict[str, tuple[float, Way]] = {}
     tried = []
     for way in candidates():
@@ -176,18 +214,29 @@ def chosen(arrival: Arrival) -> tuple[dict[str, Way], list[dict[str, Any]]]:
 
 
 def compared(arrival: Arrival, ways: Mapping[str, Way]) -> dict[str, Any]:
-    """Each way, with and without the queries as words, by the fusion, less the plain one; looked at once."""
+    """Each way, with and without the queries as words, by the fusion, less the plain one; looked at
+    once.
+    """
     every = {
-        name + " and words" * words: replace(way, words=words) for words in (False, True) for name, way in ways.items()
+        name + " and words" * words: replace(way, words=words)
+        for words in (False, True)
+        for name, way in ways.items()
     }
     scores = {name: arrival.scores(way) for name, way in every.items()}
     others = [name for name in scores if name != "plain"]
     n, less = len(arrival.old_targets), {}
     for part, of in (("old", slice(0, n)), ("new", slice(n, None))):
-        columns = np.column_stack([(scores[name]["fusion"] - scores["plain"]["fusion"])[of] for name in others])
+        columns = np.column_stack(
+            [(scores[name]["fusion"] - scores["plain"]["fusion"])[of] for name in others]
+        )
         low, high = bootstrap_interval(columns, 2000, 0.95, 0)
         rows = zip(
-            others, columns.mean(axis=0), low, high, holm(paired_randomisation_test(columns, 10_000, 0)), strict=True
+            others,
+            columns.mean(axis=0),
+            low,
+            high,
+            holm(paired_randomisation_test(columns, 10_000, 0)),
+            strict=True,
         )
         less[part] = {name: [round(float(value), 4) for value in row] for name, *row in rows}
     return {
@@ -236,7 +285,11 @@ if __name__ == "__main__":
     z = {"own": encoded.documents, "texts": means_of_texts(encoded, given.cache)}
     best, tried = chosen(Arrival(encoded, z, TUNING, "dev"))
     arrivals = [compared(Arrival(encoded, z, NEW, "test", most), best) for most in (100, None)]
-    found = {"ways": {name: asdict(way) for name, way in best.items()}, "tried": tried, "arrivals": arrivals}
+    found = {
+        "ways": {name: asdict(way) for name, way in best.items()},
+        "tried": tried,
+        "arrivals": arrivals,
+    }
     write_json(HERE / "result.json", found)
     write_tables(HERE, tables(found))
     print(tables(found))

@@ -1,7 +1,8 @@
-"""What is left of late interaction's gain in fewer bytes: `compact.json` and the second table of `README.md`.
+"""What is left of late interaction's gain in fewer bytes: `compact.json` and the second table of
+`README.md`.
 
-`python -m experiments.late_interaction.compact NAME=PROJECT ...`: every fourth dev query; weights are learned on one
-half of them and looked at on the other, both ways round. Test is not read.
+`python -m experiments.late_interaction.compact NAME=PROJECT ...`: every fourth dev query; weights
+are learned on one half of them and looked at on the other, both ways round. Test is not read.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ START, END = "<!-- compact -->\n", "<!-- end of compact -->\n"
 
 @dataclass(frozen=True)
 class Form:
-    """How tokens are kept: `numbers` of each in the main directions of all tokens, of so many `bits`; 1: the sign.
+    """How tokens are kept: `numbers` of each in the main directions of all tokens, of so many
+    `bits`; 1: the sign.
 
     signs: queries, too, are signs, so that a product counts equal bits.
     """
@@ -37,7 +39,10 @@ class Form:
     signs: bool = False
 
 
-FORMS = [Form(*own) for own in ((384, 16), (128, 8), (128, 4), (64, 4), (128, 1), (384, 1), (384, 1, True))]
+FORMS = [
+    Form(*own)
+    for own in ((384, 16), (128, 8), (128, 4), (64, 4), (128, 1), (384, 1), (384, 1, True))
+]
 
 
 class Tokens:
@@ -76,16 +81,22 @@ class Tokens:
         for query, own in zip(queries, self.queries, strict=True):
             rows = [row for document in query.documents for row in self.rows[document]]
             lengths = [len(self.documents[row]) for row in rows]
-            places = np.concatenate([np.arange(self.starts[row], self.starts[row + 1]) for row in rows])
+            places = np.concatenate(
+                [np.arange(self.starts[row], self.starts[row + 1]) for row in rows]
+            )
             products = held[places] @ self.of(form, own, queries=True).T
-            passages = np.maximum.reduceat(products, np.cumsum([0, *lengths[:-1]]), axis=0).mean(axis=1)
+            passages = np.maximum.reduceat(products, np.cumsum([0, *lengths[:-1]]), axis=0).mean(
+                axis=1
+            )
             counts = [len(self.rows[document]) for document in query.documents]
             late = np.maximum.reduceat(passages, np.cumsum([0, *counts[:-1]]))
             yield replace(query, scores={**query.scores, "late": TIMES * late})
 
 
 def quantised(vectors: np.ndarray, bits: int) -> np.ndarray:
-    """The nearest of 2^bits evenly spaced values, the largest half a percent clipped; 16: float16, 1: the sign."""
+    """The nearest of 2^bits evenly spaced values, the largest half a percent clipped; 16: float16,
+    1: the sign.
+    """
     if bits == 16:
         return vectors.astype(np.float16).astype(np.float32)
     if bits == 1:
@@ -97,7 +108,9 @@ def quantised(vectors: np.ndarray, bits: int) -> np.ndarray:
 def crossed(queries: Sequence[Query], parts: Sequence[str]) -> float:
     """nDCG@10 of each half by weights of the other."""
     halves = queries[::2], queries[1::2]
-    return float(np.mean([mean_ndcg(one, learn(other, parts)) for one, other in (halves, halves[::-1])]))
+    return float(
+        np.mean([mean_ndcg(one, learn(other, parts)) for one, other in (halves, halves[::-1])])
+    )
 
 
 def measured(project: Path) -> dict[str, Any]:
@@ -106,7 +119,11 @@ def measured(project: Path) -> dict[str, Any]:
         build = Build(project, Path(aside), RETRIEVERS)
     own = build.bench.judgements["dev"]
     kept = list(own.queries)[::EVERY]
-    some = replace(own, queries={key: own.queries[key] for key in kept}, qrels={key: own.qrels[key] for key in kept})
+    some = replace(
+        own,
+        queries={key: own.queries[key] for key in kept},
+        qrels={key: own.qrels[key] for key in kept},
+    )
     build.bench.judgements["dev"] = some
     queries = build.queries("dev")
     held = Tokens(build, list(some.queries.values()))
@@ -117,7 +134,13 @@ def measured(project: Path) -> dict[str, Any]:
         size = form.numbers * form.bits / 8
         each = size * len(held.flat) / len(held.rows)
         rows.append(
-            {"numbers": form.numbers, "bits": form.bits, "signs": form.signs, "bytes": size, "bytes a document": each}
+            {
+                "numbers": form.numbers,
+                "bits": form.bits,
+                "signs": form.signs,
+                "bytes": size,
+                "bytes a document": each,
+            }
             | {"nDCG@10": round(value, 4), "gain": round(value - alone, 4)}
         )
         print(rows[-1], flush=True)
@@ -128,14 +151,22 @@ def table(result: Mapping[str, Any]) -> str:
     """The page's second table."""
     lines = []
     for corpus, own in sorted(result.items()):
-        lines += [f"**{corpus}**, {own['queries']:,} dev queries, the fusion alone {own['fused']:.4f}", ""]
-        lines += ["| a token is kept as | bytes | a document | nDCG@10 | gain |", "|---|---|---|---|---|"]
+        lines += [
+            f"**{corpus}**, {own['queries']:,} dev queries, the fusion alone {own['fused']:.4f}",
+            "",
+        ]
+        lines += [
+            "| a token is kept as | bytes | a document | nDCG@10 | gain |",
+            "|---|---|---|---|---|",
+        ]
         for row in own["forms"]:
             kept = "signs" if row["bits"] == 1 else f"{row['bits']} bits"
             kept += ", and so is the query" * row["signs"]
             numbers = f"{row['numbers']} numbers: {kept}"
             size, each = f"{row['bytes']:.0f}", f"{row['bytes a document']:,.0f}"
-            lines.append(f"| {numbers} | {size} | {each} | {row['nDCG@10']:.4f} | {row['gain']:+.4f} |")
+            lines.append(
+                f"| {numbers} | {size} | {each} | {row['nDCG@10']:.4f} | {row['gain']:+.4f} |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -147,4 +178,6 @@ if __name__ == "__main__":
         known[name] = measured(Path(folder).resolve())
     write_json(path, known)
     before, _, rest = page.read_text().partition(START)
-    write_text(page, before + START + "\n" + table(read_json(path)) + "\n" + END + rest.partition(END)[2])
+    write_text(
+        page, before + START + "\n" + table(read_json(path)) + "\n" + END + rest.partition(END)[2]
+    )

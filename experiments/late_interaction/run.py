@@ -1,8 +1,10 @@
-"""What late interaction adds to a fusion when it is trained for: `result.json` and the table of `README.md`.
+"""What late interaction adds to a fusion when it is trained for: `result.json` and the table of
+`README.md`.
 
-`python -m experiments.late_interaction.run NAME=PROJECT ...` after `freshet run` in each PROJECT, by the settings of
-`experiments/parts`. It trains `hce` once more, by the sum of its own loss and the same contrast of MaxSim scores
-(Khattab and Zaharia, 2020, ColBERT), and compares both beneath a fusion, with and without MaxSim as a part of it.
+`python -m experiments.late_interaction.run NAME=PROJECT ...` after `freshet run` in each PROJECT,
+by the settings of `experiments/parts`. It trains `hce` once more, by the sum of its own loss and
+the same contrast of MaxSim scores (Khattab and Zaharia, 2020, ColBERT), and compares both beneath a
+fusion, with and without MaxSim as a part of it.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ PARTS = {"fused": ("hce", "bm25"), "fused with late": ("hce", "bm25", "late")}
 
 
 def token_vectors(encoder: Encoder, texts: Buckets) -> tuple[Tensor, Tensor, Tensor]:
-    """Of n texts the vectors (n, H), the unit vectors of their tokens (n, T, H), and which of these are tokens."""
+    """Of n texts the vectors (n, H), the unit vectors of their tokens (n, T, H), and which of these
+    are tokens.
+    """
     vectors, tokens, masks = [], [], []
     longest = max(part["input_ids"].shape[1] for part in texts.parts)
     for part in texts.parts:
@@ -50,15 +54,22 @@ def token_vectors(encoder: Encoder, texts: Buckets) -> tuple[Tensor, Tensor, Ten
         vectors.append(encoder._finish(encoder._pool(states, mask)))
         tokens.append(pad(normalize(states, dim=-1), (0, 0, 0, longest - ids.shape[1])))
         masks.append(pad(mask, (0, longest - ids.shape[1])))
-    return torch.cat(vectors)[texts.rows], torch.cat(tokens)[texts.rows], torch.cat(masks)[texts.rows].bool()
+    return (
+        torch.cat(vectors)[texts.rows],
+        torch.cat(tokens)[texts.rows],
+        torch.cat(masks)[texts.rows].bool(),
+    )
 
 
 def max_sim(queries: Tensor, asked: Tensor, documents: Tensor, held: Tensor) -> Tensor:
     """The mean over a query's tokens of the cosine with the document's nearest token: (Q, D).
 
-    queries: (Q, T, H), of which `asked` (Q, T) are tokens; documents: (D, S, H), of which `held` (D, S) are.
+    queries: (Q, T, H), of which `asked` (Q, T) are tokens; documents: (D, S, H), of which `held`
+    (D, S) are.
     """
-    products = torch.einsum("qth,dsh->qdts", queries, documents).masked_fill(~held[None, :, None], -1.0)
+    products = torch.einsum("qth,dsh->qdts", queries, documents).masked_fill(
+        ~held[None, :, None], -1.0
+    )
     return (products.amax(dim=3) * asked[:, None]).sum(dim=2) / asked.sum(dim=1)[:, None]
 
 
@@ -79,7 +90,9 @@ class LateObjective(Objective):
 
 
 class LateTrainer(Trainer):
-    """A trainer by `LateObjective`; the best step is chosen as ever, by the dense search of dev queries."""
+    """A trainer by `LateObjective`; the best step is chosen as ever, by the dense search of dev
+    queries.
+    """
 
     def _make_objective(self, hierarchy: Any) -> LateObjective:
         return LateObjective(self.encoder, self.settings, hierarchy, self.layers)
@@ -94,7 +107,9 @@ def train(root: Path, aside: Path) -> None:
             (aside / "artifacts").mkdir(exist_ok=True)
             (aside / "artifacts" / path.name).symlink_to(path)
     (aside / "params.yaml").symlink_to(root / "params.yaml")
-    context = stage_context(stage, Project(root), settings, aside / "artifacts/train/hce", aside / "checkpoints")
+    context = stage_context(
+        stage, Project(root), settings, aside / "artifacts/train/hce", aside / "checkpoints"
+    )
     retriever, tables = context.settings["retriever"], TrainingTables.load(context)
     encoder, own = start_encoder(context, None), retriever.training
     data, dev = tables.training_data(own), tables.dev_evaluator(own, context.settings["seed"])
@@ -113,11 +128,15 @@ def texts_of(root: Path) -> list[str]:
     from model_code.corpus.tables import load_corpus, passage_texts
 
     corpus = load_corpus(root / "artifacts/corpus")
-    return passage_texts(corpus.passages, parameters.load(root / "params.yaml").encoder.include_title)
+    return passage_texts(
+        corpus.passages, parameters.load(root / "params.yaml").encoder.include_title
+    )
 
 
 def measured(project: Path) -> dict[str, Any]:
-    """Each training beneath each fusion: weights from dev, test looked at once, all less the fusion as it is."""
+    """Each training beneath each fusion: weights from dev, test looked at once, all less the fusion
+    as it is.
+    """
     values: dict[str, np.ndarray] = {}
     learned: dict[str, dict[str, float]] = {}
     with TemporaryDirectory() as folder:
@@ -148,7 +167,10 @@ def measured(project: Path) -> dict[str, Any]:
 def scores(queries: Sequence[Query], weights: Mapping[str, float]) -> np.ndarray:
     """nDCG@10 (q,) of each query."""
     run = {
-        str(number): [(query.documents[row], float(-rank)) for rank, row in enumerate(ranked(query, weights)[:100])]
+        str(number): [
+            (query.documents[row], float(-rank))
+            for rank, row in enumerate(ranked(query, weights)[:100])
+        ]
         for number, query in enumerate(queries)
     }
     qrels = {str(number): query.relevant for number, query in enumerate(queries)}
@@ -170,7 +192,11 @@ def _table(corpus: str, own: Mapping[str, Any]) -> str:
     ]
     for system, value in own[METRIC].items():
         difference, low, high, p = own["less the first"].get(system, [None] * 4)
-        cells = "| | |" if difference is None else f"| {difference:+.4f} [{low:+.4f}, {high:+.4f}] | {p:.4f} |"
+        cells = (
+            "| | |"
+            if difference is None
+            else f"| {difference:+.4f} [{low:+.4f}, {high:+.4f}] | {p:.4f} |"
+        )
         lines.append(f"| {system} | {value:.4f} {cells}")
     return "\n".join(lines) + "\n"
 

@@ -1,9 +1,11 @@
-"""What late interaction adds to a fusion, with judgements and without: `signs.json` and the third table of `README.md`.
+"""What late interaction adds to a fusion, with judgements and without: `signs.json` and the third
+table of `README.md`.
 
-`python -m experiments.late_interaction.signs NAME=PROJECT ...` after the stage `corpus`, and `train@hce` where `hce` is
-to be among the encoders. Each is fused with BM25 as the stage `fuse` does, once by dev queries and once as if nobody
-had judged any, by default weights. A passage's vectors and tokens are those of the project's stage `base_index`, or
-`index@hce`, where it has run with late interaction.
+`python -m experiments.late_interaction.signs NAME=PROJECT ...` after the stage `corpus`, and
+`train@hce` where `hce` is to be among the encoders. Each is fused with BM25 as the stage `fuse`
+does, once by dev queries and once as if nobody had judged any, by default weights. A passage's
+vectors and tokens are those of the project's stage `base_index`, or `index@hce`, where it has run
+with late interaction.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ from model_code.stages.fuse import LEAST, _weighted_fusion
 from orchestration import parameters
 
 LATER = ", late"
-PLAIN, DEFAULT = "untrained, default, no feedback", "untrained, default" + LATER  # what stands beside each other
+# what stands beside each other
+PLAIN, DEFAULT = "untrained, default, no feedback", "untrained, default" + LATER
 START, END = "<!-- signs -->\n", "<!-- end of signs -->\n"
 
 
@@ -49,9 +52,15 @@ class Corpus:
 
     def __init__(self, root: Path, aside: Path) -> None:
         settings = parameters.load(root / "params.yaml")
-        own = {"encoder": settings.encoder, "evaluation": settings.evaluation.replace(max_queries=None)}
+        own = {
+            "encoder": settings.encoder,
+            "evaluation": settings.evaluation.replace(max_queries=None),
+        }
         self.context = StageContext(root, {"corpus": root / "artifacts/corpus"}, aside, own, aside)
-        self.bench, passages = Bench.load(self.context), load_corpus(root / "artifacts/corpus").passages
+        self.bench, passages = (
+            Bench.load(self.context),
+            load_corpus(root / "artifacts/corpus").passages,
+        )
         self.texts = passage_texts(passages, settings.encoder.include_title)
         self.ids, self.aside, self.sizes = passages["document_id"].tolist(), aside, dict[str, int]()
         folders = aside / "bm25" / "encoder", aside / "bm25" / "index"
@@ -59,24 +68,37 @@ class Corpus:
         self.bm25 = open_retriever(*folders)
         trained = root / "artifacts/train/hce/encoder"
         self.encoders = {"untrained": None} | ({"hce": trained} if trained.is_dir() else {})
-        self.built = {"untrained": root / "artifacts/base_index/index", "hce": root / "artifacts/index/hce"}
+        self.built = {
+            "untrained": root / "artifacts/base_index/index",
+            "hce": root / "artifacts/index/hce",
+        }
 
     def encoded(self, name: str) -> IndexedRetriever:
         """The passages by an encoder, tokens kept: as the project has them, or encoded now."""
-        settings, folder, built = self.context.settings["encoder"], self.aside / name, self.built[name]
+        settings, folder, built = (
+            self.context.settings["encoder"],
+            self.aside / name,
+            self.built[name],
+        )
         Encoder.from_settings(settings, self.encoders[name]).save(folder / "encoder")
         if (built / BITS).is_file():
             return open_retriever(folder / "encoder", built)
         encoder = Encoder.load(folder / "encoder", for_search=True)
         vectors, tokens = encoder.encode_passages_with_tokens(self.texts, partial(told, name))
         exact = IndexSettings(flat_below=ALWAYS_EXACT)
-        DenseIndex.build(vectors, self.ids, encoder.fingerprint(), exact, tokens=tokens).save(folder / "index")
+        DenseIndex.build(vectors, self.ids, encoder.fingerprint(), exact, tokens=tokens).save(
+            folder / "index"
+        )
         return open_retriever(folder / "encoder", folder / "index")
 
     def judged(self, dev: bool) -> Bench:
         """What systems are compared on; dev: its queries are known."""
         none = Judgements({}, {}, None)
-        return self.bench if dev else replace(self.bench, judgements=dict(self.bench.judgements) | {"dev": none})
+        return (
+            self.bench
+            if dev
+            else replace(self.bench, judgements=dict(self.bench.judgements) | {"dev": none})
+        )
 
     def systems(self) -> Iterator[tuple[str, np.ndarray, dict[str, float]]]:
         """Each system's name, its scores (q,) of the test queries, and its weights."""
@@ -88,12 +110,16 @@ class Corpus:
             feedback = UNTRAINED.feedback if name == "untrained" else 0.0
             ways = ["dev"] * (len(self.bench.judgements["dev"].queries) >= LEAST)
             ways += ["default"] * (name == "untrained")
-            asked = [(f"{name}, {by}{late}", by, feedback, late) for by in ways for late in ("", LATER)]
+            asked = [
+                (f"{name}, {by}{late}", by, feedback, late) for by in ways for late in ("", LATER)
+            ]
             asked += [(PLAIN, "default", 0.0, "")] * (name == "untrained")
             for system, by, share, late in asked:
                 names = [name, "bm25", *([name + LATE] if late else [])]
                 settings = FusionSettings(of=(name, "bm25"), feedback=share)
-                fusion, _ = _weighted_fusion(self.judged(by == "dev"), opened, held, settings, names)
+                fusion, _ = _weighted_fusion(
+                    self.judged(by == "dev"), opened, held, settings, names
+                )
                 yield system, self.scores(FusedSearch(held, fusion)), dict(fusion.weights)
 
     def scores(self, search: FusedSearch) -> np.ndarray:
@@ -116,7 +142,9 @@ def measured(root: Path) -> dict[str, Any]:
         corpus = Corpus(root, Path(aside))
         found = {name: (values, weights) for name, values, weights in corpus.systems()}
         sizes = {name: size / len(set(corpus.ids)) for name, size in corpus.sizes.items()}
-    pairs = {name: (found[name + LATER][0] - found[name][0]) for name in found if name + LATER in found}
+    pairs = {
+        name: (found[name + LATER][0] - found[name][0]) for name in found if name + LATER in found
+    }
     pairs[PLAIN] = found[DEFAULT][0] - found[PLAIN][0]
     columns = np.column_stack(list(pairs.values()))
     low, high = bootstrap_interval(columns, 2000, 0.95, 0)
@@ -133,11 +161,16 @@ def measured(root: Path) -> dict[str, Any]:
 
 def table(result: Mapping[str, Any]) -> str:
     """The page's third table."""
-    lines = [f"| corpus, test queries | encoder, weights by | {METRIC} | late | gain | p (Holm) | bytes a document |"]
+    lines = [
+        f"| corpus, test queries | encoder, weights by | {METRIC} | late | gain | p (Holm) | bytes a document |"
+    ]
     lines.append("|---|---|---|---|---|---|---|")
     for corpus, own in sorted(result.items()):
         for name, (gain, low, high, p) in own["gain"].items():
-            means = " | ".join(f"{own[METRIC][one]:.4f}" for one in (name, DEFAULT if name == PLAIN else name + LATER))
+            means = " | ".join(
+                f"{own[METRIC][one]:.4f}"
+                for one in (name, DEFAULT if name == PLAIN else name + LATER)
+            )
             size = own["bytes a document"][name.partition(",")[0]]
             change = f"{gain:+.4f} [{low:+.4f}, {high:+.4f}] | {p:.4f}"
             lines.append(f"| {corpus}, {own['test']:,} | {name} | {means} | {change} | {size:,} |")
@@ -151,4 +184,6 @@ if __name__ == "__main__":
         known = read_json(path) if path.is_file() else {}
         write_json(path, known | {corpus: measured(Path(project).resolve())})
     before, _, rest = page.read_text().partition(START)
-    write_text(page, before + START + "\n" + table(read_json(path)) + "\n" + END + rest.partition(END)[2])
+    write_text(
+        page, before + START + "\n" + table(read_json(path)) + "\n" + END + rest.partition(END)[2]
+    )

@@ -1,8 +1,10 @@
-"""What each part is worth in a fusion of all methods, by leaving it out: `result.json` and the tables of `README.md`.
+"""What each part is worth in a fusion of all methods, by leaving it out: `result.json` and the
+tables of `README.md`.
 
-`python -m experiments.parts.run NAME=PROJECT ...` after `freshet run` in each PROJECT, by the settings of that name
-here. Two signals that are no retrievers are made by it: late interaction (MaxSim over the token vectors of
-`hce`; Khattab and Zaharia, 2020) and how near a query is to the nodes of the hierarchy that a document lies below.
+`python -m experiments.parts.run NAME=PROJECT ...` after `freshet run` in each PROJECT, by the
+settings of that name here. Two signals that are no retrievers are made by it: late interaction
+(MaxSim over the token vectors of `hce`; Khattab and Zaharia, 2020) and how near a query is to the
+nodes of the hierarchy that a document lies below.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "all, contrastive for hce": ("contrastive", *ALL[1:]),
     **{f"all but {part}": tuple(name for name in ALL if name != part) for part in ALL[1:]},
 }
-DEPTH, BATCH_TOKENS, TIMES = 100, 4096, 10.0  # TIMES: cosines, to about the scale of the other parts
+# TIMES: cosines, to about the scale of the other parts
+DEPTH, BATCH_TOKENS, TIMES = 100, 4096, 10.0
 
 
 @dataclass(frozen=True)
@@ -56,19 +59,32 @@ class Query:
 
 
 class Build:
-    """One project as it was built: retrievers as they are judged, the corpus's passages, the hierarchy."""
+    """One project as it was built: retrievers as they are judged, the corpus's passages, the
+    hierarchy.
+    """
 
     def __init__(self, root: Path, aside: Path, names: Sequence[str] = (*TRAINED, *BUILT)) -> None:
         """names: of the retrievers; `hce` and `zero_shot` are among them."""
         self.artifacts, settings = root / "artifacts", parameters.load(root / "params.yaml")
-        own = {"encoder": settings.encoder, "evaluation": settings.evaluation.replace(max_queries=None)}
+        own = {
+            "encoder": settings.encoder,
+            "evaluation": settings.evaluation.replace(max_queries=None),
+        }
         context = StageContext(
-            root=root, inputs={"corpus": self.artifacts / "corpus"}, output=aside, settings=own, checkpoints=aside
+            root=root,
+            inputs={"corpus": self.artifacts / "corpus"},
+            output=aside,
+            settings=own,
+            checkpoints=aside,
         )
         self.bench, self.encoder_settings = Bench.load(context), settings.encoder
         self.corpus = load_corpus(self.artifacts / "corpus")
         opened = {name: self._open(name) for name in names}
-        scales = {name: Scale.of(one.dense.index.vectors) for name, one in opened.items() if one.dense is not None}
+        scales = {
+            name: Scale.of(one.dense.index.vectors)
+            for name, one in opened.items()
+            if one.dense is not None
+        }
         parts = {name: self.bench.held_out(one) for name, one in opened.items()}
         self.fused = FusedSearch(parts, Fusion(dict.fromkeys(parts, 1.0), scales, DEPTH))
         self.late, self.base = opened["hce"].dense.encoder, opened["zero_shot"].dense.encoder
@@ -78,7 +94,10 @@ class Build:
         folders = (
             (build / "encoder", build / "index")
             if name in BUILT
-            else (self.artifacts / "train" / name / "encoder", self.artifacts / "index" / name / "index")
+            else (
+                self.artifacts / "train" / name / "encoder",
+                self.artifacts / "index" / name / "index",
+            )
         )
         return open_retriever(*folders, settings=self.encoder_settings)
 
@@ -89,7 +108,14 @@ class Build:
         encoded = self.fused.encode_queries(texts)
         documents = self.fused.candidates(encoded, DEPTH)
         late, levels = self._late(texts, documents), self._levels(texts, documents)
-        scored = zip(judged.queries, documents, self.fused.part_scores(encoded, documents), late, levels, strict=True)
+        scored = zip(
+            judged.queries,
+            documents,
+            self.fused.part_scores(encoded, documents),
+            late,
+            levels,
+            strict=True,
+        )
         return [
             Query(judged.qrels[name], found, own | {"late": near, "levels": below})
             for name, found, own, near, below in scored
@@ -99,21 +125,36 @@ class Build:
         return passage_texts(corpus.passages, self.encoder_settings.include_title)
 
     def _late(self, texts: Sequence[str], documents: Sequence[list[str]]) -> Iterable[np.ndarray]:
-        """MaxSim: of each of a query's tokens the cosine with a passage's nearest token, on average."""
+        """MaxSim: of each of a query's tokens the cosine with a passage's nearest token, on
+        average.
+        """
         passages, rows = self._passages(judged_corpus(self.corpus)), self._rows()
         wanted = sorted({row for found in documents for name in found for row in rows[name]})
         held = dict(zip(wanted, tokens(self.late, [passages[row] for row in wanted]), strict=True))
         for asked, found in zip(tokens(self.late, texts), documents, strict=True):
             own = [row for name in found for row in rows[name]]
             lengths = [len(held[row]) for row in own]
-            products = np.concatenate([held[row] for row in own]).astype(np.float32) @ asked.astype(np.float32).T
-            nearest = np.maximum.reduceat(products, np.cumsum([0, *lengths[:-1]]), axis=0).mean(axis=1)
+            products = (
+                np.concatenate([held[row] for row in own]).astype(np.float32)
+                @ asked.astype(np.float32).T
+            )
+            nearest = np.maximum.reduceat(products, np.cumsum([0, *lengths[:-1]]), axis=0).mean(
+                axis=1
+            )
             yield TIMES * self._best(nearest, [len(rows[name]) for name in found])
 
     def _levels(self, texts: Sequence[str], documents: Sequence[list[str]]) -> Iterable[np.ndarray]:
-        """The mean over levels of the cosine with the node that a passage, as it is judged, lies below."""
-        tree, rows, whole = Hierarchy.load(self.artifacts / "hierarchy"), self._rows(), self._passages(self.corpus)
-        vectors = np.load(self.artifacts / "base_index" / "index" / "vectors.npy").astype(np.float32)
+        """The mean over levels of the cosine with the node that a passage, as it is judged, lies
+        below.
+        """
+        tree, rows, whole = (
+            Hierarchy.load(self.artifacts / "hierarchy"),
+            self._rows(),
+            self._passages(self.corpus),
+        )
+        vectors = np.load(self.artifacts / "base_index" / "index" / "vectors.npy").astype(
+            np.float32
+        )
         judged = self._passages(judged_corpus(self.corpus))
         changed = [row for row, text in enumerate(judged) if text != whole[row]]
         if changed:
@@ -121,13 +162,19 @@ class Build:
         paths = tree.place(vectors)
         for asked, found in zip(self.base.encode(texts), documents, strict=True):
             own = [row for name in found for row in rows[name]]
-            near = np.mean([(nodes @ asked)[paths[own, level]] for level, nodes in enumerate(tree.centroids)], axis=0)
+            near = np.mean(
+                [(nodes @ asked)[paths[own, level]] for level, nodes in enumerate(tree.centroids)],
+                axis=0,
+            )
             yield TIMES * self._best(near, [len(rows[name]) for name in found])
 
     def _rows(self) -> dict[str, list[int]]:
         return {
             str(name): rows.tolist()
-            for name, rows in self.corpus.passages.reset_index().groupby("document_id")["index"].unique().items()
+            for name, rows in self.corpus.passages.reset_index()
+            .groupby("document_id")["index"]
+            .unique()
+            .items()
         }
 
     def _best(self, scores: np.ndarray, passages: Sequence[int]) -> np.ndarray:
@@ -161,31 +208,46 @@ def mean_ndcg(queries: Sequence[Query], weights: Mapping[str, float]) -> float:
     for query in queries:
         gains = [query.relevant.get(query.documents[row], 0) for row in ranked(query, weights)[:10]]
         ideal = sorted(query.relevant.values(), reverse=True)[:10]
-        values.append(np.dot(gains, discounts[: len(gains)]) / np.dot(ideal, discounts[: len(ideal)]))
+        values.append(
+            np.dot(gains, discounts[: len(gains)]) / np.dot(ideal, discounts[: len(ideal)])
+        )
     return float(np.mean(values))
 
 
 def learn(dev: Sequence[Query], parts: Sequence[str]) -> dict[str, float]:
-    """Weights from the grid of the stage `fuse`, part after part, twice; the first part keeps 1, the others begin at 0
-    but for BM25."""
+    """Weights from the grid of the stage `fuse`, part after part, twice; the first part keeps 1,
+    the others begin at 0 but for BM25.
+    """
     weights = {part: {parts[0]: 1.0, "bm25": 3.0}.get(part, 0.0) for part in parts}
     for part in [*parts[1:]] * 2:
         tried = {weight: mean_ndcg(dev, weights | {part: weight}) for weight in GRID}
-        weights[part] = max(tried, key=lambda weight: (round(tried[weight], 4), -abs(weight - weights[part]), -weight))
+        weights[part] = max(
+            tried,
+            key=lambda weight: (round(tried[weight], 4), -abs(weight - weights[part]), -weight),
+        )
     return weights
 
 
 def measured(project: Path) -> dict[str, Any]:
-    """Weights of dev and scores on test, which is looked at once, and what each system has less than all parts."""
+    """Weights of dev and scores on test, which is looked at once, and what each system has less
+    than all parts.
+    """
     with TemporaryDirectory() as aside:
         build = Build(project, Path(aside))
         dev, test = build.queries("dev"), build.queries("test")
         names = list(build.bench.judgements["test"].queries)
-    qrels, values, learned = dict(zip(names, (query.relevant for query in test), strict=True)), {}, {}
+    qrels, values, learned = (
+        dict(zip(names, (query.relevant for query in test), strict=True)),
+        {},
+        {},
+    )
     for system, parts in SYSTEMS.items():
         learned[system] = weights = learn(dev, parts)
         run = {
-            name: [(query.documents[row], float(-rank)) for rank, row in enumerate(ranked(query, weights)[:DEPTH])]
+            name: [
+                (query.documents[row], float(-rank))
+                for rank, row in enumerate(ranked(query, weights)[:DEPTH])
+            ]
             for name, query in zip(names, test, strict=True)
         }
         scores = evaluate_run(run, qrels, [METRIC])[METRIC]
@@ -219,7 +281,11 @@ def _table(result: Mapping[str, Any], corpus: str) -> str:
     ]
     for system, value in own[METRIC].items():
         difference, low, high, p = own["all less"].get(system, [None] * 4)
-        cells = "| | |" if difference is None else f"| {difference:+.4f} [{low:+.4f}, {high:+.4f}] | {p:.4f} |"
+        cells = (
+            "| | |"
+            if difference is None
+            else f"| {difference:+.4f} [{low:+.4f}, {high:+.4f}] | {p:.4f} |"
+        )
         lines.append(f"| {system} | {value:.4f} {cells}")
     return "\n".join(lines) + "\n"
 

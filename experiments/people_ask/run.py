@@ -1,8 +1,9 @@
-"""Fifty questions in people's words, asked of what a built project can search: in the first 1 and 3, by system.
+"""Fifty questions in people's words, asked of what a built project can search: in the first 1 and
+3, by system.
 
-`python -m experiments.people_ask.run PROJECT` after `freshet demo` in the folder PROJECT; writes `result.json` here.
-An answer counts under any of its document's names; a name without a document counts for nobody. What is searched is
-whole, as it goes live.
+`python -m experiments.people_ask.run PROJECT` after `freshet demo` in the folder PROJECT; writes
+`result.json` here. An answer counts under any of its document's names; a name without a document
+counts for nobody. What is searched is whole, as it goes live.
 """
 
 from __future__ import annotations
@@ -24,19 +25,26 @@ UNTRAINED = ("bm25", "zero_shot", "untrained")
 
 
 def main(project: Path) -> dict[str, Any]:
-    """The share of questions with an answer in the first 1 and 3, and each system's first three documents."""
+    """The share of questions with an answer in the first 1 and 3, and each system's first three
+    documents.
+    """
     questions = json.loads((HERE / "questions.json").read_text())
     names = _names(project)
     accepted = [{names[name] for name in answers if name in names} for _, answers in questions]
     builds = {name: project / "artifacts" / "baselines" / name / "build" for name in UNTRAINED}
-    systems = {name: open_retriever(folder / "encoder", folder / "index") for name, folder in builds.items()}
+    systems = {
+        name: open_retriever(folder / "encoder", folder / "index")
+        for name, folder in builds.items()
+    }
     live = Searcher.open(project / "live")
     systems[f"promoted ({live.generation.retriever})"] = live.retriever
     texts, report = [text for text, _ in questions], {}
     for name, retriever in systems.items():
         found = [[document for document, _ in ranking] for ranking in retriever.search(texts, 3)]
         shares = {
-            f"first {k}": sum(bool(right & set(own[:k])) for right, own in zip(accepted, found, strict=True))
+            f"first {k}": sum(
+                bool(right & set(own[:k])) for right, own in zip(accepted, found, strict=True)
+            )
             / len(texts)
             for k in (1, 3)
         }

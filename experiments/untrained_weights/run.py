@@ -1,9 +1,11 @@
-"""Which weights an untrained fusion should have where nobody judged: `result.json` and the table of `README.md`.
+"""Which weights an untrained fusion should have where nobody judged: `result.json` and the table of
+`README.md`.
 
-`python -m experiments.untrained_weights.run NAME=PROJECT ...` after the stage `base_index`. BM25's weight is varied
-beside an encoder as it comes, late interaction and feedback. Queries are the dev ones that people judged, or the train
-ones where those are few; and, as if nobody had judged any, documents' titles and first sentences. On test the fusion as
-it is by default stands beside a plain one, of encoder and BM25 without feedback.
+`python -m experiments.untrained_weights.run NAME=PROJECT ...` after the stage `base_index`. BM25's
+weight is varied beside an encoder as it comes, late interaction and feedback. Queries are the dev
+ones that people judged, or the train ones where those are few; and, as if nobody had judged any,
+documents' titles and first sentences. On test the fusion as it is by default stands beside a plain
+one, of encoder and BM25 without feedback.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from model_code.text.words import first_sentence, words
 from orchestration import parameters
 
 HERE, METRIC = Path(__file__).parent, "nDCG@10"
-JUDGED, MOST, FEW = 500, 1000, 200  # queries, documents that are asked for by titles, dev queries that are too few
+# queries, documents that are asked for by titles, dev queries that are too few
+JUDGED, MOST, FEW = 500, 1000, 200
 DENSE, WORDS = "zero_shot", "bm25"
 SHORTEST = 2  # words of a title that asks for its document
 SHOWN = 3.0  # a weight that a column shows, as it was the default before
@@ -50,17 +53,31 @@ def measured(root: Path) -> dict[str, Any]:
 
 
 def _measured(root: Path, aside: Path) -> dict[str, Any]:
-    settings, corpus = parameters.load(root / "params.yaml"), load_corpus(root / "artifacts" / "corpus")
+    settings, corpus = (
+        parameters.load(root / "params.yaml"),
+        load_corpus(root / "artifacts" / "corpus"),
+    )
     own = {"encoder": settings.encoder, "evaluation": settings.evaluation}
-    bench = Bench.load(StageContext(root, {"corpus": root / "artifacts" / "corpus"}, aside, own, aside))
+    bench = Bench.load(
+        StageContext(root, {"corpus": root / "artifacts" / "corpus"}, aside, own, aside)
+    )
     texts = passage_texts(corpus.passages, settings.encoder.include_title)
-    encoder, index, by_words = aside / "encoder", root / "artifacts" / "base_index" / "index", aside / "words"
+    encoder, index, by_words = (
+        aside / "encoder",
+        root / "artifacts" / "base_index" / "index",
+        aside / "words",
+    )
     Encoder.from_settings(settings.encoder).save(encoder)
     ids = corpus.passages["document_id"].tolist()
     bm25.build_folders(texts, ids, settings.bm25, by_words / "encoder", by_words / "index")
-    parts = {DENSE: open_retriever(encoder, index), WORDS: open_retriever(by_words / "encoder", by_words / "index")}
+    parts = {
+        DENSE: open_retriever(encoder, index),
+        WORDS: open_retriever(by_words / "encoder", by_words / "index"),
+    }
     weights = {DENSE: SHARED["dense"], WORDS: SHARED["words"], DENSE + LATE: SHARED["late"]}
-    fusion = Fusion(weights, {DENSE: Scale.of(parts[DENSE].index.vectors)}, feedback=UNTRAINED.feedback)
+    fusion = Fusion(
+        weights, {DENSE: Scale.of(parts[DENSE].index.vectors)}, feedback=UNTRAINED.feedback
+    )
     few = len(bench.judgements["dev"].queries) < FEW
     people = sample_queries(corpus.judgements("train") if few else bench.judgements["dev"], JUDGED)
     titles, passages = held_out_titles(corpus, settings.encoder.include_title)
@@ -84,8 +101,17 @@ def _beside(bench: Bench, plain: FusedSearch, default: FusedSearch) -> dict[str,
         found.append(np.array([scores[query] for query in test.queries]))
     gains = (found[1] - found[0])[:, None]
     low, high = bootstrap_interval(gains, 2000, 0.95, 0)
-    numbers = [*map(np.mean, found), gains.mean(), low[0], high[0], paired_randomisation_test(gains, 10_000, 0)[0]]
-    return {"queries": len(gains), "plain, default, gain, low, high, p": [round(float(one), 4) for one in numbers]}
+    numbers = [
+        *map(np.mean, found),
+        gains.mean(),
+        low[0],
+        high[0],
+        paired_randomisation_test(gains, 10_000, 0)[0],
+    ]
+    return {
+        "queries": len(gains),
+        "plain, default, gain, low, high, p": [round(float(one), 4) for one in numbers],
+    }
 
 
 def _by_weight(parts: Mapping[str, Retriever], fusion: Fusion, asked: Judgements) -> dict[str, Any]:
@@ -96,16 +122,21 @@ def _by_weight(parts: Mapping[str, Retriever], fusion: Fusion, asked: Judgements
     scores = search.part_scores(queries, queries.candidates)
     scored = list(zip(asked.queries, queries.candidates, scores, strict=True))
     means = {
-        weight: float(_values(scored, dict(fusion.weights) | {WORDS: weight}, asked, METRIC).mean()) for weight in GRID
+        weight: float(_values(scored, dict(fusion.weights) | {WORDS: weight}, asked, METRIC).mean())
+        for weight in GRID
     }
-    return {"queries": len(asked.queries), METRIC: {str(weight): round(mean, 4) for weight, mean in means.items()}}
+    return {
+        "queries": len(asked.queries),
+        METRIC: {str(weight): round(mean, 4) for weight, mean in means.items()},
+    }
 
 
 def held_out_titles(corpus: Corpus, include_title: bool) -> tuple[Judgements, NewPassages]:
-    """At most `MOST` documents as the answers to their titles, by hash of the id, and their passages without these.
+    """At most `MOST` documents as the answers to their titles, by hash of the id, and their
+    passages without these.
 
-    Where a title is short or not the document's alone, it is the first sentence. A document that has nothing else is
-    left out.
+    Where a title is short or not the document's alone, it is the first sentence. A document that
+    has nothing else is left out.
     """
     rows = corpus.passages.sort_values(["document_id", "ordinal"])
     by_document = dict(iter(rows.groupby("document_id", sort=False)))
@@ -141,12 +172,18 @@ def tables(result: Mapping[str, Any]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     rows, losses = [], []
-    for corpus, own in sorted((corpus, own) for corpus, own in result.items() if own["people"]["queries"]):
-        people, titles = ({float(w): mean for w, mean in own[by][METRIC].items()} for by in ("people", "titles"))
+    for corpus, own in sorted(
+        (corpus, own) for corpus, own in result.items() if own["people"]["queries"]
+    ):
+        people, titles = (
+            {float(w): mean for w, mean in own[by][METRIC].items()} for by in ("people", "titles")
+        )
         best, chosen = (max(means, key=means.__getitem__) for means in (people, titles))
         shown = [people[weight] for weight in (SHOWN, default, chosen)]
         means = " | ".join(f"{mean:.4f}" for mean in (people[best], *shown[:2]))
-        rows.append(f"| {corpus}, {own['people']['queries']} | {best:g} | {means} | {chosen:g} | {shown[2]:.4f} |")
+        rows.append(
+            f"| {corpus}, {own['people']['queries']} | {best:g} | {means} | {chosen:g} | {shown[2]:.4f} |"
+        )
         losses.append([one - people[best] for one in shown])
     mean = np.mean(losses, axis=0)
     rows.append(f"| mean loss | | | {mean[0]:+.4f} | {mean[1]:+.4f} | | {mean[2]:+.4f} |")
@@ -155,12 +192,17 @@ def tables(result: Mapping[str, Any]) -> str:
 
 def _gains(result: Mapping[str, Any]) -> str:
     """On test the fusion as it is by default beside a plain one."""
-    lines = [f"| corpus, test queries | plain, {METRIC} | default | gain | p |", "|---|---|---|---|---|"]
+    lines = [
+        f"| corpus, test queries | plain, {METRIC} | default | gain | p |",
+        "|---|---|---|---|---|",
+    ]
     gains = []
     for corpus, own in sorted((corpus, own) for corpus, own in result.items() if "test" in own):
         plain, default, gain, low, high, p = own["test"]["plain, default, gain, low, high, p"]
         change = f"{gain:+.4f} [{low:+.4f}, {high:+.4f}]"
-        lines.append(f"| {corpus}, {own['test']['queries']:,} | {plain:.4f} | {default:.4f} | {change} | {p:.4f} |")
+        lines.append(
+            f"| {corpus}, {own['test']['queries']:,} | {plain:.4f} | {default:.4f} | {change} | {p:.4f} |"
+        )
         gains.append(gain)
     return "\n".join([*lines, f"| mean | | | {np.mean(gains):+.4f} | |"]) + "\n"
 

@@ -1,4 +1,6 @@
-"""A LangChain retriever and vector store over a `Client` or a `Project`; needs `freshet[langchain]`."""
+"""A LangChain retriever and vector store over a `Client` or a `Project`; needs
+`freshet[langchain]`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from freshet.results import Hit, StoredDocument
 
 
 class FreshetRetriever(BaseRetriever):
-    """Passages for a query: `page_content` is the passage, `metadata` the rest of the hit, the fields among it.
+    """Passages for a query: `page_content` is the passage, `metadata` the rest of the hit, the
+    fields among it.
 
     client: a `Client` or a `Project`. options: those of `Client.search`, such as `filters`.
     """
@@ -47,12 +50,16 @@ def passage_of(hit: Hit) -> LangChainDocument:
 
 def document_of(result: Hit | StoredDocument) -> LangChainDocument:
     """A passage or a document with the metadata that `add_texts` takes."""
-    metadata = {**result.fields} | {name: value for name in ("title", "date") if (value := getattr(result, name))}
+    metadata = {**result.fields} | {
+        name: value for name in ("title", "date") if (value := getattr(result, name))
+    }
     return LangChainDocument(id=result.document_id, page_content=result.text, metadata=metadata)
 
 
 class FreshetVectorStore(VectorStore):
-    """A live collection as a vector store. It encodes by its own retriever, so it takes no embeddings."""
+    """A live collection as a vector store. It encodes by its own retriever, so it takes no
+    embeddings.
+    """
 
     def __init__(self, client: Any) -> None:
         """client: a `Client` or a `Project`."""
@@ -82,21 +89,30 @@ class FreshetVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         **options: Any,
     ) -> list[str]:
-        """Add or update texts; their ids, made where none is given. `title` and `date` in metadata are the document's.
+        """Add or update texts; their ids, made where none is given. `title` and `date` in metadata
+        are the document's.
 
         InvalidRequest names the first that was refused.
         """
         bodies = list(texts)
         names = [name or str(uuid.uuid4()) for name in ids or [None] * len(bodies)]
-        rows = [_row(*each) for each in zip(names, bodies, metadatas or [{}] * len(bodies), strict=True)]
+        rows = [
+            _row(*each) for each in zip(names, bodies, metadatas or [{}] * len(bodies), strict=True)
+        ]
         if rows and (rejected := self.client.add(rows).rejected):
-            raise InvalidRequest(f"row {rejected[0].row} of {len(rows)} was refused: {rejected[0].reason}")
+            raise InvalidRequest(
+                f"row {rejected[0].row} of {len(rows)} was refused: {rejected[0].reason}"
+            )
         return names
 
     def delete(self, ids: list[str] | None = None, **options: Any) -> bool:
-        """Delete documents; those that are not there are passed over. ValueError without ids, which would be all."""
+        """Delete documents; those that are not there are passed over. ValueError without ids, which
+        would be all.
+        """
         if ids is None:
-            raise ValueError("name the ids to delete; a live collection is not emptied by leaving them out")
+            raise ValueError(
+                "name the ids to delete; a live collection is not emptied by leaving them out"
+            )
         if existing := [document.id for document in self.get_by_ids(ids)]:
             self.client.delete(existing)
         return True
@@ -113,7 +129,10 @@ class FreshetVectorStore(VectorStore):
         self, query: str, k: int = 4, filter: Mapping[str, Any] | None = None, **options: Any
     ) -> list[LangChainDocument]:
         """The k best passages; filter: see `Client.search`."""
-        return [document for document, _ in self.similarity_search_with_score(query, k, filter, **options)]
+        return [
+            document
+            for document, _ in self.similarity_search_with_score(query, k, filter, **options)
+        ]
 
     def similarity_search_with_score(
         self, query: str, k: int = 4, filter: Mapping[str, Any] | None = None, **options: Any

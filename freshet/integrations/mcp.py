@@ -19,11 +19,17 @@ PASSAGE = ("document_id", "title", "section", "text", "fields", "date", "score")
 
 def server_of(client: Any) -> MCPServer:
     """The server over a `Client` or a `Project`."""
-    server = MCPServer("freshet", instructions="Search a collection of documents that is kept up to date.")
+    server = MCPServer(
+        "freshet", instructions="Search a collection of documents that is kept up to date."
+    )
 
     @server.tool()
-    def search(text: str, k: int = 5, filters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-        """Find the k passages that answer a text best; filters such as {"package": "numpy", "year": {">=": 2020}}."""
+    def search(
+        text: str, k: int = 5, filters: dict[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Find the k passages that answer a text best; filters such as {"package": "numpy", "year":
+        {">=": 2020}}.
+        """
         hits = client.search(text, k, filters=filters or {}).hits
         return [{name: getattr(hit, name) for name in PASSAGE} for hit in hits]
 

@@ -21,10 +21,14 @@ from model_code.project import file_lock
 BEFORE_NAME = re.compile("^[0-9a-f]{12}-")  # what the inbox puts before a name that is taken
 
 
-def erase_documents(live: LiveCollection, document_ids: Sequence[str], source: str = "freshet delete") -> Outcome:
-    """Delete documents, and then remove their texts from the generations of every retriever, and from the log.
+def erase_documents(
+    live: LiveCollection, document_ids: Sequence[str], source: str = "freshet delete"
+) -> Outcome:
+    """Delete documents, and then remove their texts from the generations of every retriever, and
+    from the log.
 
-    FreshetError names what still holds one of them: everything else is done then, and asked again, it goes on.
+    FreshetError names what still holds one of them: everything else is done then, and asked again,
+    it goes on.
     """
     outcome = delete_documents(live, document_ids, source)
     refused = {row["document_id"] for row in outcome.rejected}
@@ -34,17 +38,22 @@ def erase_documents(live: LiveCollection, document_ids: Sequence[str], source: s
     remains = [line for each in collections for line in _erase(each, outcome.erased)]
     remains += _copies(live, set(outcome.erased))
     live.ledger.erase(outcome.erased)
-    file = ledger_file(live.project)  # an upgrade or a repair may have kept copies of it, and generations
+    # an upgrade or a repair may have kept copies of it, and generations
+    file = ledger_file(live.project)
     ledger_copies = file.parent.glob(f"{file.name}.*") if file else ()
     copies = sorted([*ledger_copies, *live.project.live.glob(f"*/{DAMAGED}")])
     remains += [f"{path}, which was set aside: delete it if you miss nothing" for path in copies]
     if remains:
-        raise FreshetError("deleted, and no search finds them; but texts remain: " + "; ".join(remains))
+        raise FreshetError(
+            "deleted, and no search finds them; but texts remain: " + "; ".join(remains)
+        )
     return outcome
 
 
 def _erase(live: LiveCollection, document_ids: Sequence[str]) -> Iterator[str]:
-    """Delete a retriever's generations that hold the texts of deleted documents; tells those that have to stay."""
+    """Delete a retriever's generations that hold the texts of deleted documents; tells those that
+    have to stay.
+    """
     from model_code.collection.index.retrain_plan import planned
 
     live.apply()
@@ -55,12 +64,15 @@ def _erase(live: LiveCollection, document_ids: Sequence[str]) -> Iterator[str]:
     for number in sorted(_holders(live, document_ids)):
         reason = "which is read just now: do the same again later"
         if number in live.generation.needs:
-            reason = "the build that is searched: take them out of the corpus's source, and build again"
+            reason = (
+                "the build that is searched: take them out of the corpus's source, and build again"
+            )
         yield f"generation {number} of {live.retriever}, {reason}"
 
 
 def _copies(live: LiveCollection, erased: Set[str]) -> Iterator[str]:
-    """Tell where else in the project a text lies: files of the inbox, copies of the corpus, and where sync saw it.
+    """Tell where else in the project a text lies: files of the inbox, copies of the corpus, and
+    where sync saw it.
 
     Drift references, which quote documents, are made again when they are needed.
     """
@@ -81,23 +93,31 @@ def _copies(live: LiveCollection, erased: Set[str]) -> Iterator[str]:
             yield f"{path.parents[2]}, the work of a retrain: delete it once that has ended"
     for path in sorted((state / "sync").glob("*.json")):
         memory = read_json(path)
-        for id_ in sorted(erased & {row[0] for unit in memory["units"].values() for row in unit["documents"]}):
+        for id_ in sorted(
+            erased & {row[0] for unit in memory["units"].values() for row in unit["documents"]}
+        ):
             source = memory.get("source", "sync")
             yield f"{id_!r} in what `freshet {source}` reads: delete it there, then do that, or it comes again"
 
 
 def _names_one(path: Path, document_ids: Set[str], settings: CorpusSettings) -> bool:
-    """Whether a file that the inbox moved, perhaps with a hash before its name, has one of the documents."""
+    """Whether a file that the inbox moved, perhaps with a hash before its name, has one of the
+    documents.
+    """
     name = BEFORE_NAME.sub("", path.name)
     if not path.suffix or path.suffix == ".reason":
         return False
     if path.suffix.lower() in DOCUMENT_SUFFIXES:  # of a long name, the end is left
-        return any(id_ == name or len(id_) > len(name) > 100 and id_.endswith(name) for id_ in document_ids)
+        return any(
+            id_ == name or len(id_) > len(name) > 100 and id_.endswith(name) for id_ in document_ids
+        )
     try:
         rows = clean(read_file(path, name, settings.columns), settings, name)
     except (FreshetError, ValueError):
         return False  # nothing in it can be read
-    return not document_ids.isdisjoint([*rows.document_ids, *(row.document_id for row in rows.rejected)])
+    return not document_ids.isdisjoint(
+        [*rows.document_ids, *(row.document_id for row in rows.rejected)]
+    )
 
 
 def _holders(live: LiveCollection, document_ids: Sequence[str]) -> set[int]:
@@ -106,5 +126,6 @@ def _holders(live: LiveCollection, document_ids: Sequence[str]) -> set[int]:
     return {
         each.number
         for each in live.collection.generations()
-        if (file := each.folder / DOCUMENTS).is_file() and not ids.isdisjoint(read_columns(file, "document_id")[0])
+        if (file := each.folder / DOCUMENTS).is_file()
+        and not ids.isdisjoint(read_columns(file, "document_id")[0])
     }

@@ -9,7 +9,9 @@ class LiveSettings(Settings):
     """How many old generations stay, when the source is looked at, and who is told."""
 
     keep_generations: int | None = Field(
-        20, ge=2, description="the newest of a collection that stay, with every build that was opened; null: all stay"
+        20,
+        ge=2,
+        description="the newest of a collection that stay, with every build that was opened; null: all stay",
     )
     sync: str | None = Field(
         None,

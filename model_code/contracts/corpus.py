@@ -1,4 +1,5 @@
-"""Contracts of the corpus tables (pandera), of the queries that are made from them, and of the verdict over both.
+"""Contracts of the corpus tables (pandera), of the queries that are made from them, and of the
+verdict over both.
 
 Tables have their types, closed vocabularies, unique keys, and references to each other.
 """
@@ -12,7 +13,13 @@ import pandas as pd
 import pandera.pandas as pa
 
 from model_code.context import StageContext
-from model_code.contracts.rules import passage_documents, require, require_files, require_none, validate
+from model_code.contracts.rules import (
+    passage_documents,
+    require,
+    require_files,
+    require_none,
+    validate,
+)
 from model_code.corpus.settings import SPLITS
 from model_code.corpus.tables import COLUMNS, NULLABLE, OPTIONAL, TABLES
 from model_code.files import read_json
@@ -38,7 +45,11 @@ def _is_list_of_texts(value: str) -> bool:
         texts = json.loads(value)
     except ValueError:
         return False
-    return isinstance(texts, list) and len(texts) > 0 and all(isinstance(text, str) and text for text in texts)
+    return (
+        isinstance(texts, list)
+        and len(texts) > 0
+        and all(isinstance(text, str) and text for text in texts)
+    )
 
 
 NAMED, FILLED = pa.Check.str_length(min_value=1), pa.Check.str_contains(r"\S")
@@ -57,7 +68,9 @@ CHECKS = {  # of what a table's column holds, beside the ids, which all are NAME
 
 
 def schema(table: str) -> pa.DataFrameSchema:
-    """The pandera schema of a table: exactly its columns, of their types, with the values that they may take."""
+    """The pandera schema of a table: exactly its columns, of their types, with the values that they
+    may take.
+    """
     columns = {}
     for name, kind in COLUMNS[table].items():
         nullable, required = (table, name) in NULLABLE, (table, name) not in OPTIONAL
@@ -76,7 +89,11 @@ def check_tables(tables: Mapping[str, pd.DataFrame]) -> None:
     for name, column, target in REFERENCES:
         if name in tables and target in tables:
             values = tables[name][column]
-            require_none(name, f"{column} must be a {column} of {target}", values[~values.isin(tables[target][column])])
+            require_none(
+                name,
+                f"{column} must be a {column} of {target}",
+                values[~values.isin(tables[target][column])],
+            )
     if {"queries", "qrels"} <= tables.keys():
         qrels, splits = tables["qrels"], tables["queries"].set_index("query_id")["split"]
         wrong = qrels["query_id"].map(splits) != qrels["split"]
@@ -84,7 +101,9 @@ def check_tables(tables: Mapping[str, pd.DataFrame]) -> None:
 
 
 def check_corpus(context: StageContext) -> None:
-    """All five tables, quarantine included, against their schemas and each other, as they were written."""
+    """All five tables, quarantine included, against their schemas and each other, as they were
+    written.
+    """
     names = (*TABLES, "quarantine")
     require_files(context.output, [f"{name}.parquet" for name in names])
     check_tables({name: pd.read_parquet(context.output / f"{name}.parquet") for name in names})
@@ -95,13 +114,20 @@ def check_pseudo_queries(context: StageContext) -> None:
     require_files(context.output, ["pseudo_queries.parquet"])
     table = pd.read_parquet(context.output / "pseudo_queries.parquet")
     check_tables({"pseudo_queries": table})
-    lost = table.loc[~table["document_id"].isin(passage_documents(context.inputs["corpus"])), "document_id"]
+    lost = table.loc[
+        ~table["document_id"].isin(passage_documents(context.inputs["corpus"])), "document_id"
+    ]
     require_none("pseudo_queries", "document_id must be of a document of the corpus", lost)
 
 
 def check_acceptance(context: StageContext) -> None:
-    """A verdict on something that says of each expectation that it passed; no other is ever published."""
+    """A verdict on something that says of each expectation that it passed; no other is ever
+    published.
+    """
     require_files(context.output, ["verdict.json"])
     verdict = read_json(context.output / "verdict.json")
     passed = [row["passed"] for row in verdict["expectations"]]
-    require(passed != [] and all([verdict["passed"], *passed]), "verdict.json must have passed, and what it expected")
+    require(
+        passed != [] and all([verdict["passed"], *passed]),
+        "verdict.json must have passed, and what it expected",
+    )

@@ -1,4 +1,6 @@
-"""Contracts of evaluation folders, run files among them, and of the comparison: what must be there, and its values."""
+"""Contracts of evaluation folders, run files among them, and of the comparison: what must be there,
+and its values.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ import pandera.pandas as pa
 
 from model_code.context import StageContext
 from model_code.contracts.models import check_sealed
-from model_code.contracts.rules import WHOLE, passage_documents, require, require_files, require_same, validate
+from model_code.contracts.rules import (
+    WHOLE,
+    passage_documents,
+    require,
+    require_files,
+    require_same,
+    validate,
+)
 from model_code.corpus.tables import Corpus, Judgements
 from model_code.evaluation.comparison import is_variant
 from model_code.evaluation.runs import escape, read_frame
@@ -39,7 +48,9 @@ Known = Collection[str]
 
 
 def check_run(path: Path, system: str, queries: Known, documents: Known, depth: int) -> None:
-    """Ranks from 1 without a gap, at most `depth`, scores that fall; each query and document known, none twice."""
+    """Ranks from 1 without a gap, at most `depth`, scores that fall; each query and document known,
+    none twice.
+    """
     require(path.is_file(), f"{path.name} is missing")
     schema = pa.DataFrameSchema(
         {
@@ -50,7 +61,10 @@ def check_run(path: Path, system: str, queries: Known, documents: Known, depth: 
             "tag": pa.Column(None, _membership([escape(system)], "the name of the system")),
         },
         checks=[
-            pa.Check(_ranks_in_order, error="ranks of a query must be 1, 2, 3, ..., one line after the other"),
+            pa.Check(
+                _ranks_in_order,
+                error="ranks of a query must be 1, 2, 3, ..., one line after the other",
+            ),
             pa.Check(_scores_fall, error="scores of a query must fall from rank to rank"),
         ],
         unique=["query_id", "document_id"],
@@ -63,7 +77,9 @@ def _membership(names: Known, description: str) -> pa.Check:
     """A check that asks each category once, not each line."""
 
     def known(series: pd.Series) -> pd.Series:
-        return pd.Series(series.cat.categories.isin(list(names))[series.cat.codes], index=series.index)
+        return pd.Series(
+            series.cat.categories.isin(list(names))[series.cat.codes], index=series.index
+        )
 
     return pa.Check(known, error=description)
 
@@ -73,7 +89,9 @@ def _ranks_in_order(frame: pd.DataFrame) -> pd.Series:
 
 
 def _scores_fall(frame: pd.DataFrame) -> pd.Series:
-    """Whether scores fall: trec_eval breaks ties by document id, descending, so a tie would be another ranking."""
+    """Whether scores fall: trec_eval breaks ties by document id, descending, so a tie would be
+    another ranking.
+    """
     steps = frame.groupby("query_id", observed=True, sort=False)["score"].diff()
     return steps.isna() | (steps < 0)
 
@@ -85,12 +103,21 @@ def check_evaluate(context: StageContext) -> None:
 
 
 def check_baselines(context: StageContext) -> None:
-    """A folder per baseline; the untrained encoder has variants as a retriever has, and the fusion as a fusion has."""
+    """A folder per baseline; the untrained encoder has variants as a retriever has, and the fusion
+    as a fusion has.
+    """
     generated = "sequence_to_sequence" in context.settings["pseudo_queries.generators"]
     names = {"bm25", "zero_shot", "untrained", *(["bm25_generated"] if generated else [])}
-    require_same("one folder per baseline", [path.parent.name for path in context.output.glob("*/metrics.json")], names)
+    require_same(
+        "one folder per baseline",
+        [path.parent.name for path in context.output.glob("*/metrics.json")],
+        names,
+    )
     bench = _Bench.load(context)
-    variants = {"zero_shot": bench.of_retrievers, "untrained": bench.shares(context.output / "untrained")}
+    variants = {
+        "zero_shot": bench.of_retrievers,
+        "untrained": bench.shares(context.output / "untrained"),
+    }
     for name in sorted(names):
         bench.check(name, context.output / name, variants.get(name, frozenset()))
         if name != "bm25_generated":
@@ -98,7 +125,9 @@ def check_baselines(context: StageContext) -> None:
 
 
 def check_fuse(context: StageContext) -> None:
-    """The folder of the fusion `context.name`, the retriever in it, and each part's share where a fusion is left."""
+    """The folder of the fusion `context.name`, the retriever in it, and each part's share where a
+    fusion is left.
+    """
     bench = _Bench.load(context)
     bench.check(str(context.name), context.output, bench.shares(context.output))
     check_build(context.output / "build")
@@ -122,8 +151,11 @@ class _Bench:
     def load(cls, context: StageContext) -> _Bench:
         """Of the stage's corpus: the sampled judgements, and the documents that have passages."""
         folder, settings = context.inputs["corpus"], context.settings["evaluation"]
-        documents = pd.read_parquet(folder / "documents.parquet", columns=["document_id"])  # and not their texts
-        tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("queries", "qrels")}
+        # and not their texts
+        documents = pd.read_parquet(folder / "documents.parquet", columns=["document_id"])
+        tables = {
+            name: pd.read_parquet(folder / f"{name}.parquet") for name in ("queries", "qrels")
+        }
         corpus = Corpus(documents=documents, passages=documents.iloc[:0], **tables)
         return cls(sampled(corpus, settings), frozenset(passage_documents(folder)), settings)
 
@@ -133,15 +165,25 @@ class _Bench:
         return frozenset({RRF} if self.settings.variants else ())
 
     def shares(self, folder: Path) -> frozenset[str]:
-        """The variants of the fusion in a folder, which tell the share of each part, if the settings ask for any."""
-        names = list(Fusion.load(folder / "build" / "encoder").weights) if self.settings.variants else []
+        """The variants of the fusion in a folder, which tell the share of each part, if the
+        settings ask for any.
+        """
+        names = (
+            list(Fusion.load(folder / "build" / "encoder").weights)
+            if self.settings.variants
+            else []
+        )
         return frozenset(f"without_{part}" for part in leaving_out(names))
 
     def check(self, system: str, folder: Path, variants: frozenset[str]) -> None:
-        """The system's own folder and those of its variants, `variants` among them; none where that is empty."""
+        """The system's own folder and those of its variants, `variants` among them; none where that
+        is empty.
+        """
         self.check_system(system, folder)
         folders = {path.name for path in folder.glob(f"{VARIANTS}/*")}
-        require_same(f"{system}: {VARIANTS}/", folders & variants if variants else folders, variants)
+        require_same(
+            f"{system}: {VARIANTS}/", folders & variants if variants else folders, variants
+        )
         for name in sorted(folders):
             self.check_system(f"{system}.{name}", folder / VARIANTS / name)
 
@@ -150,7 +192,13 @@ class _Bench:
         try:
             require_files(folder, ["metrics.json", "scores.parquet"])
             for split, judged in self.judged.items():
-                check_run(folder / f"run.{split}.trec", system, judged.queries, self.documents, self.settings.depth)
+                check_run(
+                    folder / f"run.{split}.trec",
+                    system,
+                    judged.queries,
+                    self.documents,
+                    self.settings.depth,
+                )
             scores = pd.read_parquet(folder / "scores.parquet")
             validate(SCORES, scores)
             self._check_scores(system, read_json(folder / "metrics.json"), scores)
@@ -159,37 +207,75 @@ class _Bench:
             raise
 
     def _check_scores(self, system: str, stated: Mapping[str, Any], scores: pd.DataFrame) -> None:
-        require(stated["system"] == system, f"metrics.json must be of {system!r}, not of {stated['system']!r}")
+        require(
+            stated["system"] == system,
+            f"metrics.json must be of {system!r}, not of {stated['system']!r}",
+        )
         for split, judged in self.judged.items():
-            table = scores[scores["split"] == split].pivot(index="query_id", columns="metric", values="value")
-            require_same(f"scores.parquet, {split}: the judged queries", table.index, judged.queries)
-            lacking = [name for name in self.settings.metrics if name not in table or table[name].isna().any()]
-            require(not (len(table) and lacking), f"scores.parquet, {split}: {', '.join(lacking)} of every query")
-            means = {"queries": len(table)} | {str(name): float(mean) for name, mean in table.mean().items()}
-            require_same(f"metrics.json, {split}: the metrics that were scored", stated[split], means)
-            wrong = [name for name, mean in means.items() if abs(mean - stated[split][name]) > ROUNDING]
-            require(not wrong, f"metrics.json, {split}: {', '.join(wrong)} must be the mean of the queries' scores")
+            table = scores[scores["split"] == split].pivot(
+                index="query_id", columns="metric", values="value"
+            )
+            require_same(
+                f"scores.parquet, {split}: the judged queries", table.index, judged.queries
+            )
+            lacking = [
+                name
+                for name in self.settings.metrics
+                if name not in table or table[name].isna().any()
+            ]
+            require(
+                not (len(table) and lacking),
+                f"scores.parquet, {split}: {', '.join(lacking)} of every query",
+            )
+            means = {"queries": len(table)} | {
+                str(name): float(mean) for name, mean in table.mean().items()
+            }
+            require_same(
+                f"metrics.json, {split}: the metrics that were scored", stated[split], means
+            )
+            wrong = [
+                name for name, mean in means.items() if abs(mean - stated[split][name]) > ROUNDING
+            ]
+            require(
+                not wrong,
+                f"metrics.json, {split}: {', '.join(wrong)} must be the mean of the queries' scores",
+            )
 
 
 def check_comparison(context: StageContext) -> None:
-    """Check that the whole and its groups are of the evaluated systems; `metrics.json` has some of the means."""
+    """Check that the whole and its groups are of the evaluated systems; `metrics.json` has some of
+    the means.
+    """
     comparison = read_json(context.output / "comparison.json")
     headline = read_json(context.output / "metrics.json")
     if not comparison["queries"]:
-        require(not comparison["systems"] and not headline, "nobody judged any query, so no system may be compared")
+        require(
+            not comparison["systems"] and not headline,
+            "nobody judged any query, so no system may be compared",
+        )
         return
     require_files(context.output, ["comparison.png"])
-    expected = {without_seed(read_json(folder / "metrics.json")["system"]) for folder in evaluated(context)}
+    expected = {
+        without_seed(read_json(folder / "metrics.json")["system"]) for folder in evaluated(context)
+    }
     main = context.settings["evaluation"].main_metric
     parts = {"comparison.json": comparison}
-    parts |= {f"comparison.json, queries {name!r}": part for name, part in comparison["groups"].items()}
+    parts |= {
+        f"comparison.json, queries {name!r}": part for name, part in comparison["groups"].items()
+    }
     for where, part in parts.items():
         require_same(f"{where}: the systems that were evaluated", part["systems"], expected)
         for system, metrics in part["systems"].items():
-            lost = [name for name, cell in metrics.items() if not cell["low"] <= cell["value"] <= cell["high"]]
+            lost = [
+                name
+                for name, cell in metrics.items()
+                if not cell["low"] <= cell["value"] <= cell["high"]
+            ]
             require(main in metrics, f"{where}: {system} must have the main metric {main}")
             require(not lost, f"{where}: {system}: {', '.join(lost)} must lie within its interval")
-    require_same("metrics.json: the systems", headline, {name for name in expected if not is_variant(name)})
+    require_same(
+        "metrics.json: the systems", headline, {name for name in expected if not is_variant(name)}
+    )
     for name, values in headline.items():
         means = {metric: cell["value"] for metric, cell in comparison["systems"][name].items()}
         stated = main in values and values.items() <= means.items()

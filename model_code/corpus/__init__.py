@@ -1,1 +1,3 @@
-"""From a source of documents to contracted tables: read, clean, merge duplicates, split, cut into passages, check."""
+"""From a source of documents to contracted tables: read, clean, merge duplicates, split, cut into
+passages, check.
+"""

@@ -1,4 +1,5 @@
-"""From a source to the corpus tables: admit rows, merge duplicates, split, cut into passages, count everything.
+"""From a source to the corpus tables: admit rows, merge duplicates, split, cut into passages, count
+everything.
 
 Judgements are checked and redirected to the documents that are kept.
 """
@@ -18,7 +19,13 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from model_code.corpus.cleaning import SourceQuery, document_of, identifier, merge_duplicates, query_of
+from model_code.corpus.cleaning import (
+    SourceQuery,
+    document_of,
+    identifier,
+    merge_duplicates,
+    query_of,
+)
 from model_code.corpus.rows import Malformed, Quarantine, Row, Unfit
 from model_code.corpus.settings import GATE, SPLITS, CorpusSettings, QuerySplitSettings
 from model_code.corpus.sources.base import Source
@@ -35,7 +42,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class BuiltCorpus:
-    """The tables by name (documents, passages, queries, qrels, quarantine), and the report of counts."""
+    """The tables by name (documents, passages, queries, qrels, quarantine), and the report of
+    counts.
+    """
 
     tables: dict[str, pd.DataFrame]
     report: dict[str, Any]
@@ -44,24 +53,32 @@ class BuiltCorpus:
 def build_corpus(
     source: Source, settings: CorpusSettings, passages: PassageSettings, progress: Progress = silent
 ) -> BuiltCorpus:
-    """Read `source` and return its tables; raises `FreshetError` if more rows are malformed than the settings allow.
+    """Read `source` and return its tables; raises `FreshetError` if more rows are malformed than
+    the settings allow.
 
-    Nothing is lost on the way: for documents, rows read = documents + merged + quarantined; for queries, rows read =
-    queries + quarantined; for qrels, rows read = qrels + repeated + not relevant + outside the limit + quarantined.
+    Nothing is lost on the way: for documents, rows read = documents + merged + quarantined; for
+    queries, rows read = queries + quarantined; for qrels, rows read = qrels + repeated + not
+    relevant + outside the limit + quarantined.
     """
     quarantine = Quarantine()
     most = settings.max_characters
-    check = _unique(partial(document_of, max_characters=most), lambda document: document.document_id)
+    check = _unique(
+        partial(document_of, max_characters=most), lambda document: document.document_id
+    )
     sound = quarantine.admit(islice(source.rows("documents", progress), settings.limit), check)
     documents, merged = merge_duplicates(sound, settings.merge_duplicates)
     asked = _unique(partial(query_of, max_characters=most), lambda query: query.query_id)
-    queries = {query.query_id: query for query in quarantine.admit(source.rows("queries", progress), asked)}
+    queries = {
+        query.query_id: query for query in quarantine.admit(source.rows("queries", progress), asked)
+    }
     document_ids = {document.document_id for document in documents}
     targets = QrelTargets(queries.keys(), document_ids, merged, settings.limit is not None)
     qrels = take_qrels(source.rows("qrels", progress), targets, settings.splits, quarantine)
     quarantine.enforce(settings.quarantine_limit)
     if not documents:
-        raise FreshetError("the source holds no document; look at the settings under `corpus` in params.yaml")
+        raise FreshetError(
+            "the source holds no document; look at the settings under `corpus` in params.yaml"
+        )
     tables = _tables(documents, queries, qrels, passages)
     tables["quarantine"] = frame("quarantine", [asdict(row) for row in quarantine.refused])
     report = _report(tables, quarantine, qrels, len(merged))
@@ -85,7 +102,10 @@ def _unique(check: Callable[[Row], T], identity: Callable[[T], str]) -> Callable
 
 
 def _tables(
-    documents: list[Document], queries: dict[str, SourceQuery], qrels: Qrels, passages: PassageSettings
+    documents: list[Document],
+    queries: dict[str, SourceQuery],
+    qrels: Qrels,
+    passages: PassageSettings,
 ) -> dict[str, pd.DataFrame]:
     rows: dict[str, list[dict[str, Any]]] = {
         "documents": [
@@ -104,15 +124,24 @@ def _tables(
             for query in queries.values()
         ],
         "qrels": [
-            {"query_id": query, "document_id": document, "relevance": relevance, "split": qrels.splits[query]}
+            {
+                "query_id": query,
+                "document_id": document,
+                "relevance": relevance,
+                "split": qrels.splits[query],
+            }
             for (query, document), relevance in qrels.pairs.items()
         ],
     }
     return {name: frame(name, table) for name, table in rows.items()}
 
 
-def _report(tables: dict[str, pd.DataFrame], quarantine: Quarantine, qrels: Qrels, merged: int) -> dict[str, Any]:
-    """Pure counts: the terms of the law that nothing is lost, parts, splits, lengths and reasons of refusal."""
+def _report(
+    tables: dict[str, pd.DataFrame], quarantine: Quarantine, qrels: Qrels, merged: int
+) -> dict[str, Any]:
+    """Pure counts: the terms of the law that nothing is lost, parts, splits, lengths and reasons of
+    refusal.
+    """
     documents, queries = tables["documents"], tables["queries"]
     words = documents["text"].map(lambda text: len(spans(text)))
     counts: dict[str, Any] = {name: len(table) for name, table in tables.items()}
@@ -130,16 +159,21 @@ def _report(tables: dict[str, pd.DataFrame], quarantine: Quarantine, qrels: Qrel
         "queries_by_split": queries["split"].value_counts().sort_index().to_dict(),
         "quarantine_reasons": quarantine.reasons(),
         "empty_titles": int((documents["title"] == "").sum()),
-        "document_words": {"median": float(words.median()), "mean": round(words.mean(), 2), "max": int(words.max())},
+        "document_words": {
+            "median": float(words.median()),
+            "mean": round(words.mean(), 2),
+            "max": int(words.max()),
+        },
     }
 
 
-# Qrels and splits: one split for each query. Splits depend on an id and a seed only, so that documents that come or go
-# never move another one's split.
+# Qrels and splits: one split for each query. Splits depend on an id and a seed only, so that
+# documents that come or go never move another one's split.
 
 
 def position(identifier: str, seed: int, purpose: str) -> float:
-    """A number in [0, 1), uniform over ids, fixed by its arguments; different purposes are independent.
+    """A number in [0, 1), uniform over ids, fixed by its arguments; different purposes are
+    independent.
 
     >>> round(position("numpy.sort", seed=0, purpose="queries"), 4)
     0.293
@@ -149,13 +183,16 @@ def position(identifier: str, seed: int, purpose: str) -> float:
 
 
 def split_queries(stated: Mapping[str, str | None], settings: QuerySplitSettings) -> dict[str, str]:
-    """The split of every query: the given one, else by shares. Dev and gate are carved out of a given train that comes
-    without one.
+    """The split of every query: the given one, else by shares. Dev and gate are carved out of a
+    given train that comes without one.
 
     >>> split_queries({"q1": "test", "q2": "dev", "q3": "train"}, QuerySplitSettings())
     {'q1': 'test', 'q2': 'dev', 'q3': 'train'}
     """
-    names, shares = ("test", "dev", GATE, "train"), (settings.test_share, settings.dev_share, settings.gate_share)
+    names, shares = (
+        ("test", "dev", GATE, "train"),
+        (settings.test_share, settings.dev_share, settings.gate_share),
+    )
     ends = list(accumulate(shares))
     splits = {
         query: split or names[bisect_right(ends, position(query, settings.seed, "queries"))]
@@ -170,12 +207,15 @@ def split_queries(stated: Mapping[str, str | None], settings: QuerySplitSettings
     return splits
 
 
-MOST_RELEVANCE = 2**53  # what a file's floating-point numbers hold exactly, and a 64-bit integer, too
+# what a file's floating-point numbers hold exactly, and a 64-bit integer, too
+MOST_RELEVANCE = 2**53
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A sound row of qrels: `relevance` may be 0 or less (not relevant); `split` is None where the source has none."""
+    """A sound row of qrels: `relevance` may be 0 or less (not relevant); `split` is None where the
+    source has none.
+    """
 
     row: Row
     query_id: str
@@ -197,7 +237,9 @@ class Qrels:
 
 @dataclass(frozen=True)
 class QrelTargets:
-    """What a judgement may point at: queries, documents, {merged id: kept id}. `limited`: documents were cut off."""
+    """What a judgement may point at: queries, documents, {merged id: kept id}. `limited`: documents
+    were cut off.
+    """
 
     queries: Set[str]
     documents: Set[str]
@@ -206,9 +248,14 @@ class QrelTargets:
 
 
 def take_qrels(
-    rows: Iterable[Row | Malformed], targets: QrelTargets, settings: QuerySplitSettings, quarantine: Quarantine
+    rows: Iterable[Row | Malformed],
+    targets: QrelTargets,
+    settings: QuerySplitSettings,
+    quarantine: Quarantine,
 ) -> Qrels:
-    """Check every row of qrels against `targets`; refuse rows that dangle, or that put a query into a second split."""
+    """Check every row of qrels against `targets`; refuse rows that dangle, or that put a query into
+    a second split.
+    """
     sound = list(quarantine.admit(rows, lambda row: _judgement(row, targets)))
     inside = [judgement for judgement in sound if judgement.document_id in targets.documents]
     relevant = [judgement for judgement in inside if judgement.relevance > 0]
@@ -218,7 +265,13 @@ def take_qrels(
         pair = (judgement.query_id, judgement.document_id)
         pairs[pair] = max(judgement.relevance, pairs.get(pair, 0))
     splits = split_queries({judgement.query_id: judgement.split for judgement in agreed}, settings)
-    return Qrels(pairs, splits, len(inside) - len(relevant), len(agreed) - len(pairs), len(sound) - len(inside))
+    return Qrels(
+        pairs,
+        splits,
+        len(inside) - len(relevant),
+        len(agreed) - len(pairs),
+        len(sound) - len(inside),
+    )
 
 
 def _judgement(row: Row, targets: QrelTargets) -> Judgement:
@@ -240,7 +293,10 @@ def _relevance(value: Any) -> int:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not number.is_integer() or abs(number) > MOST_RELEVANCE:
-        raise Unfit("bad relevance", f"relevance is {value!r}, not a whole number of at most {MOST_RELEVANCE:,}")
+        raise Unfit(
+            "bad relevance",
+            f"relevance is {value!r}, not a whole number of at most {MOST_RELEVANCE:,}",
+        )
     return int(number)
 
 

@@ -1,8 +1,10 @@
-"""Rows that arrive for the live collection: read, cleaned and refused by the same rules as those of the corpus.
+"""Rows that arrive for the live collection: read, cleaned and refused by the same rules as those of
+the corpus.
 
-What differs: a repeated id is a change of that document, not an error, and a list under `queries` are queries that the
-document shall be found by; anything else there is refused. The id may also be called `id`, and `fields` may be an
-object of its own, whose keys are fields whatever they are called.
+What differs: a repeated id is a change of that document, not an error, and a list under `queries`
+are queries that the document shall be found by; anything else there is refused. The id may also be
+called `id`, and `fields` may be an object of its own, whose keys are fields whatever they are
+called.
 """
 
 from __future__ import annotations
@@ -13,7 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from model_code.corpus.cleaning import clean_line, document_of
-from model_code.corpus.rows import Malformed, Quarantine, Rejection, Row, Unfit, renamed, require_columns
+from model_code.corpus.rows import (
+    Malformed,
+    Quarantine,
+    Rejection,
+    Row,
+    Unfit,
+    renamed,
+    require_columns,
+)
 from model_code.corpus.settings import ColumnSettings, CorpusSettings
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES, read_document
 from model_code.corpus.sources.readers import read_rows
@@ -22,12 +32,15 @@ from model_code.text.documents import Document
 
 COLUMNS = ColumnSettings()
 RawRow = Row | Malformed | Mapping[str, Any]
-"""A row of a file as `read_file` yields it, or plain values such as those in the body of a request."""
+"""A row of a file as `read_file` yields it, or plain values such as those in the body of a request.
+"""
 
 
 @dataclass(frozen=True)
 class CleanRows:
-    """The sound documents of some rows, in their order, with the numbers of their rows, and the rows refused."""
+    """The sound documents of some rows, in their order, with the numbers of their rows, and the
+    rows refused.
+    """
 
     documents: tuple[Document, ...]
     numbers: tuple[int, ...]
@@ -42,15 +55,22 @@ class CleanRows:
         """The same with documents of other ids refused, for this reason."""
         numbered = list(zip(self.numbers, self.document_ids, strict=True))
         refused = [Rejection(number, id_, reason) for number, id_ in numbered if id_ not in allowed]
-        documents = tuple(document for document in self.documents if document.document_id in allowed)
-        return CleanRows(documents, tuple(n for n, id_ in numbered if id_ in allowed), (*self.rejected, *refused))
+        documents = tuple(
+            document for document in self.documents if document.document_id in allowed
+        )
+        return CleanRows(
+            documents, tuple(n for n, id_ in numbered if id_ in allowed), (*self.rejected, *refused)
+        )
 
 
-def read_file(path: Path, name: str | None = None, columns: ColumnSettings = COLUMNS) -> Iterator[Row | Malformed]:
-    """The rows of a .jsonl, .csv, .tsv or .parquet file, plain or .gz, or the one document in a file such as a PDF.
+def read_file(
+    path: Path, name: str | None = None, columns: ColumnSettings = COLUMNS
+) -> Iterator[Row | Malformed]:
+    """The rows of a .jsonl, .csv, .tsv or .parquet file, plain or .gz, or the one document in a
+    file such as a PDF.
 
-    name: what locations call it, and the document's id. FreshetError if the file has another format, or cannot be read
-    as a whole.
+    name: what locations call it, and the document's id. FreshetError if the file has another
+    format, or cannot be read as a whole.
     """
     name = name or path.name
     if not path.is_file():
@@ -62,7 +82,11 @@ def read_file(path: Path, name: str | None = None, columns: ColumnSettings = COL
     if isinstance(row, Malformed):
         yield row
     else:
-        yield Row(row.table, row.location, {names.get(ours, ours): value for ours, value in row.values.items()})
+        yield Row(
+            row.table,
+            row.location,
+            {names.get(ours, ours): value for ours, value in row.values.items()},
+        )
 
 
 def require_known_columns(path: Path, name: str, columns: ColumnSettings) -> None:
@@ -72,16 +96,29 @@ def require_known_columns(path: Path, name: str, columns: ColumnSettings) -> Non
 
 
 def clean(rows: Iterable[RawRow], settings: CorpusSettings, source: str) -> CleanRows:
-    """Clean the rows; what the corpus stage would put into quarantine is refused, with the same reason."""
+    """Clean the rows; what the corpus stage would put into quarantine is refused, with the same
+    reason.
+    """
     quarantine = Quarantine()
     located = (
         _row_of(row, f"{source}:{number}", settings.columns) if isinstance(row, Mapping) else row
         for number, row in enumerate(rows, 1)
     )
     arriving = (unfolded(renamed(row, settings.columns)) for row in located)
-    sound = list(quarantine.admit(arriving, lambda row: (_number(row), document_in(row, settings.max_characters))))
-    refused = [Rejection(_number(row), row.record_id, f"{row.reason}: {row.detail}") for row in quarantine.refused]
-    return CleanRows(tuple(document for _, document in sound), tuple(number for number, _ in sound), tuple(refused))
+    sound = list(
+        quarantine.admit(
+            arriving, lambda row: (_number(row), document_in(row, settings.max_characters))
+        )
+    )
+    refused = [
+        Rejection(_number(row), row.record_id, f"{row.reason}: {row.detail}")
+        for row in quarantine.refused
+    ]
+    return CleanRows(
+        tuple(document for _, document in sound),
+        tuple(number for number, _ in sound),
+        tuple(refused),
+    )
 
 
 def _row_of(values: Mapping[str, Any], location: str, columns: ColumnSettings) -> Row:
@@ -101,7 +138,11 @@ def document_in(row: Row, max_characters: int) -> Document:
 def as_row(document: Document, settings: CorpusSettings) -> dict[str, Any]:
     """A document as a row that `clean` reads to the same document."""
     columns = settings.columns.of("documents")
-    row = {columns["id"]: document.document_id, columns["title"]: document.title, columns["text"]: document.text}
+    row = {
+        columns["id"]: document.document_id,
+        columns["title"]: document.title,
+        columns["text"]: document.text,
+    }
     dated = {} if document.date is None else {columns["date"]: document.date}
     return row | dated | {"fields": dict(document.fields), "queries": list(document.queries)}
 
@@ -112,7 +153,9 @@ def _number(row: Row | Malformed) -> int:
 
 
 def unfolded(row: Row | Malformed) -> Row | Malformed:
-    """The row with an `id`, with the object under `fields` as fields of their own, and with what is under `queries`."""
+    """The row with an `id`, with the object under `fields` as fields of their own, and with what is
+    under `queries`.
+    """
     if isinstance(row, Malformed):
         return row
     fields, values = dict(row.values.get("fields") or {}), dict(row.values)
@@ -129,7 +172,10 @@ def _clean_queries(queries: Any) -> tuple[str, ...]:
     if queries is None or queries == "":
         return ()
     if not isinstance(queries, list):
-        raise Unfit("wrong type", f"queries is a {type(queries).__name__}, not a list of texts; call a field otherwise")
+        raise Unfit(
+            "wrong type",
+            f"queries is a {type(queries).__name__}, not a list of texts; call a field otherwise",
+        )
     for query in queries:
         if not isinstance(query, str):
             raise Unfit("wrong type", f"queries holds a {type(query).__name__}, not text")

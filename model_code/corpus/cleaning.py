@@ -1,8 +1,10 @@
-"""Cleaning: the text of a source as it is kept, the checks that a document's or query's row must pass, and duplicates.
+"""Cleaning: the text of a source as it is kept, the checks that a document's or query's row must
+pass, and duplicates.
 
-Documents with the same text or title become one, and judgements follow the one that is kept: of two documents that say
-the same, a judgement of one is an error about the other, and no index that learns one vector per document can tell them
-apart (IncDSI's authors merged Natural Questions by title for this reason).
+Documents with the same text or title become one, and judgements follow the one that is kept: of two
+documents that say the same, a judgement of one is an error about the other, and no index that
+learns one vector per document can tell them apart (IncDSI's authors merged Natural Questions by
+title for this reason).
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from model_code.corpus.rows import Row, Unfit
 from model_code.text.documents import Document, parse_date
 from model_code.text.words import is_whole
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\ufeff]")  # C0, C1 and the byte order mark
+# C0, C1 and the byte order mark
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\ufeff]")
 _BLANKS = re.compile(r"[^\S\n]+")
 _EMPTY_LINES = re.compile(r"\n{3,}")
-_UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # in an id: control characters and line ends
+# in an id: control characters and line ends
+_UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 MOST_ID_BYTES = 2048  # Parquet's statistics, by which documents are found, leave longer ones out
 
 MOST_FIELDS, MOST_FIELD_CHARACTERS = 1000, 1_000_000  # of a document
@@ -50,12 +54,16 @@ def clean_line(text: str) -> str:
 
 
 def document_of(row: Row, max_characters: int) -> Document:
-    """The clean document in a row; raises `Unfit` if it has no id, no text or too much, or bytes that are no UTF-8."""
+    """The clean document in a row; raises `Unfit` if it has no id, no text or too much, or bytes
+    that are no UTF-8.
+    """
     document_id = identifier(row.values, "id")
     title = clean_line(text_in(row.values, "title", default=""))
     text = clean_text(text_in(row.values, "text"))
     if len(text) + len(title) > max_characters:
-        raise Unfit("huge text", f"{len(text):,} characters, corpus.max_characters is {max_characters:,}")
+        raise Unfit(
+            "huge text", f"{len(text):,} characters, corpus.max_characters is {max_characters:,}"
+        )
     if not text and not title:
         raise Unfit("empty text", "no title")
     fields, written = dict(row.values.get("fields") or {}), row.values.get("date")
@@ -67,13 +75,19 @@ def document_of(row: Row, max_characters: int) -> Document:
     fields_json = require_whole(json.dumps(finite, sort_keys=True, ensure_ascii=False), "fields")
     if len(fields_json) > MOST_FIELD_CHARACTERS or len(fields) > MOST_FIELDS:
         limits = f"at most {MOST_FIELDS:,} of {MOST_FIELD_CHARACTERS:,} are possible"
-        raise Unfit("huge text", f"{len(fields):,} fields of {len(fields_json):,} characters together, {limits}")
-    return Document(document_id, title, text, json.loads(fields_json), date=instant and instant.isoformat())
+        raise Unfit(
+            "huge text",
+            f"{len(fields):,} fields of {len(fields_json):,} characters together, {limits}",
+        )
+    return Document(
+        document_id, title, text, json.loads(fields_json), date=instant and instant.isoformat()
+    )
 
 
 def identifier(values: Mapping[str, Any], name: str) -> str:
-    """The id in `values[name]`: a text, stripped, or an integer. Anything else is `Unfit`, and so is one with control
-    characters, which lists and run files could not hold, or of more than `MOST_ID_BYTES`.
+    """The id in `values[name]`: a text, stripped, or an integer. Anything else is `Unfit`, and so
+    is one with control characters, which lists and run files could not hold, or of more than
+    `MOST_ID_BYTES`.
 
     >>> identifier({"id": 17}, "id")
     '17'
@@ -87,12 +101,16 @@ def identifier(values: Mapping[str, Any], name: str) -> str:
     if _UNSPEAKABLE.search(text):
         raise Unfit("bad id", f"{name} holds a control character or a line end: {text!r}")
     if len(text.encode()) > MOST_ID_BYTES:
-        raise Unfit("bad id", f"{name} has {len(text.encode()):,} bytes, at most {MOST_ID_BYTES:,} are possible")
+        raise Unfit(
+            "bad id",
+            f"{name} has {len(text.encode()):,} bytes, at most {MOST_ID_BYTES:,} are possible",
+        )
     return text
 
 
 def is_possible_id(text: str) -> bool:
-    """Whether a document can have this id: what is asked for, such as by a file's name, need not be one.
+    """Whether a document can have this id: what is asked for, such as by a file's name, need not be
+    one.
 
     >>> is_possible_id("17"), is_possible_id("caf\\udce9"), is_possible_id("x" * 3000)
     (True, False, False)
@@ -101,7 +119,9 @@ def is_possible_id(text: str) -> bool:
 
 
 def text_in(values: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """The text in `values[name]`, as it is; raises `Unfit` if it is none, or (without `default`) absent."""
+    """The text in `values[name]`, as it is; raises `Unfit` if it is none, or (without `default`)
+    absent.
+    """
     if name not in values and default is None:
         raise Unfit("missing column", f"the row has no column for {name}")
     value = values.get(name, default)
@@ -121,7 +141,8 @@ def require_whole(text: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SourceQuery:
-    """A clean query. `answers` are strings that answer it, as data sets of questions name them; others have none.
+    """A clean query. `answers` are strings that answer it, as data sets of questions name them;
+    others have none.
 
     `unread` says that the row names answers of a shape that is not known.
     """
@@ -135,12 +156,15 @@ class SourceQuery:
 def query_of(row: Row, max_characters: int) -> SourceQuery:
     """The clean query in a row; raises `Unfit` as `document_of` does, but never for its answers.
 
-    Answers only filter what training draws as negatives, so they must not decide which queries there are.
+    Answers only filter what training draws as negatives, so they must not decide which queries
+    there are.
     """
     query_id = identifier(row.values, "id")
     text = clean_line(text_in(row.values, "text"))
     if len(text) > max_characters:
-        raise Unfit("huge text", f"{len(text):,} characters, corpus.max_characters is {max_characters:,}")
+        raise Unfit(
+            "huge text", f"{len(text):,} characters, corpus.max_characters is {max_characters:,}"
+        )
     if not text:
         raise Unfit("empty text", "no text")
     answers = _answers(row.values.get("answers"), max_characters)
@@ -148,9 +172,11 @@ def query_of(row: Row, max_characters: int) -> SourceQuery:
 
 
 def _answers(value: Any, max_characters: int) -> tuple[str, ...] | None:
-    """The answers, cleaned, none of them empty or twice; None if they cannot be read, or are too long together.
+    """The answers, cleaned, none of them empty or twice; None if they cannot be read, or are too
+    long together.
 
-    They are a list, that of SQuAD's {"text": list}, a single answer, or JSON of a list, since CSV and TSV have none.
+    They are a list, that of SQuAD's {"text": list}, a single answer, or JSON of a list, since CSV
+    and TSV have none.
     """
     if isinstance(value, str):
         with suppress(ValueError, RecursionError):
@@ -168,11 +194,16 @@ def _answers(value: Any, max_characters: int) -> tuple[str, ...] | None:
 def _is_answer(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
-    return is_whole(value) if isinstance(value, str) else isinstance(value, int) and not isinstance(value, bool)
+    return (
+        is_whole(value)
+        if isinstance(value, str)
+        else isinstance(value, int) and not isinstance(value, bool)
+    )
 
 
 def text_key(text: str) -> str:
-    """The key under which two texts count as the same: compatibility forms, case and white space do not matter.
+    """The key under which two texts count as the same: compatibility forms, case and white space do
+    not matter.
 
     >>> text_key("The  ﬁrst\\nDocument") == text_key("the first document")
     True
@@ -180,8 +211,11 @@ def text_key(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
-def merge_duplicates(documents: Iterable[Document], by: str) -> tuple[list[Document], dict[str, str]]:
-    """Keep the first of each group of duplicates; return the kept documents and {merged id: kept id}.
+def merge_duplicates(
+    documents: Iterable[Document], by: str
+) -> tuple[list[Document], dict[str, str]]:
+    """Keep the first of each group of duplicates; return the kept documents and {merged id: kept
+    id}.
 
     `by` is "text", "title" or "none"; an empty title or text makes no duplicate.
     """

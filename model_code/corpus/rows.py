@@ -1,5 +1,5 @@
-"""What a source yields: rows with their place of origin and our names for its columns, and those that are refused,
-kept with their reason.
+"""What a source yields: rows with their place of origin and our names for its columns, and those
+that are refused, kept with their reason.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ Reason = Literal[
 class Row:
     """One record of a table and where it stands, as NAME:NUMBER, such as `corpus.jsonl:17`.
 
-    Sources name the values as we do: documents `id, title, text, date, fields`, queries `id, text, answers`, qrels
-    `query_id, document_id, relevance, split`. Values are as found: nothing is checked yet.
+    Sources name the values as we do: documents `id, title, text, date, fields`, queries `id, text,
+    answers`, qrels `query_id, document_id, relevance, split`. Values are as found: nothing is
+    checked yet.
     """
 
     table: Table
@@ -51,7 +52,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A row that is refused: why (`reason`, a closed vocabulary), what exactly (`detail`), and how it begins."""
+    """A row that is refused: why (`reason`, a closed vocabulary), what exactly (`detail`), and how
+    it begins.
+    """
 
     table: Table
     location: str
@@ -63,7 +66,9 @@ class Malformed:
 
 @dataclass(frozen=True)
 class Rejection:
-    """A row that was refused: its number in its source (from 1), the id that it seems to have, and why."""
+    """A row that was refused: its number in its source (from 1), the id that it seems to have, and
+    why.
+    """
 
     row: int
     document_id: str | None
@@ -71,11 +76,12 @@ class Rejection:
 
 
 def renamed(row: Row | Malformed, columns: ColumnSettings) -> Row | Malformed:
-    """The row with our names for its columns; a document's remaining columns are gathered under `fields`.
+    """The row with our names for its columns; a document's remaining columns are gathered under
+    `fields`.
 
-    An id may also be called `id`. A query's answers may also lie in a mapping `metadata`, as BEIR's queries.jsonl keeps
-    what is beside the text. Where no setting names the column of the relevance and `score` is missing, it is
-    `relevance`: read as 1, a 0 would count.
+    An id may also be called `id`. A query's answers may also lie in a mapping `metadata`, as BEIR's
+    queries.jsonl keeps what is beside the text. Where no setting names the column of the relevance
+    and `score` is missing, it is `relevance`: read as 1, a 0 would count.
     """
     if isinstance(row, Malformed):
         return row
@@ -83,10 +89,16 @@ def renamed(row: Row | Malformed, columns: ColumnSettings) -> Row | Malformed:
     if "id" in row.values and names.get("id") == _ID and _ID not in row.values:
         names["id"] = "id"
     values = {ours: row.values[theirs] for ours, theirs in names.items() if theirs in row.values}
-    if row.table == "qrels" and columns.relevance == ColumnSettings().relevance and RELEVANCE in row.values:
+    if (
+        row.table == "qrels"
+        and columns.relevance == ColumnSettings().relevance
+        and RELEVANCE in row.values
+    ):
         values.setdefault(RELEVANCE, row.values[RELEVANCE])
     if row.table == "documents":
-        values["fields"] = {key: value for key, value in row.values.items() if key not in names.values()}
+        values["fields"] = {
+            key: value for key, value in row.values.items() if key not in names.values()
+        }
     if "answers" in names and values.get("answers") is None:
         beside = row.values.get("metadata")
         if isinstance(beside, Mapping) and names["answers"] in beside:
@@ -95,18 +107,25 @@ def renamed(row: Row | Malformed, columns: ColumnSettings) -> Row | Malformed:
 
 
 def require_columns(
-    rows: Iterable[Row | Malformed], table: Table, columns: ColumnSettings, name: str, any_id: bool = False
+    rows: Iterable[Row | Malformed],
+    table: Table,
+    columns: ColumnSettings,
+    name: str,
+    any_id: bool = False,
 ) -> None:
-    """Raise `FreshetError` unless each column that `columns` expects of `table` occurs in one of its rows.
+    """Raise `FreshetError` unless each column that `columns` expects of `table` occurs in one of
+    its rows.
 
-    rows: as they are found, under the source's own names, read only until all are seen; without any there is nothing to
-    say. name: what the error calls the table. any_id: a column `id` will do for the id, whatever the settings call it.
+    rows: as they are found, under the source's own names, read only until all are seen; without any
+    there is nothing to say. name: what the error calls the table. any_id: a column `id` will do for
+    the id, whatever the settings call it.
     """
     missing, headers = columns.expected(table), dict[str, None]()
     for row in rows:
         if isinstance(row, Malformed):
             continue
-        beside = row.values.get("metadata") if table == "queries" else None  # where a query's answers may be
+        # where a query's answers may be
+        beside = row.values.get("metadata") if table == "queries" else None
         headers |= dict.fromkeys([*row.values, *(beside if isinstance(beside, Mapping) else ())])
         called_id = any_id or (columns.of(table).get("id") == _ID and _ID not in headers)
         has_id = "id" in headers and called_id
@@ -131,7 +150,8 @@ class Unfit(Exception):
 
 
 def printable(value: Any, length: int = 120) -> str:
-    """The beginning of `value` as text that any file or database can hold: what is no UTF-8, and NUL, become "?".
+    """The beginning of `value` as text that any file or database can hold: what is no UTF-8, and
+    NUL, become "?".
 
     >>> printable("caf\\udce9 au lait", 6)
     'caf? a'
@@ -141,18 +161,23 @@ def printable(value: Any, length: int = 120) -> str:
 
 T = TypeVar("T")
 SHOWN_OFFENDERS = 3
-MOST_LEVELS = 100  # of values inside of values; how many more Python can read and write depends on who calls
+# of values inside of values; how many more Python can read and write depends on who calls
+MOST_LEVELS = 100
 
 
 class Quarantine:
-    """The rows that were refused, and how many were read from each table; no row leaves by another door."""
+    """The rows that were refused, and how many were read from each table; no row leaves by another
+    door.
+    """
 
     def __init__(self) -> None:
         self.read: Counter[str] = Counter()
         self.refused: list[Malformed] = []
 
     def admit(self, rows: Iterable[Row | Malformed], check: Callable[[Row], T]) -> Iterator[T]:
-        """Yield `check(row)` of each sound row, in order; what is malformed, or raises `Unfit`, is quarantined."""
+        """Yield `check(row)` of each sound row, in order; what is malformed, or raises `Unfit`, is
+        quarantined.
+        """
         for row in rows:
             self.read[row.table] += 1
             if isinstance(row, Malformed):
@@ -172,18 +197,27 @@ class Quarantine:
         record_id = row.values.get("id", row.values.get("query_id"))
         shown_id = None if record_id is None else printable(record_id) or None
         detail, excerpt = printable(unfit.detail, 300), printable(dict(row.values))
-        self.refused.append(Malformed(row.table, row.location, unfit.reason, detail, excerpt, shown_id))
+        self.refused.append(
+            Malformed(row.table, row.location, unfit.reason, detail, excerpt, shown_id)
+        )
 
     def reasons(self) -> dict[str, int]:
-        """How many rows were refused for each reason that occurred, as {"documents: empty text": 2}."""
+        """How many rows were refused for each reason that occurred, as {"documents: empty text":
+        2}.
+        """
         return dict(sorted(Counter(f"{row.table}: {row.reason}" for row in self.refused).items()))
 
     def enforce(self, limit: float) -> None:
-        """Raise `FreshetError` naming the first offenders if of any table more than the share `limit` was refused."""
+        """Raise `FreshetError` naming the first offenders if of any table more than the share
+        `limit` was refused.
+        """
         for table in ("documents", "queries", "qrels"):
             refused = [row for row in self.refused if row.table == table]
             if len(refused) > limit * self.read[table]:
-                first = "; ".join(f"{row.location} {row.reason} ({row.detail})" for row in refused[:SHOWN_OFFENDERS])
+                first = "; ".join(
+                    f"{row.location} {row.reason} ({row.detail})"
+                    for row in refused[:SHOWN_OFFENDERS]
+                )
                 raise FreshetError(
                     f"{len(refused):,} of {self.read[table]:,} rows of {table} are malformed, more than the share "
                     f"corpus.quarantine_limit = {limit} allows. First: {first}. "
@@ -202,5 +236,9 @@ def _is_deeper(value: Any, levels: int) -> bool:
         inside = [node for node in inside if isinstance(node, (dict, list, tuple))]
         if not inside:
             return False
-        inside = [child for node in inside for child in (node.values() if isinstance(node, dict) else node)]
+        inside = [
+            child
+            for node in inside
+            for child in (node.values() if isinstance(node, dict) else node)
+        ]
     return True

@@ -24,10 +24,13 @@ def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
 
 def index(context: StageContext) -> dict[str, Any]:
     """Encode and index the corpus's passages with the encoder in `inputs["trained"]`."""
-    from model_code.retrieval.indexing import index_passages  # with pandas, which a search does without
+    # with pandas, which a search does without
+    from model_code.retrieval.indexing import index_passages
 
     folder = context.inputs["trained"] / "encoder"
-    return index_passages(context, Encoder.from_settings(context.settings["encoder"], folder, for_search=True))
+    return index_passages(
+        context, Encoder.from_settings(context.settings["encoder"], folder, for_search=True)
+    )
 
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> DenseRetriever:

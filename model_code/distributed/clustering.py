@@ -21,20 +21,30 @@ def make_lloyd(vectors: torch.Tensor, clusters: int) -> Lloyd:
 
 
 class DistributedLloyd(Lloyd):
-    """k-means whose points are compared with the centroids by tasks, one per worker and slice of the points.
+    """k-means whose points are compared with the centroids by tasks, one per worker and slice of
+    the points.
 
-    Every point is compared for itself, so slices change nothing but the shapes of matrix products, hence perhaps last
-    bits of cosines. The vectors are stored once and stay with Ray; centroids and the points' state travel each time.
-    A task is a pure function: Ray repeats one whose worker died.
+    Every point is compared for itself, so slices change nothing but the shapes of matrix products,
+    hence perhaps last bits of cosines. The vectors are stored once and stay with Ray; centroids and
+    the points' state travel each time. A task is a pure function: Ray repeats one whose worker
+    died.
     """
 
     def __init__(self, vectors: torch.Tensor, clusters: int) -> None:
         super().__init__(vectors, clusters)
         settings, ray = engine.current(), engine.ray()
-        edges = np.linspace(0, len(vectors), min(settings.workers, len(vectors)) + 1).astype(int).tolist()
+        edges = (
+            np.linspace(0, len(vectors), min(settings.workers, len(vectors)) + 1)
+            .astype(int)
+            .tolist()
+        )
         self._slices = [slice(*pair) for pair in zip(edges[:-1], edges[1:], strict=True)]
         self._points = [ray.put(vectors[part].cpu().numpy()) for part in self._slices]
-        options = {"num_cpus": settings.cpus_per_worker, "num_gpus": settings.gpus_per_worker, "max_retries": -1}
+        options = {
+            "num_cpus": settings.cpus_per_worker,
+            "num_gpus": settings.gpus_per_worker,
+            "max_retries": -1,
+        }
         self._device, self._task = settings.device, ray.remote(**options)(compare_slice)
 
     def _compare(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
@@ -43,7 +53,9 @@ class DistributedLloyd(Lloyd):
         calls = []
         for part, points in zip(self._slices, self._points, strict=True):
             state = {name: getattr(self, name)[part].cpu().numpy() for name in STATE}
-            calls.append(self._task.remote(points, shared, rows[part].cpu().numpy(), state, self._device))
+            calls.append(
+                self._task.remote(points, shared, rows[part].cpu().numpy(), state, self._device)
+            )
         for part, compared in zip(self._slices, ray.get(calls), strict=True):
             for name in STATE:
                 array = getattr(self, name)
@@ -51,12 +63,16 @@ class DistributedLloyd(Lloyd):
 
 
 def compare_slice(
-    part: np.ndarray, shared: tuple[np.ndarray, np.ndarray], rows: np.ndarray, state: dict[str, np.ndarray], device: str
+    part: np.ndarray,
+    shared: tuple[np.ndarray, np.ndarray],
+    rows: np.ndarray,
+    state: dict[str, np.ndarray],
+    device: str,
 ) -> dict[str, np.ndarray]:
     """`Lloyd._compare` for a slice of n points.
 
-    part: vectors (n, H); shared: centroids (K, H) and the mask of those that are compared with (K,); rows: the mask
-    of the points that are (n,); state: `STATE` before, returned as it is then.
+    part: vectors (n, H); shared: centroids (K, H) and the mask of those that are compared with
+    (K,); rows: the mask of the points that are (n,); state: `STATE` before, returned as it is then.
     """
     vectors, centroids, columns = (_unwritten(array, device) for array in (part, *shared))
     lloyd = Lloyd(vectors, len(centroids))
@@ -69,7 +85,9 @@ def compare_slice(
 
 
 def _unwritten(array: np.ndarray, device: str) -> torch.Tensor:
-    """A view of Ray's memory on a CPU; torch warns that writing to it would be wrong, and nothing here does."""
+    """A view of Ray's memory on a CPU; torch warns that writing to it would be wrong, and nothing
+    here does.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(array).to(device)

@@ -29,14 +29,21 @@ Arrays = dict[str, np.ndarray]
 
 
 def encode_resumably(
-    encoder: Encoder, texts: Sequence[str], folder: Path, progress: Progress = silent, method: str = "encode"
+    encoder: Encoder,
+    texts: Sequence[str],
+    folder: Path,
+    progress: Progress = silent,
+    method: str = "encode",
 ) -> np.ndarray:
     """`encoder.encode(texts)`, float32, shard by shard, each kept in `folder` once it is done.
 
-    (n, H), or by the method "encode_documents" (n * v, H) of an encoder that gives v vectors per text. The folder must
-    belong to this encoder and these texts alone. Resumed or not, the result has the same bytes.
+    (n, H), or by the method "encode_documents" (n * v, H) of an encoder that gives v vectors per
+    text. The folder must belong to this encoder and these texts alone. Resumed or not, the result
+    has the same bytes.
     """
-    shards = keep_shards(encoder, texts, folder, lambda vectors: {"vectors": vectors}, progress, method)
+    shards = keep_shards(
+        encoder, texts, folder, lambda vectors: {"vectors": vectors}, progress, method
+    )
     vectors = [shard["vectors"] for shard in shards]
     return np.concatenate([np.empty((0, encoder.dimension), dtype=np.float32), *vectors])
 
@@ -46,7 +53,11 @@ def encode_tokens_resumably(
 ) -> WithTokens:
     """`encoder.encode_passages_with_tokens(texts)`, otherwise as `encode_resumably`."""
     method = "encode_passages_with_tokens"
-    shards = [*keep_shards(encoder, texts, folder, lambda it: {"vectors": it[0], **vars(it[1])}, progress, method)]
+    shards = [
+        *keep_shards(
+            encoder, texts, folder, lambda it: {"vectors": it[0], **vars(it[1])}, progress, method
+        )
+    ]
     if not shards:
         return encoder.encode_passages_with_tokens([])
     tokens = TokenSigns.joined([TokenSigns(shard["bits"], shard["starts"]) for shard in shards])
@@ -61,7 +72,8 @@ def keep_shards(
     progress: Progress,
     method: str = "encode",
 ) -> Iterator[Arrays]:
-    """The arrays of each shard of `texts`, in their order, from a file in `folder`; missing ones are encoded first.
+    """The arrays of each shard of `texts`, in their order, from a file in `folder`; missing ones
+    are encoded first.
 
     arrays: of what the encoder's method gives for a shard, by name.
     """
@@ -80,11 +92,14 @@ def keep_shards(
             yield dict(archive)
 
 
-def encode_shards(encoder: Any, shards: Iterable[Shard], method: str = "encode") -> Iterator[tuple[int, Any]]:
-    """Each shard's number with what the encoder's `method` gives for it, as soon as it is there; on Ray in any order.
+def encode_shards(
+    encoder: Any, shards: Iterable[Shard], method: str = "encode"
+) -> Iterator[tuple[int, Any]]:
+    """Each shard's number with what the encoder's `method` gives for it, as soon as it is there; on
+    Ray in any order.
 
-    encoder: a torch module. A shard's batches are the same wherever it is encoded, and so are its bits on equal
-    hardware with equally many threads.
+    encoder: a torch module. A shard's batches are the same wherever it is encoded, and so are its
+    bits on equal hardware with equally many threads.
     """
     settings = engine.current()
     if settings.engine == "local":
@@ -93,7 +108,9 @@ def encode_shards(encoder: Any, shards: Iterable[Shard], method: str = "encode")
         yield from _on_ray(encoder, list(shards), method, settings)
 
 
-def _on_ray(encoder: Any, shards: list[Shard], method: str, settings: ScaleSettings) -> Iterator[tuple[int, Any]]:
+def _on_ray(
+    encoder: Any, shards: list[Shard], method: str, settings: ScaleSettings
+) -> Iterator[tuple[int, Any]]:
     if not shards:
         return
     ray = engine.ray()
@@ -130,5 +147,7 @@ def _portable(encoder: Any, settings: ScaleSettings) -> Any:
     """A copy in main memory. Its precision is decided here, not by each worker's own hardware."""
     copied = copy.deepcopy(encoder).to("cpu")
     if settings.device == "cpu":
-        copied.precision = "bfloat16" if uses_bfloat16(copied.precision, torch.device("cpu")) else "float32"
+        copied.precision = (
+            "bfloat16" if uses_bfloat16(copied.precision, torch.device("cpu")) else "float32"
+        )
     return copied

@@ -1,6 +1,8 @@
-"""Which engine is in use, and the Ray that it needs: imported and started only once some work is for it.
+"""Which engine is in use, and the Ray that it needs: imported and started only once some work is
+for it.
 
-Its settings are the group `scale` of `params.yaml`. No stage declares them: results stay as they are.
+Its settings are the group `scale` of `params.yaml`. No stage declares them: results stay as they
+are.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ from typing import Any, Literal
 from model_code.errors import FreshetError
 from model_code.settings import Field, Settings, require
 
-ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TRAIN_V2_ENABLED": "1", "RAY_worker_niceness": "0"}  # default: 15
+# default: 15
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_TRAIN_V2_ENABLED": "1",
+    "RAY_worker_niceness": "0",
+}
 
 
 class ScaleSettings(Settings):
@@ -27,15 +34,21 @@ class ScaleSettings(Settings):
     """
 
     engine: Literal["local", "ray"] = Field(
-        "local", description="this process, or workers of a Ray cluster, which needs the extra `scale`"
+        "local",
+        description="this process, or workers of a Ray cluster, which needs the extra `scale`",
     )
     workers: int = Field(
-        1, ge=1, description="processes that encode, compare points with centroids, and share a step's batches"
+        1,
+        ge=1,
+        description="processes that encode, compare points with centroids, and share a step's batches",
     )
     cpus_per_worker: int = Field(1, ge=1, description="that Ray reserves for each")
-    gpus_per_worker: float = Field(0.0, ge=0, description="that Ray reserves for each, which then computes on it")
+    gpus_per_worker: float = Field(
+        0.0, ge=0, description="that Ray reserves for each, which then computes on it"
+    )
     address: str | None = Field(
-        None, description="of the cluster, such as auto on one of its machines; null: a Ray of its own for each stage"
+        None,
+        description="of the cluster, such as auto on one of its machines; null: a Ray of its own for each stage",
     )
 
     def check(self) -> None:
@@ -43,11 +56,16 @@ class ScaleSettings(Settings):
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
             unused = self.engine == "ray" or value == field.default
-            require(unused, f"{name} is {value}, but engine local is this process alone; set scale.engine: ray")
+            require(
+                unused,
+                f"{name} is {value}, but engine local is this process alone; set scale.engine: ray",
+            )
 
     @property
     def cpus(self) -> int:
-        """CPUs that Ray must have: those of the workers and a spare one, without which Ray Data hangs."""
+        """CPUs that Ray must have: those of the workers and a spare one, without which Ray Data
+        hangs.
+        """
         return self.workers * self.cpus_per_worker + 1
 
     @property
@@ -83,10 +101,11 @@ def using(settings: ScaleSettings) -> Iterator[None]:
 
 
 def ray() -> Any:
-    """The module `ray`, connected; in the process that uses it, to one with room for the settings in use.
+    """The module `ray`, connected; in the process that uses it, to one with room for the settings
+    in use.
 
-    Its usage statistics are off, and its workers no nicer than others. FreshetError if it cannot be reached, or is too
-    small.
+    Its usage statistics are off, and its workers no nicer than others. FreshetError if it cannot be
+    reached, or is too small.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -108,8 +127,14 @@ def _start(ray: Any, settings: ScaleSettings) -> None:
     try:
         ray.init(settings.address or "local", logging_level="WARNING", **sizes)
     except Exception as error:  # Ray has no error of its own for it: some are plain exceptions
-        where = f"at scale.address {settings.address!r}" if settings.address else "of its own on this machine"
-        hint = " (where it asks for a token, set RAY_AUTH_MODE=token here)" if settings.address else ""
+        where = (
+            f"at scale.address {settings.address!r}"
+            if settings.address
+            else "of its own on this machine"
+        )
+        hint = (
+            " (where it asks for a token, set RAY_AUTH_MODE=token here)" if settings.address else ""
+        )
         raise FreshetError(f"there is no Ray {where}{hint}: {error}") from error
 
 

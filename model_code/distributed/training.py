@@ -1,4 +1,6 @@
-"""Training by several processes that share each step's batches: Ray Train's, running what runs here otherwise."""
+"""Training by several processes that share each step's batches: Ray Train's, running what runs here
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,12 @@ RESTARTS = 3  # of a group of which a process died; each goes on from the last c
 
 
 def train(work: Work, context: StageContext, batches: int) -> dict[str, Any]:
-    """`work(context)`, here or in every process of a group of Ray Train's; its report is the first one's.
+    """`work(context)`, here or in every process of a group of Ray Train's; its report is the first
+    one's.
 
-    batches: of a step, which the processes share evenly: they are the largest divisor of it that `scale.workers`
-    allows. All of them see the same folders; what others than the first write to the output is thrown away.
+    batches: of a step, which the processes share evenly: they are the largest divisor of it that
+    `scale.workers` allows. All of them see the same folders; what others than the first write to
+    the output is thrown away.
     """
     settings = engine.current()
     if settings.engine == "local":
@@ -41,9 +45,12 @@ def processes(workers: int, batches: int) -> int:
     return max(count for count in range(1, workers + 1) if batches % count == 0)
 
 
-def _on_ray(work: Work, context: StageContext, count: int, settings: ScaleSettings) -> dict[str, Any]:
+def _on_ray(
+    work: Work, context: StageContext, count: int, settings: ScaleSettings
+) -> dict[str, Any]:
     engine.ray()
-    from ray.train import FailureConfig, RunConfig, ScalingConfig  # an extra, which `engine.ray` asks for
+    # an extra, which `engine.ray` asks for
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
     resources = {"CPU": settings.cpus_per_worker, "GPU": settings.gpus_per_worker}
@@ -54,7 +61,8 @@ def _on_ray(work: Work, context: StageContext, count: int, settings: ScaleSettin
             num_workers=count, use_gpu=settings.gpus_per_worker > 0, resources_per_worker=resources
         ),
         run_config=RunConfig(
-            storage_path=str(context.checkpoints.resolve() / "ray"), failure_config=FailureConfig(max_failures=RESTARTS)
+            storage_path=str(context.checkpoints.resolve() / "ray"),
+            failure_config=FailureConfig(max_failures=RESTARTS),
         ),
     )
     report = trainer.fit().return_value
@@ -66,7 +74,8 @@ def _on_ray(work: Work, context: StageContext, count: int, settings: ScaleSettin
 def _process(config: dict[str, Any]) -> dict[str, Any] | FreshetError:
     """What the user can mend is returned, not raised: the group would be started anew for it.
 
-    It works in the folder of the process that asked, from where paths count; workers of a cluster start elsewhere.
+    It works in the folder of the process that asked, from where paths count; workers of a cluster
+    start elsewhere.
     """
     import ray.train  # which is there: Ray calls this
 
@@ -74,7 +83,9 @@ def _process(config: dict[str, Any]) -> dict[str, Any] | FreshetError:
     group = ray.train.get_context()
     if not folder.is_dir():
         where = f"{folder}, which is not there on {socket.gethostname()}"
-        missing = FreshetError(f"the project lies in {where}: mount it there on every machine of the cluster")
+        missing = FreshetError(
+            f"the project lies in {where}: mount it there on every machine of the cluster"
+        )
         if group.get_world_size() > 1:
             raise missing  # what is returned ends one process, for which the others would wait
         return missing

@@ -1,1 +1,3 @@
-"""Drift: how far arriving documents lie from those that a retriever was trained on, and what to do about it."""
+"""Drift: how far arriving documents lie from those that a retriever was trained on, and what to do
+about it.
+"""

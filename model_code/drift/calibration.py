@@ -1,8 +1,10 @@
-"""Null distributions: what a measure would be if arriving documents were like those of the reference.
+"""Null distributions: what a measure would be if arriving documents were like those of the
+reference.
 
-A null value compares a batch that is drawn from the reference with the rest of it, as the real value compares the real
-batch with the reference. Batches are drawn without replacement, so no document is compared with itself and none is in a
-batch twice, which a classifier would take for closeness.
+A null value compares a batch that is drawn from the reference with the rest of it, as the real
+value compares the real batch with the reference. Batches are drawn without replacement, so no
+document is compared with itself and none is in a batch twice, which a classifier would take for
+closeness.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from model_code.drift.reference import DriftReference
 from model_code.drift.settings import DriftSettings
 from model_code.files import canonical_json, hash_text, read_json, write_json
 
-SMALLEST_SHARE = 3  # a batch is at most this part of the reference: the rest must stand for the reference
+# a batch is at most this part of the reference: the rest must stand for the reference
+SMALLEST_SHARE = 3
 FORMAT = 3  # of kept null distributions: another one where a measure's statistic changes
 
 
 class Calibration:
-    """The null distributions of `reference` under `settings`, in `folder` if one is given, which may be deleted.
+    """The null distributions of `reference` under `settings`, in `folder` if one is given, which
+    may be deleted.
 
     scores: of old documents, as of the report that they are for.
     """
@@ -35,7 +39,12 @@ class Calibration:
         folder: Path | None = None,
         scores: OldScores | None = None,
     ) -> None:
-        self.reference, self.settings, self.folder, self.scores = reference, settings, folder, scores or OldScores()
+        self.reference, self.settings, self.folder, self.scores = (
+            reference,
+            settings,
+            folder,
+            scores or OldScores(),
+        )
         self.null = cache(self._null)
 
     def old(self, measure: Measure) -> np.ndarray:
@@ -43,21 +52,40 @@ class Calibration:
         return measure.old(self.reference, self.scores)
 
     def observe(self, measure: Measure, values: np.ndarray, scope: Scope) -> Observation:
-        """A measure of what arrived, (m, ...), of which as many are looked at as the reference lends batches of."""
+        """A measure of what arrived, (m, ...), of which as many are looked at as the reference
+        lends batches of.
+        """
         old, chosen = self.old(measure), self.settings
-        values = some(values.reshape(len(values), -1), most_measured(len(old), chosen.largest_batch), chosen.seed)
+        values = some(
+            values.reshape(len(values), -1),
+            most_measured(len(old), chosen.largest_batch),
+            chosen.seed,
+        )
         new = values[:, 0] if measure.of_scores else values
         null, detail = self.null(measure.name, len(new)), measure.detail(old, new)
         if measure.margin:  # a loss that is no harm, however sure it is
             null, detail = null - chosen.quality_margin, detail | {"margin": chosen.quality_margin}
         if not measure.of_scores:  # as many as the null's batches are told from
-            old = contrast_rows(old, min(len(old) - len(new), chosen.classifier_contrast), chosen.seed)
-        return Observation(measure.name, measure.statistic(old, new, chosen.seed), null, measure.tail, scope, detail)
+            old = contrast_rows(
+                old, min(len(old) - len(new), chosen.classifier_contrast), chosen.seed
+            )
+        return Observation(
+            measure.name,
+            measure.statistic(old, new, chosen.seed),
+            null,
+            measure.tail,
+            scope,
+            detail,
+        )
 
     def _null(self, name: str, size: int) -> np.ndarray:
         """What the measure gives for batches of `size` like the reference: (B,)."""
         measure = MEASURES[name]
-        path = self.folder / f"{measure.name}-{size}.json" if self.folder and not measure.of_scores else None
+        path = (
+            self.folder / f"{measure.name}-{size}.json"
+            if self.folder and not measure.of_scores
+            else None
+        )
         if path and path.is_file():
             cache = read_json(path)
             if cache["key"] == self.key:
@@ -89,7 +117,8 @@ class Calibration:
 
 
 def draw_batches(documents: int, size: int, draws: int, seed: int) -> np.ndarray:
-    """Which of the reference's documents are in each batch: (draws, documents) bool, `size` true per row.
+    """Which of the reference's documents are in each batch: (draws, documents) bool, `size` true
+    per row.
 
     The same numbers give the same batches.
     """
@@ -110,7 +139,13 @@ def some(vectors: np.ndarray, size: int, seed: int) -> np.ndarray:
     ordered = vectors[canonical(vectors)]
     if len(ordered) <= size:
         return ordered
-    return ordered[np.sort(np.random.default_rng([seed, len(vectors), size]).choice(len(vectors), size, replace=False))]
+    return ordered[
+        np.sort(
+            np.random.default_rng([seed, len(vectors), size]).choice(
+                len(vectors), size, replace=False
+            )
+        )
+    ]
 
 
 def contrast_rows(reference: np.ndarray, contrast: int, seed: int | tuple[int, ...]) -> np.ndarray:

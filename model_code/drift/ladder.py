@@ -1,15 +1,16 @@
 """The ladder add -> pilot -> retrain: what a drift report calls for.
 
-*Retrain* on harm, which retraining mends: new documents found significantly worse than old ones, by the queries that
-they arrived with or, where too few have such, by those made from them; additions that push old documents down by more
-than growth alone would; constraints that conflict; growth past its limit.
-Where the vectors drifted, harm is tested a second time, with all of alpha for its own measures: that test counts only
-once a test of the corrected family has tripped, so documents like the old ones still cause a false alarm with a chance
-of at most alpha (a gatekeeping procedure), others that are no worse too, and drift with harm is found sooner.
-*Add* otherwise, even where vectors drifted: an encoder may serve new topics well.
-Beside adding, a *pilot* is called for where documents drifted and the queries that they came with show no harm: found
-as well as old ones, they may still be found worse than training would find them, which only a training on some of them
-tells. A retrain follows if it does.
+*Retrain* on harm, which retraining mends: new documents found significantly worse than old ones, by
+the queries that they arrived with or, where too few have such, by those made from them; additions
+that push old documents down by more than growth alone would; constraints that conflict; growth past
+its limit. Where the vectors drifted, harm is tested a second time, with all of alpha for its own
+measures: that test counts only once a test of the corrected family has tripped, so documents like
+the old ones still cause a false alarm with a chance of at most alpha (a gatekeeping procedure),
+others that are no worse too, and drift with harm is found sooner. *Add* otherwise, even where
+vectors drifted: an encoder may serve new topics well. Beside adding, a *pilot* is called for where
+documents drifted and the queries that they came with show no harm: found as well as old ones, they
+may still be found worse than training would find them, which only a training on some of them tells.
+A retrain follows if it does.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ LIMITS = ("conflicts", "growth", "protected_old")
 class Past:
     """What was decided for an earlier batch, and whether it was carried out and succeeded.
 
-    waits: it is under way, or will be tried again. pilot: one was called for beside it, whatever came of that.
+    waits: it is under way, or will be tried again. pilot: one was called for beside it, whatever
+    came of that.
     """
 
     action: Action
@@ -44,7 +46,8 @@ class Past:
 class Decision:
     """What to do, and why. wanted: what the measures call for, which a cooldown may hold back.
 
-    dry_run: nobody is to act on it. pilot: beside `action`, a training on a sample is to tell whether a retrain is due.
+    dry_run: nobody is to act on it. pilot: beside `action`, a training on a sample is to tell
+    whether a retrain is due.
     """
 
     action: Action
@@ -62,15 +65,21 @@ class Decision:
         """The decision and its reasons, a line each."""
         note = f" (called for: {self.wanted})" if self.wanted != self.action else ""
         dry = ", a dry run" if self.dry_run else ""
-        lines = [f"decision: {self.action}{note}{dry}", *(f"  - {reason}" for reason in self.reasons)]
+        lines = [
+            f"decision: {self.action}{note}{dry}",
+            *(f"  - {reason}" for reason in self.reasons),
+        ]
         return "\n".join(lines) + "\n"
 
 
-def decide(report: Report, history: Sequence[Past], settings: DriftSettings, dry_run: bool = False) -> Decision:
+def decide(
+    report: Report, history: Sequence[Past], settings: DriftSettings, dry_run: bool = False
+) -> Decision:
     """The rung for `report`. history: one entry per earlier batch, oldest first.
 
-    A retrain is held back if one waits, or was carried out in the last `settings.cooldown` batches: its effect is not
-    measured yet. One that failed for good or was a dry run does not hold anything back.
+    A retrain is held back if one waits, or was carried out in the last `settings.cooldown` batches:
+    its effect is not measured yet. One that failed for good or was a dry run does not hold anything
+    back.
     """
     rung, reasons = _rung(report, settings)
     hold = _hold(history, settings.cooldown) if rung == "retrain" else None
@@ -81,7 +90,9 @@ def decide(report: Report, history: Sequence[Past], settings: DriftSettings, dry
 
 
 def _pilot_due(report: Report, history: Sequence[Past], settings: DriftSettings) -> bool:
-    """Whether harm is in doubt, no pilot was called for in the last batches, and no retrain holds one back."""
+    """Whether harm is in doubt, no pilot was called for in the last batches, and no retrain holds
+    one back.
+    """
     in_doubt = bool(report.of(ASKED) and _tripped(report, *MOVED))
     if not in_doubt or settings.pilot_documents is None:
         return False
@@ -111,7 +122,10 @@ def _rung(report: Report, settings: DriftSettings) -> tuple[Action, tuple[str, .
         return "add", (_no_drift(report, settings),)
     last = {measure.name: measure for measure in harm}  # of the window, where there is one
     no_harm = f"no harm: {', '.join(map(measure_text, last.values()))}"
-    return "add", (*reasons, no_harm if last else f"harm is unknown: neither {MADE} nor {ASKED} was measured")
+    return "add", (
+        *reasons,
+        no_harm if last else f"harm is unknown: neither {MADE} nor {ASKED} was measured",
+    )
 
 
 def _tripped(report: Report, *names: str) -> list[Measured]:

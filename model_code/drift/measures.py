@@ -1,14 +1,17 @@
-"""The measures of drift: one table of what tells a batch from the reference, and three that need no reference.
+"""The measures of drift: one table of what tells a batch from the reference, and three that need no
+reference.
 
-Each measure of `MEASURES` is a statistic of old and new values. Its null distribution is the same statistic of batches
-that are drawn from the reference and of the rest (see `calibration`), so no customary threshold is needed.
+Each measure of `MEASURES` is a statistic of old and new values. Its null distribution is the same
+statistic of batches that are drawn from the reference and of the rest (see `calibration`), so no
+customary threshold is needed.
 
-Harm is what the scores tell. Adding only harms where new documents are found worse than a retrained retriever would
-find them; without retraining, what it does for documents that it was trained for tells: the same score of old documents
-whose queries it has not seen, beside the same rivals: both are searched among all that is live now.
-What additions take from old documents is measured by protected queries. Any addition takes some: on docstrings 25 %
-more of the same kind cost .029 MRR@10, which no retrain brings back. So as much as documents like the old ones would
-take is no harm.
+Harm is what the scores tell. Adding only harms where new documents are found worse than a retrained
+retriever would find them; without retraining, what it does for documents that it was trained for
+tells: the same score of old documents whose queries it has not seen, beside the same rivals: both
+are searched among all that is live now. What additions take from old documents is measured by
+protected queries. Any addition takes some: on docstrings 25 % more of the same kind cost .029
+MRR@10, which no retrain brings back. So as much as documents like the old ones would take is no
+harm.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from model_code.evaluation.significance import paired_randomisation_test
 Tail = Literal["high", "low"]
 Scope = Literal["batch", "window"]
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
-MADE, ASKED = "new_quality", "asked_quality"  # the measures of harm, which retraining would mend, by kind of query
+# the measures of harm, which retraining would mend, by kind of query
+MADE, ASKED = "new_quality", "asked_quality"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +53,10 @@ class Observation:
 class Measured:
     """A judged measure.
 
-    threshold: the value must lie beyond it, not on it, to trip; None where a limit does not apply yet.
-    null: quantiles of the null distribution by level, such as {"0.95": 0.61}; empty where the threshold is a limit
-    that the settings name. suspected: beyond the threshold that it would have if the measures of harm that decide
-    were all that shares alpha.
+    threshold: the value must lie beyond it, not on it, to trip; None where a limit does not apply
+    yet. null: quantiles of the null distribution by level, such as {"0.95": 0.61}; empty where the
+    threshold is a limit that the settings name. suspected: beyond the threshold that it would have
+    if the measures of harm that decide were all that shares alpha.
     """
 
     name: str
@@ -77,19 +81,25 @@ Of = TypeVar("Of", Observation, Measured)
 def deciding_measures(measures: Sequence[Of]) -> list[Of]:
     """The measures of harm that decide, of those given.
 
-    What people ask outranks what was cut out of the text: made queries decide nothing where asked ones were measured on
-    as many documents. (Made ones saw harm in real documents that asked ones find better than old ones, and none where
-    people ask in other words than a text uses.)
+    What people ask outranks what was cut out of the text: made queries decide nothing where asked
+    ones were measured on as many documents. (Made ones saw harm in real documents that asked ones
+    find better than old ones, and none where people ask in other words than a text uses.)
     """
     asked = {each.scope: each.detail["documents"] for each in measures if each.name == ASKED}
-    made = [each for each in measures if each.name == MADE and each.detail["documents"] > asked.get(each.scope, 0)]
+    made = [
+        each
+        for each in measures
+        if each.name == MADE and each.detail["documents"] > asked.get(each.scope, 0)
+    ]
     return [*made, *(each for each in measures if each.name == ASKED)]
 
 
 def judge(observations: Sequence[Observation], alpha: float) -> tuple[Measured, ...]:
-    """Each observation at alpha / k of k, so that the chance of any false alarm is at most alpha (Bonferroni).
+    """Each observation at alpha / k of k, so that the chance of any false alarm is at most alpha
+    (Bonferroni).
 
-    Holm's procedure finds the first alarm no sooner, and these thresholds are fixed numbers to stand beside values.
+    Holm's procedure finds the first alarm no sooner, and these thresholds are fixed numbers to
+    stand beside values.
     """
     level = alpha / max(len(observations), 1)
     of_harm = alpha / max(len(deciding_measures(observations)), 1)
@@ -97,10 +107,12 @@ def judge(observations: Sequence[Observation], alpha: float) -> tuple[Measured, 
 
 
 def critical_value(null: np.ndarray, level: float, tail: Tail) -> float:
-    """The value that must be passed for p = (1 + b) / (1 + B) <= level, where b of the B draws in `null` reach it.
+    """The value that must be passed for p = (1 + b) / (1 + B) <= level, where b of the B draws in
+    `null` reach it.
 
-    That is the k-th most extreme draw, k = floor(level (1 + B)). With value and draws exchangeable the chance to pass
-    it is at most `level`, whatever their distribution. FreshetError if B is too small for the level.
+    That is the k-th most extreme draw, k = floor(level (1 + B)). With value and draws exchangeable
+    the chance to pass it is at most `level`, whatever their distribution. FreshetError if B is too
+    small for the level.
 
     >>> critical_value(np.arange(1, 100), 0.05, "high"), critical_value(np.arange(1, 100), 0.05, "low")
     (95.0, 5.0)
@@ -140,23 +152,29 @@ def _beyond(value: float, threshold: float, tail: Tail) -> bool:
 
 FOLDS = 3  # of the domain classifier
 RANKS = 10  # a rank beyond counts as not found
-FITS, NOT_REFINED = "FITS", "NOT_REFINED"  # names of model_code.incdsi.adder.Status; any other breaks a constraint
+# names of model_code.incdsi.adder.Status; any other breaks a constraint
+FITS, NOT_REFINED = "FITS", "NOT_REFINED"
 Detail = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class OldScores:
-    """How well old documents are found among all that is live when a report is made, one mean score per document."""
+    """How well old documents are found among all that is live when a report is made, one mean score
+    per document.
+    """
 
-    made: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))  # (p,) over its pseudo-queries
-    asked: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))  # (a,) over its judged queries
+    # (p,) over its pseudo-queries
+    made: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    # (a,) over its judged queries
+    asked: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
 
 
 @dataclass(frozen=True, eq=False)
 class Arrivals:
     """What arrived: m documents, and optionally scores of k and of a of them, one per document.
 
-    fingerprint: of the encoder of both. statuses: names of model_code.incdsi.adder.Status, of what was refined.
+    fingerprint: of the encoder of both. statuses: names of model_code.incdsi.adder.Status, of what
+    was refined.
     """
 
     vectors: np.ndarray  # (m, H) float32, unit norm
@@ -170,10 +188,11 @@ class Arrivals:
 
 
 def domain_auc(old: np.ndarray, new: np.ndarray, seed: int) -> float:
-    """How well a classifier tells new vectors (m, H) from old ones (n, H): mean AUC over folds that it did not see.
+    """How well a classifier tells new vectors (m, H) from old ones (n, H): mean AUC over folds that
+    it did not see.
 
-    .5 where it cannot, 1 at most (a classifier two-sample test: Lopez-Paz & Oquab 2017). Both have at least FOLDS rows,
-    whose order does not matter.
+    .5 where it cannot, 1 at most (a classifier two-sample test: Lopez-Paz & Oquab 2017). Both have
+    at least FOLDS rows, whose order does not matter.
     """
     rows = np.concatenate([old[canonical(old)], new[canonical(new)]]).astype(np.float64)
     labels = np.repeat([0, 1], [len(old), len(new)])
@@ -181,7 +200,8 @@ def domain_auc(old: np.ndarray, new: np.ndarray, seed: int) -> float:
     for train, test in StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(rows, labels):
         classifier = LogisticRegression().fit(rows[train], labels[train])
         scores, is_new = rows[test] @ classifier.coef_[0], labels[test] == 1
-        above = mannwhitneyu(scores[is_new], scores[~is_new], method="asymptotic").statistic  # ties count half
+        # ties count half
+        above = mannwhitneyu(scores[is_new], scores[~is_new], method="asymptotic").statistic
         areas.append(above / (is_new.sum() * (~is_new).sum()))
     return float(np.mean(areas))
 
@@ -212,17 +232,20 @@ def _means(old: np.ndarray, new: np.ndarray) -> Detail:
 
 @dataclass(frozen=True)
 class Measure:
-    """A statistic of what the reference has and of what arrived, and on which side of chance drift lies.
+    """A statistic of what the reference has and of what arrived, and on which side of chance drift
+    lies.
 
-    input: the attribute of `Arrivals` that it is about. old: the values of the reference. margin: whether a loss of
-    `drift.quality_margin` is no harm. moved: it tells that documents are others, which by itself harms nobody.
+    input: the attribute of `Arrivals` that it is about. old: the values of the reference. margin:
+    whether a loss of `drift.quality_margin` is no harm. moved: it tells that documents are others,
+    which by itself harms nobody.
     """
 
     name: str
     tail: Tail
     input: str
     old: Callable[[DriftReference, OldScores], np.ndarray]
-    statistic: Callable[[np.ndarray, np.ndarray, int], float]  # of old values (n, ...), new ones (m, ...) and a seed
+    # of old values (n, ...), new ones (m, ...) and a seed
+    statistic: Callable[[np.ndarray, np.ndarray, int], float]
     detail: Callable[[np.ndarray, np.ndarray], Detail]
     margin: bool = False
     moved: bool = False
@@ -236,11 +259,35 @@ class Measure:
 MEASURES: Mapping[str, Measure] = {
     measure.name: measure
     for measure in (
-        Measure("domain_auc", "high", "vectors", lambda kept, _: kept.vectors, domain_auc, _count, moved=True),
-        Measure(MADE, "low", "quality", lambda _, scores: scores.made, mean_difference, _means, margin=True),
-        Measure(ASKED, "low", "asked", lambda _, scores: scores.asked, mean_difference, _means, margin=True),
+        Measure(
+            "domain_auc",
+            "high",
+            "vectors",
+            lambda kept, _: kept.vectors,
+            domain_auc,
+            _count,
+            moved=True,
+        ),
+        Measure(
+            MADE,
+            "low",
+            "quality",
+            lambda _, scores: scores.made,
+            mean_difference,
+            _means,
+            margin=True,
+        ),
+        Measure(
+            ASKED,
+            "low",
+            "asked",
+            lambda _, scores: scores.asked,
+            mean_difference,
+            _means,
+            margin=True,
+        ),
     )
-}  # fmt: skip
+}
 INPUTS = tuple(dict.fromkeys(measure.input for measure in MEASURES.values()))
 MOVED = tuple(measure.name for measure in MEASURES.values() if measure.moved)
 
@@ -249,7 +296,9 @@ MOVED = tuple(measure.name for measure in MEASURES.values() if measure.moved)
 
 
 class Paired(NamedTuple):
-    """Scores of the same queries before and after additions, and the loss to growth that is no harm: (q,) each."""
+    """Scores of the same queries before and after additions, and the loss to growth that is no
+    harm: (q,) each.
+    """
 
     before: np.ndarray
     after: np.ndarray
@@ -257,19 +306,26 @@ class Paired(NamedTuple):
 
 
 def protected_change(scores: Paired, settings: DriftSettings) -> Observation:
-    """Mean change of the scores of protected queries, beside changes of random sign around a loss that is no harm.
+    """Mean change of the scores of protected queries, beside changes of random sign around a loss
+    that is no harm.
 
-    That loss is `drift.quality_margin` and each query's crowding. The null is that of the paired randomisation test
-    (Smucker, Allan & Carterette 2007) of the differences plus that loss. `detail` has the two-sided p of the test for
-    any change.
+    That loss is `drift.quality_margin` and each query's crowding. The null is that of the paired
+    randomisation test (Smucker, Allan & Carterette 2007) of the differences plus that loss.
+    `detail` has the two-sided p of the test for any change.
     """
     before, after = scores.before, scores.after
     draws, seed = settings.draws, settings.seed
     change = after.astype(np.float64) - before.astype(np.float64)
-    signs = 1.0 - 2.0 * np.random.default_rng([seed, len(change)]).integers(2, size=(draws, len(change)), dtype=np.int8)
+    signs = 1.0 - 2.0 * np.random.default_rng([seed, len(change)]).integers(
+        2, size=(draws, len(change)), dtype=np.int8
+    )
     allowed = settings.quality_margin + np.broadcast_to(scores.crowding, change.shape)
     null = signs @ (change + allowed) / len(change) - allowed.mean()
-    detail: Detail = {"before": float(before.mean()), "after": float(after.mean()), "margin": settings.quality_margin}
+    detail: Detail = {
+        "before": float(before.mean()),
+        "after": float(after.mean()),
+        "margin": settings.quality_margin,
+    }
     detail |= {"crowding": float(allowed.mean() - settings.quality_margin), "queries": len(change)}
     detail["p_any_change"] = float(paired_randomisation_test(change[:, None], draws, seed)[0])
     return Observation("protected_old", float(change.mean()), null, "low", detail=detail)
@@ -285,12 +341,13 @@ def reciprocal_ranks(ranks: np.ndarray) -> np.ndarray:
 
 
 def crowding(ranks: np.ndarray, share: float) -> np.ndarray:
-    """What each reciprocal rank lost on average while the collection grew to its size from `share` of it, by
-    documents like its own: (q,), at least 0. Growing again by as much costs about the same.
+    """What each reciprocal rank lost on average while the collection grew to its size from `share`
+    of it, by documents like its own: (q,), at least 0. Growing again by as much costs about the
+    same.
 
-    ranks: (q,), see `reciprocal_ranks`. Each of the r - 1 documents above an answer was there before with chance
-    `share`, S of them, so the mean of 1 / (1 + S) where S < RANKS is P(1 <= T <= RANKS) / (r share) with
-    T ~ Binomial(r, share).
+    ranks: (q,), see `reciprocal_ranks`. Each of the r - 1 documents above an answer was there
+    before with chance `share`, S of them, so the mean of 1 / (1 + S) where S < RANKS is P(1 <= T <=
+    RANKS) / (r share) with T ~ Binomial(r, share).
     """
     counted = np.maximum(ranks, 1)
     before = (binom.cdf(RANKS, counted, share) - binom.pmf(0, counted, share)) / (counted * share)
@@ -298,7 +355,8 @@ def crowding(ranks: np.ndarray, share: float) -> np.ndarray:
 
 
 def refined_statuses(statuses: Sequence[str]) -> list[str]:
-    """The statuses, in capitals, of additions that IncDSI refined: others have no constraints to conflict.
+    """The statuses, in capitals, of additions that IncDSI refined: others have no constraints to
+    conflict.
 
     >>> refined_statuses(["fits", "NOT_REFINED", "compromise"])
     ['FITS', 'COMPROMISE']
@@ -306,12 +364,18 @@ def refined_statuses(statuses: Sequence[str]) -> list[str]:
     return [status.upper() for status in statuses if status.upper() != NOT_REFINED]
 
 
-def conflicts(statuses: Sequence[str], settings: DriftSettings, scope: Scope = "batch") -> Observation:
-    """Share of refined additions, of which there is at least one, that break a constraint, beside what chance makes of
-    `drift.conflict_limit`: as many additions that each conflict with that probability."""
+def conflicts(
+    statuses: Sequence[str], settings: DriftSettings, scope: Scope = "batch"
+) -> Observation:
+    """Share of refined additions, of which there is at least one, that break a constraint, beside
+    what chance makes of `drift.conflict_limit`: as many additions that each conflict with that
+    probability.
+    """
     chosen, limit = refined_statuses(statuses), settings.conflict_limit
     count, broken = len(chosen), sum(status != FITS for status in chosen)
-    null = np.random.default_rng([settings.seed, count]).binomial(count, limit, settings.draws) / count
+    null = (
+        np.random.default_rng([settings.seed, count]).binomial(count, limit, settings.draws) / count
+    )
     detail = {"limit": limit, "refined": count}
     return Observation("conflicts", broken / count, null, "high", scope, detail)
 

@@ -1,10 +1,13 @@
-"""What new documents are compared with: a sample of what the retriever was trained for, as a sealed folder of arrays.
+"""What new documents are compared with: a sample of what the retriever was trained for, as a sealed
+folder of arrays.
 
-The sample should be of documents whose own queries the encoder was not trained on (those with dev or test queries):
-training moves documents, and a classifier can tell a moved document from one that merely resembles it.
+The sample should be of documents whose own queries the encoder was not trained on (those with dev
+or test queries): training moves documents, and a classifier can tell a moved document from one that
+merely resembles it.
 
-Of old documents it keeps queries, not scores, to be searched anew for every report: in a larger collection a document
-has more rivals, so beside scores from before it grew, documents like the old ones would look harmed.
+Of old documents it keeps queries, not scores, to be searched anew for every report: in a larger
+collection a document has more rivals, so beside scores from before it grew, documents like the old
+ones would look harmed.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ TENSORS, QUESTIONS = "drift_reference.safetensors", "questions.json"
 class Question:
     """A query that stands for `document_id`, and all documents that answer it.
 
-    rank: of a protected one, that of the first of them before any addition, from 1; 0 if none was found.
+    rank: of a protected one, that of the first of them before any addition, from 1; 0 if none was
+    found.
     """
 
     document_id: str
@@ -37,7 +41,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Questions:
-    """For old documents: `made` from them, `asked` by people (judged in the corpus), and `protected` from additions."""
+    """For old documents: `made` from them, `asked` by people (judged in the corpus), and
+    `protected` from additions.
+    """
 
     made: tuple[Question, ...] = ()
     asked: tuple[Question, ...] = ()
@@ -54,18 +60,22 @@ class Questions:
     @classmethod
     def load(cls, path: Path) -> Questions:
         """Read what `save` wrote."""
-        return cls(**{
-            kind: tuple(Question(**row | {"answers": frozenset(row["answers"])}) for row in rows)
-            for kind, rows in read_json(path).items()
-        })  # fmt: skip
+        return cls(
+            **{
+                kind: tuple(
+                    Question(**row | {"answers": frozenset(row["answers"])}) for row in rows
+                )
+                for kind, rows in read_json(path).items()
+            }
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class DriftReference:
     """n documents, and queries for old documents to search anew.
 
-    trained: documents that the retriever was trained on. fingerprint: of the encoder. note: what a reader of reports
-    should know of the documents.
+    trained: documents that the retriever was trained on. fingerprint: of the encoder. note: what a
+    reader of reports should know of the documents.
     """
 
     vectors: np.ndarray  # (n, H) float32, unit norm
@@ -92,9 +102,13 @@ class DriftReference:
         """
         eligible = np.arange(len(vectors)) if rows is None else np.asarray(rows)
         chance = np.random.default_rng([settings.seed, len(eligible)])
-        sample = eligible[np.sort(chance.permutation(len(eligible))[: settings.reference_documents])]
+        sample = eligible[
+            np.sort(chance.permutation(len(eligible))[: settings.reference_documents])
+        ]
         number = len(vectors) if trained is None else trained
-        return cls(np.ascontiguousarray(vectors[sample], np.float32), number, fingerprint, questions, note)
+        return cls(
+            np.ascontiguousarray(vectors[sample], np.float32), number, fingerprint, questions, note
+        )
 
     def save(self, folder: Path) -> None:
         """Write and seal the folder; equal references give equal bytes."""
@@ -102,7 +116,12 @@ class DriftReference:
         with replacing(folder / TENSORS) as aside:
             save_file({"vectors": self.vectors}, aside)
         self.questions.save(folder / QUESTIONS)
-        facts = {"kind": KIND, "fingerprint": self.fingerprint, "trained": self.trained, "note": self.note}
+        facts = {
+            "kind": KIND,
+            "fingerprint": self.fingerprint,
+            "trained": self.trained,
+            "note": self.note,
+        }
         seal(folder, FORMAT, facts | {"documents": len(self.vectors)})
 
     @classmethod
@@ -111,4 +130,6 @@ class DriftReference:
         manifest = read_manifest(folder, FORMAT)
         verify(folder, manifest)
         facts = {name: manifest[name] for name in ("trained", "fingerprint", "note")}
-        return cls(**load_file(folder / TENSORS), **facts, questions=Questions.load(folder / QUESTIONS))
+        return cls(
+            **load_file(folder / TENSORS), **facts, questions=Questions.load(folder / QUESTIONS)
+        )

@@ -42,7 +42,8 @@ class Unmeasured:
 
 @dataclass(frozen=True)
 class Report:
-    """What was measured of the newest batch (`documents`) and of the last `batches` together (`window_documents`).
+    """What was measured of the newest batch (`documents`) and of the last `batches` together
+    (`window_documents`).
 
     reference: a note on what it is compared with.
     """
@@ -66,28 +67,41 @@ class Report:
 
     @property
     def text(self) -> str:
-        """Every value beside its threshold and its null distribution, what was not measured, and why."""
-        window = f", {self.window_documents} in the last {self.batches} batches" if self.batches > 1 else ""
+        """Every value beside its threshold and its null distribution, what was not measured, and
+        why.
+        """
+        window = (
+            f", {self.window_documents} in the last {self.batches} batches"
+            if self.batches > 1
+            else ""
+        )
         chance = f"false alarms of the whole report: at most {self.alpha:.0%}"
         lines = [f"drift of {self.documents} documents{window}; {chance}", *_table(self.measures)]
         lines += [f"compared with: {self.reference}"] * bool(self.reference)
         names: dict[tuple[Scope, str], list[str]] = {}
         for absent in self.unmeasured:
             names.setdefault((absent.scope, absent.why), []).append(absent.name)
-        lines += [f"not measured ({scope}): {', '.join(named)}: {why}" for (scope, why), named in names.items()]
+        lines += [
+            f"not measured ({scope}): {', '.join(named)}: {why}"
+            for (scope, why), named in names.items()
+        ]
         return "\n".join(lines) + "\n"
 
 
 def make_report(
-    calibration: Calibration, batches: Sequence[Arrivals], added: int, protected: Paired | None = None
+    calibration: Calibration,
+    batches: Sequence[Arrivals],
+    added: int,
+    protected: Paired | None = None,
 ) -> Report:
     """Measure the newest of `batches`, oldest first, and the last `drift.window` of them together.
 
-    added: documents added since the last training, those of `batches` included. protected: the scores of protected
-    queries before and after the additions; fewer than `drift.minimum_batch` are not measured. The chance that any
-    measure trips although nothing has changed is at most `drift.alpha`, growth aside, which is counted and not tested.
-    Raises FingerprintMismatch for vectors of another encoder, and FreshetError for arrays that do not fit or hold what
-    is no number.
+    added: documents added since the last training, those of `batches` included. protected: the
+    scores of protected queries before and after the additions; fewer than `drift.minimum_batch` are
+    not measured. The chance that any measure trips although nothing has changed is at most
+    `drift.alpha`, growth aside, which is counted and not tested. Raises FingerprintMismatch for
+    vectors of another encoder, and FreshetError for arrays that do not fit or hold what is no
+    number.
     """
     settings = calibration.settings
     newest, last = batches[-1], batches[-settings.window :]
@@ -107,7 +121,9 @@ def make_report(
     )
 
 
-def observe(calibration: Calibration, arrivals: Arrivals, scope: Scope) -> Iterator[Observation | Unmeasured]:
+def observe(
+    calibration: Calibration, arrivals: Arrivals, scope: Scope
+) -> Iterator[Observation | Unmeasured]:
     """Every measure of `arrivals`, or the reason why it cannot be taken."""
     _check(calibration, arrivals)
     for measure in MEASURES.values():
@@ -143,9 +159,18 @@ def _protected(scores: Paired, settings: DriftSettings) -> Observation | Unmeasu
 
 def pooled(batches: Sequence[Arrivals]) -> Arrivals:
     """Batches of one encoder as one."""
-    parts = {name: [part for batch in batches if (part := getattr(batch, name)) is not None] for name in INPUTS}
-    joined: dict[str, Any] = {name: np.concatenate(present) for name, present in parts.items() if present}
-    return replace(batches[-1], statuses=tuple(status for batch in batches for status in batch.statuses), **joined)
+    parts = {
+        name: [part for batch in batches if (part := getattr(batch, name)) is not None]
+        for name in INPUTS
+    }
+    joined: dict[str, Any] = {
+        name: np.concatenate(present) for name, present in parts.items() if present
+    }
+    return replace(
+        batches[-1],
+        statuses=tuple(status for batch in batches for status in batch.statuses),
+        **joined,
+    )
 
 
 def _check(calibration: Calibration, arrivals: Arrivals) -> None:
@@ -158,19 +183,30 @@ def _check(calibration: Calibration, arrivals: Arrivals) -> None:
     width = reference.vectors.shape[1]
     vectors, given = arrivals.vectors, [getattr(arrivals, name) for name in INPUTS]
     if vectors.ndim != 2 or vectors.shape[1] != width or not np.isfinite(vectors).all():
-        raise FreshetError(f"vectors must be finite and (n, {width}), not {vectors.shape}; encode them again")
+        raise FreshetError(
+            f"vectors must be finite and (n, {width}), not {vectors.shape}; encode them again"
+        )
     if any(values is not None and not np.isfinite(values).all() for values in given):
-        raise FreshetError("a document's score is not a number: leave out documents without held-out queries")
+        raise FreshetError(
+            "a document's score is not a number: leave out documents without held-out queries"
+        )
 
 
 def _table(measures: tuple[Measured, ...]) -> list[str]:
     rows = [HEADER, *map(_row, measures)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def _row(measure: Measured) -> tuple[str, ...]:
-    null = " - ".join(f"{measure.null[q]:.4f}" for q in ("0.01", "0.5", "0.99")) if measure.null else "a limit"
+    null = (
+        " - ".join(f"{measure.null[q]:.4f}" for q in ("0.01", "0.5", "0.99"))
+        if measure.null
+        else "a limit"
+    )
     p = f"{measure.detail['p']:.4f}" if "p" in measure.detail else ""
     sign = ">" if measure.tail == "high" else "<"
     state = "TRIPPED" if measure.tripped else "suspected" if measure.suspected else ""

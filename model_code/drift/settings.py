@@ -12,21 +12,36 @@ class DriftSettings(Settings):
     """When drift is measured, what counts as drift, and how often the index may be rebuilt for it."""
 
     alpha: float = Field(
-        0.05, gt=0, le=0.5, description="chance that a report alarms although nothing changed; its measures share it"
+        0.05,
+        gt=0,
+        le=0.5,
+        description="chance that a report alarms although nothing changed; its measures share it",
     )
     minimum_batch: int = Field(
-        100, ge=10, description="documents below which only counts are measured; they wait for the window"
+        100,
+        ge=10,
+        description="documents below which only counts are measured; they wait for the window",
     )
-    largest_batch: int = Constant(default_factory=lambda: LARGEST_BATCH)  # measured of a batch, drawn at random
+    # measured of a batch, drawn at random
+    largest_batch: int = Constant(default_factory=lambda: LARGEST_BATCH)
     window: int = Field(
-        5, ge=1, description="last batches that are measured together, beside the newest alone; 1: only that"
+        5,
+        ge=1,
+        description="last batches that are measured together, beside the newest alone; 1: only that",
     )
-    cooldown: int = Field(3, ge=0, description="batches after a retrain or a call for a pilot without another")
+    cooldown: int = Field(
+        3, ge=0, description="batches after a retrain or a call for a pilot without another"
+    )
     growth_limit: float = Field(
-        0.5, gt=0, description="documents added since the last training, as a share of those trained on"
+        0.5,
+        gt=0,
+        description="documents added since the last training, as a share of those trained on",
     )
     conflict_limit: float = Field(
-        0.3, gt=0, lt=1, description="share of refined additions that may break one of IncDSI's constraints"
+        0.3,
+        gt=0,
+        lt=1,
+        description="share of refined additions that may break one of IncDSI's constraints",
     )
     quality_margin: float = Field(
         0.01,
@@ -40,9 +55,13 @@ class DriftSettings(Settings):
         description="of a training on a sample that tells if a retrain is due where documents moved and their queries "
         "show no harm, half of them new; null: no pilots",
     )
-    draws: int = Constant(default_factory=lambda: DRAWS, description="how often a null distribution is drawn")
-    reference_documents: int = Constant(default_factory=lambda: REFERENCE_DOCUMENTS)  # kept as the reference
-    classifier_contrast: int = Constant(500, ge=1)  # documents of the reference that the batch is told from
+    draws: int = Constant(
+        default_factory=lambda: DRAWS, description="how often a null distribution is drawn"
+    )
+    # kept as the reference
+    reference_documents: int = Constant(default_factory=lambda: REFERENCE_DOCUMENTS)
+    # documents of the reference that the batch is told from
+    classifier_contrast: int = Constant(500, ge=1)
     seed: int = Constant(0, ge=0, description="of what is drawn")
 
     def check(self) -> None:

@@ -1,10 +1,13 @@
-"""Train an atomic DSI: a query encoder and one vector per document; and how long a vector that comes later should be.
+"""Train an atomic DSI: a query encoder and one vector per document; and how long a vector that
+comes later should be.
 
-Writes `encoder/`, which is the base encoder as it came unless it is trained too, `history.json`, the rows of the
-training curve, and `document_vectors/`, a dense index with what `vectors.py` puts beside it.
+Writes `encoder/`, which is the base encoder as it came unless it is trained too, `history.json`,
+the rows of the training curve, and `document_vectors/`, a dense index with what `vectors.py` puts
+beside it.
 
-Learning moves a document's vector away from queries of others. An encoding was not moved, so it wins more of them:
-added as it is, a document costs older ones more than if it had been there from the start. Made shorter, it wins fewer.
+Learning moves a document's vector away from queries of others. An encoding was not moved, so it
+wins more of them: added as it is, a document costs older ones more than if it had been there from
+the start. Made shorter, it wins fewer.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ SAMPLE = 5000  # documents that stand for added ones, at most half of all
 
 
 def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
-    """Train document vectors as the retriever's settings say; the report says what they saw and which step was best."""
+    """Train document vectors as the retriever's settings say; the report says what they saw and
+    which step was best.
+    """
     vector_settings: DocumentVectorSettings = context.settings["retriever"].document_vectors
     training: TrainingSettings = context.settings["retriever"].training
     seed: int = context.settings["seed"]
@@ -43,7 +48,8 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
     data = tables.training_data(training)
     start, pool = _start(context, tables, encoder), pooled(data)
     settings = loop_settings(vector_settings, training, len(pool.pairs))
-    dev = tables.dev_evaluator(training.replace(dev_passages=None), seed)  # to rank all costs little: none is encoded
+    # to rank all costs little: none is encoded
+    dev = tables.dev_evaluator(training.replace(dev_passages=None), seed)
     trainer = make_trainer(
         DocumentTrainer,
         context,
@@ -53,14 +59,18 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
         dev,
         vector_settings=vector_settings,
         vectors=torch.nn.Parameter(torch.from_numpy(start.copy())),
-        query_vectors=None if vector_settings.train_encoder else _query_vectors(context, encoder, pool, "queries"),
+        query_vectors=None
+        if vector_settings.train_encoder
+        else _query_vectors(context, encoder, pool, "queries"),
     )
     trainer.fit()
     encodings = None if vector_settings.train_encoder else start
     scale = measured_scale(trainer, encodings, seed, context.progress("encode a sample"))
     encoder.save(context.output / "encoder")
     report = {"fingerprint": encoder.fingerprint(), "encoding_scale": scale}
-    report |= _save(context, tables, trainer, report["fingerprint"], 1.0 if scale is None else scale)
+    report |= _save(
+        context, tables, trainer, report["fingerprint"], 1.0 if scale is None else scale
+    )
     return finish(context, tables, data, training, trainer) | report
 
 
@@ -69,15 +79,25 @@ def _start(context: StageContext, tables: TrainingTables, encoder: Encoder) -> n
     vectors = start_vectors(context, encoder, tables.corpus)
     if vectors is None:
         folder, progress = context.checkpoints / "passages", context.progress("encode passages")
-        vectors = encode_resumably(encoder, list(tables.passages.texts), folder, progress, "encode_documents")
+        vectors = encode_resumably(
+            encoder, list(tables.passages.texts), folder, progress, "encode_documents"
+        )
     return document_means(vectors, tables.passages.documents, len(tables.number))
 
 
 def _save(
-    context: StageContext, tables: TrainingTables, trainer: DocumentTrainer, fingerprint: str, scale: float
+    context: StageContext,
+    tables: TrainingTables,
+    trainer: DocumentTrainer,
+    fingerprint: str,
+    scale: float,
 ) -> dict[str, Any]:
-    """Write what the finished trainer learned, and the mean query of each document under its encoder; report both."""
-    queries = trainer.query_vectors or _query_vectors(context, trainer.encoder, trainer.data, "trained_queries")
+    """Write what the finished trainer learned, and the mean query of each document under its
+    encoder; report both.
+    """
+    queries = trainer.query_vectors or _query_vectors(
+        context, trainer.encoder, trainer.data, "trained_queries"
+    )
     vectors, data = trainer.vectors.detach().cpu().numpy(), trainer.data
     owners = data.passages.documents[data.pairs.passages]
     means, counts = means_of(queries.vectors[queries.rows], owners, len(vectors))
@@ -88,8 +108,12 @@ def _save(
     return {"documents": len(vectors), "documents_without_queries": int((counts == 0).sum())}
 
 
-def _query_vectors(context: StageContext, encoder: Encoder, pool: TrainingData, folder: str) -> QueryVectors:
-    return QueryVectors.encode(pool.pairs, encoder, context.checkpoints / folder, context.progress("encode queries"))
+def _query_vectors(
+    context: StageContext, encoder: Encoder, pool: TrainingData, folder: str
+) -> QueryVectors:
+    return QueryVectors.encode(
+        pool.pairs, encoder, context.checkpoints / folder, context.progress("encode queries")
+    )
 
 
 def encoding_scale(
@@ -99,13 +123,16 @@ def encoding_scale(
     queries: np.ndarray,
     relevant: Sequence[Collection[int]],
 ) -> float | None:
-    """The largest c such that `sample`, had it the vectors c * encodings, would take no more queries than it does now.
+    """The largest c such that `sample`, had it the vectors c * encodings, would take no more
+    queries than it does now.
 
-    A query is taken where a document of the sample ranks above all that answer it, which rank above the rest. Documents
-    added with such vectors should then cost the others as much as documents that were there when V was learned. None
-    where fewer than `ENOUGH` queries could be taken, or where no scale is too large.
+    A query is taken where a document of the sample ranks above all that answer it, which rank above
+    the rest. Documents added with such vectors should then cost the others as much as documents
+    that were there when V was learned. None where fewer than `ENOUGH` queries could be taken, or
+    where no scale is too large.
 
-    vectors: V (n, H), learned. sample: (s,) rows of V, of documents that stand for added ones. encodings: (s, H), what
+    vectors: V (n, H), learned. sample: (s,) rows of V, of documents that stand for added ones.
+    encodings: (s, H), what
       the encoder gives for them. queries: (m, H), not learned from. relevant: rows that answer each query.
 
     >>> learned, encoded = np.array([[1.0, 0.0], [0.5, 0.0]]), np.array([[1.0, 0.0]])
@@ -121,7 +148,8 @@ def encoding_scale(
     answered = (answers > others) & (answers > 0)
     taken = int((learned >= answers)[answered].sum())
     threatened = answered & (encoded > 0)
-    lost_from = np.sort(answers[threatened] / encoded[threatened])  # the scale that takes each query
+    # the scale that takes each query
+    lost_from = np.sort(answers[threatened] / encoded[threatened])
     if answered.sum() < ENOUGH or taken >= len(lost_from):
         return None
     return float(np.nextafter(lost_from[taken], 0))
@@ -134,11 +162,15 @@ def _best_scores(
     queries: np.ndarray,
     relevant: Sequence[Collection[int]],
 ) -> np.ndarray:
-    """Of each of b queries the best score of the learned vectors that answer it, of all the others outside the sample,
-    of those in it, and of the sample's encodings; -inf where there are none: (4, b)."""
+    """Of each of b queries the best score of the learned vectors that answer it, of all the others
+    outside the sample, of those in it, and of the sample's encodings; -inf where there are none:
+    (4, b).
+    """
     place = {int(row): i for i, row in enumerate(sample)}
     learned, encoded = queries @ vectors.T, queries @ encodings.T  # (b, n), (b, s)
-    answers = np.array([scores[list(rows)].max() for scores, rows in zip(learned, relevant, strict=True)])
+    answers = np.array(
+        [scores[list(rows)].max() for scores, rows in zip(learned, relevant, strict=True)]
+    )
     for query, rows in enumerate(relevant):
         learned[query, list(rows)] = -np.inf
         encoded[query, [place[row] for row in rows if row in place]] = -np.inf

@@ -1,7 +1,8 @@
-"""Atomic document ids (DSI): one learned vector per document, searched by inner product with the encoded query.
+"""Atomic document ids (DSI): one learned vector per document, searched by inner product with the
+encoded query.
 
-In a segment of a live collection each new document gets its encoding, at the length that training measured, or a
-refined one.
+In a segment of a live collection each new document gets its encoding, at the length that training
+measured, or a refined one.
 """
 
 from __future__ import annotations
@@ -27,15 +28,20 @@ if TYPE_CHECKING:
 
 
 class DsiRetriever(DenseRetriever):
-    """A dense retriever of one learned vector per document, with what learning one for a new document needs."""
+    """A dense retriever of one learned vector per document, with what learning one for a new
+    document needs.
+    """
 
     learns_documents = True
 
-    def __init__(self, encoder: Encoder, index: DenseIndex, folder: Path, fingerprint: str | None = None) -> None:
+    def __init__(
+        self, encoder: Encoder, index: DenseIndex, folder: Path, fingerprint: str | None = None
+    ) -> None:
         """folder: of the index, and of what lies beside it."""
         super().__init__(encoder, index, fingerprint)
         self.folder = folder
-        self.encoding_scale = read_json(folder / MANIFEST).get("encoding_scale", 1.0)  # of before it was measured: 1
+        # of before it was measured: 1
+        self.encoding_scale = read_json(folder / MANIFEST).get("encoding_scale", 1.0)
 
     @cached_property
     def representatives(self) -> np.ndarray:
@@ -43,8 +49,8 @@ class DsiRetriever(DenseRetriever):
         return np.load(self.folder / REPRESENTATIVES, mmap_mode="r")
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
-        """Index a vector per document in `folder`: where none is refined the direction of its passages' mean vector, of
-        the length `encoding_scale`.
+        """Index a vector per document in `folder`: where none is refined the direction of its
+        passages' mean vector, of the length `encoding_scale`.
         """
         super().write_segment(folder, new)
         add_facts(folder, {"kind": KIND, "encoding_scale": self.encoding_scale})
@@ -83,8 +89,9 @@ def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
 def index(context: StageContext) -> dict[str, Any]:
     """Index the vectors in `inputs["trained"]`, one per document; nothing is encoded.
 
-    The folder `index/` is a `DenseIndex`, so its passages are the documents, with the representatives beside
-    it: what goes live can be added to. FreshetError if the corpus has other documents than were trained on.
+    The folder `index/` is a `DenseIndex`, so its passages are the documents, with the
+    representatives beside it: what goes live can be added to. FreshetError if the corpus has other
+    documents than were trained on.
     """
     from model_code.corpus.tables import load_corpus  # with pandas, which a search does without
     from model_code.retrieval.indexing import save_index
@@ -97,7 +104,9 @@ def index(context: StageContext) -> dict[str, Any]:
             f"the corpus and the trained vectors differ by {len(differ)} documents ({differ[0]!r} is one); every "
             "document needs a vector: train again"
         )
-    built = DenseIndex.build(trained.vectors, trained.document_ids, trained.fingerprint, context.settings["index"])
+    built = DenseIndex.build(
+        trained.vectors, trained.document_ids, trained.fingerprint, context.settings["index"]
+    )
     report = save_index(built, context)
     complete(context.output / "index", np.load(folder / REPRESENTATIVES), scale)
     return report

@@ -1,7 +1,9 @@
-"""Training of document vectors, alone or with the query encoder: the one trainer, with another loss and other batches.
+"""Training of document vectors, alone or with the query encoder: the one trainer, with another loss
+and other batches.
 
-A query classifies its document among all documents (IncDSI, section 3, stage 1), and no document is ever encoded. A
-frozen encoder encodes each query once; the means of their vectors stand for their documents.
+A query classifies its document among all documents (IncDSI, section 3, stage 1), and no document is
+ever encoded. A frozen encoder encodes each query once; the means of their vectors stand for their
+documents.
 """
 
 from __future__ import annotations
@@ -39,10 +41,16 @@ class QueryVectors:
     rows: np.ndarray  # (P,) int64: which of them is each pair's
 
     @classmethod
-    def encode(cls, pairs: Pairs, encoder: Encoder, folder: Path, progress: Progress = silent) -> QueryVectors:
-        """Encode the queries of `pairs`, shard by shard in `folder`, which belongs to this encoder and these pairs."""
+    def encode(
+        cls, pairs: Pairs, encoder: Encoder, folder: Path, progress: Progress = silent
+    ) -> QueryVectors:
+        """Encode the queries of `pairs`, shard by shard in `folder`, which belongs to this encoder
+        and these pairs.
+        """
         number = {text: number for number, text in enumerate(dict.fromkeys(pairs.queries))}
-        rows = np.fromiter((number[text] for text in pairs.queries), dtype=np.int64, count=len(pairs))
+        rows = np.fromiter(
+            (number[text] for text in pairs.queries), dtype=np.int64, count=len(pairs)
+        )
         return cls(encode_resumably(encoder, list(number), folder, progress), rows)
 
     def of(self, pairs: np.ndarray) -> np.ndarray:
@@ -56,15 +64,21 @@ class DocumentBatch(NamedTuple):
     queries: Buckets  # tokenised; if the encoder is frozen one part, their vectors (B, H)
     documents: Tensor  # (B,) int64
     relevant: Tensor  # (2, m) int64: rows of the batch, and documents known to answer them
-    paths: Tensor | None  # (B, M) int64: ancestors of each pair's passage; None without a hierarchy loss
-    excluded: list[Tensor | None] | None  # per level None or (B, K_t) bool: nodes above other relevant passages
+    # (B, M) int64: ancestors of each pair's passage; None without a hierarchy loss
+    paths: Tensor | None
+    # per level None or (B, K_t) bool: nodes above other relevant passages
+    excluded: list[Tensor | None] | None
 
 
 class DocumentCollator(Collator):
     """A maker of batches; equal numbers give equal batches, whatever was made before."""
 
-    def __init__(self, *arguments: Any, query_vectors: QueryVectors | None = None, **more: Any) -> None:
-        """query_vectors: those of a frozen encoder, looked up instead of tokenised; the rest is `Collator`'s."""
+    def __init__(
+        self, *arguments: Any, query_vectors: QueryVectors | None = None, **more: Any
+    ) -> None:
+        """query_vectors: those of a frozen encoder, looked up instead of tokenised; the rest is
+        `Collator`'s.
+        """
         super().__init__(*arguments, **more)
         self.query_vectors = query_vectors
 
@@ -76,26 +90,35 @@ class DocumentCollator(Collator):
         return DocumentBatch(
             queries=self._queries(pairs),
             documents=torch.from_numpy(passages.documents[positives]),
-            relevant=torch.tensor([(row, key) for row, keys in enumerate(relevant) for key in sorted(keys)]).T,
+            relevant=torch.tensor(
+                [(row, key) for row, keys in enumerate(relevant) for key in sorted(keys)]
+            ).T,
             **self.above(positives, list(map(passages.of_all, relevant))),
         )
 
     def _queries(self, pairs: np.ndarray) -> Buckets:
         if self.query_vectors is not None:
-            return Buckets([torch.from_numpy(self.query_vectors.of(pairs))], torch.arange(len(pairs)))  # type: ignore[list-item]
+            return Buckets(
+                [torch.from_numpy(self.query_vectors.of(pairs))], torch.arange(len(pairs))
+            )  # type: ignore[list-item]
         return self.query_features([self.data.pairs.queries[pair] for pair in pairs])
 
 
 def document_losses(
-    queries: Tensor, vectors: Tensor, documents: Tensor, logit_scale: float, relevant: Tensor | None = None
+    queries: Tensor,
+    vectors: Tensor,
+    documents: Tensor,
+    logit_scale: float,
+    relevant: Tensor | None = None,
 ) -> Tensor:
     """The cross-entropy of each of B queries over all n documents: (B,).
 
     With S(q, d) = logit_scale * q.v_d, query i's loss is
         - log[ e^S(q_i, d_i) / sum_d e^S(q_i, d) ],   d = all documents but the others known to answer q_i
 
-    queries: (B, H). vectors: (n, H), of any norm. documents: (B,) int64, the number of each query's document.
-    relevant: (2, m) int64, rows i of the batch and documents known to answer q_i. They are left out of query i's sum,
+    queries: (B, H). vectors: (n, H), of any norm. documents: (B,) int64, the number of each query's
+    document. relevant: (2, m) int64, rows i of the batch and documents known to answer q_i. They
+    are left out of query i's sum,
       except its own document, which may be among them or not. Published without: a query that several documents answer
       would push each of them away in turn.
 
@@ -107,7 +130,8 @@ def document_losses(
     """
     scores = (logit_scale * queries) @ vectors.T  # (B, n)
     if relevant is not None:
-        others = torch.zeros_like(scores, dtype=torch.bool)  # by steps that no GPU has to be waited for
+        # by steps that no GPU has to be waited for
+        others = torch.zeros_like(scores, dtype=torch.bool)
         others.view(-1).index_fill_(0, relevant[0] * scores.shape[1] + relevant[1], True)
         scores = scores.masked_fill(others.scatter_(1, documents[:, None], False), -torch.inf)
     return cross_entropy(scores, documents, reduction="none")
@@ -129,21 +153,32 @@ class DocumentObjective(Objective):
         self.vectors, self.logit_scale = vectors, logit_scale
 
     def forward(self, batch: DocumentBatch) -> dict[str, Tensor]:  # type: ignore[override]
-        """`loss`, to be minimised, and without gradient its parts `cross_entropy`, `hierarchy_1`, ...: batch means."""
+        """`loss`, to be minimised, and without gradient its parts `cross_entropy`, `hierarchy_1`,
+        ...: batch means.
+        """
         queries = encode(self.encoder, batch.queries)
-        with torch.autocast(queries.device.type, enabled=False):  # scaled scores are too coarse in bfloat16
+        # scaled scores are too coarse in bfloat16
+        with torch.autocast(queries.device.type, enabled=False):
             queries = queries.float()
-            losses = document_losses(queries, self.vectors, batch.documents, self.logit_scale, batch.relevant)
-            hierarchy = None if self.hierarchy is None else self.hierarchy(queries, batch.paths, batch.excluded)
+            losses = document_losses(
+                queries, self.vectors, batch.documents, self.logit_scale, batch.relevant
+            )
+            hierarchy = (
+                None
+                if self.hierarchy is None
+                else self.hierarchy(queries, batch.paths, batch.excluded)
+            )
             total = hce_losses(losses, hierarchy, self.settings.hierarchy_weight).mean()
         return {"loss": total, "cross_entropy": losses.detach().mean()} | level_means(hierarchy)
 
 
 class DocumentTrainer(Trainer):
-    """Training of `vectors` (n, H) in place, and of `encoder` unless it is frozen, as there are `query_vectors` of it.
+    """Training of `vectors` (n, H) in place, and of `encoder` unless it is frozen, as there are
+    `query_vectors` of it.
 
-    data: what `pooled` returns; settings: what `loop_settings` returns; dev: of the whole corpus, or None. The rest is
-    `Trainer`'s, and so is `fit`, which leaves vectors and encoder as the best evaluated step had them.
+    data: what `pooled` returns; settings: what `loop_settings` returns; dev: of the whole corpus,
+    or None. The rest is `Trainer`'s, and so is `fit`, which leaves vectors and encoder as the best
+    evaluated step had them.
     """
 
     def __init__(
@@ -155,7 +190,11 @@ class DocumentTrainer(Trainer):
         query_vectors: QueryVectors | None,
         **keywords: Any,
     ) -> None:
-        self.vector_settings, self.vectors, self.query_vectors = vector_settings, vectors, query_vectors
+        self.vector_settings, self.vectors, self.query_vectors = (
+            vector_settings,
+            vectors,
+            query_vectors,
+        )
         self.cut_by = ("query_max_tokens",) if query_vectors is None else ()
         self._dev_queries: np.ndarray | None = None
         super().__init__(encoder, *arguments, **keywords)
@@ -178,7 +217,9 @@ class DocumentTrainer(Trainer):
         if self.query_vectors is not None:
             encoder.requires_grad_(False)
             encoder = nn.Identity()  # the batches hold vectors
-        return DocumentObjective(encoder, self.vectors, self.vector_settings.logit_scale, self.settings, hierarchy)
+        return DocumentObjective(
+            encoder, self.vectors, self.vector_settings.logit_scale, self.settings, hierarchy
+        )
 
     def _make_optimizer(self, objective: DocumentObjective) -> torch.optim.AdamW:
         rate = self.vector_settings.learning_rate
@@ -190,15 +231,23 @@ class DocumentTrainer(Trainer):
         return optimizer
 
     def _make_collator(self, hierarchy: Hierarchy | None, batch_tokens: int) -> DocumentCollator:
-        tokenize, more = self.encoder.tokenize, {"query_vectors": self.query_vectors, "prompts": self.encoder.prompts}
-        return DocumentCollator(self.data, self.settings, tokenize, self.seed, hierarchy, batch_tokens, **more)
+        tokenize, more = (
+            self.encoder.tokenize,
+            {"query_vectors": self.query_vectors, "prompts": self.encoder.prompts},
+        )
+        return DocumentCollator(
+            self.data, self.settings, tokenize, self.seed, hierarchy, batch_tokens, **more
+        )
 
     def _trained_weights(self) -> dict[str, Tensor]:
         return {**super()._trained_weights(), VECTORS: self.vectors}
 
 
-def loop_settings(vector_settings: DocumentVectorSettings, training: TrainingSettings, pairs: int) -> TrainingSettings:
-    """`training` with what the training loop must read from `vector_settings` instead, for a pool of so many pairs.
+def loop_settings(
+    vector_settings: DocumentVectorSettings, training: TrainingSettings, pairs: int
+) -> TrainingSettings:
+    """`training` with what the training loop must read from `vector_settings` instead, for a pool
+    of so many pairs.
 
     >>> loop = loop_settings(DocumentVectorSettings(), TrainingSettings(), pairs=1300)
     >>> loop.batch_size, loop.evaluate_every, loop.patience, loop.learning_rate
@@ -217,7 +266,9 @@ def loop_settings(vector_settings: DocumentVectorSettings, training: TrainingSet
     )
     if vector_settings.train_encoder:
         return joint
-    return joint.replace(learning_rate=vector_settings.learning_rate, frozen_layers=None, checkpoint_every=every)
+    return joint.replace(
+        learning_rate=vector_settings.learning_rate, frozen_layers=None, checkpoint_every=every
+    )
 
 
 def pooled(data: TrainingData) -> TrainingData:
@@ -230,5 +281,7 @@ def pooled(data: TrainingData) -> TrainingData:
     >>> len(pool.supervised), len(pool.unsupervised), len(pool.pairs)
     (2, 0, 2)
     """
-    nothing = replace(data.unsupervised, queries=[], passages=data.unsupervised.passages[:0], relevant=[])
+    nothing = replace(
+        data.unsupervised, queries=[], passages=data.unsupervised.passages[:0], relevant=[]
+    )
     return TrainingData(data.passages, data.pairs, nothing)

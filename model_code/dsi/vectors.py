@@ -1,8 +1,10 @@
-"""Learned document vectors: where they start, and what lies beside a dense index of them for later additions.
+"""Learned document vectors: where they start, and what lies beside a dense index of them for later
+additions.
 
-In the folder of a `DenseIndex` of one learned vector per document lie the representatives of IncDSI, which protect what
-is indexed from what is added: z_j in `representatives.npy`, the mean vector of the queries that document j was trained
-on (unscaled, so not of unit norm). Of a document without any it is the document's own vector.
+In the folder of a `DenseIndex` of one learned vector per document lie the representatives of
+IncDSI, which protect what is indexed from what is added: z_j in `representatives.npy`, the mean
+vector of the queries that document j was trained on (unscaled, so not of unit norm). Of a document
+without any it is the document's own vector.
 """
 
 from __future__ import annotations
@@ -17,14 +19,17 @@ KIND, REPRESENTATIVES = "dsi", "representatives.npy"
 
 
 def complete(folder: Path, representatives: np.ndarray, encoding_scale: float) -> None:
-    """Make a dense index's folder one of this kind: Z (n, H), and the scale of vectors that are added later."""
+    """Make a dense index's folder one of this kind: Z (n, H), and the scale of vectors that are
+    added later.
+    """
     with replacing(folder / REPRESENTATIVES) as aside, aside.open("wb") as stream:
         np.save(stream, representatives)
     add_facts(folder, {"kind": KIND, "encoding_scale": encoding_scale})
 
 
 def sums_of(vectors: np.ndarray, owners: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The sum of each owner's vectors, (count, H) float64, 0 for one that has none, and their number, (count,).
+    """The sum of each owner's vectors, (count, H) float64, 0 for one that has none, and their
+    number, (count,).
 
     vectors: (N, H). owners: (N,), numbers below `count`.
 
@@ -42,7 +47,9 @@ def sums_of(vectors: np.ndarray, owners: np.ndarray, count: int) -> tuple[np.nda
 
 
 def means_of(vectors: np.ndarray, owners: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of each owner's vectors, (count, H) float32, and their number: as `sums_of` has them."""
+    """The mean of each owner's vectors, (count, H) float32, and their number: as `sums_of` has
+    them.
+    """
     sums, counts = sums_of(vectors, owners, count)
     return (sums / np.maximum(counts, 1)[:, None]).astype(np.float32), counts
 
@@ -50,7 +57,8 @@ def means_of(vectors: np.ndarray, owners: np.ndarray, count: int) -> tuple[np.nd
 def document_means(vectors: np.ndarray, documents: np.ndarray, count: int) -> np.ndarray:
     """The mean of each document's passage vectors, scaled to unit norm: (count, H) float32.
 
-    vectors: (N, H), of the passages. documents: (N,), the document of each; every one of `count` has a passage.
+    vectors: (N, H), of the passages. documents: (N,), the document of each; every one of `count`
+    has a passage.
 
     >>> passages = np.array([[1., 0.], [0., 1.], [0., 1.]])
     >>> document_means(passages, documents=np.array([0, 0, 1]), count=2).round(3).tolist()

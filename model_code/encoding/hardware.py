@@ -1,7 +1,9 @@
-"""Which device to compute on, in which precision it multiplies best, and weights packed as it reads them fastest.
+"""Which device to compute on, in which precision it multiplies best, and weights packed as it reads
+them fastest.
 
-An encoder that only searches multiplies a query of a few words once with every weight, and most of that time is spent
-fetching weights and putting them into the order in which they are multiplied. So they are packed once:
+An encoder that only searches multiplies a query of a few words once with every weight, and most of
+that time is spent fetching weights and putting them into the order in which they are multiplied. So
+they are packed once:
 
 * On CPUs that multiply bfloat16 faster than float32, oneDNN gets bfloat16 weights in its own order, and gives the
   vectors that autocast gives, up to its rounding, for a query in two thirds of the time.
@@ -35,11 +37,15 @@ def pick_device(device: str) -> torch.device:
     try:
         return torch.device(device)
     except RuntimeError:
-        raise SettingsError(f"device is {device!r}, but must be auto, cpu, cuda or cuda:N") from None
+        raise SettingsError(
+            f"device is {device!r}, but must be auto, cpu, cuda or cuda:N"
+        ) from None
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether `device` multiplies bfloat16 in hardware; a CPU without it would emulate, slower than float32."""
+    """Whether `device` multiplies bfloat16 in hardware; a CPU without it would emulate, slower than
+    float32.
+    """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
@@ -48,8 +54,8 @@ def has_bfloat16(device: torch.device) -> bool:
 def gains_by_bfloat16(device: torch.device) -> bool:
     """Whether `device` multiplies bfloat16 faster than float32.
 
-    With AVX-512's instructions alone AMD's CPUs are 2.2 times as fast, and Intel's, which have tiles (AMX) for that,
-    .6 times.
+    With AVX-512's instructions alone AMD's CPUs are 2.2 times as fast, and Intel's, which have
+    tiles (AMX) for that, .6 times.
     """
     if device.type == "cuda":
         return has_bfloat16(device)
@@ -63,7 +69,8 @@ def _is_amd() -> bool:
 
 
 def uses_bfloat16(precision: str, device: torch.device) -> bool:
-    """Whether to autocast to bfloat16 on `device` under the setting `precision` ("auto", "float32" or "bfloat16").
+    """Whether to autocast to bfloat16 on `device` under the setting `precision` ("auto", "float32"
+    or "bfloat16").
 
     >>> uses_bfloat16("float32", torch.device("cpu"))
     False
@@ -77,10 +84,14 @@ def has_half_weights(device: torch.device) -> bool:
 
 
 class PackedLinear(nn.Linear):
-    """A linear map (..., in) -> (..., out), for inference; state and fingerprint stay those of `nn.Linear`."""
+    """A linear map (..., in) -> (..., out), for inference; state and fingerprint stay those of
+    `nn.Linear`.
+    """
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state without the packed copy, which is made again where a copy of the module needs it."""
+        """The state without the packed copy, which is made again where a copy of the module needs
+        it.
+        """
         return {name: value for name, value in self.__dict__.items() if name != "_packed"}
 
 
@@ -114,25 +125,36 @@ class Bfloat16Linear(PackedLinear):
         return weight, None if self.bias is None else self.bias.detach().bfloat16()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """On a worker whose CPU has no bfloat16, it is emulated, as under autocast: oneDNN would refuse."""
+        """On a worker whose CPU has no bfloat16, it is emulated, as under autocast: oneDNN would
+        refuse.
+        """
         super().__setstate__(state)
         if not has_bfloat16(torch.device("cpu")):
             self.__class__ = nn.Linear  # type: ignore[assignment]
 
 
 def packing(precision: str, device: torch.device) -> type[PackedLinear] | None:
-    """The products for an encoder that only searches on `device` under the setting `precision`; None: torch's own.
+    """The products for an encoder that only searches on `device` under the setting `precision`;
+    None: torch's own.
 
     >>> packing("float32", torch.device("cpu")) is None
     True
     """
     if device.type == "cpu" and uses_bfloat16(precision, device) and has_bfloat16(device):
         return Bfloat16Linear
-    return HalfLinear if precision == "auto" and has_half_weights(device) and not gains_by_bfloat16(device) else None
+    return (
+        HalfLinear
+        if precision == "auto" and has_half_weights(device) and not gains_by_bfloat16(device)
+        else None
+    )
 
 
 def pack(model: nn.Module, kind: type[PackedLinear]) -> None:
-    """From now on multiply by packed copies of the weights of `model`, which is not to be trained any more."""
+    """From now on multiply by packed copies of the weights of `model`, which is not to be trained
+    any more.
+    """
     for module in model.modules():
-        if type(module) is nn.Linear and (kind is not HalfLinear or module.weight.abs().max() <= LARGEST):
+        if type(module) is nn.Linear and (
+            kind is not HalfLinear or module.weight.abs().max() <= LARGEST
+        ):
             module.__class__ = kind

@@ -1,4 +1,6 @@
-"""Settings of the base encoder, the group `encoder` of `params.yaml`, and of a retriever's group `layers`."""
+"""Settings of the base encoder, the group `encoder` of `params.yaml`, and of a retriever's group
+`layers`.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,16 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 
 class PromptSettings(Settings):
-    """What is put before texts, as E5, BGE and their like were trained to expect; null: as the base's folder says."""
+    """What is put before texts, as E5, BGE and their like were trained to expect; null: as the
+    base's folder says.
+    """
 
-    query: str | None = Field(None, description='before a query, such as "query: "; null: as the base\'s folder says')
-    document: str | None = Field(None, description='before a document, such as "passage: "; null: the same')
+    query: str | None = Field(
+        None, description='before a query, such as "query: "; null: as the base\'s folder says'
+    )
+    document: str | None = Field(
+        None, description='before a document, such as "passage: "; null: the same'
+    )
 
 
 class EncoderSettings(Settings):
@@ -29,9 +37,15 @@ class EncoderSettings(Settings):
         min_length=1,
         description="a folder in the sentence-transformers layout, or a hub name",
     )
-    max_tokens: int = Field(128, ge=3, description="longer texts are cut to so many tokens, two special ones included")
-    include_title: bool = Field(True, description="put the title (for docstrings: the qualified name) before the text")
-    pooling: Pooling | None = Field(None, description="how token vectors become one; null: as the base's folder says")
+    max_tokens: int = Field(
+        128, ge=3, description="longer texts are cut to so many tokens, two special ones included"
+    )
+    include_title: bool = Field(
+        True, description="put the title (for docstrings: the qualified name) before the text"
+    )
+    pooling: Pooling | None = Field(
+        None, description="how token vectors become one; null: as the base's folder says"
+    )
     prompts: PromptSettings = Field(default_factory=PromptSettings)
     precision: Precision = Field(
         "auto",
@@ -42,7 +56,9 @@ class EncoderSettings(Settings):
 
 
 class LayerSettings(Settings):
-    """Which hidden states represent a document, and how they become what is searched (MLR, sections 3.1 to 3.3)."""
+    """Which hidden states represent a document, and how they become what is searched (MLR, sections
+    3.1 to 3.3).
+    """
 
     numbers: tuple[int, ...] = Field(
         (),
@@ -55,16 +71,25 @@ class LayerSettings(Settings):
         "all and searches by the last",
     )
     regulariser: float = Constant(
-        0.1, ge=0, description="alpha, weight of the self-contrastive loss's last-layer term; 1 was worse"
+        0.1,
+        ge=0,
+        description="alpha, weight of the self-contrastive loss's last-layer term; 1 was worse",
     )
 
     def check(self) -> None:
         """Refuse layers that are none."""
-        require(all(number >= 0 for number in self.numbers), f"layer numbers count from 0, not {list(self.numbers)}")
-        require(len(set(self.numbers)) == len(self.numbers), f"numbers {list(self.numbers)} names a layer twice")
+        require(
+            all(number >= 0 for number in self.numbers),
+            f"layer numbers count from 0, not {list(self.numbers)}",
+        )
+        require(
+            len(set(self.numbers)) == len(self.numbers),
+            f"numbers {list(self.numbers)} names a layer twice",
+        )
 
     def chosen(self, last: int) -> tuple[int, ...]:
-        """The layers that represent a document where layer `last` is the last: ascending, `last` among them.
+        """The layers that represent a document where layer `last` is the last: ascending, `last`
+        among them.
 
         SettingsError if a number is above `last`.
 

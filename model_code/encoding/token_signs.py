@@ -1,11 +1,13 @@
-"""Late interaction over signs: of every token's vector is kept which of its numbers are positive, a bit for each.
+"""Late interaction over signs: of every token's vector is kept which of its numbers are positive, a
+bit for each.
 
 Tokens here are words, see `Encoder.encode_with_tokens`.
 
-A query's score of a passage is, as in ColBERT (Khattab and Zaharia, 2020, eq. 3), the mean over its tokens of their
-similarity to the passage's nearest token; that of two tokens is 1 - 2 d / b, where they differ in d of b bits, those
-that fill up whole words of 64 among them. It hangs on whole numbers alone, and so is the same to the bit in whatever
-company a passage is scored. A token of all-MiniLM-L6-v2 takes 48 bytes.
+A query's score of a passage is, as in ColBERT (Khattab and Zaharia, 2020, eq. 3), the mean over its
+tokens of their similarity to the passage's nearest token; that of two tokens is 1 - 2 d / b, where
+they differ in d of b bits, those that fill up whole words of 64 among them. It hangs on whole
+numbers alone, and so is the same to the bit in whatever company a passage is scored. A token of
+all-MiniLM-L6-v2 takes 48 bytes.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ from model_code.files import replacing
 
 BITS, STARTS = "token_signs.npy", "token_starts.npy"
 WORD = 64  # bits that are compared at once
-AT_ONCE = 2**16  # pairs of tokens that are compared at a time, so that they stay in the processor's cache
+# pairs of tokens that are compared at a time, so that they stay in the processor's cache
+AT_ONCE = 2**16
 
 
 @dataclass(frozen=True, eq=False)
 class TokenSigns:
-    """bits (t, W) uint64, a row for each token, text after text; where each of n texts begins in them, and t (n + 1).
+    """bits (t, W) uint64, a row for each token, text after text; where each of n texts begins in
+    them, and t (n + 1).
 
     >>> own = TokenSigns.of([signs(np.array([[0.5, -0.1], [0.2, 0.3]])), signs(np.array([[-1.0, -1.0]]))])
     >>> own[:1].similarities(own).tolist() == [1, 1 - 1.5 * 2 / WORD]
@@ -44,7 +48,7 @@ class TokenSigns:
         return cls(bits, np.cumsum([0, *map(len, texts)]))
 
     def __len__(self) -> int:
-        """n."""
+        """N."""
         return len(self.starts) - 1
 
     def __getitem__(self, rows: np.ndarray | slice) -> Self:
@@ -52,18 +56,26 @@ class TokenSigns:
         first = self.starts[:-1][rows]
         sizes = self.starts[1:][rows] - first
         starts = np.concatenate([[0], np.cumsum(sizes)])
-        return type(self)(self.bits[np.repeat(first - starts[:-1], sizes) + np.arange(starts[-1])], starts)
+        return type(self)(
+            self.bits[np.repeat(first - starts[:-1], sizes) + np.arange(starts[-1])], starts
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[Self | None]) -> Self | None:
-        """Those of one or several, one after the other; None of such as have none, FreshetError if only some have."""
+        """Those of one or several, one after the other; None of such as have none, FreshetError if
+        only some have.
+        """
         present = [part for part in parts if part is not None]
         if not present:
             return None
         if len(present) < len(parts):
-            raise FreshetError("some passages have tokens and others have none; build the index again")
+            raise FreshetError(
+                "some passages have tokens and others have none; build the index again"
+            )
         sizes = np.concatenate([np.diff(part.starts) for part in present])
-        return cls(np.concatenate([part.bits for part in present]), np.concatenate([[0], np.cumsum(sizes)]))
+        return cls(
+            np.concatenate([part.bits for part in present]), np.concatenate([[0], np.cumsum(sizes)])
+        )
 
     def similarities(self, texts: Self) -> np.ndarray:
         """MaxSim (n,) float64 of these tokens, which are a query's, with each of n texts.
@@ -77,8 +89,12 @@ class TokenSigns:
         step = max(1, AT_ONCE // len(texts.bits))
         for start in range(0, len(bits), step):
             each = zip(words, bits[start : start + step].T, strict=True)
-            differing = sum(np.bitwise_count(word ^ column[:, None]).astype(np.uint16) for word, column in each)
-            nearest += np.minimum.reduceat(differing, texts.starts[:-1], axis=1).sum(axis=0, dtype=np.int64)
+            differing = sum(
+                np.bitwise_count(word ^ column[:, None]).astype(np.uint16) for word, column in each
+            )
+            nearest += np.minimum.reduceat(differing, texts.starts[:-1], axis=1).sum(
+                axis=0, dtype=np.int64
+            )
         return 1 - 2 * nearest / (WORD * bits.size)
 
     def save(self, folder: Path) -> None:
@@ -94,6 +110,12 @@ class TokenSigns:
 
 
 def signs(vectors: np.ndarray) -> np.ndarray:
-    """Which numbers of vectors (t, H) are positive, (t, W) uint64; bits beyond H are 0. Of none, one that is 0."""
-    bits = np.packbits(vectors > 0, axis=1) if len(vectors) else np.zeros((1, -(-vectors.shape[1] // 8)), np.uint8)
+    """Which numbers of vectors (t, H) are positive, (t, W) uint64; bits beyond H are 0. Of none,
+    one that is 0.
+    """
+    bits = (
+        np.packbits(vectors > 0, axis=1)
+        if len(vectors)
+        else np.zeros((1, -(-vectors.shape[1] // 8)), np.uint8)
+    )
     return np.pad(bits, ((0, 0), (0, -bits.shape[1] % (WORD // 8)))).view(np.uint64)

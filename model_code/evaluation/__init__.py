@@ -1,1 +1,3 @@
-"""How good a retriever is: metrics, significance, comparison with the baselines, reports and the promotion gate."""
+"""How good a retriever is: metrics, significance, comparison with the baselines, reports and the
+promotion gate.
+"""

@@ -1,4 +1,6 @@
-"""All systems on the same queries: means with bootstrap intervals, paired differences from the reference systems."""
+"""All systems on the same queries: means with bootstrap intervals, paired differences from the
+reference systems.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,25 @@ import pandas as pd
 from model_code.corpus.settings import SPLITS
 from model_code.evaluation.scores import DIGITS, SystemScores, check_comparable
 from model_code.evaluation.settings import EvaluationSettings
-from model_code.evaluation.significance import bootstrap_over_seeds, holm, interval_of_means, paired_randomisation_test
+from model_code.evaluation.significance import (
+    bootstrap_over_seeds,
+    holm,
+    interval_of_means,
+    paired_randomisation_test,
+)
 
 SMALLEST_GROUP = 20  # queries; below, an interval says nothing
 
 
-def compare_systems(systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int) -> dict[str, Any]:
+def compare_systems(
+    systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int
+) -> dict[str, Any]:
     """Compare systems scored on the same queries.
 
     Returns {"split", "queries", "systems": {system: {metric: {"value", "low", "high", "queries"}}},
-    "differences": [{"system", "reference", "metric", "difference", "low", "high", "p", "p_holm"}]}. Each system is
-    tested against each of `settings.references` that stands before it in `in_order`; variants (`R.NAME`) are not
-    tested. Holm's correction is over the differences on one metric.
+    "differences": [{"system", "reference", "metric", "difference", "low", "high", "p", "p_holm"}]}.
+    Each system is tested against each of `settings.references` that stands before it in `in_order`;
+    variants (`R.NAME`) are not tested. Holm's correction is over the differences on one metric.
     Raises `FreshetError` for systems with different queries or metrics.
     """
     systems = in_order(systems, settings.references)
@@ -30,19 +39,32 @@ def compare_systems(systems: Sequence[SystemScores], settings: EvaluationSetting
     queries, estimates = systems[0].queries, {}
     for scores in systems:
         cells = _cells(scores, None, settings, seed)
-        estimates[scores.system] = {metric: cell | {"queries": queries} for metric, cell in cells.items()}
+        estimates[scores.system] = {
+            metric: cell | {"queries": queries} for metric, cell in cells.items()
+        }
     differences = _differences(systems, settings, seed)
-    return {"split": systems[0].split, "queries": queries, "systems": estimates, "differences": differences}
+    return {
+        "split": systems[0].split,
+        "queries": queries,
+        "systems": estimates,
+        "differences": differences,
+    }
 
 
 def in_order(systems: Sequence[SystemScores], references: Sequence[str]) -> list[SystemScores]:
-    """The references first, in their own order, then the other systems by name, then the variants by name."""
+    """The references first, in their own order, then the other systems by name, then the variants
+    by name.
+    """
     rank = {name: i for i, name in enumerate(references)}
-    return sorted(systems, key=lambda scores: (is_variant(name := scores.system), rank.get(name, len(rank)), name))
+    return sorted(
+        systems,
+        key=lambda scores: (is_variant(name := scores.system), rank.get(name, len(rank)), name),
+    )
 
 
 def is_variant(system: str) -> bool:
-    """Whether a system is another search of one that is compared, too; no retriever's own name holds a dot.
+    """Whether a system is another search of one that is compared, too; no retriever's own name
+    holds a dot.
 
     >>> is_variant("hce"), is_variant("hce.rrf")
     (False, True)
@@ -50,9 +72,14 @@ def is_variant(system: str) -> bool:
     return "." in system
 
 
-def _differences(systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int) -> list[dict[str, Any]]:
+def _differences(
+    systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int
+) -> list[dict[str, Any]]:
     """Paired differences, metric by metric."""
-    plain, metrics = [system for system in systems if not is_variant(system.system)], list(systems[0].values.columns)
+    plain, metrics = (
+        [system for system in systems if not is_variant(system.system)],
+        list(systems[0].values.columns),
+    )
     pairs = [
         (system, reference)
         for i, system in enumerate(plain)
@@ -62,11 +89,20 @@ def _differences(systems: Sequence[SystemScores], settings: EvaluationSettings, 
     if not pairs:
         return []
     cells = [_cells(*pair, settings, seed) for pair in pairs]
-    differences = np.hstack([(system.values - reference.values)[metrics].to_numpy() for system, reference in pairs])
-    p = paired_randomisation_test(differences, settings.permutations, seed).reshape(len(pairs), len(metrics))
+    differences = np.hstack(
+        [(system.values - reference.values)[metrics].to_numpy() for system, reference in pairs]
+    )
+    p = paired_randomisation_test(differences, settings.permutations, seed).reshape(
+        len(pairs), len(metrics)
+    )
     tests = np.stack([p, np.apply_along_axis(holm, 0, p)], axis=-1).round(DIGITS).tolist()
     return [
-        {"system": system.system, "reference": reference.system, "metric": metric, **cells[i][metric]}
+        {
+            "system": system.system,
+            "reference": reference.system,
+            "metric": metric,
+            **cells[i][metric],
+        }
         | dict(zip(("p", "p_holm"), tests[i][j], strict=True))
         for j, metric in enumerate(metrics)
         for i, (system, reference) in enumerate(pairs)
@@ -76,7 +112,8 @@ def _differences(systems: Sequence[SystemScores], settings: EvaluationSettings, 
 def _cells(
     system: SystemScores, reference: SystemScores | None, settings: EvaluationSettings, seed: int
 ) -> dict[str, dict[str, float]]:
-    """Of each metric a system's mean `value`, or its `difference` from a reference, and the interval, rounded.
+    """Of each metric a system's mean `value`, or its `difference` from a reference, and the
+    interval, rounded.
 
     Intervals are over queries, and over seeds where there are several.
     """
@@ -86,20 +123,26 @@ def _cells(
     values, samples = np.ascontiguousarray(table.to_numpy()), settings.bootstrap_samples
     if system.seeds or (reference and reference.seeds):
         others = reference.runs(metrics) if reference else None
-        low, high = bootstrap_over_seeds(system.runs(metrics), others, samples, settings.confidence, seed)
+        low, high = bootstrap_over_seeds(
+            system.runs(metrics), others, samples, settings.confidence, seed
+        )
     else:
         low, high = interval_of_means(values, samples, settings.confidence, seed, lowest)
-    rows = (np.column_stack([values.mean(axis=0), low, high]).round(DIGITS) + 0.0).tolist()  # no -0.0
+    # no -0.0
+    rows = (np.column_stack([values.mean(axis=0), low, high]).round(DIGITS) + 0.0).tolist()
     return {
-        metric: dict(zip((name, "low", "high"), row, strict=True)) for metric, row in zip(metrics, rows, strict=True)
+        metric: dict(zip((name, "low", "high"), row, strict=True))
+        for metric, row in zip(metrics, rows, strict=True)
     }
 
 
 def query_groups(qrels: pd.DataFrame, split: str, query_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Split queries by whether any of their relevant documents also answers a query of another split.
+    """Split queries by whether any of their relevant documents also answers a query of another
+    split.
 
-    Supervised training can only raise the "unseen" ones by generalising, the "seen" ones also by remembering (SciFact:
-    64 % of the test judgements point at documents of training queries). Both groups, or none if either is too small.
+    Supervised training can only raise the "unseen" ones by generalising, the "seen" ones also by
+    remembering (SciFact: 64 % of the test judgements point at documents of training queries). Both
+    groups, or none if either is too small.
     """
     others = qrels[qrels["split"].isin(set(SPLITS) - {split})]
     reported = qrels[(qrels["split"] == split) & qrels["query_id"].isin(list(query_ids))]
@@ -112,9 +155,15 @@ def query_groups(qrels: pd.DataFrame, split: str, query_ids: Sequence[str]) -> d
 def telling_queries(
     best: SystemScores, reference: SystemScores, metric: str, number: int = 10
 ) -> dict[str, list[tuple[str, float]]]:
-    """The queries that `best` "won" and "lost" by most against `reference`, each with the difference; ties by id."""
+    """The queries that `best` "won" and "lost" by most against `reference`, each with the
+    difference; ties by id.
+    """
     difference = (best.values[metric] - reference.values[metric]).sort_index()
     ascending = difference.sort_values(kind="stable")
     won, lost = ascending[ascending > 0].iloc[::-1], ascending[ascending < 0]
-    return {name: [(str(query), round(float(value), DIGITS)) for query, value in part.iloc[:number].items()]
-            for name, part in (("won", won), ("lost", lost))}  # fmt: skip
+    return {
+        name: [
+            (str(query), round(float(value), DIGITS)) for query, value in part.iloc[:number].items()
+        ]
+        for name, part in (("won", won), ("lost", lost))
+    }

@@ -1,7 +1,9 @@
-"""Metrics by the names the literature gives them ("nDCG@10", "R@100", "MRR@10", "MAP", "hit@1"), per query.
+"""Metrics by the names the literature gives them ("nDCG@10", "R@100", "MRR@10", "MAP", "hit@1"),
+per query.
 
-A run is judged by qrels into arrays; each measure is a short function of these. All agree with trec_eval (Buckley &
-Voorhees). Throughout, r_i is the relevance of the document at rank i, R the number of documents of relevance >= 1.
+A run is judged by qrels into arrays; each measure is a short function of these. All agree with
+trec_eval (Buckley & Voorhees). Throughout, r_i is the relevance of the document at rank i, R the
+number of documents of relevance >= 1.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ Qrels = Mapping[str, Mapping[str, int]]  # query id -> document id -> relevance
 
 
 class Gains(NamedTuple):
-    """Relevance by rank for Q queries. A measure is a function of these arrays, so it never sees an id.
+    """Relevance by rank for Q queries. A measure is a function of these arrays, so it never sees an
+    id.
 
-    `retrieved` (Q, K) holds the relevance of the document at each rank of the run, `ideal` (Q, R) that of all
-    relevant documents, best first; both are filled up with zeros.
+    `retrieved` (Q, K) holds the relevance of the document at each rank of the run, `ideal` (Q, R)
+    that of all relevant documents, best first; both are filled up with zeros.
     """
 
     query_ids: tuple[str, ...]
@@ -33,10 +36,12 @@ class Gains(NamedTuple):
 
 
 def judge(run: Run, qrels: Qrels) -> Gains:
-    """Look up the relevance of every retrieved document, for all queries of `qrels` in the order of their ids.
+    """Look up the relevance of every retrieved document, for all queries of `qrels` in the order of
+    their ids.
 
-    Documents without a judgement count as not relevant, queries without a ranking as having retrieved nothing;
-    ranked queries without judgements are left out. The order of a ranking is its rank order: scores are not read.
+    Documents without a judgement count as not relevant, queries without a ranking as having
+    retrieved nothing; ranked queries without judgements are left out. The order of a ranking is its
+    rank order: scores are not read.
 
     >>> gains = judge({"q": [("a", 2.0), ("b", 1.0)]}, {"q": {"b": 1, "c": 2}, "unanswered": {"a": 1}})
     >>> gains.retrieved.tolist(), gains.ideal.tolist()
@@ -49,7 +54,9 @@ def judge(run: Run, qrels: Qrels) -> Gains:
         documents = [document_id for document_id, _ in run.get(query_id, ())]
         if len(set(documents)) != len(documents):
             twice = next(document for document in documents if documents.count(document) > 1)
-            raise FreshetError(f"query {query_id!r} ranks document {twice!r} twice; a run may name each document once")
+            raise FreshetError(
+                f"query {query_id!r} ranks document {twice!r} twice; a run may name each document once"
+            )
         retrieved.append([max(relevance.get(document_id, 0), 0) for document_id in documents])
         ideal.append(sorted((value for value in relevance.values() if value > 0), reverse=True))
     return Gains(query_ids, _padded(retrieved), _padded(ideal))
@@ -57,11 +64,14 @@ def judge(run: Run, qrels: Qrels) -> Gains:
 
 def _padded(rows: list[list[int]]) -> np.ndarray:
     width = max(map(len, rows), default=0)
-    return np.array([row + [0] * (width - len(row)) for row in rows], dtype=float).reshape(len(rows), width)
+    return np.array([row + [0] * (width - len(row)) for row in rows], dtype=float).reshape(
+        len(rows), width
+    )
 
 
 def ndcg(gains: Gains, cutoff: int) -> np.ndarray:
-    """Normalised discounted cumulative gain: sum_{i<=k} r_i / log2(i + 1), over that of the ideal ranking, (Q,).
+    """Normalised discounted cumulative gain: sum_{i<=k} r_i / log2(i + 1), over that of the ideal
+    ranking, (Q,).
 
     Linear gain as trec_eval's `ndcg_cut` (Järvelin & Kekäläinen 2002), not 2^r - 1.
     """
@@ -79,13 +89,17 @@ def hit(gains: Gains, cutoff: int) -> np.ndarray:
 
 
 def reciprocal_rank(gains: Gains, cutoff: int) -> np.ndarray:
-    """1 / rank of the first relevant document, 0 if it stands below rank k, (Q,); its mean is MRR@k."""
+    """1 / rank of the first relevant document, 0 if it stands below rank k, (Q,); its mean is
+    MRR@k.
+    """
     relevant = gains.retrieved[:, :cutoff] > 0
     return (relevant / _ranks(relevant)).max(axis=1, initial=0.0)
 
 
 def average_precision(gains: Gains, cutoff: int | None = None) -> np.ndarray:
-    """Precision at each relevant document's rank, summed over the whole run and divided by R, (Q,); its mean is MAP."""
+    """Precision at each relevant document's rank, summed over the whole run and divided by R, (Q,);
+    its mean is MAP.
+    """
     relevant = gains.retrieved[:, :cutoff] > 0
     precision = relevant.cumsum(axis=1) / _ranks(relevant)
     return _ratio((precision * relevant).sum(axis=1), (gains.ideal > 0).sum(axis=1))
@@ -109,7 +123,8 @@ METRIC = re.compile(rf"({'|'.join(MEASURES)})@([1-9]\d*)|MAP")
 
 
 def parse_metric(name: str) -> tuple[Measure, int | None]:
-    """A metric's measure and its cutoff: the number of ranks that it looks at, None for the whole run.
+    """A metric's measure and its cutoff: the number of ranks that it looks at, None for the whole
+    run.
 
     >>> parse_metric("nDCG@10")[1], parse_metric("MAP")[1]
     (10, None)
@@ -118,7 +133,10 @@ def parse_metric(name: str) -> tuple[Measure, int | None]:
     model_code.errors.SettingsError: 'ndcg' is not a metric; write one of nDCG@k, R@k, MRR@k, hit@k, MAP with k >= 1
     """
     match = METRIC.fullmatch(name)
-    require(match is not None, f"{name!r} is not a metric; write one of {'@k, '.join(MEASURES)}@k, MAP with k >= 1")
+    require(
+        match is not None,
+        f"{name!r} is not a metric; write one of {'@k, '.join(MEASURES)}@k, MAP with k >= 1",
+    )
     assert match is not None
     return (MEASURES[match[1]], int(match[2])) if match[1] else (average_precision, None)
 
@@ -133,7 +151,8 @@ def metrics_among(names: Iterable[str]) -> list[str]:
 
 
 def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Score a run per metric and query id, over all queries of `qrels`; one without a ranking scores 0.
+    """Score a run per metric and query id, over all queries of `qrels`; one without a ranking
+    scores 0.
 
     Equal to trec_eval with `-c` on the files that `run_files` writes.
 
@@ -142,4 +161,6 @@ def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str]) -> dict[str, di
     """
     gains, parsed = judge(run, qrels), {name: parse_metric(name) for name in metrics}
     scores = {name: measure(gains, cutoff).tolist() for name, (measure, cutoff) in parsed.items()}
-    return {name: dict(zip(gains.query_ids, values, strict=True)) for name, values in scores.items()}
+    return {
+        name: dict(zip(gains.query_ids, values, strict=True)) for name, values in scores.items()
+    }

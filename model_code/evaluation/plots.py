@@ -22,11 +22,14 @@ STYLE = {
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
 }
-Estimates = Mapping[str, Mapping[str, Mapping[str, float]]]  # system -> metric -> {"value", "low", "high", "queries"}
+# system -> metric -> {"value", "low", "high", "queries"}
+Estimates = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 
 def draw(size: tuple[float, float], paint: Callable[[Figure], None]) -> bytes:
-    """Let `paint` fill a figure of `size` inches, whatever the user's own settings of matplotlib are."""
+    """Let `paint` fill a figure of `size` inches, whatever the user's own settings of matplotlib
+    are.
+    """
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
@@ -50,12 +53,19 @@ def systems_plot(systems: Estimates, metrics: Sequence[str]) -> bytes:
                 cell = systems[name][metric]
                 axes.plot([cell["low"], cell["high"]], [i, i], color=f"C{i}", linewidth=2)
                 axes.plot([cell["value"]], [i], "o", color=f"C{i}")
-            axes.set(title=metric, yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
+            axes.set(
+                title=metric,
+                yticks=range(len(names)),
+                yticklabels=names,
+                ylim=(len(names) - 0.5, -0.5),
+            )
 
     return draw((7, rows * (0.27 * len(names) + 0.8)), paint)
 
 
-def training_plot(history: Sequence[Mapping[str, Any]], measured: Sequence[str] = ()) -> bytes | None:
+def training_plot(
+    history: Sequence[Mapping[str, Any]], measured: Sequence[str] = ()
+) -> bytes | None:
     """Loss and dev metrics of a training against the step; None without any.
 
     measured: what else of a history's row was measured on dev, beside metrics.
@@ -66,7 +76,9 @@ def training_plot(history: Sequence[Mapping[str, Any]], measured: Sequence[str] 
         return None
 
     def paint(figure: Figure) -> None:
-        for name, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
+        for name, axes in zip(
+            panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True
+        ):
             logged = [(row["step"], row[name]) for row in history if name in row]
             axes.plot(*zip(*logged, strict=True), marker="o", markersize=3)
             axes.set(xlabel="step", title=name if name == "loss" else f"dev {name}")

@@ -15,7 +15,9 @@ from model_code.evaluation.significance import bootstrap_interval, paired_random
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Challenger minus champion on one metric: means, interval of the difference and p of the paired test."""
+    """Challenger minus champion on one metric: means, interval of the difference and p of the
+    paired test.
+    """
 
     metric: str
     challenger: float
@@ -37,16 +39,21 @@ class Verdict:
 
 
 def judge_promotion(
-    challenger: SystemScores, champion: SystemScores | None, settings: PromotionSettings, seed: int = 0
+    challenger: SystemScores,
+    champion: SystemScores | None,
+    settings: PromotionSettings,
+    seed: int = 0,
 ) -> Verdict:
-    """Pass the challenger if it is better on `settings.metric` and not worse on any of `settings.protected`.
+    """Pass the challenger if it is better on `settings.metric` and not worse on any of
+    `settings.protected`.
 
-    On the same queries, with d = mean of challenger - champion, p of the two-sided paired randomisation test and
-    [low, high] the bootstrap interval of d at 1 - 2 alpha (so each bound is one-sided at alpha):
-    *better* is d > 0 and p < alpha; *worse* is d < 0 and p < alpha; *not worse* is neither worse nor low < -margin,
-    that is, the queries rule out a loss of more than the margin (a non-inferiority test). All conditions must hold
-    together, so no correction for their number is needed (an intersection-union test). Without a champion the
-    challenger passes. Raises `FreshetError` if the two were not scored on the same queries.
+    On the same queries, with d = mean of challenger - champion, p of the two-sided paired
+    randomisation test and [low, high] the bootstrap interval of d at 1 - 2 alpha (so each bound is
+    one-sided at alpha): *better* is d > 0 and p < alpha; *worse* is d < 0 and p < alpha; *not
+    worse* is neither worse nor low < -margin, that is, the queries rule out a loss of more than the
+    margin (a non-inferiority test). All conditions must hold together, so no correction for their
+    number is needed (an intersection-union test). Without a champion the challenger passes. Raises
+    `FreshetError` if the two were not scored on the same queries.
     """
     if champion is None:
         return Verdict(True, ("there is no champion yet",), challenger.queries, ())
@@ -58,13 +65,19 @@ def judge_promotion(
 
 
 def judge_retrain(
-    challenger: SystemScores, champion: SystemScores | None, settings: PromotionSettings, new: Set[str], seed: int = 0
+    challenger: SystemScores,
+    champion: SystemScores | None,
+    settings: PromotionSettings,
+    new: Set[str],
+    seed: int = 0,
 ) -> Verdict:
-    """Pass a retrained challenger if it is better on the queries `new` and not worse on any protected metric elsewhere.
+    """Pass a retrained challenger if it is better on the queries `new` and not worse on any
+    protected metric elsewhere.
 
-    new: ids of queries that ask for documents added since the champion was trained. That is what a retrain is for:
-    a champion that adds well may keep its place. If none of `new` is judged, or no other, all queries are judged
-    together by `judge_promotion`, and the first reason says so. Raises `FreshetError` as `judge_promotion` does.
+    new: ids of queries that ask for documents added since the champion was trained. That is what a
+    retrain is for: a champion that adds well may keep its place. If none of `new` is judged, or no
+    other, all queries are judged together by `judge_promotion`, and the first reason says so.
+    Raises `FreshetError` as `judge_promotion` does.
     """
     recent_queries = [query for query in challenger.values.index if query in new]
     others = [query for query in challenger.values.index if query not in new]
@@ -75,7 +88,9 @@ def judge_retrain(
         return verdict if champion is None else replace(verdict, reasons=(why, *verdict.reasons))
     check_comparable([challenger, champion])
     old = _paired_differences(challenger.only(others), champion.only(others), settings, seed)
-    recent = _paired_differences(challenger.only(recent_queries), champion.only(recent_queries), settings, seed)
+    recent = _paired_differences(
+        challenger.only(recent_queries), champion.only(recent_queries), settings, seed
+    )
     objections = [f"old documents: {text}" for text in _losses(old, settings)]
     objections += [f"new documents: {text}" for text in _no_gain(recent, settings)]
     gain = f"new documents: better: {_row_text(recent[settings.metric])}; old documents: no loss"
@@ -91,18 +106,24 @@ def judge_pilot(
     margin: float,
     seed: int = 0,
 ) -> Verdict:
-    """Pass a challenger that was trained on a sample if it finds the new documents better by more than `margin`.
+    """Pass a challenger that was trained on a sample if it finds the new documents better by more
+    than `margin`.
 
-    targets: by query the new document that it asks for. A document counts once, by the mean over its queries, which
-    share its fate. margin: what two trainings may lie apart by luck, which no interval over documents tells; the lower
-    end of the bootstrap interval at 1 - 2 alpha must lie above it. What it takes from other queries is told beside, and
-    decides nothing: it was trained on a part of their documents.
+    targets: by query the new document that it asks for. A document counts once, by the mean over
+    its queries, which share its fate. margin: what two trainings may lie apart by luck, which no
+    interval over documents tells; the lower end of the bootstrap interval at 1 - 2 alpha must lie
+    above it. What it takes from other queries is told beside, and decides nothing: it was trained
+    on a part of their documents.
     """
     check_comparable([challenger, champion])
-    recent = _paired_differences(_by_document(challenger, targets), _by_document(champion, targets), settings, seed)
+    recent = _paired_differences(
+        _by_document(challenger, targets), _by_document(champion, targets), settings, seed
+    )
     goal, rows = recent[settings.metric], _named("new", recent)
     passed = goal.low > margin
-    reasons = [f"new documents: {'better' if passed else f'not better by more than {margin}'}: {_row_text(goal)}"]
+    reasons = [
+        f"new documents: {'better' if passed else f'not better by more than {margin}'}: {_row_text(goal)}"
+    ]
     others = [query for query in challenger.values.index if query not in targets]
     if others:
         old = _paired_differences(challenger.only(others), champion.only(others), settings, seed)
@@ -126,15 +147,21 @@ def _paired_differences(
     metrics = list(dict.fromkeys((settings.metric, *settings.protected)))
     missing = [metric for metric in metrics if metric not in challenger.values.columns]
     if missing:
-        raise FreshetError(f"the promotion gate has no scores for {', '.join(missing)}: add them to evaluation.metrics")
+        raise FreshetError(
+            f"the promotion gate has no scores for {', '.join(missing)}: add them to evaluation.metrics"
+        )
     if not challenger.queries:
         raise FreshetError("the promotion gate has no judged queries")
     ours, theirs = challenger.values[metrics].to_numpy(), champion.values[metrics].to_numpy()
-    low, high = bootstrap_interval(ours - theirs, settings.bootstrap_samples, 1 - 2 * settings.alpha, seed)
+    low, high = bootstrap_interval(
+        ours - theirs, settings.bootstrap_samples, 1 - 2 * settings.alpha, seed
+    )
     p = paired_randomisation_test(ours - theirs, settings.permutations, seed)
     columns = (ours.mean(axis=0), theirs.mean(axis=0), (ours - theirs).mean(axis=0), low, high, p)
     rows = (np.column_stack(columns).round(6) + 0.0).tolist()
-    return {metric: PairedDifference(metric, *row) for metric, row in zip(metrics, rows, strict=True)}
+    return {
+        metric: PairedDifference(metric, *row) for metric, row in zip(metrics, rows, strict=True)
+    }
 
 
 def _no_gain(intervals: dict[str, PairedDifference], settings: PromotionSettings) -> list[str]:
@@ -151,7 +178,9 @@ def _losses(intervals: dict[str, PairedDifference], settings: PromotionSettings)
         if row.difference < 0 and row.p < settings.alpha:
             objections.append(f"worse: {_row_text(row)}")
         elif row.low < -settings.margin:
-            objections.append(f"may be worse: {_row_text(row)}, a loss beyond {settings.margin} is not ruled out")
+            objections.append(
+                f"may be worse: {_row_text(row)}, a loss beyond {settings.margin} is not ruled out"
+            )
     return objections
 
 

@@ -1,4 +1,6 @@
-"""The comparison for people: its first sentence, its tables as data frames of texts, and one page without a network."""
+"""The comparison for people: its first sentence, its tables as data frames of texts, and one page
+without a network.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ import pandas as pd
 
 from model_code.evaluation.comparison import is_variant
 
-HEADLINE = ("nDCG@10", "hit@1", "hit@10", "MRR@10", "R@100")  # after the main metric, where they are measured
+# after the main metric, where they are measured
+HEADLINE = ("nDCG@10", "hit@1", "hit@10", "MRR@10", "R@100")
 GROUPS = {
     "unseen": "Queries none of whose relevant documents answers a query of another split",
     "seen": "Queries with a relevant document that also answers a query of another split",
@@ -21,9 +24,14 @@ MARK = "✓"  # before a relevant document
 
 
 def lead(comparison: Mapping[str, Any]) -> str:
-    """Which system is best, by how much, and on what: the report's first sentence; before it only what limits it."""
+    """Which system is best, by how much, and on what: the report's first sentence; before it only
+    what limits it.
+    """
     main, systems = comparison["main_metric"], comparison["systems"]
-    limits = [*([] if comparison["queries"] else [UNJUDGED]), *dict.fromkeys(comparison.get("left_out", {}).values())]
+    limits = [
+        *([] if comparison["queries"] else [UNJUDGED]),
+        *dict.fromkeys(comparison.get("left_out", {}).values()),
+    ]
     before = "".join(f"{limit[0].upper()}{limit[1:]}. " for limit in limits)
     if not systems:
         return before.strip()
@@ -39,7 +47,9 @@ def lead(comparison: Mapping[str, Any]) -> str:
 def headline_metrics(comparison: Mapping[str, Any]) -> list[str]:
     """The main metric and those of `HEADLINE` that were measured."""
     measured = next(iter(comparison["systems"].values()), {})
-    return list(dict.fromkeys([comparison["main_metric"], *(name for name in HEADLINE if name in measured)]))
+    return list(
+        dict.fromkeys([comparison["main_metric"], *(name for name in HEADLINE if name in measured)])
+    )
 
 
 def interval_text(cell: Mapping[str, float], key: str = "value", sign: str = "") -> str:
@@ -51,8 +61,12 @@ def interval_text(cell: Mapping[str, float], key: str = "value", sign: str = "")
     return f"{cell[key]:{sign}.3f} [{cell['low']:{sign}.3f}, {cell['high']:{sign}.3f}]"
 
 
-def systems_table(comparison: Mapping[str, Any], part: Mapping[str, Any] | None = None) -> pd.DataFrame:
-    """Systems by metrics, variants last; the first two metrics with their intervals. part: a group of the queries."""
+def systems_table(
+    comparison: Mapping[str, Any], part: Mapping[str, Any] | None = None
+) -> pd.DataFrame:
+    """Systems by metrics, variants last; the first two metrics with their intervals. part: a group
+    of the queries.
+    """
     shown, seeds = headline_metrics(comparison), comparison.get("seeds", {})
     interval = f"[{100 * comparison['confidence']:g} % interval]"
     systems = (part or comparison)["systems"]
@@ -60,14 +74,22 @@ def systems_table(comparison: Mapping[str, Any], part: Mapping[str, Any] | None 
     for name in sorted(systems, key=is_variant):
         cells = [systems[name][metric] for metric in shown]
         named = name if seeds.get(name, 1) == 1 else f"{name} ({seeds[name]} seeds)"
-        rows.append([named, *map(interval_text, cells[:2]), *(f"{cell['value']:.3f}" for cell in cells[2:])])
-    return pd.DataFrame(rows, columns=["system", *(f"{metric} {interval}" for metric in shown[:2]), *shown[2:]])
+        rows.append(
+            [named, *map(interval_text, cells[:2]), *(f"{cell['value']:.3f}" for cell in cells[2:])]
+        )
+    return pd.DataFrame(
+        rows, columns=["system", *(f"{metric} {interval}" for metric in shown[:2]), *shown[2:]]
+    )
 
 
 def differences_table(part: Mapping[str, Any], metric: str) -> pd.DataFrame:
     """Paired differences on one metric, with interval and Holm-corrected p."""
     rows = [
-        [f"{row['system']} − {row['reference']}", interval_text(row, "difference", "+"), spoken_p(row["p_holm"])]
+        [
+            f"{row['system']} − {row['reference']}",
+            interval_text(row, "difference", "+"),
+            spoken_p(row["p_holm"]),
+        ]
         for row in part["differences"]
         if row["metric"] == metric
     ]
@@ -75,7 +97,9 @@ def differences_table(part: Mapping[str, Any], metric: str) -> pd.DataFrame:
 
 
 def examples_table(comparison: Mapping[str, Any], outcome: str) -> pd.DataFrame:
-    """The queries that the best system `won` or `lost` against the next best, with what both found first."""
+    """The queries that the best system `won` or `lost` against the next best, with what both found
+    first.
+    """
     examples = comparison["examples"]
     names = [examples["system"], examples["reference"]]
 
@@ -83,7 +107,11 @@ def examples_table(comparison: Mapping[str, Any], outcome: str) -> pd.DataFrame:
         return "; ".join(f"{MARK} {name}" if relevant else name for name, relevant in documents)
 
     rows = [
-        [row["query"], f"{row['difference']:+.3f}", *(ranking(row["first"][name]) for name in names)]
+        [
+            row["query"],
+            f"{row['difference']:+.3f}",
+            *(ranking(row["first"][name]) for name in names),
+        ]
         for row in examples[outcome]
     ]
     return pd.DataFrame(rows, columns=["query", comparison["main_metric"], *names])
@@ -101,7 +129,10 @@ def spoken_p(p: float) -> str:
 def tables(comparison: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """The tables of the report under their titles, but for those without a row."""
     main, examples = comparison["main_metric"], comparison["examples"]
-    parts = {"Results": systems_table(comparison), f"Paired differences in {main}": differences_table(comparison, main)}
+    parts = {
+        "Results": systems_table(comparison),
+        f"Paired differences in {main}": differences_table(comparison, main),
+    }
     for name, part in comparison["groups"].items():
         parts[f"{GROUPS[name]}: {part['queries']:,}"] = systems_table(comparison, part)
         parts[f"The same: paired differences in {main}"] = differences_table(part, main)
@@ -120,12 +151,19 @@ img { max-width: 100% }
 """
 
 
-def page(title: str, sentences: Sequence[str], picture: bytes, shown: Mapping[str, pd.DataFrame]) -> str:
-    """One HTML file: no scripts, no addresses outside of it, light or dark as the reader's system is."""
+def page(
+    title: str, sentences: Sequence[str], picture: bytes, shown: Mapping[str, pd.DataFrame]
+) -> str:
+    """One HTML file: no scripts, no addresses outside of it, light or dark as the reader's system
+    is.
+    """
     paragraphs = "\n".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
     drawn = base64.b64encode(picture).decode()
     with pd.option_context("display.max_colwidth", None):
-        parts = [f"<h2>{escape(name)}</h2>\n{table.to_html(index=False, border=0)}" for name, table in shown.items()]
+        parts = [
+            f"<h2>{escape(name)}</h2>\n{table.to_html(index=False, border=0)}"
+            for name, table in shown.items()
+        ]
     return f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">

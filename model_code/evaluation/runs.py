@@ -1,8 +1,9 @@
 """TREC run files, the format that trec_eval, ir_measures and ranx read.
 
-trec_eval ignores the rank column: it sorts by score, as a 32-bit float, and breaks ties by document id, *descending*.
-Our rankings break ties by id ascending, so a run is written with scores that fall strictly from rank to rank: a tied
-score is lowered by the smallest step of a 32-bit float. trec_eval then sees exactly our order.
+trec_eval ignores the rank column: it sorts by score, as a 32-bit float, and breaks ties by document
+id, *descending*. Our rankings break ties by id ascending, so a run is written with scores that fall
+strictly from rank to rank: a tied score is lowered by the smallest step of a 32-bit float.
+trec_eval then sees exactly our order.
 """
 
 from __future__ import annotations
@@ -30,19 +31,24 @@ def write_run(path: Path, run: Run, tag: str) -> None:
     for query_id in sorted(run):
         scores = falling([score for _, score in run[query_id]])
         prefix = f"{escape(query_id)} Q0"
-        for rank, ((document_id, _), score) in enumerate(zip(run[query_id], scores, strict=True), start=1):
+        for rank, ((document_id, _), score) in enumerate(
+            zip(run[query_id], scores, strict=True), start=1
+        ):
             lines.append(f"{prefix} {escape(document_id)} {rank} {score:.9g} {tag}\n")
     write_text(path, "".join(lines))
 
 
 def falling(scores: Sequence[float]) -> list[float]:
-    """Scores as 32-bit floats that fall strictly: each at most the next float below its predecessor.
+    """Scores as 32-bit floats that fall strictly: each at most the next float below its
+    predecessor.
 
     >>> falling([2.0, 2.0, 1.0])
     [2.0, 1.9999998807907104, 1.0]
     """
     if not np.isfinite(scores).all():
-        raise FreshetError("a run has a score that is no finite number; the encoder or index that gave it is broken")
+        raise FreshetError(
+            "a run has a score that is no finite number; the encoder or index that gave it is broken"
+        )
     strict = np.asarray(scores, dtype=np.float32)
     for i in range(1, len(strict)):
         if strict[i] >= strict[i - 1]:
@@ -51,7 +57,8 @@ def falling(scores: Sequence[float]) -> list[float]:
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """A run's lines in their order; ids and tag as categories, ranks int64, scores float32. FreshetError if it is none.
+    """A run's lines in their order; ids and tag as categories, ranks int64, scores float32.
+    FreshetError if it is none.
 
     Hundreds of thousands of lines are read in a fraction of a second.
     """
@@ -65,14 +72,22 @@ def read_frame(path: Path) -> pd.DataFrame:
         table = csv.read_csv(
             path,
             read_options=csv.ReadOptions(column_names=list(COLUMNS)),
-            parse_options=csv.ParseOptions(delimiter=" ", quote_char=False, double_quote=False, escape_char=False),
-            convert_options=csv.ConvertOptions(column_types=kinds, strings_can_be_null=False, null_values=[]),
+            parse_options=csv.ParseOptions(
+                delimiter=" ", quote_char=False, double_quote=False, escape_char=False
+            ),
+            convert_options=csv.ConvertOptions(
+                column_types=kinds, strings_can_be_null=False, null_values=[]
+            ),
         )
     except pa.ArrowInvalid as error:
-        raise FreshetError(f"{path} is no TREC run of {len(COLUMNS)} fields a line: {error}") from None
+        raise FreshetError(
+            f"{path} is no TREC run of {len(COLUMNS)} fields a line: {error}"
+        ) from None
     frame: pd.DataFrame = table.to_pandas().astype({"score": np.float32})
     for name in ("query_id", "document_id"):
-        frame[name] = frame[name].cat.rename_categories([unquote(value) for value in frame[name].cat.categories])
+        frame[name] = frame[name].cat.rename_categories(
+            [unquote(value) for value in frame[name].cat.categories]
+        )
     return frame
 
 
@@ -80,7 +95,9 @@ def read_run(path: Path) -> dict[str, list[tuple[str, float]]]:
     """Read a run in the order trec_eval gives it: score descending, then document id descending."""
     frame = read_frame(path)
     run: dict[str, list[tuple[str, float]]] = {}
-    for query, document, score in zip(frame["query_id"], frame["document_id"], frame["score"], strict=True):
+    for query, document, score in zip(
+        frame["query_id"], frame["document_id"], frame["score"], strict=True
+    ):
         run.setdefault(query, []).append((document, float(score)))
     for ranking in run.values():
         ranking.sort(key=lambda hit: (hit[1], hit[0]), reverse=True)
@@ -88,11 +105,14 @@ def read_run(path: Path) -> dict[str, list[tuple[str, float]]]:
 
 
 def escape(name: str) -> str:
-    """Percent-encode what would break a space-separated line; ids without white space and % stay as they are.
+    """Percent-encode what would break a space-separated line; ids without white space and % stay as
+    they are.
 
     `urllib.parse.unquote` is the inverse.
 
     >>> escape("my notes/100%.md")
     'my%20notes/100%25.md'
     """
-    return re.sub(r"[\s%]", lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
+    return re.sub(
+        r"[\s%]", lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name
+    )

@@ -1,4 +1,6 @@
-"""One system's score for each query and metric, as it is kept in an evaluation folder and compared with others."""
+"""One system's score for each query and metric, as it is kept in an evaluation folder and compared
+with others.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +17,25 @@ from model_code.corpus.settings import GATE
 from model_code.errors import FreshetError
 from model_code.files import read_json
 
-DIGITS = 6  # of values that are written down; far below any interval, far above the rounding of sums
+# of values that are written down; far below any interval, far above the rounding of sums
+DIGITS = 6
 SPLITS = ("dev", GATE, "test")
 RRF = "rrf"  # the variant that fuses a retriever's run with BM25's by reciprocal ranks
-VARIANTS = "variants"  # the folder, in a system's evaluation folder, that holds those of its variants
+# the folder, in a system's evaluation folder, that holds those of its variants
+VARIANTS = "variants"
 
 
 @dataclass(frozen=True)
 class SystemScores:
-    """Scores of a system on `split`: `values` has one row per query (ascending ids) and one column per metric."""
+    """Scores of a system on `split`: `values` has one row per query (ascending ids) and one column
+    per metric.
+    """
 
     system: str
     split: str
     values: pd.DataFrame
-    seeds: tuple[pd.DataFrame, ...] = ()  # `values` of each training seed, where they are the mean over several
+    # `values` of each training seed, where they are the mean over several
+    seeds: tuple[pd.DataFrame, ...] = ()
 
     def runs(self, metrics: Sequence[str]) -> np.ndarray:
         """The scores of each seed, (seeds, queries, metrics)."""
@@ -52,26 +59,35 @@ def load_scores(folder: Path, split: str) -> SystemScores:
     long = pd.read_parquet(folder / "scores.parquet")
     long = long[long["split"] == split]
     values = long.pivot(index="query_id", columns="metric", values="value")
-    values = values[list(dict.fromkeys(long["metric"]))]  # in the order written, which pivot sorts away
+    # in the order written, which pivot sorts away
+    values = values[list(dict.fromkeys(long["metric"]))]
     return SystemScores(summary["system"], split, values.rename_axis(columns=None))
 
 
 def load_gate_scores(folder: Path) -> SystemScores:
-    """`load_scores` of the queries that promotions are judged by: the gate's own, or the test queries without any."""
+    """`load_scores` of the queries that promotions are judged by: the gate's own, or the test
+    queries without any.
+    """
     gate = load_scores(folder, GATE)
     return gate if gate.queries else load_scores(folder, "test")
 
 
 def evaluated(context: StageContext) -> list[Path]:
-    """The evaluation folders of the baselines and of the settings' retrievers and fusions, each followed by those of
-    its variants; none of what was left out."""
+    """The evaluation folders of the baselines and of the settings' retrievers and fusions, each
+    followed by those of its variants; none of what was left out.
+    """
     folders = [path.parent for path in sorted(context.inputs["baselines"].glob("*/metrics.json"))]
     built = [
-        context.inputs["evaluations"] / name for name in (*context.settings["retrievers"], *context.settings["fusions"])
+        context.inputs["evaluations"] / name
+        for name in (*context.settings["retrievers"], *context.settings["fusions"])
     ]
     folders += [folder for folder in built if not left_out(folder)]
     variants = f"{VARIANTS}/*/metrics.json"
-    return [path.parent for folder in folders for path in (folder / "metrics.json", *sorted(folder.glob(variants)))]
+    return [
+        path.parent
+        for folder in folders
+        for path in (folder / "metrics.json", *sorted(folder.glob(variants)))
+    ]
 
 
 def check_comparable(systems: Sequence[SystemScores]) -> None:
@@ -80,7 +96,9 @@ def check_comparable(systems: Sequence[SystemScores]) -> None:
     for other in systems[1:]:
         pair = f"{first.system!r} and {other.system!r}"
         if first.split != other.split:
-            raise FreshetError(f"{pair} were scored on different splits, {first.split} and {other.split}")
+            raise FreshetError(
+                f"{pair} were scored on different splits, {first.split} and {other.split}"
+            )
         if not first.values.index.equals(other.values.index):
             unshared = first.values.index.symmetric_difference(other.values.index)
             raise FreshetError(
@@ -89,7 +107,9 @@ def check_comparable(systems: Sequence[SystemScores]) -> None:
             )
         missing = sorted(set(first.values.columns) ^ set(other.values.columns))
         if missing:
-            raise FreshetError(f"{pair} do not share the metrics {', '.join(missing)}; evaluate both again")
+            raise FreshetError(
+                f"{pair} do not share the metrics {', '.join(missing)}; evaluate both again"
+            )
 
 
 SEED = re.compile(r"_seed\d+(?=\.|$)")  # before the dot that a variant's name follows
@@ -105,10 +125,11 @@ def without_seed(system: str) -> str:
 
 
 def averaged_over_seeds(scores: Iterable[SystemScores]) -> list[SystemScores]:
-    """Each system once, whose keys under `retrievers:` differ in `_seedN` at their end (and in `seed_offset`).
+    """Each system once, whose keys under `retrievers:` differ in `_seedN` at their end (and in
+    `seed_offset`).
 
-    A query's score is the mean over the seeds. Intervals on the result are over queries and seeds; tests are over
-    queries, for the mean of these seeds.
+    A query's score is the mean over the seeds. Intervals on the result are over queries and seeds;
+    tests are over queries, for the mean of these seeds.
     """
     groups: dict[str, list[SystemScores]] = {}
     for run in scores:

@@ -7,16 +7,31 @@ from typing import ClassVar, Literal
 from model_code.evaluation.metrics import parse_metric
 from model_code.settings import Constant, Field, Settings, require
 
-METRICS = ("nDCG@10", "MRR@10", "MAP", "R@1", "R@5", "R@10", "R@20", "R@100", "hit@1", "hit@5", "hit@10")
+METRICS = (
+    "nDCG@10",
+    "MRR@10",
+    "MAP",
+    "R@1",
+    "R@5",
+    "R@10",
+    "R@20",
+    "R@100",
+    "hit@1",
+    "hit@5",
+    "hit@10",
+)
 
 
 class EvaluationSettings(Settings):
     """What is measured, on how many queries, and how sure its intervals are."""
 
-    references: ClassVar[tuple[str, ...]] = ("bm25", "zero_shot", "untrained", "contrastive")  # of all tests
+    # of all tests
+    references: ClassVar[tuple[str, ...]] = ("bm25", "zero_shot", "untrained", "contrastive")
 
     metrics: tuple[str, ...] = Field(METRICS, description="names as in the literature")
-    main_metric: str = Field("nDCG@10", description="the one that the report and its plots begin with")
+    main_metric: str = Field(
+        "nDCG@10", description="the one that the report and its plots begin with"
+    )
     depth: int = Field(100, ge=1, description="documents ranked per query; MAP is over these")
     max_queries: int | None = Field(
         None, ge=1, description="per split; a fixed sample by hash of the query's id; null: all"
@@ -24,15 +39,24 @@ class EvaluationSettings(Settings):
     bootstrap_samples: int = Constant(2000, ge=100, description="behind every interval")
     permutations: int = Constant(10_000, ge=100, description="behind every p-value")
     confidence: float = Constant(0.95, ge=0.5, lt=1, description="of every interval")
-    variants: bool = Field(True, description="also evaluate other searches of the same build and hybrids with BM25")
-    fusion_constant: int = Constant(60, ge=0)  # of reciprocal-rank fusion; the larger, the less a first rank counts
+    variants: bool = Field(
+        True, description="also evaluate other searches of the same build and hybrids with BM25"
+    )
+    # of reciprocal-rank fusion; the larger, the less a first rank counts
+    fusion_constant: int = Constant(60, ge=0)
 
     def check(self) -> None:
         """Refuse metrics that a run of this depth cannot give."""
         for name in self.metrics:
             cutoff = parse_metric(name)[1]
-            require(cutoff is None or cutoff <= self.depth, f"metric {name} needs depth >= {cutoff}, not {self.depth}")
-        require(self.main_metric in self.metrics, f"main_metric {self.main_metric!r} must be one of metrics")
+            require(
+                cutoff is None or cutoff <= self.depth,
+                f"metric {name} needs depth >= {cutoff}, not {self.depth}",
+            )
+        require(
+            self.main_metric in self.metrics,
+            f"main_metric {self.main_metric!r} must be one of metrics",
+        )
         require(len(set(self.metrics)) == len(self.metrics), "metrics names a metric twice")
 
 
@@ -40,10 +64,17 @@ class PromotionSettings(Settings):
     """What a challenger must show before it becomes the champion; see `promotion.judge_promotion`."""
 
     metric: str = Field("nDCG@10", description="must rise, by the paired test")
-    protected: tuple[str, ...] = Field(("nDCG@10", "R@100", "hit@1"), description="metrics that must not fall")
-    alpha: float = Field(0.05, gt=0, lt=0.5, description="level of every test, one-sided bound of every interval")
+    protected: tuple[str, ...] = Field(
+        ("nDCG@10", "R@100", "hit@1"), description="metrics that must not fall"
+    )
+    alpha: float = Field(
+        0.05, gt=0, lt=0.5, description="level of every test, one-sided bound of every interval"
+    )
     margin: float = Field(
-        0.02, ge=0, lt=1, description="loss on a protected metric that the queries must rule out, in points of it"
+        0.02,
+        ge=0,
+        lt=1,
+        description="loss on a protected metric that the queries must rule out, in points of it",
     )
     bootstrap_samples: int = Constant(2000, ge=100, description="behind every interval")
     permutations: int = Constant(10_000, ge=100, description="behind every p-value")
@@ -57,4 +88,7 @@ class PromotionSettings(Settings):
         for name in (self.metric, *self.protected):
             parse_metric(name)
         smallest = 1 / (self.permutations + 1)
-        require(smallest < self.alpha, f"{self.permutations} permutations cannot give p < alpha = {self.alpha}")
+        require(
+            smallest < self.alpha,
+            f"{self.permutations} permutations cannot give p < alpha = {self.alpha}",
+        )

@@ -22,10 +22,12 @@ def build_hierarchy(
     progress: Progress = silent,
     make_lloyd: MakeLloyd = Lloyd,
 ) -> Hierarchy:
-    """The hierarchy of passages with `vectors` (N, H), of which only the directions count; the same for the same seed.
+    """The hierarchy of passages with `vectors` (N, H), of which only the directions count; the same
+    for the same seed.
 
-    make_lloyd: the engine of k-means: `Lloyd`, in this process, or `scale.clustering.make_lloyd`, as the settings say.
-    Raises `FreshetError` for no vectors, and for vectors without a direction (zero, infinite or not a number).
+    make_lloyd: the engine of k-means: `Lloyd`, in this process, or `scale.clustering.make_lloyd`,
+    as the settings say. Raises `FreshetError` for no vectors, and for vectors without a direction
+    (zero, infinite or not a number).
     """
     unit = unit_vectors(vectors, settings.device)
     sizes = level_sizes(len(unit), settings.branching or default_branching(len(unit)))
@@ -36,7 +38,9 @@ def build_hierarchy(
 def unit_vectors(vectors: np.ndarray, device: str) -> torch.Tensor:
     """The vectors (N, H) at unit norm, as a float32 tensor on `device`."""
     if vectors.ndim != 2 or not len(vectors):
-        raise FreshetError(f"a hierarchy needs vectors (N, H) with N >= 1, not {vectors.shape}; is the corpus empty?")
+        raise FreshetError(
+            f"a hierarchy needs vectors (N, H) with N >= 1, not {vectors.shape}; is the corpus empty?"
+        )
     tensor = torch.tensor(vectors, dtype=torch.float32, device=pick_device(device))
     norms = tensor.norm(dim=1)
     bad = torch.nonzero(~(torch.isfinite(norms) & (norms > 0)))[:, 0]
@@ -49,13 +53,16 @@ def unit_vectors(vectors: np.ndarray, device: str) -> torch.Tensor:
 
 
 def bottom_up(vectors: torch.Tensor, sizes: list[int], kmeans: KMeans) -> Hierarchy:
-    """Cluster unit vectors (N, H) into `sizes[-1]` nodes, their centroids into `sizes[-2]`, up to `sizes[0]`.
+    """Cluster unit vectors (N, H) into `sizes[-1]` nodes, their centroids into `sizes[-2]`, up to
+    `sizes[0]`.
 
-    The last level is flat k-means of the passages, and costs O(N K H) per iteration, K = N / b. Centroids count alike
-    in the levels above, however many passages they stand for, as in the paper.
+    The last level is flat k-means of the passages, and costs O(N K H) per iteration, K = N / b.
+    Centroids count alike in the levels above, however many passages they stand for, as in the
+    paper.
     """
     centroids: list[torch.Tensor] = []
-    links: list[torch.Tensor] = []  # the node above each passage, then above each node, level by level upwards
+    # the node above each passage, then above each node, level by level upwards
+    links: list[torch.Tensor] = []
     for size in reversed(sizes):
         clustering = kmeans.divide(vectors, size)
         vectors = clustering.centroids
@@ -65,14 +72,20 @@ def bottom_up(vectors: torch.Tensor, sizes: list[int], kmeans: KMeans) -> Hierar
     return arrange(centroids, [root, *links[:-1]], links[-1])
 
 
-def arrange(centroids: list[torch.Tensor], parents: list[torch.Tensor], leaves: torch.Tensor) -> Hierarchy:
-    """A `Hierarchy` of these nodes, renumbered: by parent, and among siblings the one with most passages first.
+def arrange(
+    centroids: list[torch.Tensor], parents: list[torch.Tensor], leaves: torch.Tensor
+) -> Hierarchy:
+    """A `Hierarchy` of these nodes, renumbered: by parent, and among siblings the one with most
+    passages first.
 
-    `centroids[i]` (K, H) and `parents[i]` (K,) belong to level i + 1; `leaves` (N,) holds nodes of the last level.
+    `centroids[i]` (K, H) and `parents[i]` (K,) belong to level i + 1; `leaves` (N,) holds nodes of
+    the last level.
     """
     sizes = [np.bincount(leaves.cpu().numpy(), minlength=len(parents[-1]))]
     for level in range(len(parents) - 1, 0, -1):
-        counts = np.bincount(parents[level].cpu().numpy(), sizes[0], minlength=len(parents[level - 1]))
+        counts = np.bincount(
+            parents[level].cpu().numpy(), sizes[0], minlength=len(parents[level - 1])
+        )
         sizes.insert(0, counts.astype(np.int64))
     number, arrays = np.zeros(1, np.int32), []
     for vectors, above, size in zip(centroids, parents, sizes, strict=True):
@@ -81,4 +94,6 @@ def arrange(centroids: list[torch.Tensor], parents: list[torch.Tensor], leaves: 
         number = np.empty(len(order), np.int32)
         number[order] = np.arange(len(order), dtype=np.int32)
         arrays.append((vectors.cpu().numpy()[order], above[order]))
-    return Hierarchy(tuple(c for c, _ in arrays), tuple(p for _, p in arrays), number[leaves.cpu().numpy()])
+    return Hierarchy(
+        tuple(c for c, _ in arrays), tuple(p for _, p in arrays), number[leaves.cpu().numpy()]
+    )

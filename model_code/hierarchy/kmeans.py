@@ -12,7 +12,9 @@ from model_code.hierarchy.settings import HierarchySettings
 from model_code.progress import Progress, silent
 
 SMALL = 100_000  # points times clusters up to which a run takes tens of milliseconds
-STARTS = 4  # of a small run; one start of few clusters is a draw of luck, and the best of four is .3 to .9 % better
+# of a small run; one start of few clusters is a draw of luck, and the best of four is .3 to .9 %
+# better
+STARTS = 4
 APART = 1_000_003  # between the seeds of two starts
 ROUNDS = 8  # of k-means++; 16 and 32 gave no better objective on 1,500 to 12,000 sentence vectors
 
@@ -28,7 +30,9 @@ class Clustering:
 
 @dataclass(frozen=True)
 class KMeans:
-    """How points are clustered. make_lloyd: the engine that compares them with centroids, `Lloyd` in this process."""
+    """How points are clustered. make_lloyd: the engine that compares them with centroids, `Lloyd`
+    in this process.
+    """
 
     settings: HierarchySettings
     seed: int
@@ -36,7 +40,8 @@ class KMeans:
     make_lloyd: MakeLloyd = Lloyd
 
     def divide(self, vectors: torch.Tensor, clusters: int) -> Clustering:
-        """Divide unit vectors (N, H) into at most `clusters` clusters: fewer where there are fewer distinct vectors.
+        """Divide unit vectors (N, H) into at most `clusters` clusters: fewer where there are fewer
+        distinct vectors.
 
         The best of `STARTS` by the objective where N times `clusters` is at most `SMALL`, else one.
 
@@ -45,7 +50,10 @@ class KMeans:
         """
         count = min(clusters, len(vectors))
         others = range(1, STARTS if len(vectors) * count <= SMALL else 1)
-        starts = [self, *(replace(self, seed=self.seed + APART * i, progress=silent) for i in others)]
+        starts = [
+            self,
+            *(replace(self, seed=self.seed + APART * i, progress=silent) for i in others),
+        ]
         runs = (start._cluster(vectors, count) for start in starts)
         return max(runs, key=lambda clustering: clustering.objective)
 
@@ -70,12 +78,14 @@ class KMeans:
 
 
 def initialise(run: Lloyd, seed: int) -> None:
-    """Take distinct points, rather far-off ones, as the centroids of `run`, and give every point a cluster.
+    """Take distinct points, rather far-off ones, as the centroids of `run`, and give every point a
+    cluster.
 
-    k-means++ (Arthur and Vassilvitskii, 2007) draws one point after the other, each with a probability in proportion
-    to its squared distance to the nearest one drawn before, 2 - 2 cos for unit vectors. Here each of `ROUNDS` draws
-    its share of them at once, as k-means|| does (Bahmani et al., 2012), so that all rounds together cost no more than
-    one assignment of the points, and are one. Random numbers are drawn on the CPU: equal seeds start equally anywhere.
+    k-means++ (Arthur and Vassilvitskii, 2007) draws one point after the other, each with a
+    probability in proportion to its squared distance to the nearest one drawn before, 2 - 2 cos for
+    unit vectors. Here each of `ROUNDS` draws its share of them at once, as k-means|| does (Bahmani
+    et al., 2012), so that all rounds together cost no more than one assignment of the points, and
+    are one. Random numbers are drawn on the CPU: equal seeds start equally anywhere.
     """
     generator = torch.Generator().manual_seed(seed)
     count, drawn = len(run.centroids), 0

@@ -1,11 +1,15 @@
-"""Lloyd's iteration for spherical k-means (HCE, Algorithm 2): the same assignments with few of the inner products.
+"""Lloyd's iteration for spherical k-means (HCE, Algorithm 2): the same assignments with few of the
+inner products.
 
-Each point keeps its cosine s to its own centroid and a bound u on its cosine to any rival, as of the last look at each.
-After an update of the centroids, each point is compared with those that moved, which also gives s anew, and
+Each point keeps its cosine s to its own centroid and a bound u on its cosine to any rival, as of
+the last look at each. After an update of the centroids, each point is compared with those that
+moved, which also gives s anew, and
     s >= u: only these can win the point, and after a few iterations they are few;
     s <  u: the point is compared with every centroid, which makes u exact.
-This is Hamerly's bound ("Making k-means even faster", 2010) with moved rivals looked at instead of estimated: small
-clusters move seldom but far, and then one distant move would spoil every point's estimate."""
+This is Hamerly's bound ("Making k-means even faster", 2010) with moved rivals looked at instead of
+estimated: small clusters move seldom but far, and then one distant move would spoil every point's
+estimate.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +19,19 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-ROUNDING = 1e-6  # cosines closer than this are equal: float32 inner products of unit vectors are no more exact
+# cosines closer than this are equal: float32 inner products of unit vectors are no more exact
+ROUNDING = 1e-6
 MANY = 0.75  # when more centroids than this share moved, the bound saves less than it costs
-POINTS, SCORES = 8192, 2**20  # largest number of points and of inner products in a block: 12 MiB and 4 MiB, in cache
+# largest number of points and of inner products in a block: 12 MiB and 4 MiB, in cache
+POINTS, SCORES = 8192, 2**20
 GPU_FACTOR = 256  # larger blocks on a GPU, which many small ones would leave idle
 
 
 class Lloyd:
     """The state of one run of k-means.
 
-    Per cluster (K): `centroids` (K, H), and whether it `moved` in the last update. Per point (N): its cluster `labels`
-    (-1: none yet), its cosine `score` to that centroid, and the bound `rival`.
+    Per cluster (K): `centroids` (K, H), and whether it `moved` in the last update. Per point (N):
+    its cluster `labels` (-1: none yet), its cosine `score` to that centroid, and the bound `rival`.
     """
 
     def __init__(self, vectors: torch.Tensor, clusters: int) -> None:
@@ -48,14 +54,18 @@ class Lloyd:
         return torch.bincount(self.labels, minlength=len(self.centroids))
 
     def place(self, clusters: torch.Tensor, centroids: torch.Tensor) -> None:
-        """Set the centroids of some clusters that have none yet, and let them win the points nearer to them."""
+        """Set the centroids of some clusters that have none yet, and let them win the points nearer
+        to them.
+        """
         self.centroids[clusters] = centroids
         columns = torch.zeros_like(self.moved)
         columns[clusters] = True
         self._compare(torch.ones_like(self.labels, dtype=torch.bool), columns)
 
     def step(self) -> bool:
-        """Assign the points, fill empty clusters, update the centroids; return False if no point moved."""
+        """Assign the points, fill empty clusters, update the centroids; return False if no point
+        moved.
+        """
         self._assign()
         self._fill()
         changed = torch.nonzero(self.labels != self.updated)[:, 0]
@@ -66,17 +76,23 @@ class Lloyd:
         return len(changed) > 0
 
     def update(self) -> None:
-        """Set each centroid that moves to the normalised sum of its members; opposite members leave it where it is."""
+        """Set each centroid that moves to the normalised sum of its members; opposite members leave
+        it where it is.
+        """
         members = torch.nonzero(self.moved[self.labels])[:, 0]
         clusters, sums = sums_by_cluster(self.vectors, self.labels, members)
         has_direction = sums.norm(dim=1, keepdim=True) > ROUNDING
-        self.centroids[clusters] = torch.where(has_direction, normalize(sums, dim=1), self.centroids[clusters])
+        self.centroids[clusters] = torch.where(
+            has_direction, normalize(sums, dim=1), self.centroids[clusters]
+        )
         self.updated = self.labels.clone()
 
     def refresh(self) -> None:
         """Compute `score` again for the members of the centroids that moved."""
         for rows in torch.nonzero(self.moved[self.labels])[:, 0].split(self._room(POINTS)):
-            self.score[rows] = paired_products(some_rows(self.vectors, rows), self.centroids[self.labels[rows]])
+            self.score[rows] = paired_products(
+                some_rows(self.vectors, rows), self.centroids[self.labels[rows]]
+            )
 
     def _assign(self) -> None:
         """Move every point to its nearest centroid; among equally near ones it stays."""
@@ -90,8 +106,8 @@ class Lloyd:
     def _fill(self) -> None:
         """Give each empty cluster the point that is farthest from its centroid.
 
-        The nearest member of each cluster stays, so none is emptied, and so does a point that lies on its centroid:
-        where there are fewer distinct points than clusters, empty ones are kept.
+        The nearest member of each cluster stays, so none is emptied, and so does a point that lies
+        on its centroid: where there are fewer distinct points than clusters, empty ones are kept.
         """
         empty = torch.nonzero(self.sizes() == 0)[:, 0]
         if not len(empty):
@@ -110,19 +126,28 @@ class Lloyd:
     def _compare(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
         """Compare the points in the mask `rows` (N,) with the centroids in the mask `columns` (K,).
 
-        Changes labels, scores and rivals alone. A point whose bound fails stays, and its `rival` becomes infinite.
+        Changes labels, scores and rivals alone. A point whose bound fails stays, and its `rival`
+        becomes infinite.
         """
-        position = torch.where(columns, torch.cumsum(columns, 0) - 1, -1)  # of a centroid among the columns
-        position = torch.cat([position, position.new_tensor([-1])])  # the label of a point without a cluster is -1
+        # of a centroid among the columns
+        position = torch.where(columns, torch.cumsum(columns, 0) - 1, -1)
+        # the label of a point without a cluster is -1
+        position = torch.cat([position, position.new_tensor([-1])])
         points, rivals = torch.nonzero(rows)[:, 0], torch.nonzero(columns)[:, 0]
         if not len(points) or not len(rivals):
             return
         centroids = some_rows(self.centroids, rivals)
-        for some in _blocks(points, min(self._room(POINTS), max(1, self._room(SCORES) // len(rivals)))):
+        for some in _blocks(
+            points, min(self._room(POINTS), max(1, self._room(SCORES) // len(rivals)))
+        ):
             self._compare_block(some, rivals, centroids, position)
 
     def _compare_block(
-        self, some: slice | torch.Tensor, rivals: torch.Tensor, centroids: torch.Tensor, position: torch.Tensor
+        self,
+        some: slice | torch.Tensor,
+        rivals: torch.Tensor,
+        centroids: torch.Tensor,
+        position: torch.Tensor,
     ) -> None:
         labels, score, rival = self.labels[some], self.score[some], self.rival[some]
         scores = inner_products(self.vectors[some], centroids)
@@ -146,19 +171,24 @@ MakeLloyd = Callable[[torch.Tensor, int], Lloyd]  # (vectors, clusters), as `Llo
 
 
 def _blocks(rows: torch.Tensor, size: int) -> Iterator[slice | torch.Tensor]:
-    """Ascending `rows` in blocks of at most `size`; consecutive ones as slices, which spares a copy."""
+    """Ascending `rows` in blocks of at most `size`; consecutive ones as slices, which spares a
+    copy.
+    """
     first, last = int(rows[0]), int(rows[-1])
     if last - first + 1 != len(rows):
         yield from rows.split(size)
     else:
-        yield from (slice(start, min(start + size, last + 1)) for start in range(first, last + 1, size))
+        yield from (
+            slice(start, min(start + size, last + 1)) for start in range(first, last + 1, size)
+        )
 
 
 def inner_products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """All inner products of the rows of `left` (n, H) and `right` (k, H): (n, k)."""
     if left.is_cuda:
         return left @ right.T
-    return torch.from_numpy(left.numpy() @ right.numpy().T)  # on an AMD CPU 1.3 times as fast as torch's
+    # on an AMD CPU 1.3 times as fast as torch's
+    return torch.from_numpy(left.numpy() @ right.numpy().T)
 
 
 def paired_products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -173,7 +203,9 @@ def paired_products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def largest(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest entry of each row of `scores` (n, k), the first of equals, and its column: (n,), (n,)."""
+    """The largest entry of each row of `scores` (n, k), the first of equals, and its column: (n,),
+    (n,).
+    """
     if scores.is_cuda:
         best, where = scores.max(dim=1)
         return best, where
@@ -182,7 +214,9 @@ def largest(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def some_rows(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """The given rows of a matrix, in ascending order: a view of it, not a copy, where they are consecutive."""
+    """The given rows of a matrix, in ascending order: a view of it, not a copy, where they are
+    consecutive.
+    """
     if len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows):
         return matrix[int(rows[0]) : int(rows[-1]) + 1]
     return matrix.index_select(0, rows)
@@ -191,7 +225,8 @@ def some_rows(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 def sums_by_cluster(
     vectors: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The clusters that the points `rows` belong to, ascending, and the sum of each one's vectors: (C,), (C, H).
+    """The clusters that the points `rows` belong to, ascending, and the sum of each one's vectors:
+    (C,), (C, H).
 
     Added in the order of the points, on a GPU too, where `index_add_` adds in any order.
 
@@ -201,4 +236,6 @@ def sums_by_cluster(
     """
     members = rows[torch.argsort(labels[rows], stable=True)]
     clusters, sizes = torch.unique_consecutive(labels[members], return_counts=True)
-    return clusters, torch.nn.functional.embedding_bag(members, vectors, sizes.cumsum(0) - sizes, mode="sum")
+    return clusters, torch.nn.functional.embedding_bag(
+        members, vectors, sizes.cumsum(0) - sizes, mode="sum"
+    )

@@ -1,4 +1,6 @@
-"""Settings of the hierarchy, and how many nodes it then has: without torch, which checking a tree does not need."""
+"""Settings of the hierarchy, and how many nodes it then has: without torch, which checking a tree
+does not need.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ class HierarchySettings(Settings):
     """The `hierarchy` group of `params.yaml`."""
 
     branching: int | None = Field(
-        None, ge=2, description="mean number of children; null: the smallest power of two that gives two levels"
+        None,
+        ge=2,
+        description="mean number of children; null: the smallest power of two that gives two levels",
     )
     max_iterations: int = Field(
         100, ge=1, description="of k-means, per level; it ends earlier when no assignment changes"
@@ -18,7 +22,8 @@ class HierarchySettings(Settings):
 
 
 def default_branching(passages: int) -> int:
-    """The smallest power of two b with b^3 >= N, which gives two levels of clusters (HCE, section 5.1).
+    """The smallest power of two b with b^3 >= N, which gives two levels of clusters (HCE, section
+    5.1).
 
     >>> [default_branching(n) for n in (1, 64, 65, 2_648, 1_000_000)]
     [2, 4, 8, 16, 128]
@@ -30,7 +35,8 @@ def default_branching(passages: int) -> int:
 
 
 def level_sizes(passages: int, branching: int) -> list[int]:
-    """Numbers of nodes at levels 1 to depth: each ceil(1/b) of the one below (HCE, Algorithm 1); at least one level.
+    """Numbers of nodes at levels 1 to depth: each ceil(1/b) of the one below (HCE, Algorithm 1); at
+    least one level.
 
     >>> level_sizes(109_739, 8), level_sizes(3, 8)
     ([4, 27, 215, 1715, 13718], [1])

@@ -15,7 +15,8 @@ from model_code.hierarchy.tree import Hierarchy
 from model_code.text.words import UNSPACED, words
 
 WORDS = 3  # of a name
-RARE = 2  # texts with one of a pair's characters alone that are thought to be there beside those that are
+# texts with one of a pair's characters alone that are thought to be there beside those that are
+RARE = 2
 SAME = 5  # letters at the beginning that make two words one: sort, sorted
 CHARACTER = re.compile(f"[{UNSPACED}]")
 KANA, KATAKANA = re.compile("[\u3041-\u30ff]"), re.compile("[\u30a1-\u30fa\u30fc]{2,}")
@@ -25,10 +26,11 @@ LONGEST = 20  # letters of a word that is one, and no identifier or number
 def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
     """A name for each node of each level, by the `texts` of the tree's passages.
 
-    Class-based tf-idf with a node's parent as the collection: a word that a share p of the node's passages have, and a
-    share q of the parent's, weighs p log(p / q), its part of the divergence of the two. So words that all have, such
-    as "the", weigh nothing, and no list of them is needed. A node that is all of its parent keeps its name.
-    Two characters weigh less where they mostly stand apart, as the last of a word and the first of the next one do.
+    Class-based tf-idf with a node's parent as the collection: a word that a share p of the node's
+    passages have, and a share q of the parent's, weighs p log(p / q), its part of the divergence of
+    the two. So words that all have, such as "the", weigh nothing, and no list of them is needed. A
+    node that is all of its parent keeps its name. Two characters weigh less where they mostly stand
+    apart, as the last of a word and the first of the next one do.
     """
     presence, vocabulary = _presence(texts)
     wholeness = _wholeness(texts, vocabulary, presence)
@@ -36,7 +38,9 @@ def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
     named: list[list[str]] = []
     for level in range(1, tree.depth + 1):
         nodes, sizes = tree.paths()[:, level - 1], tree.sizes(level)
-        member = csr_matrix((1 / sizes[nodes], (nodes, np.arange(len(nodes)))), (len(sizes), len(nodes)))
+        member = csr_matrix(
+            (1 / sizes[nodes], (nodes, np.arange(len(nodes)))), (len(sizes), len(nodes))
+        )
         shares = (member @ presence).tocsr()
         parents = tree.parents[level - 1]
         named.append([])
@@ -46,7 +50,11 @@ def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
             order = np.lexsort((terms, -weights.round(9)))[: (weights > 1e-9).sum()]
             best = [vocabulary[term] for term in terms[order]]
             alone = level > 1 and sizes[node] == over[parents[node]]
-            named[-1].append(named[-2][parents[node]] if alone else ", ".join(_different(best)) or f"topic {node + 1}")
+            named[-1].append(
+                named[-2][parents[node]]
+                if alone
+                else ", ".join(_different(best)) or f"topic {node + 1}"
+            )
         above, over = shares, sizes
     return named
 
@@ -61,15 +69,21 @@ def _presence(texts: Sequence[str]) -> tuple[csr_matrix, np.ndarray]:
 
 
 def _words_of(text: str) -> set[str]:
-    """The words of a text that may be part of a name; of scripts without blanks each two neighbours.
+    """The words of a text that may be part of a name; of scripts without blanks each two
+    neighbours.
 
-    In Japanese a run of katakana is a word, and hiragana are endings and particles, which name nothing.
+    In Japanese a run of katakana is a word, and hiragana are endings and particles, which name
+    nothing.
 
     >>> sorted(_words_of("Sort it in 2024!")), sorted(_words_of("排序算法")), sorted(_words_of("駅前のバス"))
     (['sort'], ['序算', '排序', '算法'], ['バス', '駅前'])
     """
     tokens = words(text.lower())
-    pairs = {first + second for first, second in pairwise(tokens) if _may_pair(first) and _may_pair(second)}
+    pairs = {
+        first + second
+        for first, second in pairwise(tokens)
+        if _may_pair(first) and _may_pair(second)
+    }
     spaced = {word for word in tokens if 2 < len(word) <= LONGEST and not word[0].isdigit()}
     return pairs | spaced | set(KATAKANA.findall(text))
 
@@ -80,8 +94,9 @@ def _may_pair(word: str) -> bool:
 
 
 def _wholeness(texts: Sequence[str], vocabulary: np.ndarray, presence: csr_matrix) -> np.ndarray:
-    """How much of a word each is (V,): of a pair, how many of the texts with the commoner character have both together;
-    1 of all others. Of a pair that few texts have it is known less well, and thought to be less.
+    """How much of a word each is (V,): of a pair, how many of the texts with the commoner character
+    have both together; 1 of all others. Of a pair that few texts have it is known less well, and
+    thought to be less.
     """
     having = Counter(chain.from_iterable(map(set, texts)))
     both = np.asarray(presence.sum(axis=0)).ravel().tolist()

@@ -1,4 +1,6 @@
-"""The writer of a live collection whose added documents get IncDSI's vectors instead of their encodings."""
+"""The writer of a live collection whose added documents get IncDSI's vectors instead of their
+encodings.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,20 @@ from model_code.text.passages import TextRules
 
 
 class RefiningWriter(LiveWriter):
-    """A `LiveWriter` that refines: equal changes in equal order give equal vectors, however they are grouped.
+    """A `LiveWriter` that refines: equal changes in equal order give equal vectors, however they
+    are grouped.
 
-    They do for equal settings, whatever was compacted or rolled back in between, and as far as the encoder gives equal
-    vectors: the other texts of its batch move the last bits of an encoding. So what a call puts and changes again is
-    encoded all the same, and a document that is changed and changed back is "updated" (see `replay`).
-    What has to be remembered lies in the segments. Every document becomes searchable, also where no vector meets all
-    constraints; what became of each is told by `store.statuses`.
+    They do for equal settings, whatever was compacted or rolled back in between, and as far as the
+    encoder gives equal vectors: the other texts of its batch move the last bits of an encoding. So
+    what a call puts and changes again is encoded all the same, and a document that is changed and
+    changed back is "updated" (see `replay`). What has to be remembered lies in the segments. Every
+    document becomes searchable, also where no vector meets all constraints; what became of each is
+    told by `store.statuses`.
     """
 
-    def __init__(self, live: Path, retriever: str, settings: AdditionSettings, folder: Path) -> None:
+    def __init__(
+        self, live: Path, retriever: str, settings: AdditionSettings, folder: Path
+    ) -> None:
         """folder: below which Z is kept that is made from texts."""
         super().__init__(live, retriever, self._refined)
         self.settings, self.folder = settings, folder
@@ -50,27 +56,41 @@ class RefiningWriter(LiveWriter):
         guard: Guard | None = None,
         anew: Ids[str] = (),
     ) -> Applied:
-        """See `LiveWriter.apply`; SettingsError too, and nothing is changed, if the collection cannot be refined."""
+        """See `LiveWriter.apply`; SettingsError too, and nothing is changed, if the collection
+        cannot be refined.
+        """
         require_one_vector(self.searcher.base)
         self._grown = None
         with Intact(self.searcher.generation):
             self._steps = steps(changes, self.searcher.views)
-        changed = {step.document_id for step in self._steps}  # one that is put back as it was, too: others may not be
+        # one that is put back as it was, too: others may not be
+        changed = {step.document_id for step in self._steps}
         applied = super().apply(changes, standing, provenance, guard, {*anew, *changed})
         if self._grown is not None:
             self._warm = (applied.generation.number, self._grown)
         return applied
 
-    def _refined(self, ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]) -> np.ndarray:
-        """The hook of `LiveWriter`: the vectors (n, H) of the rows of documents `ids`. Those of a document of several
-        passages, which has no vector of its own, stay."""
+    def _refined(
+        self, ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """The hook of `LiveWriter`: the vectors (n, H) of the rows of documents `ids`. Those of a
+        document of several passages, which has no vector of its own, stay.
+        """
         adder = self._adder()
         self._warm = None
         lasting = single_rows(ids, vectors, queries)
-        added = replay(adder, self._steps, new_documents(self.searcher, self.settings.spans, self._steps, lasting))
-        statuses = dict.fromkeys(ids, Status.NOT_REFINED.name) | {key: row.status.name for key, row in added.items()}
+        added = replay(
+            adder,
+            self._steps,
+            new_documents(self.searcher, self.settings.spans, self._steps, lasting),
+        )
+        statuses = dict.fromkeys(ids, Status.NOT_REFINED.name) | {
+            key: row.status.name for key, row in added.items()
+        }
         state = adder.state
-        self._remembered = Refined(statuses, {key: state.queries.view[state.row(key)].copy() for key in added})
+        self._remembered = Refined(
+            statuses, {key: state.queries.view[state.row(key)].copy() for key in added}
+        )
         self._grown = adder
         refined = np.array(vectors, np.float32)
         for row, key in enumerate(ids):
@@ -79,7 +99,12 @@ class RefiningWriter(LiveWriter):
         return refined
 
     def _write_segment(  # type: ignore[override]
-        self, folder: Path, base: Base, puts: Sequence[Document], text: TextRules, refine: Refine | None
+        self,
+        folder: Path,
+        base: Base,
+        puts: Sequence[Document],
+        text: TextRules,
+        refine: Refine | None,
     ) -> Part:
         part = write_segment(folder, base, puts, text, refine)
         self._remembered.save(folder)
@@ -89,21 +114,28 @@ class RefiningWriter(LiveWriter):
         number = self.searcher.generation.number
         if self._warm is not None and self._warm[0] == number:
             return self._warm[1]
-        return IncDsiAdder(load_state(self.searcher, self.settings.spans, self.folder), self.settings)
+        return IncDsiAdder(
+            load_state(self.searcher, self.settings.spans, self.folder), self.settings
+        )
 
 
-def replay(adder: IncDsiAdder, steps: Sequence[Change], documents: Mapping[int, NewDocument]) -> dict[str, Added]:
-    """Make `steps` in their order; return what is left of them in the end, by id, what was put last coming last.
+def replay(
+    adder: IncDsiAdder, steps: Sequence[Change], documents: Mapping[int, NewDocument]
+) -> dict[str, Added]:
+    """Make `steps` in their order; return what is left of them in the end, by id, what was put last
+    coming last.
 
-    A document's vector depends on the documents that are there when it comes. So each change is made at its place, also
-    one that a later change of the same group undoes, which nobody ever searches: how changes are grouped into
-    generations shows in no vector.
+    A document's vector depends on the documents that are there when it comes. So each change is
+    made at its place, also one that a later change of the same group undoes, which nobody ever
+    searches: how changes are grouped into generations shows in no vector.
 
-    documents: by the number of its step, each that has one vector; others are not in the state. Additions in a row are
-    one batch, and deletions one pass.
+    documents: by the number of its step, each that has one vector; others are not in the state.
+    Additions in a row are one batch, and deletions one pass.
     """
     additions: dict[str, Added] = {}
-    for new, run in groupby(moves(steps, documents, adder.state), key=lambda move: isinstance(move, NewDocument)):
+    for new, run in groupby(
+        moves(steps, documents, adder.state), key=lambda move: isinstance(move, NewDocument)
+    ):
         moved = list(run)
         if new:
             additions |= {addition.id: addition for addition in adder.add_batch(moved)}
@@ -116,9 +148,11 @@ def replay(adder: IncDsiAdder, steps: Sequence[Change], documents: Mapping[int, 
 def moves(
     steps: Sequence[Change], documents: Mapping[int, NewDocument], state: IncDsiState
 ) -> Iterator[NewDocument | str]:
-    """What each step is to the state: a document to add, or the id of one to delete; an update is both.
+    """What each step is to the state: a document to add, or the id of one to delete; an update is
+    both.
 
-    A document that gets several passages leaves the state, and one that has them always was not in it.
+    A document that gets several passages leaves the state, and one that has them always was not in
+    it.
     """
     present: dict[str, bool] = {}
     for number, step in enumerate(steps):

@@ -1,8 +1,9 @@
 """Rows of a matrix that grows, their scores with a vector, and sets of their numbers.
 
-A score in float32 comes with a proven bound on its rounding, so that few rows are left to be scored in float64, where
-each score depends on its own two rows alone. The scores of one vector cost as long as reading the rows takes, so that
-many rows are read from a quarter of the bytes, once that pays: a `Pass` says how coarse it is.
+A score in float32 comes with a proven bound on its rounding, so that few rows are left to be scored
+in float64, where each score depends on its own two rows alone. The scores of one vector cost as
+long as reading the rows takes, so that many rows are read from a quarter of the bytes, once that
+pays: a `Pass` says how coarse it is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ PART = 8192  # rows that are scored in float64 at a time
 BLOCK = 64
 FEW = 4  # vectors: fewer are scored one by one, as BLAS's narrow products read the rows more slowly
 LARGE = 2**21  # numbers: fewer are read as fast in float32
-PATIENCE = 32  # vectors until rows are copied: by then float32 has cost about as much more as the copy does
+# vectors until rows are copied: by then float32 has cost about as much more as the copy does
+PATIENCE = 32
 LEVELS, COARSEST = 127, 0.03  # 0.012 is the worst of 31,500 sentence embeddings
 ALIGNED, MOST = 16, 2**30  # torch's kernel reads so many numbers at once; it counts them in 32 bits
 BFLOAT16 = 2.0**-8  # rounding to it changes a number by less than this share
@@ -26,8 +28,8 @@ BFLOAT16 = 2.0**-8  # rounding to it changes a number by less than this share
 class GrowingRows:
     """Rows of one shape and type; appending costs O(1) rows on average.
 
-    There is room for an eighth more rows from the start, and again whenever it is used up; unused room takes no memory
-    until it is written to.
+    There is room for an eighth more rows from the start, and again whenever it is used up; unused
+    room takes no memory until it is written to.
 
     >>> rows = GrowingRows(np.zeros((1, 2)))
     >>> rows.append(np.ones((2, 2)))
@@ -57,7 +59,9 @@ class GrowingRows:
         self._count = needed
 
     def delete(self, rows: np.ndarray) -> None:
-        """Take out `rows` (sorted positions); the last rows take their places, so that few are moved."""
+        """Take out `rows` (sorted positions); the last rows take their places, so that few are
+        moved.
+        """
         holes, last = fillings(rows, self._count)
         self._stored[holes] = self._stored[last]
         self._count -= len(rows)
@@ -69,7 +73,8 @@ class GrowingRows:
         self._changed(count)
 
     def largest(self) -> float:
-        """The largest number, 0 if there is none; looks only at rows that are new since the last time.
+        """The largest number, 0 if there is none; looks only at rows that are new since the last
+        time.
 
         >>> rows = GrowingRows(np.array([1.0, 5.0]))
         >>> rows.append(np.array([7.0]))
@@ -86,13 +91,16 @@ class GrowingRows:
 
 
 def fillings(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of `count` rows, the places that are left where `rows` (sorted) go, and those of the last ones that fill them.
+    """Of `count` rows, the places that are left where `rows` (sorted) go, and those of the last
+    ones that fill them.
 
     >>> [places.tolist() for places in fillings(np.array([1, 4]), count=6)]
     [[1], [5]]
     """
     remaining = count - len(rows)
-    return rows[rows < remaining], np.setdiff1d(np.arange(remaining, count), rows, assume_unique=True)
+    return rows[rows < remaining], np.setdiff1d(
+        np.arange(remaining, count), rows, assume_unique=True
+    )
 
 
 def _with_room(rows: np.ndarray, count: int) -> np.ndarray:
@@ -117,16 +125,19 @@ class Pass:
 def float32_error(width: int) -> float:
     """Error of a float32 score a.v of `width` numbers against float64, per |a||v|.
 
-    In any order of summation the sum of `width` products is off by at most width x 2^-24 |a||v| (Higham 2002,
-    section 3.1), rounding v adds 2^-24; 1.01 covers the terms of second order for widths up to 100,000.
+    In any order of summation the sum of `width` products is off by at most width x 2^-24 |a||v|
+    (Higham 2002, section 3.1), rounding v adds 2^-24; 1.01 covers the terms of second order for
+    widths up to 100,000.
     """
     return 1.01 * (width + 2) * 2.0**-24
 
 
 def dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Inner products (n) of the rows of `a` (n, H) with those of `b` (n, H) or with the one vector `b` (H), in float64.
+    """Inner products (n) of the rows of `a` (n, H) with those of `b` (n, H) or with the one vector
+    `b` (H), in float64.
 
-    Each depends on its own two rows only, to the last bit; a matrix product's rounding depends on its shape.
+    Each depends on its own two rows only, to the last bit; a matrix product's rounding depends on
+    its shape.
     """
     if len(a) > PART:  # or the products would take twice the memory of `a`
         parts = [slice(start, start + PART) for start in range(0, len(a), PART)]
@@ -147,7 +158,8 @@ def lengths(rows: np.ndarray) -> np.ndarray:
 def highest(scores: np.ndarray, count: int) -> np.ndarray:
     """The positions of the `count` highest of `scores` (n), in no order.
 
-    They lie in the blocks with the `count` highest maxima, so that most scores are read once, for their maximum.
+    They lie in the blocks with the `count` highest maxima, so that most scores are read once, for
+    their maximum.
 
     >>> sorted(highest(np.array([1.0, 5.0, 3.0, 4.0], np.float32), 2).tolist())
     [1, 3]
@@ -199,8 +211,14 @@ class ScannedRows(GrowingRows):
     def scan(self, vectors: np.ndarray) -> list[Pass]:
         """One `Pass` for each of `vectors` (B, H)."""
         if len(vectors) >= FEW:
-            scores, error = vectors.astype(np.float32) @ self.view.T, float32_error(vectors.shape[1])
-            return [Pass(vector, row, error * length(vector)) for vector, row in zip(vectors, scores, strict=True)]
+            scores, error = (
+                vectors.astype(np.float32) @ self.view.T,
+                float32_error(vectors.shape[1]),
+            )
+            return [
+                Pass(vector, row, error * length(vector))
+                for vector, row in zip(vectors, scores, strict=True)
+            ]
         return [self._scores(vector) for vector in vectors]
 
     def _scores(self, vector: np.ndarray) -> Pass:
@@ -223,7 +241,9 @@ class ScannedRows(GrowingRows):
 
 
 class Int8Rows:
-    """A copy of rows z (n, `width`): z = s c + e with whole numbers c of -127 .. 127 and |e| <= `worst` |z|."""
+    """A copy of rows z (n, `width`): z = s c + e with whole numbers c of -127 .. 127 and |e| <=
+    `worst` |z|.
+    """
 
     def __init__(self, width: int) -> None:
         self.width, self.worst = width, 0.0
@@ -255,10 +275,10 @@ class Int8Rows:
     def products(self, vector: np.ndarray) -> tuple[np.ndarray, float]:
         """The products (n) float32 of all rows with `vector` (H), and their error per |z||v|.
 
-        z.v/|v| = s c.x + s c.(v/|v| - x) + e.v/|v| for the x that v/|v| is rounded to: the last two terms are at most
-        (1 + worst) |v/|v| - x| and worst of |z|. The first is summed in float32, and rounded to bfloat16.
+        z.v/|v| = s c.x + s c.(v/|v| - x) + e.v/|v| for the x that v/|v| is rounded to: the last two
+        terms are at most (1 + worst) |v/|v| - x| and worst of |z|. The first is summed in float32,
+        and rounded to bfloat16.
         """
-
         size, codes = length(vector), self._codes.view
         if not size:
             return np.zeros(len(codes), np.float32), 0.0
@@ -266,8 +286,15 @@ class Int8Rows:
         rough = torch.from_numpy(unit.astype(np.float32)).bfloat16()[None]
         rounded = length(unit - rough[0].double().numpy())
         step = MOST // codes.shape[1]
-        parts = [torch.from_numpy(codes[start : start + step]) for start in range(0, len(codes), step)]
-        products = [torch._weight_int8pack_mm(rough, part, torch.ones(len(part)).bfloat16())[0] for part in parts]
+        parts = [
+            torch.from_numpy(codes[start : start + step]) for start in range(0, len(codes), step)
+        ]
+        products = [
+            torch._weight_int8pack_mm(rough, part, torch.ones(len(part)).bfloat16())[0]
+            for part in parts
+        ]
         scores = torch.cat(products).float().numpy() * self._scales.view * np.float32(size)
         arithmetic = (1 + float32_error(self.width)) * (1 + BFLOAT16) * (1 + 2.0**-20) - 1
-        return scores, 1.01 * (self.worst + (1 + self.worst) * (rounded + (1 + rounded) * arithmetic))
+        return scores, 1.01 * (
+            self.worst + (1 + self.worst) * (rounded + (1 + rounded) * arithmetic)
+        )

@@ -1,17 +1,21 @@
-"""The objective of one added document, and its exact solver: prove that no row outside a few matters, or take those in.
+"""The objective of one added document, and its exact solver: prove that no row outside a few
+matters, or take those in.
 
     L(v) = lambda1 h(M + gamma1 - q.v) + (1 - lambda1) sum_j h(z_j.v - s_j + gamma2) + lambda2 |v - v0|^2
 
-with h(x) = max(0, x)^2 (IncDSI, equations of section 3), q the document's mean query, M the best score of q among the
-documents there are, z_j the representative query of document j, s_j = z_j.v_j, and v0 the prior (0 in the paper). All
-hinges have one form, h(a.v - c): the document's own has a = -q and c = -(M + gamma1).
+with h(x) = max(0, x)^2 (IncDSI, equations of section 3), q the document's mean query, M the best
+score of q among the documents there are, z_j the representative query of document j, s_j = z_j.v_j,
+and v0 the prior (0 in the paper). All hinges have one form, h(a.v - c): the document's own has a =
+-q and c = -(M + gamma1).
 
-One pass over Z gives the scores of all rows with a reference vector u. For any other v, row j can be violated only if
-z_j.u + |z_j||v - u| exceeds its limit, so later rounds test the few rows left by that bound instead of reading Z again.
+One pass over Z gives the scores of all rows with a reference vector u. For any other v, row j can
+be violated only if z_j.u + |z_j||v - u| exceeds its limit, so later rounds test the few rows left
+by that bound instead of reading Z again.
 
-In a batch each document still sees all that came before it, so its vector is that of one-by-one addition. Common passes
-only supply a reference vector for each, and for that a guess at the earlier documents' vectors will do: whatever it is,
-`solve` bounds how far the true vector is from it, or reads the collection again.
+In a batch each document still sees all that came before it, so its vector is that of one-by-one
+addition. Common passes only supply a reference vector for each, and for that a guess at the earlier
+documents' vectors will do: whatever it is, `solve` bounds how far the true vector is from it, or
+reads the collection again.
 """
 
 from __future__ import annotations
@@ -32,14 +36,16 @@ EXACT = 1e-12  # of the scores: what float64 cannot tell from a constraint that 
 ROUNDED = 1 + 1e-9  # more than float64 rounds a bound by
 STORED = 2.0**-23  # of |z||v|: rounding a vector to float32 moves its scores by less
 MET = 1e-8  # of the scores: a smaller violation is rounding
-GROWTH = 48  # rows taken in per round; more once there are more members, so that hard cases take few rounds
+# rows taken in per round; more once there are more members, so that hard cases take few rounds
+GROWTH = 48
 PASS_PAYS = 1 / 32  # a new pass is cheaper than testing more than this share of the rows one by one
 ROUNDING = 2.0**-52
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Hinges max(0, rows @ v - limits)^2 with `weights`, and lambda2 |v - prior|^2; rows (m, H), limits, weights (m).
+    """Hinges max(0, rows @ v - limits)^2 with `weights`, and lambda2 |v - prior|^2; rows (m, H),
+    limits, weights (m).
 
     Its dual, in multipliers x >= 0 (m) with v = prior - rows' x, is
 
@@ -53,7 +59,7 @@ class Problem:
     lambda2: float
 
     def excesses(self, vector: np.ndarray) -> np.ndarray:
-        """rows @ v - limits (m) in scores: what is above 0 is charged."""
+        """Rows @ v - limits (m) in scores: what is above 0 is charged."""
         return self.rows @ vector - self.limits
 
     def value(self, vector: np.ndarray) -> float:
@@ -72,7 +78,7 @@ class Problem:
         return self.lambda2 / self.weights
 
     def vector(self, multipliers: np.ndarray) -> np.ndarray:
-        """v = prior - rows' x."""
+        """V = prior - rows' x."""
         return self.prior - multipliers @ self.rows
 
     def multipliers(self, vector: np.ndarray) -> np.ndarray:
@@ -80,7 +86,9 @@ class Problem:
         return np.maximum(0.0, self.excesses(vector)) / self.diagonal
 
     def residual(self, multipliers: np.ndarray) -> float:
-        """By how much multipliers x >= 0 (m) miss optimality, in scores: the largest dual slope of a wrong sign."""
+        """By how much multipliers x >= 0 (m) miss optimality, in scores: the largest dual slope of
+        a wrong sign.
+        """
         slopes = self.diagonal * multipliers - self.excesses(self.vector(multipliers))
         return float(np.where(multipliers > 0, np.abs(slopes), -slopes).max(initial=0.0))
 
@@ -89,7 +97,8 @@ class Problem:
 class Rivals:
     """The scores of one query (the vector of `scan`) with the documents of `state`.
 
-    scan: a pass over V; it may have seen fewer documents than there are, when some were added since. The documents it
+    scan: a pass over V; it may have seen fewer documents than there are, when some were added
+    since. The documents it
       did see must not change while this object is in use.
     """
 
@@ -99,13 +108,16 @@ class Rivals:
     def above(self, score: float) -> np.ndarray:
         """All rows that may score above `score`; the rest are proven not to."""
         lengths, scores = self.state.vector_lengths.view, self.scan.scores
-        near = score - self.scan.uncertainty * self.state.vector_lengths.largest()  # few rows come this far
+        # few rows come this far
+        near = score - self.scan.uncertainty * self.state.vector_lengths.largest()
         rows = np.flatnonzero(scores >= np.nextafter(np.float32(near), np.float32(-np.inf)))
         rows = rows[scores[rows] + self.scan.uncertainty * lengths[rows] > score]
         return np.concatenate([rows, np.arange(len(scores), len(lengths))])
 
     def best(self) -> float:
-        """M, the best score of any rival, in float64; 0 in an empty collection, where nothing needs to be beaten."""
+        """M, the best score of any rival, in float64; 0 in an empty collection, where nothing needs
+        to be beaten.
+        """
         later = np.arange(len(self.scan.scores), len(self.state))
         best = max(self._best_scanned, self._best_of(later))
         return best if best > -np.inf else 0.0
@@ -116,7 +128,9 @@ class Rivals:
         if not len(scores):
             return -np.inf
         top = int(scores.argmax())
-        certain = float(scores[top]) - self.scan.uncertainty * float(self.state.vector_lengths.view[top])
+        certain = float(scores[top]) - self.scan.uncertainty * float(
+            self.state.vector_lengths.view[top]
+        )
         rows = self.above(np.nextafter(certain, -np.inf))
         return self._best_of(rows[rows < len(scores)])
 
@@ -130,9 +144,11 @@ class Rivals:
 
 @dataclass(frozen=True)
 class Task:
-    """One document's objective over a whole collection, of which a solver sees a few rows at a time.
+    """One document's objective over a whole collection, of which a solver sees a few rows at a
+    time.
 
-    query: q (H). best_rival: M. prior: v0 (H). unit: what one unit of gamma1 and gamma2 is in scores.
+    query: q (H). best_rival: M. prior: v0 (H). unit: what one unit of gamma1 and gamma2 is in
+    scores.
     """
 
     state: IncDsiState
@@ -166,13 +182,16 @@ class Task:
         return self.state.own_scores.view[rows] - self.margin
 
     def suspects(self, scan: Pass, vector: np.ndarray) -> np.ndarray:
-        """All rows (sorted) that `vector` may violate, given the scores of another vector; the rest are proven met.
+        """All rows (sorted) that `vector` may violate, given the scores of another vector; the rest
+        are proven met.
 
-        z_j.v <= z_j.u + |z_j||v - u| with the scanned u, the pass's own error, and that of storing v as float32.
+        z_j.v <= z_j.u + |z_j||v - u| with the scanned u, the pass's own error, and that of storing
+        v as float32.
         """
         count, state = len(scan.scores), self.state
         away = length(vector - scan.vector) + scan.uncertainty + STORED * length(vector)
-        farthest = state.query_lengths.largest() * away * ROUNDED + self.margin  # few rows come this far
+        # few rows come this far
+        farthest = state.query_lengths.largest() * away * ROUNDED + self.margin
         near = np.flatnonzero(scan.scores - state.own_scores.view[:count] > -farthest)
         near = near[scan.scores[near] + state.query_lengths.view[near] * away > self.limits(near)]
         return np.concatenate([near, np.arange(count, len(state))])
@@ -185,10 +204,15 @@ class Task:
         return rows[broken[np.argsort(-excess[broken], kind="stable")]]
 
     def broken(self, rows: np.ndarray, vector: np.ndarray) -> int:
-        """How many constraints `vector` breaks, margins apart: the document's own, and those of `rows`."""
+        """How many constraints `vector` breaks, margins apart: the document's own, and those of
+        `rows`.
+        """
         candidates = self.state.may_exceed(rows, vector, self.state.own_scores.view[rows])
         tolerance = MET * self.scale(vector)
-        lost = dots(self.state.queries.view[candidates], vector) > self.state.own_scores.view[candidates] + tolerance
+        lost = (
+            dots(self.state.queries.view[candidates], vector)
+            > self.state.own_scores.view[candidates] + tolerance
+        )
         return int(lost.sum()) + int(float(self.query @ vector) < self.best_rival - tolerance)
 
     def scale(self, vector: np.ndarray) -> float:
@@ -213,7 +237,9 @@ class Solution:
 
 @dataclass(frozen=True)
 class Start:
-    """What a document's turn begins with: `members` (sorted rows), and a pass over Z near its end, or None."""
+    """What a document's turn begins with: `members` (sorted rows), and a pass over Z near its end,
+    or None.
+    """
 
     members: np.ndarray
     scan: Pass | None = None
@@ -222,7 +248,8 @@ class Start:
 def solve(task: Task, start: Start) -> Solution:
     """The minimiser of `task` over all rows.
 
-    No members are needed, likely conflicts save rounds. Rows that were added since the pass are tested one by one.
+    No members are needed, likely conflicts save rounds. Rows that were added since the pass are
+    tested one by one.
     """
     members, scan, passes = start.members, start.scan, 0
     vector = None if scan is None else scan.vector
@@ -242,10 +269,11 @@ def solve(task: Task, start: Start) -> Solution:
 
 
 def minimise(problem: Problem, near: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The minimiser v (H) over the rows of `problem`, and its multipliers (m); near: a vector (H) to begin with.
+    """The minimiser v (H) over the rows of `problem`, and its multipliers (m); near: a vector (H)
+    to begin with.
 
-    Up to as many rows as dimensions by non-negative least squares in the dual, |Rx + R'^-1 b| with R'R = A A' + D;
-    with more, by Newton's method in the vector.
+    Up to as many rows as dimensions by non-negative least squares in the dual, |Rx + R'^-1 b| with
+    R'R = A A' + D; with more, by Newton's method in the vector.
     """
     if len(problem.limits) > len(problem.prior):
         return _newton(problem, problem.prior if near is None else near)
@@ -257,9 +285,11 @@ def minimise(problem: Problem, near: np.ndarray | None = None) -> tuple[np.ndarr
 
 
 def _newton(problem: Problem, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The minimiser v (H) and its multipliers (m), by steps to the minimum of the quadratic that L is at v.
+    """The minimiser v (H) and its multipliers (m), by steps to the minimum of the quadratic that L
+    is at v.
 
-    Once that minimum charges the same rows it is the solution; where rounding hides this, the value stops falling.
+    Once that minimum charges the same rows it is the solution; where rounding hides this, the value
+    stops falling.
     """
     value, charged = problem.value(vector), problem.excesses(vector) > 0
     while True:
@@ -273,7 +303,9 @@ def _newton(problem: Problem, vector: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _lower(problem: Problem, vector: np.ndarray, goal: np.ndarray) -> np.ndarray:
-    """The first point of lower value among `goal`, halfway to it, a quarter, ...; `vector` if rounding leaves none."""
+    """The first point of lower value among `goal`, halfway to it, a quarter, ...; `vector` if
+    rounding leaves none.
+    """
     value, share = problem.value(vector), 1.0
     while share > ROUNDING:
         point = vector + share * (goal - vector)
@@ -286,8 +318,8 @@ def _lower(problem: Problem, vector: np.ndarray, goal: np.ndarray) -> np.ndarray
 def _with_charged(problem: Problem, charged: np.ndarray) -> np.ndarray:
     """The minimiser (H) if just the `charged` (m) hinges A, c, W counted, below 0 as above.
 
-    (lambda2 I + A'WA) v = lambda2 v0 + A'Wc. Unlike v0 - A'x it keeps its digits where lambda2 is nearly 0, and
-    multipliers x, which are excesses times weight / lambda2, are large.
+    (lambda2 I + A'WA) v = lambda2 v0 + A'Wc. Unlike v0 - A'x it keeps its digits where lambda2 is
+    nearly 0, and multipliers x, which are excesses times weight / lambda2, are large.
     """
     rows, weighted = problem.rows[charged], problem.weights[charged, None] * problem.rows[charged]
     matrix = weighted.T @ rows + problem.lambda2 * np.eye(rows.shape[1])
@@ -304,7 +336,7 @@ def too_many(suspects: np.ndarray, task: Task) -> bool:
 def _settled(
     task: Task, problem: Problem, members: np.ndarray, vector: np.ndarray, multipliers: np.ndarray
 ) -> np.ndarray:
-    """v (H), from the active rows alone, in order: it does not depend on the path to these."""
+    """V (H), from the active rows alone, in order: it does not depend on the path to these."""
     used = multipliers > 0
     if np.count_nonzero(used) > len(problem.prior):
         goal = _with_charged(problem, used)
@@ -319,7 +351,9 @@ def _settled(
 
 
 def _unbounded(problem: Problem) -> np.ndarray:
-    """The multipliers (m) where every hinge is charged: (A A' + D) x = -b by a Cholesky factor, refined once."""
+    """The multipliers (m) where every hinge is charged: (A A' + D) x = -b by a Cholesky factor,
+    refined once.
+    """
     matrix = problem.rows @ problem.rows.T
     matrix.flat[:: len(matrix) + 1] += problem.diagonal
     pull = problem.excesses(problem.prior)

@@ -1,9 +1,9 @@
 """What an added document should be found by, and the state that IncDSI goes on from.
 
-Texts of a document as vectors, beside its own encoding, are what IncDSI takes; Z of a live collection is, for each
-document, the mean of these vectors. V is what is searched. Z of refined documents lies in their segment (`Refined`),
-and that of learned ones is what training left. All others have it made from their texts, once: it is kept in a folder
-per part, which may be deleted.
+Texts of a document as vectors, beside its own encoding, are what IncDSI takes; Z of a live
+collection is, for each document, the mean of these vectors. V is what is searched. Z of refined
+documents lies in their segment (`Refined`), and that of learned ones is what training left. All
+others have it made from their texts, once: it is kept in a folder per part, which may be deleted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,16 @@ from model_code.distributed.encoding import encode_resumably
 from model_code.dsi.kind import DsiRetriever
 from model_code.dsi.vectors import means_of
 from model_code.encoding.encoder import Encoder
-from model_code.files import MANIFEST, canonical_json, hash_text, read_json, read_manifest, replacing, seal, verify
+from model_code.files import (
+    MANIFEST,
+    canonical_json,
+    hash_text,
+    read_json,
+    read_manifest,
+    replacing,
+    seal,
+    verify,
+)
 from model_code.incdsi.adder import NewDocument
 from model_code.incdsi.state import IncDsiState, deviation
 from model_code.settings import require
@@ -39,9 +48,11 @@ FORMAT, KIND, QUERIES = 2, "incdsi", "queries.npy"
 
 
 def constraint_texts(title: str, text: str, spans: int) -> list[str]:
-    """Title, first sentence, and up to `spans` runs of `SPAN` words, evenly spread over what follows it.
+    """Title, first sentence, and up to `spans` runs of `SPAN` words, evenly spread over what
+    follows it.
 
-    None is empty and none occurs twice; a document with any text has at least one. Nothing is drawn at random.
+    None is empty and none occurs twice; a document with any text has at least one. Nothing is drawn
+    at random.
 
     >>> constraint_texts("sort", "Sort a list. In place, that is.", spans=4)
     ['sort', 'Sort a list.', 'In place, that is.']
@@ -60,7 +71,8 @@ def constraint_texts(title: str, text: str, spans: int) -> list[str]:
 
 
 def representatives(part: Part, spans: int, folder: Path) -> dict[str, np.ndarray]:
-    """Z (H) of each document of one vector: what training or refinement left, or else made from its text.
+    """Z (H) of each document of one vector: what training or refinement left, or else made from its
+    text.
 
     folder: below which that is kept.
     """
@@ -68,7 +80,11 @@ def representatives(part: Part, spans: int, folder: Path) -> dict[str, np.ndarra
     if isinstance(part, Base) and isinstance(part.dense, DsiRetriever):
         return dict(zip(ids, part.dense.representatives, strict=True))
     refined = Refined.load(part.folder).queries
-    lacking = [key for key, alone in zip(ids, single_mask(ids), strict=True) if alone and key not in refined]
+    lacking = [
+        key
+        for key, alone in zip(ids, single_mask(ids), strict=True)
+        if alone and key not in refined
+    ]
     if not lacking:
         return refined
     cache = cache_folder(read_json(part.folder / MANIFEST), spans, folder)
@@ -78,7 +94,11 @@ def representatives(part: Part, spans: int, folder: Path) -> dict[str, np.ndarra
             np.save(stream, queries)
         shutil.rmtree(cache / "encoding")
         seal(cache, FORMAT, {"kind": KIND})
-    verify(cache, read_manifest(cache, FORMAT), f"delete {cache}, which is then made from the texts again")
+    verify(
+        cache,
+        read_manifest(cache, FORMAT),
+        f"delete {cache}, which is then made from the texts again",
+    )
     return refined | dict(zip(lacking, np.load(cache / QUERIES, mmap_mode="r"), strict=True))
 
 
@@ -93,11 +113,17 @@ def _from_texts(part: Part, ids: Sequence[str], spans: int, folder: Path) -> np.
     """Z (n, H) of documents; folder: where encoded texts are until all are."""
     rows = zip(*read_columns(part.documents, "document_id", "title", "text"), strict=True)
     texts = {key: constraint_texts(title, text, spans) for key, title, text in rows}
-    flat = encode_resumably(part.dense.encoder, [text for key in ids for text in texts[key]], folder)
-    return means_of(flat, np.repeat(np.arange(len(ids)), [len(texts[key]) for key in ids]), len(ids))[0]
+    flat = encode_resumably(
+        part.dense.encoder, [text for key in ids for text in texts[key]], folder
+    )
+    return means_of(
+        flat, np.repeat(np.arange(len(ids)), [len(texts[key]) for key in ids]), len(ids)
+    )[0]
 
 
-def query_vectors(encoder: Encoder, texts: Sequence[tuple[str, str]], spans: int) -> list[np.ndarray]:
+def query_vectors(
+    encoder: Encoder, texts: Sequence[tuple[str, str]], spans: int
+) -> list[np.ndarray]:
     """For each document, of a title and a text, the vectors (m, H) of its texts."""
     groups = [constraint_texts(title, text, spans) for title, text in texts]
     if not groups:
@@ -106,8 +132,12 @@ def query_vectors(encoder: Encoder, texts: Sequence[tuple[str, str]], spans: int
     return np.split(flat, np.cumsum([len(group) for group in groups])[:-1])
 
 
-def single_rows(ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]) -> dict[str, Encoded]:
-    """The rows of documents that have no other: vectors (n, H), and for each row the vectors (m, H) of its queries."""
+def single_rows(
+    ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]
+) -> dict[str, Encoded]:
+    """The rows of documents that have no other: vectors (n, H), and for each row the vectors (m, H)
+    of its queries.
+    """
     rows = zip(ids, vectors, queries, single_mask(ids), strict=True)
     return {key: (vector, query_rows) for key, vector, query_rows, alone in rows if alone}
 
@@ -122,12 +152,18 @@ def new_documents(
     last = {step.document_id: number for number, step in enumerate(steps)}
     puts = {number: step for number, step in enumerate(steps) if isinstance(step, Document)}
     passing = {number: put for number, put in puts.items() if number != last[put.document_id]}
-    encoded = {last[key]: constraints for key, constraints in lasting.items()} | _encoded(searcher, passing)
+    encoded = {last[key]: constraints for key, constraints in lasting.items()} | _encoded(
+        searcher, passing
+    )
     own_texts = [(puts[number].title, puts[number].text) for number in encoded]
     text_vectors = query_vectors(searcher.base.dense.encoder, own_texts, spans)
     return {
-        number: NewDocument(puts[number].document_id, np.concatenate([constraints, queries]), encoding)
-        for (number, (encoding, queries)), constraints in zip(encoded.items(), text_vectors, strict=True)
+        number: NewDocument(
+            puts[number].document_id, np.concatenate([constraints, queries]), encoding
+        )
+        for (number, (encoding, queries)), constraints in zip(
+            encoded.items(), text_vectors, strict=True
+        )
     }
 
 
@@ -135,7 +171,10 @@ def _encoded(searcher: Searcher, puts: Mapping[int, Document]) -> dict[int, Enco
     """Of puts by their numbers, those of one vector; the same document may be put several times."""
     if not puts:
         return {}
-    base, numbered = searcher.base, [replace(put, document_id=str(number)) for number, put in puts.items()]
+    base, numbered = (
+        searcher.base,
+        [replace(put, document_id=str(number)) for number, put in puts.items()],
+    )
     new = new_passages(numbered, searcher.generation.text)
     numbers, vectors = base.dense.encodings(new)
     singles = single_rows(numbers, vectors, base.dense.query_vectors(new, numbers))
@@ -153,7 +192,9 @@ def single_mask(document_ids: Sequence[str]) -> list[bool]:
 
 
 def require_one_vector(base: Part) -> None:
-    """SettingsError unless documents have one vector, at least every other one; the others are left as they are."""
+    """SettingsError unless documents have one vector, at least every other one; the others are left
+    as they are.
+    """
     require(
         base.retriever.dense is not None,
         f"additions cannot be refined for a retriever of kind {base.kind!r}: IncDSI needs one dense vector per "
@@ -168,17 +209,21 @@ def require_one_vector(base: Part) -> None:
 
 
 def load_state(searcher: Searcher, spans: int, folder: Path) -> IncDsiState:
-    """The state of the searcher's generation: its documents of one vector; others are left as they are.
+    """The state of the searcher's generation: its documents of one vector; others are left as they
+    are.
 
-    Margins keep the unit of the base. Documents that were added while nothing was refined have Z without the queries
-    that they came with.
+    Margins keep the unit of the base. Documents that were added while nothing was refined have Z
+    without the queries that they came with.
     """
     ids: list[str] = []
     vectors, queries, unit = [], [], None
     for view in searcher.views:
         index, by_id = view.part.dense.index, representatives(view.part, spans, folder)
         places = {key: row for row, key in enumerate(index.document_ids)}
-        rows, z = index.vectors[[places[key] for key in by_id]], np.array(list(by_id.values()), np.float32)
+        rows, z = (
+            index.vectors[[places[key] for key in by_id]],
+            np.array(list(by_id.values()), np.float32),
+        )
         unit = deviation(rows, z) if unit is None else unit
         alive = np.array([key in view for key in by_id], bool)
         ids += [key for key in by_id if key in view]
@@ -188,7 +233,16 @@ def load_state(searcher: Searcher, spans: int, folder: Path) -> IncDsiState:
 
 
 def statuses(generation: Generation) -> dict[str, str]:
-    """The name of the `Status` of each document that was refined and that a generation finds, by id."""
-    refined = {number: Refined.load(generation.sibling(number)).statuses for number in generation.segments}
+    """The name of the `Status` of each document that was refined and that a generation finds, by
+    id.
+    """
+    refined = {
+        number: Refined.load(generation.sibling(number)).statuses for number in generation.segments
+    }
     gone = removed_by_part(generation)
-    return {key: status for number, part in refined.items() for key, status in part.items() if key not in gone[number]}
+    return {
+        key: status
+        for number, part in refined.items()
+        for key, status in part.items()
+        if key not in gone[number]
+    }

@@ -1,1 +1,3 @@
-"""The lexical retriever (SVDR): texts as weights over the vocabulary, searched with and without embeddings."""
+"""The lexical retriever (SVDR): texts as weights over the vocabulary, searched with and without
+embeddings.
+"""

@@ -1,14 +1,18 @@
-"""The lexical encoder: a text as weights over the vocabulary (SVDR's E(x)), and as the set of its own tokens (T(x)).
+"""The lexical encoder: a text as weights over the vocabulary (SVDR's E(x)), and as the set of its
+own tokens (T(x)).
 
-With features x_t (D) of a text's real tokens, decoder rows e_v (D) and biases b_v, the weight of vocabulary entry v is
-elu1p( max_t x_t.e_v + b_v ) (Zhou et al., Semi-Parametric Retrieval via Binary Token Index, section 3). Padding takes
-no part in the maximum: the published code lets it, and so a text's weights depend on its neighbours in the batch.
+With features x_t (D) of a text's real tokens, decoder rows e_v (D) and biases b_v, the weight of
+vocabulary entry v is elu1p( max_t x_t.e_v + b_v ) (Zhou et al., Semi-Parametric Retrieval via
+Binary Token Index, section 3). Padding takes no part in the maximum: the published code lets it,
+and so a text's weights depend on its neighbours in the batch.
 
-Features come from a head, a checkpoint's own, or one solved for in closed form. A masked language model ends before its
-decoder, which the lexical encoder applies itself. For encoders without such a head: (1) Decoder rows e_v are the word
-embeddings, centred and scaled to unit norm. (2) A matrix W is the ridge regression of each token's last hidden state
-onto the decoder row of that token. (3) The logit of entry v at a token is scale * cos(W h, e_v) + b_v, where b_v starts
-at idf_v + bias: rare tokens are worth more, and no token is on at random. Nothing random is left of an untrained head.
+Features come from a head, a checkpoint's own, or one solved for in closed form. A masked language
+model ends before its decoder, which the lexical encoder applies itself. For encoders without such a
+head: (1) Decoder rows e_v are the word embeddings, centred and scaled to unit norm. (2) A matrix W
+is the ridge regression of each token's last hidden state onto the decoder row of that token. (3)
+The logit of entry v at a token is scale * cos(W h, e_v) + b_v, where b_v starts at idf_v + bias:
+rare tokens are worth more, and no token is on at random. Nothing random is left of an untrained
+head.
 """
 
 from __future__ import annotations
@@ -26,19 +30,36 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from model_code.encoding.base_models import Prompts, fingerprint, load_transformer, read_model, tokenizer_rules
-from model_code.encoding.encoder import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, PART, WINDOW, Features, TextModel, pad
+from model_code.encoding.base_models import (
+    Prompts,
+    fingerprint,
+    load_transformer,
+    read_model,
+    tokenizer_rules,
+)
+from model_code.encoding.encoder import (
+    CPU_BATCH_TOKENS,
+    GPU_BATCH_TOKENS,
+    PART,
+    WINDOW,
+    Features,
+    TextModel,
+    pad,
+)
 from model_code.encoding.settings import Precision
 from model_code.errors import FreshetError
 from model_code.lexical.token_index.postings import Sparse
 from model_code.progress import Progress, silent
 
 UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>")
-BLOCK = 2048  # vocabulary entries scored at once: with 512 tokens a block of logits stays in a core's cache
+# vocabulary entries scored at once: with 512 tokens a block of logits stays in a core's cache
+BLOCK = 2048
 
 
 class ClosedFormHead(nn.Module):
-    """Hidden states (..., H) -> features scale * W h / |W h| (..., H), to be multiplied with unit decoder rows."""
+    """Hidden states (..., H) -> features scale * W h / |W h| (..., H), to be multiplied with unit
+    decoder rows.
+    """
 
     def __init__(self, hidden: int, scale: float) -> None:
         super().__init__()
@@ -48,15 +69,16 @@ class ClosedFormHead(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """The features of hidden states."""
         turned = self.transform(hidden)
-        wide = turned if turned.dtype == torch.float64 else turned.float()  # norms in bfloat16 lose the third digit
+        # norms in bfloat16 lose the third digit
+        wide = turned if turned.dtype == torch.float64 else turned.float()
         return self.scale * normalize(wide, dim=-1)
 
 
 def ridge_transform(pairs: Iterable[tuple[Tensor, Tensor]], ridge: float) -> Tensor:
     """The W that minimises sum |W h - e|^2 + penalty |W|^2, in float64: (D, H).
 
-    pairs: hidden states (n, H) and decoder rows (n, D) of the same tokens, part by part.
-    ridge: the penalty as a share of the mean square of the hidden states' components, summed over all tokens.
+    pairs: hidden states (n, H) and decoder rows (n, D) of the same tokens, part by part. ridge: the
+    penalty as a share of the mean square of the hidden states' components, summed over all tokens.
     """
     wide = ((hidden.double(), rows.double()) for hidden, rows in pairs)
     products = zip(*((hidden.T @ hidden, hidden.T @ rows) for hidden, rows in wide), strict=True)
@@ -67,7 +89,9 @@ def ridge_transform(pairs: Iterable[tuple[Tensor, Tensor]], ridge: float) -> Ten
 
 
 class ClosedFormBody(nn.Module):
-    """A transformer and the closed-form head on its last hidden states: token ids -> features (B, T, H)."""
+    """A transformer and the closed-form head on its last hidden states: token ids -> features (B,
+    T, H).
+    """
 
     def __init__(self, backbone: Any, head: ClosedFormHead) -> None:
         super().__init__()
@@ -81,7 +105,8 @@ class ClosedFormBody(nn.Module):
 class MaskedModel(nn.Module):
     """A masked language model that ends before its decoder: token ids -> features (B, T, D).
 
-    The decoder, a linear map to the vocabulary whose rows are mostly the word embeddings, is the lexical encoder's.
+    The decoder, a linear map to the vocabulary whose rows are mostly the word embeddings, is the
+    lexical encoder's.
     """
 
     def __init__(self, model: Any) -> None:
@@ -89,11 +114,14 @@ class MaskedModel(nn.Module):
         super().__init__()
         decoder = model.get_output_embeddings()
         if not isinstance(decoder, nn.Linear):
-            raise FreshetError(f"a {type(model).__name__} has no linear decoder; name another encoder.base")
+            raise FreshetError(
+                f"a {type(model).__name__} has no linear decoder; name another encoder.base"
+            )
         self._place = next(name for name, module in model.named_modules() if module is decoder)
         self.model = model
         self.put(nn.Identity())
-        self._decoder = [decoder]  # in a list: its parameters are registered where the lexical encoder has them
+        # in a list: its parameters are registered where the lexical encoder has them
+        self._decoder = [decoder]
 
     @property
     def decoder(self) -> nn.Linear:
@@ -115,7 +143,9 @@ class MaskedModel(nn.Module):
 
 
 def load_masked_model(folder: Path, max_tokens: int) -> MaskedModel:
-    """The model in float32 with dropout 0, taken apart. FreshetError if the checkpoint lacks a part of the head."""
+    """The model in float32 with dropout 0, taken apart. FreshetError if the checkpoint lacks a part
+    of the head.
+    """
     from transformers import AutoModelForMaskedLM  # late, as in `base_models`
 
     backbone = load_transformer(folder, max_tokens)  # its config: checked positions, dropout 0
@@ -132,8 +162,8 @@ def load_masked_model(folder: Path, max_tokens: int) -> MaskedModel:
 def blocked_tokens(tokenizer: Any, size: int, punctuation: bool) -> np.ndarray:
     """Which of the `size` vocabulary entries never carry weight: (size,) bool.
 
-    Special and unused tokens, entries without a token, and, unless `punctuation`, tokens with no letter or digit in the
-    text that they stand for: byte-level tokenizers write "Ġ," for " ,".
+    Special and unused tokens, entries without a token, and, unless `punctuation`, tokens with no
+    letter or digit in the text that they stand for: byte-level tokenizers write "Ġ," for " ,".
     """
     names = {number: name for name, number in tokenizer.get_vocab().items()}
     special = set(tokenizer.all_special_ids)
@@ -143,7 +173,9 @@ def blocked_tokens(tokenizer: Any, size: int, punctuation: bool) -> np.ndarray:
         if name is None or number in special or UNUSED.fullmatch(name):
             continue
         text = tokenizer.convert_tokens_to_string([name])
-        blocked[number] = not (punctuation or any(letter.isalnum() or letter == PART for letter in text))
+        blocked[number] = not (
+            punctuation or any(letter.isalnum() or letter == PART for letter in text)
+        )
     return blocked
 
 
@@ -160,8 +192,8 @@ def own_tokens(token_ids: Sequence[int], blocked: np.ndarray) -> np.ndarray:
 def inverse_document_frequencies(bags: Sequence[np.ndarray], size: int) -> np.ndarray:
     """log( (N + 1) / (n_v + 1) ) for each of `size` tokens, in n_v of the N bags: (size,) float32.
 
-    A token of no bag is held to be little rarer than one of a single bag: with a larger idf, vocabulary that the corpus
-    never uses fills the places of query expansion.
+    A token of no bag is held to be little rarer than one of a single bag: with a larger idf,
+    vocabulary that the corpus never uses fills the places of query expansion.
 
     >>> inverse_document_frequencies([np.array([0, 1]), np.array([0])], size=3).round(2).tolist()
     [0.0, 0.41, 1.1]
@@ -171,7 +203,7 @@ def inverse_document_frequencies(bags: Sequence[np.ndarray], size: int) -> np.nd
 
 
 def elu1p(logits: Tensor) -> Tensor:
-    """x + 1 from 0 on, e^x below: positive, smooth and increasing.
+    """X + 1 from 0 on, e^x below: positive, smooth and increasing.
 
     >>> elu1p(torch.tensor([-1.0, 0.0, 2.0]))
     tensor([0.3679, 1.0000, 3.0000])
@@ -192,10 +224,13 @@ def best_logits(features: Tensor, mask: Tensor, decoder: Tensor, bias: Tensor) -
     return torch.cat(blocks, dim=1) + bias
 
 
-def chosen_logits(features: Tensor, mask: Tensor, decoder: Tensor, bias: Tensor, chosen: Tensor) -> Tensor:
+def chosen_logits(
+    features: Tensor, mask: Tensor, decoder: Tensor, bias: Tensor, chosen: Tensor
+) -> Tensor:
     """`best_logits` at the entries `chosen` (B, k) of each text only: (B, k), in float32 or wider.
 
-    What the backward pass keeps is (B, T, k), not (B, T, V); values and gradients are those of the dense path.
+    What the backward pass keeps is (B, T, k), not (B, T, V); values and gradients are those of the
+    dense path.
     """
     with torch.autocast(features.device.type, enabled=False):
         wide = features if features.dtype == torch.float64 else features.float()
@@ -204,10 +239,11 @@ def chosen_logits(features: Tensor, mask: Tensor, decoder: Tensor, bias: Tensor,
 
 
 def largest(logits: Tensor, blocked: Tensor, k: int, first: Tensor | None = None) -> Tensor:
-    """The entries of the k largest logits (B, V) that are not `blocked` (V,) bool, ascending: (B, k) int64.
+    """The entries of the k largest logits (B, V) that are not `blocked` (V,) bool, ascending: (B,
+    k) int64.
 
-    k: at most as many as are not blocked; they are not counted here, as a GPU would have to be waited for.
-    first: (B, n) int64, entries that come before all others unless they are blocked.
+    k: at most as many as are not blocked; they are not counted here, as a GPU would have to be
+    waited for. first: (B, n) int64, entries that come before all others unless they are blocked.
 
     >>> largest(torch.tensor([[5.0, 1.0, 3.0, 2.0]]), torch.tensor([True, False, False, False]), k=2)
     tensor([[2, 3]])
@@ -219,7 +255,9 @@ def largest(logits: Tensor, blocked: Tensor, k: int, first: Tensor | None = None
 
 @dataclass(frozen=True)
 class LexicalConfig:
-    """What a saved lexical encoder says of itself, beside its weights; see `LexicalSettings` for the meanings."""
+    """What a saved lexical encoder says of itself, beside its weights; see `LexicalSettings` for
+    the meanings.
+    """
 
     head: str  # "mlm" or "closed_form"
     scale: float
@@ -229,10 +267,12 @@ class LexicalConfig:
 
 
 class LexicalEncoder(TextModel):
-    """Map texts, cut to `max_tokens` tokens, to positive weights over the V entries of the tokenizer's vocabulary.
+    """Map texts, cut to `max_tokens` tokens, to positive weights over the V entries of the
+    tokenizer's vocabulary.
 
-    body: (input_ids, attention_mask) -> features (B, T, D) of the tokens; its `backbone` is the transformer alone.
-    decoder, bias: (V, D) and (V,), so that features times decoder rows plus bias are logits.
+    body: (input_ids, attention_mask) -> features (B, T, D) of the tokens; its `backbone` is the
+    transformer alone. decoder, bias: (V, D) and (V,), so that features times decoder rows plus bias
+    are logits.
     """
 
     def __init__(
@@ -263,7 +303,9 @@ class LexicalEncoder(TextModel):
         return len(self.decoder)
 
     def bags(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """T(x) of each whole text, not cut: its different tokens that may carry weight, ascending int64."""
+        """T(x) of each whole text, not cut: its different tokens that may carry weight, ascending
+        int64.
+        """
         blocked, bags = self.blocked.cpu().numpy(), []
         for start in range(0, len(texts), WINDOW):
             encodings = self._uncut.encode_batch_fast(list(texts[start : start + WINDOW]))
@@ -272,15 +314,18 @@ class LexicalEncoder(TextModel):
 
     @cached_property
     def _uncut(self) -> Any:
-        """The tokenizer without truncation, as one of its own: `token_ids` sets it, maybe in another thread."""
+        """The tokenizer without truncation, as one of its own: `token_ids` sets it, maybe in
+        another thread.
+        """
         return Tokenizer.from_str(tokenizer_rules(self.tokenizer))
 
     def sparse(self, features: Features, k: int, bag_first: bool = False) -> tuple[Tensor, Tensor]:
-        """The k largest weights of each text: entries (B, k) int64 ascending, and weights (B, k) with gradient.
+        """The k largest weights of each text: entries (B, k) int64 ascending, and weights (B, k)
+        with gradient.
 
-        Which entries they are is found without gradient; only their logits are then computed with it. So the gradient
-        is that of the dense path, and no (B, T, V) tensor is kept.
-        bag_first: the text's own tokens come before all others, however light, so that they always learn.
+        Which entries they are is found without gradient; only their logits are then computed with
+        it. So the gradient is that of the dense path, and no (B, T, V) tensor is kept. bag_first:
+        the text's own tokens come before all others, however light, so that they always learn.
         """
         tokens, mask = self._features(features)
         with torch.no_grad():
@@ -305,9 +350,14 @@ class LexicalEncoder(TextModel):
         return self.body(ids, mask), mask
 
     def encode(
-        self, texts: Sequence[str], top_k: int | None = None, progress: Progress = silent, even: bool = False
+        self,
+        texts: Sequence[str],
+        top_k: int | None = None,
+        progress: Progress = silent,
+        even: bool = False,
     ) -> list[Sparse]:
-        """E(x), the `top_k` (None: `index_top_k`) largest weights of each text; equal texts give equal bytes.
+        """E(x), the `top_k` (None: `index_top_k`) largest weights of each text; equal texts give
+        equal bytes.
 
         even: without padding, see `Encoder.encode`.
         """
@@ -324,7 +374,9 @@ class LexicalEncoder(TextModel):
         return self.encode(texts, self.config.query_top_k, even=True)
 
     def encode_own(self, texts: Sequence[str]) -> list[Sparse]:
-        """E(q) at the tokens of the query itself, and nowhere else: learned term weights without expansion."""
+        """E(q) at the tokens of the query itself, and nowhere else: learned term weights without
+        expansion.
+        """
         blocked = self.blocked.cpu().numpy()
 
         def encode_bags(features: Features, ids: list[list[int]]) -> list[Sparse]:
@@ -353,5 +405,9 @@ class LexicalEncoder(TextModel):
         return results
 
     def fingerprint(self) -> str:
-        """SHA-256 of what decides a text's weights: parameters, tokenizer, head, `max_tokens`, how many are kept."""
-        return fingerprint(self.state_dict(), self.tokenizer, f"lexical {self.config}", self.max_tokens)
+        """SHA-256 of what decides a text's weights: parameters, tokenizer, head, `max_tokens`, how
+        many are kept.
+        """
+        return fingerprint(
+            self.state_dict(), self.tokenizer, f"lexical {self.config}", self.max_tokens
+        )

@@ -1,16 +1,19 @@
-"""Train a lexical encoder on a corpus's pairs by the semi-parametric loss of SVDR, and the hierarchy's over tokens.
+"""Train a lexical encoder on a corpus's pairs by the semi-parametric loss of SVDR, and the
+hierarchy's over tokens.
 
-Zhou et al., Semi-Parametric Retrieval via Binary Token Index, section 4: with E(x) the learned weights of a text and
-T(x) the 0/1 vector of its own tokens,
+Zhou et al., Semi-Parametric Retrieval via Binary Token Index, section 4: with E(x) the learned
+weights of a text and T(x) the 0/1 vector of its own tokens,
 
     L(E(q), E(p)) + 1/2 L(E(q), T(p)) + 1/2 L(T(q), E(p)),
 
-where each L is contrastive in both directions. Scores are plain inner products, as large as weights times the tokens
-two texts share, so an untrained encoder's softmax is saturated: each term divides its scores by a scale of its own.
+where each L is contrastive in both directions. Scores are plain inner products, as large as weights
+times the tokens two texts share, so an untrained encoder's softmax is saturated: each term divides
+its scores by a scale of its own.
 
-In the hierarchy loss the centroid of a node is the mean of its passages' T(p), at unit norm as HCE scores centroids
-(equation 5): at another norm, nodes of long passages would win. As T(p) is fixed and needs no encoder, so are they:
-unlike HCE's (section 5.2) they are not trained, which at V entries each would cost more than the encoder.
+In the hierarchy loss the centroid of a node is the mean of its passages' T(p), at unit norm as HCE
+scores centroids (equation 5): at another norm, nodes of long passages would win. As T(p) is fixed
+and needs no encoder, so are they: unlike HCE's (section 5.2) they are not trained, which at V
+entries each would cost more than the encoder.
 """
 
 from __future__ import annotations
@@ -41,13 +44,17 @@ from model_code.training.tables import DevEvaluator, TrainingTables
 from model_code.training.trainer import Trainer, to_device
 
 SHARES = {"full": 1.0, "beta": 0.5, "alpha": 0.5}  # of each term in the loss
-DIGITS = 12  # of a document's number, so that ties, which token searches have many of, break as by the documents' ids
+# of a document's number, so that ties, which token searches have many of, break as by the
+# documents' ids
+DIGITS = 12
 HEAD_RATE = 4.0  # times the learning rate: the rate of the closed-form transform
 BIAS_LEARNING_RATE = 0.01  # of the tokens' biases
 
 
 class Views(NamedTuple):
-    """n texts seen both ways, over the same V entries: learned weights E(x) (n, V), and own tokens T(x) (n, V)."""
+    """n texts seen both ways, over the same V entries: learned weights E(x) (n, V), and own tokens
+    T(x) (n, V).
+    """
 
     weights: Tensor
     tokens: Tensor
@@ -63,17 +70,26 @@ def term_pairs(queries: Views, documents: Views) -> dict[str, tuple[Tensor, Tens
 
 
 def semi_parametric_losses(
-    queries: Views, documents: Views, scales: Tensor, relevant: Tensor | None = None, allowed: Tensor | None = None
+    queries: Views,
+    documents: Views,
+    scales: Tensor,
+    relevant: Tensor | None = None,
+    allowed: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Each term's loss of each of the B pairs, both directions added, without its share: {term: (B,)}.
+    """Each term's loss of each of the B pairs, both directions added, without its share: {term:
+    (B,)}.
 
-    queries: B texts; documents: the B positives, then E extra negatives. scales: one per term, divide its scores.
-    relevant: (B, B) bool and allowed: (B, E) bool, as in `Contrast`.
+    queries: B texts; documents: the B positives, then E extra negatives. scales: one per term,
+    divide its scores. relevant: (B, B) bool and allowed: (B, E) bool, as in `Contrast`.
     """
     batch = len(queries.weights)
     losses = {}
-    for (name, (left, right)), scale in zip(term_pairs(queries, documents).items(), scales, strict=True):
-        losses[name] = contrastive_losses(left, right[:batch], scale, Contrast(relevant, right[batch:], allowed))
+    for (name, (left, right)), scale in zip(
+        term_pairs(queries, documents).items(), scales, strict=True
+    ):
+        losses[name] = contrastive_losses(
+            left, right[:batch], scale, Contrast(relevant, right[batch:], allowed)
+        )
     return losses
 
 
@@ -83,14 +99,17 @@ def total(losses: dict[str, Tensor]) -> Tensor:
 
 
 def quarter_deviation(scores: Tensor, relevant: Tensor | None = None) -> Tensor:
-    """A quarter of the standard deviation of the scores of non-relevant pairs, for the softmax to start unsaturated.
+    """A quarter of the standard deviation of the scores of non-relevant pairs, for the softmax to
+    start unsaturated.
 
     scores: (B, P); relevant: (B, B) bool for the first B columns. Never below 1e-6. No gradient.
     """
     scores = scores.detach()
     matching = torch.zeros_like(scores, dtype=torch.bool)
     if relevant is not None:
-        matching[:, : len(relevant)] = relevant | torch.eye(len(relevant), dtype=torch.bool, device=scores.device)
+        matching[:, : len(relevant)] = relevant | torch.eye(
+            len(relevant), dtype=torch.bool, device=scores.device
+        )
     others = scores[~matching]
     if len(others) < 2:
         return scores.new_ones(())
@@ -100,7 +119,9 @@ def quarter_deviation(scores: Tensor, relevant: Tensor | None = None) -> Tensor:
 class TokenHierarchy(nn.Module):
     """The nodes of a tree's first M levels, as the mean tokens of their passages."""
 
-    def __init__(self, hierarchy: Hierarchy, bags: Sequence[np.ndarray], entries: int, levels: int | None) -> None:
+    def __init__(
+        self, hierarchy: Hierarchy, bags: Sequence[np.ndarray], entries: int, levels: int | None
+    ) -> None:
         """bags: T(p) of each of the hierarchy's N passages; entries: V; levels: M, None: all."""
         super().__init__()
         self.entries = entries
@@ -116,27 +137,40 @@ class TokenHierarchy(nn.Module):
     def scores(self, columns: Tensor, level: int) -> Tensor:
         """E(q).c/|c| of B queries with the nodes of a level, from 0: (B, K_t).
 
-        columns: E(q), (V, B), contiguous: of another layout, the product takes some six times as long on a CPU.
+        columns: E(q), (V, B), contiguous: of another layout, the product takes some six times as
+        long on a CPU.
         """
-        places, weights = self.get_buffer(f"places_{level}"), self.get_buffer(f"weights_{level}").to(columns.dtype)
+        places, weights = (
+            self.get_buffer(f"places_{level}"),
+            self.get_buffer(f"weights_{level}").to(columns.dtype),
+        )
         shape = (len(self.get_buffer(f"parents_{level}")), self.entries)
-        centroids = torch.sparse_coo_tensor(places, weights, shape, is_coalesced=True, check_invariants=False)
+        centroids = torch.sparse_coo_tensor(
+            places, weights, shape, is_coalesced=True, check_invariants=False
+        )
         return torch.sparse.mm(centroids, columns).T
 
-    def forward(self, queries: Tensor, scales: Tensor, paths: Tensor, excluded: Sequence[Tensor | None]) -> Tensor:
-        """The loss of each of B queries at each level, its scores divided by the level's of M scales: (B, M).
+    def forward(
+        self, queries: Tensor, scales: Tensor, paths: Tensor, excluded: Sequence[Tensor | None]
+    ) -> Tensor:
+        """The loss of each of B queries at each level, its scores divided by the level's of M
+        scales: (B, M).
 
         queries: E(q), (B, V). paths: (B, M) int64 and excluded: as in `HierarchyLoss`.
         """
         levels = zip(self._levels(queries, paths, excluded), scales, strict=True)
-        losses = [softmax_losses(scores / scale, nodes, ~inside) for (scores, nodes, inside), scale in levels]
+        losses = [
+            softmax_losses(scores / scale, nodes, ~inside)
+            for (scores, nodes, inside), scale in levels
+        ]
         return torch.stack(losses, dim=1)
 
     def spread(self, queries: Tensor, paths: Tensor, excluded: Sequence[Tensor | None]) -> Tensor:
-        """The scale of each level, a quarter of the standard deviation of a query's scores with its negatives: (M,).
+        """The scale of each level, a quarter of the standard deviation of a query's scores with its
+        negatives: (M,).
 
-        What all siblings of a query have in common, which no softmax sees, is taken out first: beside it, siblings
-        differ by little.
+        What all siblings of a query have in common, which no softmax sees, is taken out first:
+        beside it, siblings differ by little.
         """
         scales = []
         for scores, nodes, inside in self._levels(queries, paths, excluded):
@@ -147,7 +181,9 @@ class TokenHierarchy(nn.Module):
     def _levels(
         self, queries: Tensor, paths: Tensor, excluded: Sequence[Tensor | None]
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of each level the scores (B, K_t), the queries' own nodes (B,), and which nodes are told apart (B, K_t)."""
+        """Of each level the scores (B, K_t), the queries' own nodes (B,), and which nodes are told
+        apart (B, K_t).
+        """
         columns = queries.T.contiguous()
         for level in range(self.levels):
             nodes = paths[:, level]
@@ -156,14 +192,17 @@ class TokenHierarchy(nn.Module):
 
 
 def _centred(scores: Tensor, inside: Tensor) -> Tensor:
-    """The scores (B, K) that are `inside`, less their row's mean, of rows that have more than one: (n,)."""
+    """The scores (B, K) that are `inside`, less their row's mean, of rows that have more than one:
+    (n,).
+    """
     counts = inside.sum(dim=1, keepdim=True)
     means = scores.masked_fill(~inside, 0.0).sum(dim=1, keepdim=True) / counts.clamp(min=1)
     return (scores - means)[inside & (counts > 1)]
 
 
 def token_centroids(nodes: np.ndarray, bags: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The mean T(p) of each node's passages, at unit norm: places (2, n) int64, node and token, and weights (n,) there.
+    """The mean T(p) of each node's passages, at unit norm: places (2, n) int64, node and token, and
+    weights (n,) there.
 
     nodes: (N,), each passage's. Places ascend; where there is none, a weight is 0.
 
@@ -171,7 +210,10 @@ def token_centroids(nodes: np.ndarray, bags: Sequence[np.ndarray]) -> tuple[np.n
     >>> places.tolist(), [round(weight, 3) for weight in weights.tolist()]
     ([[0, 1, 1], [5, 5, 7]], [1.0, 0.447, 0.894])
     """
-    lines, tokens = np.repeat(nodes.astype(np.int64), [len(bag) for bag in bags]), np.concatenate(bags)
+    lines, tokens = (
+        np.repeat(nodes.astype(np.int64), [len(bag) for bag in bags]),
+        np.concatenate(bags),
+    )
     width = int(tokens.max(initial=0)) + 1
     keys, counts = np.unique(lines * width + tokens, return_counts=True)
     places = np.stack(np.divmod(keys, width))
@@ -180,14 +222,19 @@ def token_centroids(nodes: np.ndarray, bags: Sequence[np.ndarray]) -> tuple[np.n
 
 
 class SemiParametricObjective(nn.Module):
-    """L(E(q), E(p)) + 1/2 L(E(q), T(p)) + 1/2 L(T(q), E(p)) over the batch, and the hierarchy's loss, if there is one.
+    """L(E(q), E(p)) + 1/2 L(E(q), T(p)) + 1/2 L(T(q), E(p)) over the batch, and the hierarchy's
+    loss, if there is one.
 
-    Scores are divided by scales (n,), measured before training: one per term, then one per level of the hierarchy. They
-    are a buffer, so a run that resumes goes on with those it began with.
+    Scores are divided by scales (n,), measured before training: one per term, then one per level of
+    the hierarchy. They are a buffer, so a run that resumes goes on with those it began with.
     """
 
     def __init__(
-        self, encoder: LexicalEncoder, top_k: int, training: TrainingSettings, hierarchy: TokenHierarchy | None = None
+        self,
+        encoder: LexicalEncoder,
+        top_k: int,
+        training: TrainingSettings,
+        hierarchy: TokenHierarchy | None = None,
     ) -> None:
         """top_k: entries of a text that learn."""
         super().__init__()
@@ -201,23 +248,33 @@ class SemiParametricObjective(nn.Module):
         """Set the scales by a batch."""
         queries, documents = self._views(batch.queries), self._views(batch.documents)
         pairs = term_pairs(queries, documents).values()
-        scales = torch.stack([quarter_deviation(left @ right.T, batch.relevant) for left, right in pairs])
+        scales = torch.stack(
+            [quarter_deviation(left @ right.T, batch.relevant) for left, right in pairs]
+        )
         if self.hierarchy is not None:
             levels = self.hierarchy.spread(queries.weights, batch.paths, batch.excluded)
             scales = torch.cat([scales, levels])
         self.scales.copy_(scales)
 
     def forward(self, batch: TrainingBatch) -> dict[str, Tensor]:
-        """`loss`, to be minimised, and without gradient its terms and the hierarchy's levels: batch means."""
+        """`loss`, to be minimised, and without gradient its terms and the hierarchy's levels: batch
+        means.
+        """
         queries, documents = self._views(batch.queries), self._views(batch.documents)
         with torch.autocast(queries.weights.device.type, enabled=False):
             term_scales, level_scales = self.scales.tensor_split([len(SHARES)])
-            terms = semi_parametric_losses(queries, documents, term_scales, batch.relevant, batch.allowed)
+            terms = semi_parametric_losses(
+                queries, documents, term_scales, batch.relevant, batch.allowed
+            )
             hierarchy = None
             if self.hierarchy is not None:
-                hierarchy = self.hierarchy(queries.weights, level_scales, batch.paths, batch.excluded)
+                hierarchy = self.hierarchy(
+                    queries.weights, level_scales, batch.paths, batch.excluded
+                )
             losses = hce_losses(total(terms), hierarchy, self.training_settings.hierarchy_weight)
-            loss = joint_loss(losses, batch.unsupervised, self.training_settings.unsupervised_weight)
+            loss = joint_loss(
+                losses, batch.unsupervised, self.training_settings.unsupervised_weight
+            )
         means = {name: term.detach().mean() for name, term in terms.items()}
         return {"loss": loss} | level_means(hierarchy) | means
 
@@ -226,12 +283,17 @@ class SemiParametricObjective(nn.Module):
         size = self.encoder.vocabulary_size
         tokens = torch.cat([self.encoder.binary_bags(part) for part in texts.parts])[texts.rows]
         encoded = (self.encoder.sparse(part, self.top_k, bag_first=True) for part in texts.parts)
-        rows = [weights.new_zeros(len(weights), size).scatter(1, entries, weights) for entries, weights in encoded]
+        rows = [
+            weights.new_zeros(len(weights), size).scatter(1, entries, weights)
+            for entries, weights in encoded
+        ]
         return Views(torch.cat(rows)[texts.rows], tokens)
 
 
 def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
-    """Train the lexical retriever of `context`; the report says what it saw and which step was best."""
+    """Train the lexical retriever of `context`; the report says what it saw and which step was
+    best.
+    """
     retriever, seed = context.settings["retriever"], context.settings["seed"]
     training, lexical = retriever.training, retriever.lexical
     encoder = start_encoder(context.settings["encoder"], lexical, tables.passages.texts, seed)
@@ -246,7 +308,9 @@ def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[s
 class LexicalTrainer(Trainer):
     """Training with the semi-parametric loss; other arguments as `Trainer` has them."""
 
-    def __init__(self, encoder: LexicalEncoder, *arguments: Any, lexical: LexicalSettings, **options: Any) -> None:
+    def __init__(
+        self, encoder: LexicalEncoder, *arguments: Any, lexical: LexicalSettings, **options: Any
+    ) -> None:
         self.lexical = lexical
         super().__init__(encoder, *arguments, **options)
 
@@ -254,22 +318,36 @@ class LexicalTrainer(Trainer):
         nodes = None
         if hierarchy is not None and self.settings.hierarchy_weight > 0:
             bags = self.encoder.bags(self.data.passages.texts)
-            nodes = TokenHierarchy(hierarchy, bags, self.encoder.vocabulary_size, self.settings.hierarchy_levels)
+            nodes = TokenHierarchy(
+                hierarchy, bags, self.encoder.vocabulary_size, self.settings.hierarchy_levels
+            )
         return SemiParametricObjective(self.encoder, self.lexical.top_k, self.settings, nodes)
 
     def _make_optimizer(self, objective: SemiParametricObjective) -> torch.optim.AdamW:
-        """Fused AdamW with a rate for the closed-form transform and one for the biases, which start far from home."""
+        """Fused AdamW with a rate for the closed-form transform and one for the biases, which start
+        far from home.
+        """
         encoder, settings = objective.encoder, self.settings
-        learning = {name: weight for name, weight in encoder.named_parameters() if weight.requires_grad}
+        learning = {
+            name: weight for name, weight in encoder.named_parameters() if weight.requires_grad
+        }
         head = {name: learning.pop(name) for name in list(learning) if "body.head." in name}
-        bias = {name: learning.pop(name) for name in list(learning) if learning[name] is encoder.bias}
+        bias = {
+            name: learning.pop(name) for name in list(learning) if learning[name] is encoder.bias
+        }
         others: list[dict[str, Any]] = [
-            {"params": list(head.values()), "weight_decay": 0.0, "lr": HEAD_RATE * settings.learning_rate},
+            {
+                "params": list(head.values()),
+                "weight_decay": 0.0,
+                "lr": HEAD_RATE * settings.learning_rate,
+            },
             {"params": list(bias.values()), "weight_decay": 0.0, "lr": BIAS_LEARNING_RATE},
         ]
         return adamw(learning.values(), settings.learning_rate, settings.weight_decay, others)
 
-    def _prepare(self, objective: SemiParametricObjective, optimizer: Any, hierarchy: Hierarchy | None) -> None:
+    def _prepare(
+        self, objective: SemiParametricObjective, optimizer: Any, hierarchy: Hierarchy | None
+    ) -> None:
         super()._prepare(objective, optimizer, hierarchy)
         objective.measure(to_device(self.collate(0, self.schedule[0]), self.accelerator.device))
 
@@ -277,17 +355,23 @@ class LexicalTrainer(Trainer):
     def _ranked_tokens(self) -> TokenIndex:
         """The tokens of the passages that an evaluation ranks, which do not change."""
         texts, documents = self.dev.texts, self.dev.passages.documents[self.dev.rows]
-        return index_tokens(self.encoder, texts, [f"{document:0{DIGITS}}" for document in documents])
+        return index_tokens(
+            self.encoder, texts, [f"{document:0{DIGITS}}" for document in documents]
+        )
 
     def _ranked(self, dev: DevEvaluator) -> EmbeddingIndex | None:
         """The passages as the encoder embeds them now; None if the search reads tokens only."""
         if self.lexical.search in BY_TOKENS:
             return None
         names = self._ranked_tokens.ids.document_ids
-        return EmbeddingIndex.build(self.encoder.encode(dev.texts), names, self.encoder.vocabulary_size)
+        return EmbeddingIndex.build(
+            self.encoder.encode(dev.texts), names, self.encoder.vocabulary_size
+        )
 
     def _score(self, dev: DevEvaluator, ranked: EmbeddingIndex | None) -> float:
         """The mean metric of the main search with the encoder as it is now."""
         main, depth = self.lexical.search, self.lexical.rerank_depth
-        rankings = LexicalSearch(self.encoder, self._ranked_tokens, ranked, main, depth).search(dev.queries, dev.depth)
+        rankings = LexicalSearch(self.encoder, self._ranked_tokens, ranked, main, depth).search(
+            dev.queries, dev.depth
+        )
         return dev.mean([[(str(int(name)), score) for name, score in hits] for hits in rankings])

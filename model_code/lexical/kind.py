@@ -1,6 +1,8 @@
-"""Lexical retrieval (SVDR): texts as weights over the vocabulary, searched by tokens, by embeddings or by both.
+"""Lexical retrieval (SVDR): texts as weights over the vocabulary, searched by tokens, by embeddings
+or by both.
 
-Segments of a live collection hold the tokens of new passages, and their embeddings or texts, as the base has them.
+Segments of a live collection hold the tokens of new passages, and their embeddings or texts, as the
+base has them.
 """
 
 from __future__ import annotations
@@ -13,7 +15,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from model_code.context import StageContext
-from model_code.lexical.index import EmbeddingIndex, LexicalSearch, PassagesOnTheFly, build_folder, index_tokens
+from model_code.lexical.index import (
+    EmbeddingIndex,
+    LexicalSearch,
+    PassagesOnTheFly,
+    build_folder,
+    index_tokens,
+)
 from model_code.lexical.layout import load_encoder
 from model_code.lexical.token_index.index import TokenIndex
 from model_code.lexical.token_index.postings import Sparse
@@ -22,7 +30,8 @@ from model_code.retrieval.base import IndexedRetriever, NewPassages
 if TYPE_CHECKING:
     from model_code.training.tables import TrainingTables
 
-PROJECTED = 256  # components that a vocabulary is projected to for the hierarchy; a cosine errs by about 1 / 16
+# components that a vocabulary is projected to for the hierarchy; a cosine errs by about 1 / 16
+PROJECTED = 256
 
 
 class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
@@ -33,7 +42,9 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
         tokens, passages = index_tokens(self.encoder, new.texts, new.document_ids), None
         if isinstance(self.passages, EmbeddingIndex):
             embeddings = self.encoder.encode(new.texts)
-            passages = EmbeddingIndex.build(embeddings, new.document_ids, self.encoder.vocabulary_size)
+            passages = EmbeddingIndex.build(
+                embeddings, new.document_ids, self.encoder.vocabulary_size
+            )
         elif self.passages is not None:
             passages = PassagesOnTheFly(new.texts, tokens.ids, self.encoder)
         self.over(tokens, passages).save(folder)
@@ -44,13 +55,24 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
 
     @classmethod
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
-        """Index the named documents of each retriever in `folder`, with the tokens and embeddings that they have."""
-        chosen = [(retriever, retriever.tokens.ids.rows_of(documents)) for retriever, documents in parts]
-        first, rows = parts[0][0], [(part, row) for part, numbers in chosen for row in numbers.tolist()]
+        """Index the named documents of each retriever in `folder`, with the tokens and embeddings
+        that they have.
+        """
+        chosen = [
+            (retriever, retriever.tokens.ids.rows_of(documents)) for retriever, documents in parts
+        ]
+        first, rows = (
+            parts[0][0],
+            [(part, row) for part, numbers in chosen for row in numbers.tolist()],
+        )
         ids = [part.tokens.ids.document_ids[row] for part, row in rows]
         tokens, passages = TokenIndex.build([part.tokens.bag(row) for part, row in rows], ids), None
         if isinstance(first.passages, EmbeddingIndex):
-            embeddings = [embedding for part, numbers in chosen for embedding in part.passages.embeddings(numbers)]  # type: ignore[union-attr]
+            embeddings = [
+                embedding
+                for part, numbers in chosen
+                for embedding in part.passages.embeddings(numbers)
+            ]  # type: ignore[union-attr]
             passages = EmbeddingIndex.build(embeddings, ids, first.encoder.vocabulary_size)
         elif first.passages is not None:
             texts = [part.passages.texts[row] for part, row in rows]  # type: ignore[union-attr]
@@ -58,10 +80,12 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
         first.over(tokens, passages).save(folder)
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
-        """(n, D): learned weights (without an index of them: tokens), projected to few components by random signs.
+        """(n, D): learned weights (without an index of them: tokens), projected to few components
+        by random signs.
 
-        Inner products survive on average, with a standard deviation of at most |a| |b| sqrt(2 / D) (Achlioptas 2003,
-        Database-friendly random projections): good enough to place passages among topics, at a hundredth of the memory.
+        Inner products survive on average, with a standard deviation of at most |a| |b| sqrt(2 / D)
+        (Achlioptas 2003, Database-friendly random projections): good enough to place passages among
+        topics, at a hundredth of the memory.
         """
         projected = np.zeros((len(document_ids), PROJECTED), np.float32)
         signs = _signs(self.encoder.vocabulary_size)
@@ -69,7 +93,9 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
         if isinstance(index, EmbeddingIndex):
             for entry in np.flatnonzero(np.diff(index.starts)).tolist():
                 postings = slice(index.starts[entry], index.starts[entry + 1])
-                projected[index.passages[postings]] += index.weights[postings, None].astype(np.float32) * signs[entry]
+                projected[index.passages[postings]] += (
+                    index.weights[postings, None].astype(np.float32) * signs[entry]
+                )
             return projected
         for row in range(len(document_ids)):
             projected[row] = signs[self.tokens.bag(row)].sum(axis=0, dtype=np.float32)
@@ -84,8 +110,11 @@ def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
 
 
 def index(context: StageContext) -> dict[str, Any]:
-    """Index the corpus's passages: their tokens, and with the encoder in `inputs["trained"]` their embeddings."""
-    from model_code.corpus.tables import load_corpus, passage_texts  # with pandas, which a search does without
+    """Index the corpus's passages: their tokens, and with the encoder in `inputs["trained"]` their
+    embeddings.
+    """
+    # with pandas, which a search does without
+    from model_code.corpus.tables import load_corpus, passage_texts
 
     base = context.settings["encoder"]
     folder = context.inputs["trained"] / "encoder"
@@ -103,11 +132,15 @@ def index(context: StageContext) -> dict[str, Any]:
 
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> LexicalRetriever:
-    """The retriever in two folders; loading: `max_tokens`, `precision`, `device` and `for_search` of `load_encoder`."""
+    """The retriever in two folders; loading: `max_tokens`, `precision`, `device` and `for_search`
+    of `load_encoder`.
+    """
     return LexicalRetriever.open(index, load_encoder(encoder, **loading))
 
 
 @lru_cache(maxsize=1)
 def _signs(size: int) -> np.ndarray:
     """(V, D) of +-1, the same for ever."""
-    return np.random.default_rng(0).integers(0, 2, (size, PROJECTED), dtype=np.int8) * np.int8(2) - np.int8(1)
+    return np.random.default_rng(0).integers(0, 2, (size, PROJECTED), dtype=np.int8) * np.int8(
+        2
+    ) - np.int8(1)

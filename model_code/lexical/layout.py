@@ -1,8 +1,10 @@
-"""Lexical encoders from and to folders: a base encoder to start from, and the layout that a trained one is saved in.
+"""Lexical encoders from and to folders: a base encoder to start from, and the layout that a trained
+one is saved in.
 
-A saved folder is one for sentence-transformers too: the transformer (with its decoder, if it is a masked language
-model) at the top, the head's weights in `1_LexicalHead/`, and the head's code in `outside.py`, which
-`SparseEncoder(folder, trust_remote_code=True)` runs. `lexical.json` holds what only this project reads.
+A saved folder is one for sentence-transformers too: the transformer (with its decoder, if it is a
+masked language model) at the top, the head's weights in `1_LexicalHead/`, and the head's code in
+`outside.py`, which `SparseEncoder(folder, trust_remote_code=True)` runs. `lexical.json` holds what
+only this project reads.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ from model_code.lexical.encoder import (
 from model_code.lexical.settings import LexicalSettings
 
 CONFIG, HEAD, CODE = "lexical.json", "1_LexicalHead", "outside.py"
-SCALE = 16.0  # of the closed-form head's cosines, in logits: a larger one gives sparser, spikier weights
+# of the closed-form head's cosines, in logits: a larger one gives sparser, spikier weights
+SCALE = 16.0
 BIAS = -12.0  # the closed-form head's logit of a token of idf 0 at cosine 0
 HEAD_PASSAGES = 400  # from which the closed form is solved
 RIDGE = 0.01  # its penalty, as a share of the hidden states' mean square: they are correlated
@@ -54,7 +57,9 @@ RIDGE = 0.01  # its penalty, as a share of the hidden states' mean square: they 
 def start_encoder(
     encoder: EncoderSettings, settings: LexicalSettings, texts: Sequence[str], seed: int
 ) -> LexicalEncoder:
-    """The lexical encoder that training starts from, on the base's own head or on a closed-form one for `texts`."""
+    """The lexical encoder that training starts from, on the base's own head or on a closed-form one
+    for `texts`.
+    """
     layout = read_layout(locate(encoder.base))
     architectures = read_json(layout.transformer / "config.json").get("architectures") or []
     masked = any(name.endswith("ForMaskedLM") for name in architectures)
@@ -63,17 +68,29 @@ def start_encoder(
     device, limit = pick_device(encoder.device), encoder.max_tokens
     options = (load_tokenizer(layout.transformer), config, limit, encoder.precision)
     if masked:
-        return _on_masked_model(load_masked_model(layout.transformer, limit), *options).to(device).eval()
-    return _start_closed_form(load_transformer(layout.transformer, limit).to(device).eval(), texts, seed, *options)
+        return (
+            _on_masked_model(load_masked_model(layout.transformer, limit), *options)
+            .to(device)
+            .eval()
+        )
+    return _start_closed_form(
+        load_transformer(layout.transformer, limit).to(device).eval(), texts, seed, *options
+    )
 
 
 def _start_closed_form(
-    backbone: Any, texts: Sequence[str], seed: int, tokenizer: Any, config: LexicalConfig, *options: Any
+    backbone: Any,
+    texts: Sequence[str],
+    seed: int,
+    tokenizer: Any,
+    config: LexicalConfig,
+    *options: Any,
 ) -> LexicalEncoder:
-    """Solve for the head: W on `HEAD_PASSAGES` of `texts`, idf on all of them. On the backbone's device.
+    """Solve for the head: W on `HEAD_PASSAGES` of `texts`, idf on all of them. On the backbone's
+    device.
 
-    options: what else a `LexicalEncoder` takes.
-    FreshetError if word embeddings and hidden states differ in width, or no text holds a token that may carry weight.
+    options: what else a `LexicalEncoder` takes. FreshetError if word embeddings and hidden states
+    differ in width, or no text holds a token that may carry weight.
     """
     embeddings = backbone.get_input_embeddings().weight.detach()
     if embeddings.shape[1] != backbone.config.hidden_size:
@@ -87,7 +104,9 @@ def _start_closed_form(
     encoder = LexicalEncoder(body, rows, blank, tokenizer, config, *options).to(embeddings.device)
     bags = encoder.bags(texts)
     if not sum(map(len, bags)):
-        raise FreshetError("no passage holds a token of the encoder's vocabulary, so there is nothing to start from")
+        raise FreshetError(
+            "no passage holds a token of the encoder's vocabulary, so there is nothing to start from"
+        )
     sample = np.sort(np.random.default_rng([seed, 17]).permutation(len(texts))[:HEAD_PASSAGES])
     with torch.no_grad():
         rows.copy_(normalize(embeddings - embeddings[~encoder.blocked].mean(dim=0), dim=1))
@@ -100,12 +119,15 @@ def _start_closed_form(
 
 @torch.no_grad()
 def _token_pairs(encoder: LexicalEncoder, texts: Sequence[str]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Last hidden states (n, H) and decoder rows (n, H) of the texts' tokens that may carry weight, batch by batch."""
+    """Last hidden states (n, H) and decoder rows (n, H) of the texts' tokens that may carry weight,
+    batch by batch.
+    """
     ids = encoder.token_ids(texts)
     for group in token_batches([len(row) for row in ids], CPU_BATCH_TOKENS):
         batch = pad([ids[row] for row in group], encoder.tokenizer.pad_token_id or 0)
         tokens, mask = (batch[name].to(encoder.device) for name in ("input_ids", "attention_mask"))
-        hidden = encoder.backbone(input_ids=tokens, attention_mask=mask).last_hidden_state  # (B, T, H)
+        # (B, T, H)
+        hidden = encoder.backbone(input_ids=tokens, attention_mask=mask).last_hidden_state
         counted = (mask == 1) & ~encoder.blocked[tokens]
         yield hidden[counted], encoder.decoder[tokens[counted]]
 
@@ -134,11 +156,13 @@ def load_encoder(
 ) -> LexicalEncoder:
     """Read what `save_encoder` wrote; FreshetError if `folder` holds no lexical encoder.
 
-    max_tokens: None takes the folder's own; another one has another fingerprint.
-    for_search: the encoder is not to be trained, so products are those of `hardware.pack`, as in `Encoder.load`.
+    max_tokens: None takes the folder's own; another one has another fingerprint. for_search: the
+    encoder is not to be trained, so products are those of `hardware.pack`, as in `Encoder.load`.
     """
     if not (folder / CONFIG).is_file():
-        raise FreshetError(f"{folder} holds no lexical encoder ({CONFIG} is missing); train the retriever again")
+        raise FreshetError(
+            f"{folder} holds no lexical encoder ({CONFIG} is missing); train the retriever again"
+        )
     values = read_json(folder / CONFIG)
     limit = max_tokens or values["max_tokens"]
     config = LexicalConfig(**{key: value for key, value in values.items() if key != "max_tokens"})
@@ -148,10 +172,15 @@ def load_encoder(
         encoder = _on_masked_model(load_masked_model(folder, limit), *options)
         encoder.bias.data.copy_(weights.get("bias", encoder.bias.data))
     else:
-        decoder, bias = nn.Parameter(weights["decoder"], requires_grad=False), nn.Parameter(weights["bias"])
+        decoder, bias = (
+            nn.Parameter(weights["decoder"], requires_grad=False),
+            nn.Parameter(weights["bias"]),
+        )
         head = ClosedFormHead(decoder.shape[1], config.scale)
         head.transform.weight.data.copy_(weights["transform"])
-        encoder = LexicalEncoder(ClosedFormBody(load_transformer(folder, limit), head), decoder, bias, *options)
+        encoder = LexicalEncoder(
+            ClosedFormBody(load_transformer(folder, limit), head), decoder, bias, *options
+        )
     encoder.to(pick_device(device)).eval()
     if for_search and (kind := packing(precision, encoder.device)):
         pack(encoder.body, kind)
@@ -161,14 +190,21 @@ def load_encoder(
 def _on_masked_model(model: MaskedModel, *options: Any) -> LexicalEncoder:
     """options: what a `LexicalEncoder` takes besides."""
     decoder = model.decoder
-    bias = decoder.bias if decoder.bias is not None else nn.Parameter(decoder.weight.new_zeros(len(decoder.weight)))
+    bias = (
+        decoder.bias
+        if decoder.bias is not None
+        else nn.Parameter(decoder.weight.new_zeros(len(decoder.weight)))
+    )
     return LexicalEncoder(model, decoder.weight, bias, *options)
 
 
 def _save_head(encoder: LexicalEncoder, folder: Path) -> None:
     """Write what the transformer's own files lack."""
     folder.mkdir(exist_ok=True)
-    weights, facts = {"blocked": encoder.blocked}, {"head": encoder.config.head, "scale": encoder.config.scale}
+    weights, facts = (
+        {"blocked": encoder.blocked},
+        {"head": encoder.config.head, "scale": encoder.config.scale},
+    )
     if not isinstance(encoder.body, MaskedModel):
         transform = encoder.body.head.transform.weight
         weights |= {"decoder": encoder.decoder, "bias": encoder.bias, "transform": transform}
@@ -182,11 +218,25 @@ def _save_head(encoder: LexicalEncoder, folder: Path) -> None:
 
 def _write_modules(encoder: LexicalEncoder, folder: Path) -> None:
     task = "fill-mask" if encoder.config.head == "mlm" else "feature-extraction"
-    kinds = {"": "sentence_transformers.base.modules.transformer.Transformer", HEAD: "outside.LexicalHead"}
-    modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(kinds.items())]
+    kinds = {
+        "": "sentence_transformers.base.modules.transformer.Transformer",
+        HEAD: "outside.LexicalHead",
+    }
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": kind}
+        for i, (path, kind) in enumerate(kinds.items())
+    ]
     write_json(folder / "modules.json", modules)
-    transformer = {"transformer_task": task, "max_seq_length": encoder.max_tokens, "do_lower_case": False}
+    transformer = {
+        "transformer_task": task,
+        "max_seq_length": encoder.max_tokens,
+        "do_lower_case": False,
+    }
     write_json(folder / "sentence_bert_config.json", transformer)
-    config = {"similarity_fn_name": "dot", "max_active_dims": encoder.config.index_top_k, "model_type": "SparseEncoder"}
+    config = {
+        "similarity_fn_name": "dot",
+        "max_active_dims": encoder.config.index_top_k,
+        "model_type": "SparseEncoder",
+    }
     write_json(folder / "config_sentence_transformers.json", config)
     shutil.copyfile(Path(__file__).with_name(CODE), folder / CODE)

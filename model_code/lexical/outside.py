@@ -1,8 +1,10 @@
-"""The lexical head as a sentence-transformers module, so that a trained encoder runs outside this project.
+"""The lexical head as a sentence-transformers module, so that a trained encoder runs outside this
+project.
 
-A copy of this file lies in every saved lexical encoder, beside its weights; it imports nothing of the project:
-`SparseEncoder(folder, trust_remote_code=True)` gives the same weights. The library's own `SpladePooling` cannot stand
-in for it: that computes log(1 + relu(x)), where SVDR has elu1p, and it knows no closed-form head or blocked entries.
+A copy of this file lies in every saved lexical encoder, beside its weights; it imports nothing of
+the project: `SparseEncoder(folder, trust_remote_code=True)` gives the same weights. The library's
+own `SpladePooling` cannot stand in for it: that computes log(1 + relu(x)), where SVDR has elu1p,
+and it knows no closed-form head or blocked entries.
 """
 
 from __future__ import annotations
@@ -15,14 +17,26 @@ from sentence_transformers.base.modules.module import Module
 
 
 class LexicalHead(Module):
-    """Token embeddings (closed form) or logits (masked language model) -> weights over the vocabulary."""
+    """Token embeddings (closed form) or logits (masked language model) -> weights over the
+    vocabulary.
+    """
 
     config_keys = ["head", "hidden", "vocabulary", "scale", "biased"]
 
-    def __init__(self, head: str, hidden: int, vocabulary: int, scale: float, biased: bool = False) -> None:
-        """biased: whether logits come without the biases that a masked language model's own decoder lacks."""
+    def __init__(
+        self, head: str, hidden: int, vocabulary: int, scale: float, biased: bool = False
+    ) -> None:
+        """biased: whether logits come without the biases that a masked language model's own decoder
+        lacks.
+        """
         super().__init__()
-        self.head, self.hidden, self.vocabulary, self.scale, self.biased = head, hidden, vocabulary, scale, biased
+        self.head, self.hidden, self.vocabulary, self.scale, self.biased = (
+            head,
+            hidden,
+            vocabulary,
+            scale,
+            biased,
+        )
         self.register_buffer("blocked", torch.zeros(vocabulary, dtype=torch.bool))
         if head == "closed_form":
             self.transform = torch.nn.Parameter(torch.empty(hidden, hidden))
@@ -31,7 +45,9 @@ class LexicalHead(Module):
             self.bias = torch.nn.Parameter(torch.empty(vocabulary))
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Adds `sentence_embedding` (B, V): the largest logit over the real tokens, plus 1, or its exponential."""
+        """Adds `sentence_embedding` (B, V): the largest logit over the real tokens, plus 1, or its
+        exponential.
+        """
         logits = features["token_embeddings"].float()
         if self.head == "closed_form":
             directions = torch.nn.functional.normalize(logits @ self.transform.T, dim=-1)
@@ -48,7 +64,9 @@ class LexicalHead(Module):
         """V, the size of the vocabulary."""
         return self.vocabulary
 
-    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+    def save(
+        self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any
+    ) -> None:
         """Write the configuration and the weights to a folder."""
         os.makedirs(output_path, exist_ok=True)
         self.save_config(output_path)

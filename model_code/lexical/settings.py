@@ -7,13 +7,15 @@ from typing import Literal
 from model_code.settings import Constant, Field, Settings
 
 MainSearch = Literal["full", "alpha", "beta", "beta_own", "beta_rerank"]
-EMBEDDED: tuple[MainSearch, ...] = ("full", "alpha")  # those that read the embeddings of all passages
+# those that read the embeddings of all passages
+EMBEDDED: tuple[MainSearch, ...] = ("full", "alpha")
 
 
 class LexicalSettings(Settings):
     """How a lexical retriever is searched, and how many of a text's weights count.
 
-    Below, E(x) are the weights that the encoder gives a text, and T(x) is 1 for each token of the text itself.
+    Below, E(x) are the weights that the encoder gives a text, and T(x) is 1 for each token of the
+    text itself.
     """
 
     search: MainSearch = Field(
@@ -21,9 +23,13 @@ class LexicalSettings(Settings):
         description="the main one: full E(q).E(p); alpha T(q).E(p); beta E(q).T(p), from the token index alone; "
         "beta_own: beta by the query's own tokens; beta_rerank: the best of beta ranked by full, embedded as they come",
     )
-    top_k: int = Constant(256, ge=1, description="weights kept in training, of query and passage alike")
+    top_k: int = Constant(
+        256, ge=1, description="weights kept in training, of query and passage alike"
+    )
     index_top_k: int = Constant(256, ge=1, description="weights of an indexed passage")
     query_top_k: int = Constant(
-        64, ge=1, description="weights of a query in search; 16 to 128 are at least as good as the paper's 768"
+        64,
+        ge=1,
+        description="weights of a query in search; 16 to 128 are at least as good as the paper's 768",
     )
     rerank_depth: int = Constant(100, ge=1, description="passages that beta_rerank ranks")

@@ -1,11 +1,14 @@
-"""The contrastive loss, in both directions, with in-batch and extra negatives (HCE, equation 8), of one or more layers.
+"""The contrastive loss, in both directions, with in-batch and extra negatives (HCE, equation 8), of
+one or more layers.
 
-The query is contrasted with the batch's documents and with extra documents sampled for it (hard negatives); its
-document is contrasted with the batch's queries only. A document known to be relevant to a query is never its negative.
+The query is contrasted with the batch's documents and with extra documents sampled for it (hard
+negatives); its document is contrasted with the batch's queries only. A document known to be
+relevant to a query is never its negative.
 
-A document of several layers (MLR, equations 3 and 5 to 7) is m vectors; a query is one, the last layer's. Where
-documents compete for a query, each is as good as its best layer. The way back, on which queries compete for a document
-(MLR has none), stays with the last layer, which is what single-vector search uses. With m = 1 all three losses are one.
+A document of several layers (MLR, equations 3 and 5 to 7) is m vectors; a query is one, the last
+layer's. Where documents compete for a query, each is as good as its best layer. The way back, on
+which queries compete for a document (MLR has none), stays with the last layer, which is what
+single-vector search uses. With m = 1 all three losses are one.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ from torch import Tensor
 
 
 class Contrast(NamedTuple):
-    """What B pairs are contrasted with beside each other, E documents of one vector or of m, and what is left out.
+    """What B pairs are contrasted with beside each other, E documents of one vector or of m, and
+    what is left out.
 
-    relevant: (B, B) bool, [i, j] = document j is relevant to query i; such j != i are left out (the diagonal: never).
-    negatives: (E, H) or (E, m, H), extra documents; allowed: (B, E) bool, [i, e] = a negative of query i (None: all).
+    relevant: (B, B) bool, [i, j] = document j is relevant to query i; such j != i are left out (the
+    diagonal: never). negatives: (E, H) or (E, m, H), extra documents; allowed: (B, E) bool, [i, e]
+    = a negative of query i (None: all).
     """
 
     relevant: Tensor | None = None
@@ -28,14 +33,17 @@ class Contrast(NamedTuple):
     allowed: Tensor | None = None
 
 
-def contrastive_losses(queries: Tensor, documents: Tensor, temperature: float, contrast: Contrast) -> Tensor:
+def contrastive_losses(
+    queries: Tensor, documents: Tensor, temperature: float, contrast: Contrast
+) -> Tensor:
     """The loss of each of the B (query, document) pairs, both directions added: (B,).
 
     With S(q, d) = q.d / temperature and all sums without the masked pairs, pair i's loss is
         - log[ e^S(q_i, d_i) / ( sum_j e^S(q_i, d_j) + sum_e e^S(q_i, n_e) ) ]
         - log[ e^S(q_i, d_i) / sum_j e^S(q_j, d_i) ]
 
-    queries, documents: (B, H), unit norm; row i of both is pair i. contrast: the masks, and the extra documents n_e.
+    queries, documents: (B, H), unit norm; row i of both is pair i. contrast: the masks, and the
+    extra documents n_e.
 
     >>> vectors = torch.eye(3)
     >>> contrastive_losses(vectors, vectors, 1.0, Contrast())  # twice log(1 + 2/e)
@@ -47,27 +55,34 @@ def contrastive_losses(queries: Tensor, documents: Tensor, temperature: float, c
 
 
 def softmax_losses(scores: Tensor, positives: Tensor, outside: Tensor) -> Tensor:
-    """- log[ e^s(i, positive_i) / sum_k e^s(i, k) ], k over the columns of row i that are not `outside`: (B,).
+    """- log[ e^s(i, positive_i) / sum_k e^s(i, k) ], k over the columns of row i that are not
+    `outside`: (B,).
 
-    scores: (B, K); positives: (B,) int64, a column each that is never outside; outside: (B, K) bool.
+    scores: (B, K); positives: (B,) int64, a column each that is never outside; outside: (B, K)
+    bool.
 
     >>> softmax_losses(torch.tensor([[2.0, 1.0, 9.0]]), torch.tensor([0]), torch.tensor([[False, False, True]]))
     tensor([0.3133])
     """
     positive = scores.gather(1, positives[:, None])  # (B, 1)
-    return (scores.masked_fill(outside, -torch.inf).logsumexp(dim=1, keepdim=True) - positive).squeeze(1)
+    return (
+        scores.masked_fill(outside, -torch.inf).logsumexp(dim=1, keepdim=True) - positive
+    ).squeeze(1)
 
 
 def multi_vector_losses(
     queries: Tensor, documents: Tensor, temperature: float, contrast: Contrast, last: int
 ) -> Tensor:
-    """MLR's equation 3, for search in all m vectors, and the way back by the last layer, added: (B,).
+    """MLR's equation 3, for search in all m vectors, and the way back by the last layer, added:
+    (B,).
 
-    With S(q, r) = q.r / temperature, f(q, d) = max_l S(q, d_l), and L the last layer, pair i's loss is
+    With S(q, r) = q.r / temperature, f(q, d) = max_l S(q, d_l), and L the last layer, pair i's loss
+    is
         - log[ e^f(q_i, d_i) / ( sum_j e^f(q_i, d_j) + sum_e e^f(q_i, n_e) ) ]
         - log[ e^S(q_i, d_iL) / sum_j e^S(q_j, d_iL) ]
 
-    queries: (B, H); documents: (B, m, H), unit norm per layer, the last layer's at `last`; row i of both is pair i.
+    queries: (B, H); documents: (B, m, H), unit norm per layer, the last layer's at `last`; row i of
+    both is pair i.
 
     >>> queries, documents = torch.eye(2), torch.stack([torch.eye(2), torch.eye(2).flip(0)], dim=1)
     >>> multi_vector_losses(queries, documents, 1.0, Contrast(), last=0)  # log 2, as f is 1 for both; log(1 + 1/e)
@@ -78,12 +93,18 @@ def multi_vector_losses(
 
 
 def self_contrastive_losses(
-    queries: Tensor, documents: Tensor, temperature: float, contrast: Contrast, last: int, regulariser: float
+    queries: Tensor,
+    documents: Tensor,
+    temperature: float,
+    contrast: Contrast,
+    last: int,
+    regulariser: float,
 ) -> Tensor:
-    """MLR's equation 7, for search by the last layer alone, and the way back by the last layer, added: (B,).
+    """MLR's equation 7, for search by the last layer alone, and the way back by the last layer,
+    added: (B,).
 
-    The positive must win by its last layer against every layer of the others (equation 5) and of its own (equation 6).
-    With S, f and L as in `multi_vector_losses`, pair i's loss is
+    The positive must win by its last layer against every layer of the others (equation 5) and of
+    its own (equation 6). With S, f and L as in `multi_vector_losses`, pair i's loss is
         - log[ e^S(q_i, d_iL) / ( e^S(q_i, d_iL) + sum_{j != i} e^f(q_i, d_j) + sum_e e^f(q_i, n_e) ) ]
         - regulariser * log[ e^S(q_i, d_iL) / sum_l e^S(q_i, d_il) ]
         - log[ e^S(q_i, d_iL) / sum_j e^S(q_j, d_iL) ]
@@ -112,9 +133,14 @@ def layer_scores(queries: Tensor, documents: Tensor, temperature: float) -> Tens
 
 
 def _both_ways(
-    queries: Tensor, to_documents: Tensor, to_queries: Tensor, temperature: float, contrast: Contrast
+    queries: Tensor,
+    to_documents: Tensor,
+    to_queries: Tensor,
+    temperature: float,
+    contrast: Contrast,
 ) -> Tensor:
-    """Rows of `to_documents` and columns of `to_queries`, both (B, B), as softmaxes with the diagonal as target.
+    """Rows of `to_documents` and columns of `to_queries`, both (B, B), as softmaxes with the
+    diagonal as target.
 
     Of the negatives (E, m, H) the best layers compete in the rows, too.
     """
@@ -122,7 +148,9 @@ def _both_ways(
     positive = to_documents.diagonal() + to_queries.diagonal()
     if relevant is not None:
         masked = relevant.clone().fill_diagonal_(False)
-        to_documents, to_queries = (scores.masked_fill(masked, -torch.inf) for scores in (to_documents, to_queries))
+        to_documents, to_queries = (
+            scores.masked_fill(masked, -torch.inf) for scores in (to_documents, to_queries)
+        )
     if negatives is not None and len(negatives):
         extra = layer_scores(queries, negatives, temperature).amax(dim=2)  # (B, E)
         extra = extra if allowed is None else extra.masked_fill(~allowed, -torch.inf)

@@ -1,10 +1,13 @@
-"""The hierarchy loss: a query finds its document's ancestor among its siblings, level by level (HCE, equation 5).
+"""The hierarchy loss: a query finds its document's ancestor among its siblings, level by level
+(HCE, equation 5).
 
-Each of the tree's first M levels gives one softmax per query, over the children of one node: the ancestor at that level
-of the query's relevant document is the positive, its siblings are the negatives. Centroids are parameters (HCE, section
-5.2), set by the clustering, trained with the encoder, and scaled to unit norm whenever they are scored.
+Each of the tree's first M levels gives one softmax per query, over the children of one node: the
+ancestor at that level of the query's relevant document is the positive, its siblings are the
+negatives. Centroids are parameters (HCE, section 5.2), set by the clustering, trained with the
+encoder, and scaled to unit norm whenever they are scored.
 
-`hce_losses` and `joint_loss` say how the parts of the Hierarchical Corpus Encoder's loss add up (equations 6 and 7).
+`hce_losses` and `joint_loss` say how the parts of the Hierarchical Corpus Encoder's loss add up
+(equations 6 and 7).
 """
 
 from __future__ import annotations
@@ -26,14 +29,15 @@ def level_losses(
     temperature: float,
     excluded: Tensor | None = None,
 ) -> Tensor:
-    """The loss of each of B queries at one level of the tree, (B,); 0 where the ancestor has no sibling.
+    """The loss of each of B queries at one level of the tree, (B,); 0 where the ancestor has no
+    sibling.
 
     With S(q, c) = q.c / (temperature |c|), query i's loss is
         - log[ e^S(q_i, c(node_i)) / sum_k e^S(q_i, c_k) ],   k = all nodes under node_i's parent
 
     queries: (B, H), unit norm. centroids: (K, H). parents: (K,), each node's parent one level up.
-    nodes: (B,) int64, the ancestor at this level of query i's document.
-    excluded: (B, K) bool, nodes that are no negatives of a query, since other relevant documents lie below them.
+    nodes: (B,) int64, the ancestor at this level of query i's document. excluded: (B, K) bool,
+    nodes that are no negatives of a query, since other relevant documents lie below them.
 
     >>> centroids, parents = torch.tensor([[2., 0.], [0., 5.], [0., 1.]]), torch.tensor([0, 0, 1])
     >>> queries, nodes = torch.tensor([[1., 0.], [1., 0.]]), torch.tensor([0, 2])
@@ -45,7 +49,8 @@ def level_losses(
 
 
 def siblings(parents: Tensor, nodes: Tensor, excluded: Tensor | None = None) -> Tensor:
-    """The nodes that each of B queries is to tell apart: its own and all under the same parent, (B, K) bool.
+    """The nodes that each of B queries is to tell apart: its own and all under the same parent, (B,
+    K) bool.
 
     parents, nodes, excluded: as in `level_losses`.
 
@@ -66,15 +71,21 @@ class HierarchyLoss(nn.Module):
             [0.3133]], grad_fn=<StackBackward0>)
     """
 
-    def __init__(self, centroids: Sequence[Tensor], parents: Sequence[Tensor], temperature: float) -> None:
+    def __init__(
+        self, centroids: Sequence[Tensor], parents: Sequence[Tensor], temperature: float
+    ) -> None:
         """centroids, parents: of levels 1 to M, (K_t, H) floats and (K_t,) integers."""
         super().__init__()
         self.temperature = temperature
-        self.centroids = nn.ParameterList(nn.Parameter(level.detach().clone()) for level in centroids)
+        self.centroids = nn.ParameterList(
+            nn.Parameter(level.detach().clone()) for level in centroids
+        )
         for level, above in enumerate(parents):
             self.register_buffer(f"parents_{level}", above.long(), persistent=False)
 
-    def forward(self, queries: Tensor, paths: Tensor, excluded: Sequence[Tensor | None] | None = None) -> Tensor:
+    def forward(
+        self, queries: Tensor, paths: Tensor, excluded: Sequence[Tensor | None] | None = None
+    ) -> Tensor:
         """The loss of each of B queries at each level: (B, M).
 
         paths: (B, M) int64, the nodes at levels 1 to M above query i's document.
@@ -84,12 +95,15 @@ class HierarchyLoss(nn.Module):
         for level, centroids in enumerate(self.centroids):
             parents = self.get_buffer(f"parents_{level}")
             out = None if excluded is None else excluded[level]
-            losses.append(level_losses(queries, centroids, parents, paths[:, level], self.temperature, out))
+            losses.append(
+                level_losses(queries, centroids, parents, paths[:, level], self.temperature, out)
+            )
         return torch.stack(losses, dim=1)
 
 
 def hce_losses(contrastive: Tensor, hierarchy: Tensor | None, hierarchy_weight: float) -> Tensor:
-    """Each pair's contrastive loss (B,) plus `hierarchy_weight` times its hierarchy loss (B, M) over all levels: (B,).
+    """Each pair's contrastive loss (B,) plus `hierarchy_weight` times its hierarchy loss (B, M)
+    over all levels: (B,).
 
     The paper's weight is 1; weight 0, or no hierarchy, is plain contrastive training.
 
@@ -102,13 +116,16 @@ def hce_losses(contrastive: Tensor, hierarchy: Tensor | None, hierarchy_weight: 
 
 
 def level_means(hierarchy: Tensor | None) -> dict[str, Tensor]:
-    """The hierarchy loss (B, M) as the history has it: `hierarchy_1` to `hierarchy_M`, batch means without gradient."""
+    """The hierarchy loss (B, M) as the history has it: `hierarchy_1` to `hierarchy_M`, batch means
+    without gradient.
+    """
     levels = [] if hierarchy is None else hierarchy.detach().mean(dim=0)
     return {f"hierarchy_{level}": mean for level, mean in enumerate(levels, start=1)}
 
 
 def joint_loss(losses: Tensor, unsupervised: Tensor, unsupervised_weight: float) -> Tensor:
-    """HCE-J: mean over the supervised pairs + `unsupervised_weight` (alpha) * mean over the unsupervised ones.
+    """HCE-J: mean over the supervised pairs + `unsupervised_weight` (alpha) * mean over the
+    unsupervised ones.
 
     A batch of one kind only is its plain mean, with weight 1: HCE-S or HCE-U.
 

@@ -1,6 +1,8 @@
-"""Fine-tune a sequence-to-sequence model to write the queries of a document: teacher-forced cross-entropy.
+"""Fine-tune a sequence-to-sequence model to write the queries of a document: teacher-forced
+cross-entropy.
 
-It learns from (document, query) pairs as token ids, without dropout, and resumes as every training does (`loop.py`).
+It learns from (document, query) pairs as token ids, without dropout, and resumes as every training
+does (`loop.py`).
 """
 
 from __future__ import annotations
@@ -28,9 +30,19 @@ from model_code.queries.sequence_to_sequence import (
     save_sequence_model,
     sections_of,
 )
-from model_code.queries.settings import TRAINED_FOLDER, TRAINING_GROUP, WRITING_GROUP, GeneratorTrainingSettings
+from model_code.queries.settings import (
+    TRAINED_FOLDER,
+    TRAINING_GROUP,
+    WRITING_GROUP,
+    GeneratorTrainingSettings,
+)
 from model_code.training.batches import PairStream
-from model_code.training.loop import TrainingLoop, TrainingState, latest_checkpoint, load_training_state
+from model_code.training.loop import (
+    TrainingLoop,
+    TrainingState,
+    latest_checkpoint,
+    load_training_state,
+)
 from model_code.training.optimisation import adamw, make_accelerator, set_learning_rate
 
 IGNORED = -100  # a label that is no target
@@ -47,15 +59,22 @@ class GeneratorPair(NamedTuple):
 def generator_pairs(
     corpus: Corpus, held_out_share: float, seed: int
 ) -> tuple[list[GeneratorPair], list[GeneratorPair]]:
-    """The pairs of the corpus's own training qrels: to train on, and those of the share of documents held out.
+    """The pairs of the corpus's own training qrels: to train on, and those of the share of
+    documents held out.
 
     FreshetError if there are none to train on: no query may be made up to learn from.
     """
     texts = dict(zip(corpus.documents["document_id"], corpus.documents["text"], strict=True))
     train = corpus.judgements("train")
     rows = ((document, query) for query, documents in train.qrels.items() for document in documents)
-    pairs = [GeneratorPair(document, texts[document], train.queries[query]) for document, query in rows]
-    learned = [pair for pair in pairs if seed_of(seed, "held out", pair.document_id) / 2**63 >= held_out_share]
+    pairs = [
+        GeneratorPair(document, texts[document], train.queries[query]) for document, query in rows
+    ]
+    learned = [
+        pair
+        for pair in pairs
+        if seed_of(seed, "held out", pair.document_id) / 2**63 >= held_out_share
+    ]
     if not learned:
         raise FreshetError(
             "a query generator learns from training qrels, and the corpus has none left to train on; "
@@ -68,26 +87,45 @@ def generator_pairs(
 class PairTokens:
     """Pairs as a model reads them: a section of the document in, the query out.
 
-    Of a long document it is the section with most of the query's tokens (the first of equals): a generator is given
-    every section, and should learn to ask what that very section answers.
+    Of a long document it is the section with most of the query's tokens (the first of equals): a
+    generator is given every section, and should learn to ask what that very section answers.
     """
 
-    def __init__(self, tokenizer: Any, section_tokens: int, query_tokens: int, start_token: int) -> None:
-        """start_token: what decoding begins with; a tokenizer that puts it before every text must not repeat it."""
+    def __init__(
+        self, tokenizer: Any, section_tokens: int, query_tokens: int, start_token: int
+    ) -> None:
+        """start_token: what decoding begins with; a tokenizer that puts it before every text must
+        not repeat it.
+        """
         self.tokenizer, self.start_token = tokenizer, start_token
         self.section_tokens, self.query_tokens = section_tokens, query_tokens
 
     def batch(self, pairs: Sequence[GeneratorPair]) -> dict[str, Tensor]:
-        """`input_ids`, `attention_mask` (B, T) and `labels` (B, L) int64, the labels padded with `IGNORED`."""
+        """`input_ids`, `attention_mask` (B, T) and `labels` (B, L) int64, the labels padded with
+        `IGNORED`.
+        """
         queries = [self._query(pair.query) for pair in pairs]
-        sections = sections_of(self.tokenizer, [pair.document for pair in pairs], self.section_tokens)
-        chosen = [max(group, key=lambda s: len(set(s) & set(q))) for group, q in zip(sections, queries, strict=True)]
+        sections = sections_of(
+            self.tokenizer, [pair.document for pair in pairs], self.section_tokens
+        )
+        chosen = [
+            max(group, key=lambda s: len(set(s) & set(q)))
+            for group, q in zip(sections, queries, strict=True)
+        ]
         padded = self.tokenizer.pad({"input_ids": chosen}, return_tensors="pt")
-        labels = pad_sequence([torch.tensor(query) for query in queries], batch_first=True, padding_value=IGNORED)
-        return {"input_ids": padded["input_ids"], "attention_mask": padded["attention_mask"], "labels": labels}
+        labels = pad_sequence(
+            [torch.tensor(query) for query in queries], batch_first=True, padding_value=IGNORED
+        )
+        return {
+            "input_ids": padded["input_ids"],
+            "attention_mask": padded["attention_mask"],
+            "labels": labels,
+        }
 
     def _query(self, text: str) -> list[int]:
-        ids = self.tokenizer(text_target=text, truncation=True, max_length=self.query_tokens)["input_ids"]
+        ids = self.tokenizer(text_target=text, truncation=True, max_length=self.query_tokens)[
+            "input_ids"
+        ]
         return ids[1:] if ids[0] == self.start_token else ids
 
 
@@ -111,8 +149,15 @@ class GeneratorTrainer(TrainingLoop):
         progress: Progress = silent,
         precision: str = "auto",
     ) -> None:
-        """held_out: chooses the best step; empty: the last is kept. checkpoints: a folder to resume from."""
-        self.trained, self.tokens, self.pairs, self.settings = loaded[0].eval(), tokens, pairs, settings
+        """held_out: chooses the best step; empty: the last is kept. checkpoints: a folder to resume
+        from.
+        """
+        self.trained, self.tokens, self.pairs, self.settings = (
+            loaded[0].eval(),
+            tokens,
+            pairs,
+            settings,
+        )
         self.held_out = held_out[: settings.held_out_pairs]
         self.checkpoints, self.progress, self.state = checkpoints, progress, TrainingState()
         documents = np.unique([pair.document_id for pair in pairs], return_inverse=True)[1]
@@ -150,12 +195,19 @@ class GeneratorTrainer(TrainingLoop):
             self.state.evaluated(METRIC, -total / count, self._trained_weights())
 
     def _loss(self, pairs: Sequence[GeneratorPair]) -> tuple[Tensor, int]:
-        """Mean cross-entropy of the queries' tokens, each predicted from the true ones before it; their number."""
-        batch = {name: value.to(self.accelerator.device) for name, value in self.tokens.batch(pairs).items()}
+        """Mean cross-entropy of the queries' tokens, each predicted from the true ones before it;
+        their number.
+        """
+        batch = {
+            name: value.to(self.accelerator.device)
+            for name, value in self.tokens.batch(pairs).items()
+        }
         labels = batch.pop("labels")  # (B, L)
         before = self.trained.prepare_decoder_input_ids_from_labels(labels)
         logits = self.model(**batch, decoder_input_ids=before).logits  # (B, L, V)
-        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+        loss = torch.nn.functional.cross_entropy(
+            logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED
+        )
         return loss, int((labels != IGNORED).sum())
 
 

@@ -1,8 +1,9 @@
-"""Pseudo-queries: what makes them, the spans that the inverse cloze task cuts out of documents, and which are kept.
+"""Pseudo-queries: what makes them, the spans that the inverse cloze task cuts out of documents, and
+which are kept.
 
-A random span of a document serves as a query for it (Lee et al., 2019; HCE's q~, section 4.3). Queries that a model
-wrote also expand documents for BM25, as docT5query does. One that fits other documents, or not its own, would call
-right answers wrong.
+A random span of a document serves as a query for it (Lee et al., 2019; HCE's q~, section 4.3).
+Queries that a model wrote also expand documents for BM25, as docT5query does. One that fits other
+documents, or not its own, would call right answers wrong.
 """
 
 from __future__ import annotations
@@ -49,15 +50,23 @@ class InverseCloze:
         self.kind, self.settings = kind, settings
 
     def generate(
-        self, documents: Mapping[str, str], seed: int, checkpoints: Path | None = None, progress: Progress = silent
+        self,
+        documents: Mapping[str, str],
+        seed: int,
+        checkpoints: Path | None = None,
+        progress: Progress = silent,
     ) -> list[PseudoQuery]:
         """Queries for `documents` (id -> text): in ascending order of ids, each one's together.
 
-        What a document gets depends on its id, its text and `seed` only, never on the documents around it. One that is
-        too short for a span of three words gets none.
+        What a document gets depends on its id, its text and `seed` only, never on the documents
+        around it. One that is too short for a span of three words gets none.
         """
         ids = tracked(sorted(documents), len(documents), progress, "documents")
-        return [PseudoQuery(i, span, self.kind) for i in ids for span in self.spans(i, documents[i], seed)]
+        return [
+            PseudoQuery(i, span, self.kind)
+            for i in ids
+            for span in self.spans(i, documents[i], seed)
+        ]
 
     def spans(self, document_id: str, text: str, seed: int) -> list[str]:
         """The document's spans: words joined by single spaces.
@@ -92,7 +101,9 @@ def expanded_texts(
     >>> expanded_texts(["sort a list", "open a file"], ["a", "b"], {"a": ["ordering", "rank items"]})
     ['sort a list ordering rank items', 'open a file']
     """
-    return [" ".join([text, *queries.get(i, ())]) for text, i in zip(texts, document_ids, strict=True)]
+    return [
+        " ".join([text, *queries.get(i, ())]) for text, i in zip(texts, document_ids, strict=True)
+    ]
 
 
 EMPTY = "empty"  # no letter or digit
@@ -102,7 +113,8 @@ REASONS = (EMPTY, REPEATED, AMBIGUOUS)
 
 
 def joined_words(text: str) -> str:
-    """Letters and digits in lower case, joined by single spaces: texts that differ in nothing else are the same query.
+    """Letters and digits in lower case, joined by single spaces: texts that differ in nothing else
+    are the same query.
 
     >>> joined_words("  Sort an *Array*, in-place!")
     'sort an array in place'
@@ -110,7 +122,9 @@ def joined_words(text: str) -> str:
     return " ".join(words(text.casefold()))
 
 
-def reasons_to_drop(queries: Sequence[PseudoQuery], documents: Mapping[str, str]) -> list[str | None]:
+def reasons_to_drop(
+    queries: Sequence[PseudoQuery], documents: Mapping[str, str]
+) -> list[str | None]:
     """For each query one of `REASONS` to drop it, or None to keep it.
 
     `documents` maps ids to the texts that are searched.
@@ -137,7 +151,9 @@ def reasons_to_drop(queries: Sequence[PseudoQuery], documents: Mapping[str, str]
 def _found_word_for_word(
     queries: Iterable[str], texts: Mapping[str, str], frequency: Mapping[str, int]
 ) -> dict[str, set[str]]:
-    """For each normalised query the documents whose text contains it; only those with its rarest term are searched."""
+    """For each normalised query the documents whose text contains it; only those with its rarest
+    term are searched.
+    """
     by_term: dict[str, list[str]] = {}
     containing: dict[str, set[str]] = {query: set() for query in queries}
     for query in containing:

@@ -1,8 +1,10 @@
-"""Queries written by a sequence-to-sequence model, as docT5query does (Nogueira and Lin, 2019; IncDSI and HCE's +QG).
+"""Queries written by a sequence-to-sequence model, as docT5query does (Nogueira and Lin, 2019;
+IncDSI and HCE's +QG).
 
-Every query is sampled with random numbers of its own, so it does not depend on its batch (up to rounding). Finished
-chunks of documents lie in the checkpoints folder, from which a killed run goes on to the same result. Any model can be
-loaded; one is saved without a trace of the machine that made it.
+Every query is sampled with random numbers of its own, so it does not depend on its batch (up to
+rounding). Finished chunks of documents lie in the checkpoints folder, from which a killed run goes
+on to the same result. Any model can be loaded; one is saved without a trace of the machine that
+made it.
 """
 
 from __future__ import annotations
@@ -28,11 +30,17 @@ Loaded = tuple[Any, Any]
 """A transformers model and its tokenizer."""
 
 
-def load_sequence_model(source: str | Path, revision: str | None = None, dtype: torch.dtype = torch.float32) -> Loaded:
-    """Load a folder or hub name with `AutoModelForSeq2SeqLM`, for evaluation; FreshetError if that is not possible."""
+def load_sequence_model(
+    source: str | Path, revision: str | None = None, dtype: torch.dtype = torch.float32
+) -> Loaded:
+    """Load a folder or hub name with `AutoModelForSeq2SeqLM`, for evaluation; FreshetError if that
+    is not possible.
+    """
     try:
         with quiet():
-            model = AutoModelForSeq2SeqLM.from_pretrained(source, revision=revision or "main", dtype=dtype)
+            model = AutoModelForSeq2SeqLM.from_pretrained(
+                source, revision=revision or "main", dtype=dtype
+            )
             tokenizer = AutoTokenizer.from_pretrained(source, revision=revision or "main")
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
@@ -44,7 +52,9 @@ def load_sequence_model(source: str | Path, revision: str | None = None, dtype: 
 
 
 def save_sequence_model(model: Any, tokenizer: Any, folder: Path, section_tokens: int) -> None:
-    """Write a folder that `AutoModelForSeq2SeqLM` loads; equal models give equal bytes, nothing is pickled."""
+    """Write a folder that `AutoModelForSeq2SeqLM` loads; equal models give equal bytes, nothing is
+    pickled.
+    """
     with quiet():
         model.save_pretrained(folder)
     for path in (folder / "config.json", folder / "generation_config.json"):
@@ -53,7 +63,9 @@ def save_sequence_model(model: Any, tokenizer: Any, folder: Path, section_tokens
 
 
 def require_positions(model: Any, section_tokens: int, max_query_tokens: int) -> None:
-    """SettingsError if the model has fewer positions than texts have tokens; relative ones, as T5's, have no limit."""
+    """SettingsError if the model has fewer positions than texts have tokens; relative ones, as
+    T5's, have no limit.
+    """
     limits = {"section_tokens": (model.get_encoder(), section_tokens)}
     limits["max_query_tokens"] = (model.get_decoder(), max_query_tokens)
     for name, (part, tokens) in limits.items():
@@ -66,7 +78,9 @@ def _without_machine(config: Any) -> Any:
     """The same mapping, and all in it, without paths and versions."""
     if not isinstance(config, dict):
         return config
-    return {key: _without_machine(value) for key, value in config.items() if key not in MACHINE_KEYS}
+    return {
+        key: _without_machine(value) for key, value in config.items() if key not in MACHINE_KEYS
+    }
 
 
 KIND = "sequence_to_sequence"
@@ -77,13 +91,17 @@ def sections_of(tokenizer: Any, documents: list[str], most: int) -> list[list[li
     """The sections of each document, of at most `most` tokens, as token ids."""
     encoded = tokenizer(documents, truncation=True, max_length=most, return_overflowing_tokens=True)
     sections: list[list[list[int]]] = [[] for _ in documents]
-    for document, ids in zip(encoded["overflow_to_sample_mapping"], encoded["input_ids"], strict=True):
+    for document, ids in zip(
+        encoded["overflow_to_sample_mapping"], encoded["input_ids"], strict=True
+    ):
         sections[int(document)].append(ids)
     return sections
 
 
 class UnwrittenQuery(NamedTuple):
-    """A query still to be written: which of its document's how many-th, from which section (row of token ids)."""
+    """A query still to be written: which of its document's how many-th, from which section (row of
+    token ids).
+    """
 
     document_id: str
     ordinal: int
@@ -119,9 +137,15 @@ class SequenceToSequence:
         return cls(model.to(place), tokenizer, settings)
 
     def generate(
-        self, documents: Mapping[str, str], seed: int, checkpoints: Path, progress: Progress = silent
+        self,
+        documents: Mapping[str, str],
+        seed: int,
+        checkpoints: Path,
+        progress: Progress = silent,
     ) -> list[PseudoQuery]:
-        """See `InverseCloze.generate`. Checkpoints are named by a hash of all that their content depends on."""
+        """See `InverseCloze.generate`. Checkpoints are named by a hash of all that their content
+        depends on.
+        """
         ids, queries = sorted(documents), []
         for start in range(0, len(ids), CHUNK):
             chunk = {i: documents[i] for i in ids[start : start + CHUNK]}
@@ -139,25 +163,40 @@ class SequenceToSequence:
         for start in range(0, len(drafts), self.settings.batch_size):
             batch = drafts[start : start + self.settings.batch_size]
             texts = self._sample(batch, sections, seed)
-            written += [(draft.document_id, text.strip()) for draft, text in zip(batch, texts, strict=True)]
+            written += [
+                (draft.document_id, text.strip()) for draft, text in zip(batch, texts, strict=True)
+            ]
         return written
 
     def _sections(self, chunk: Mapping[str, str]) -> tuple[list[list[int]], list[UnwrittenQuery]]:
-        count, sections, drafts = self.settings.per_document, list[list[int]](), list[UnwrittenQuery]()
+        count, sections, drafts = (
+            self.settings.per_document,
+            list[list[int]](),
+            list[UnwrittenQuery](),
+        )
         each = sections_of(self.tokenizer, list(chunk.values()), self.settings.section_tokens)
         for document, group in zip(chunk, each, strict=True):
-            drafts += [UnwrittenQuery(document, j, len(sections) + j * len(group) // count) for j in range(count)]
+            drafts += [
+                UnwrittenQuery(document, j, len(sections) + j * len(group) // count)
+                for j in range(count)
+            ]
             sections += group
         return sections, drafts
 
     @torch.no_grad()
-    def _sample(self, batch: Sequence[UnwrittenQuery], sections: list[list[int]], seed: int) -> list[str]:
+    def _sample(
+        self, batch: Sequence[UnwrittenQuery], sections: list[list[int]], seed: int
+    ) -> list[str]:
         needed = sorted({draft.section for draft in batch})
-        padded = self.tokenizer.pad({"input_ids": [sections[s] for s in needed]}, return_tensors="pt")
+        padded = self.tokenizer.pad(
+            {"input_ids": [sections[s] for s in needed]}, return_tensors="pt"
+        )
         padded = padded.to(self.model.device)
         states = self.model.get_encoder()(
-            input_ids=padded["input_ids"], attention_mask=padded["attention_mask"]
-        ).last_hidden_state  # (sections, tokens, hidden): each section is read once, however many queries it gets
+            input_ids=padded["input_ids"],
+            attention_mask=padded["attention_mask"],
+            # (sections, tokens, hidden): each section is read once, however many queries it gets
+        ).last_hidden_state
         rows = torch.tensor([needed.index(draft.section) for draft in batch], device=states.device)
         tokens = self.model.generate(
             encoder_outputs=BaseModelOutput(last_hidden_state=states[rows]),
@@ -165,7 +204,9 @@ class SequenceToSequence:
             max_new_tokens=self.settings.max_query_tokens,
             do_sample=False,
             num_beams=1,
-            logits_processor=LogitsProcessorList([GumbelTopK(self._noise(batch, seed), self.settings.temperature)]),
+            logits_processor=LogitsProcessorList(
+                [GumbelTopK(self._noise(batch, seed), self.settings.temperature)]
+            ),
         )
         return self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
 
@@ -173,22 +214,30 @@ class SequenceToSequence:
         vocabulary = len(self.model.get_output_embeddings().weight)
         shape = (self.settings.max_query_tokens, min(self.settings.top_k, vocabulary))
         seeds = (seed_of(seed, KIND, draft.document_id, draft.ordinal) for draft in batch)
-        draws = [torch.rand(shape, generator=torch.Generator().manual_seed(s), dtype=torch.float64) for s in seeds]
-        return -torch.log(-torch.log(torch.stack(draws).clamp_min(1e-300)))  # (queries, steps, top_k), Gumbel(0, 1)
+        draws = [
+            torch.rand(shape, generator=torch.Generator().manual_seed(s), dtype=torch.float64)
+            for s in seeds
+        ]
+        # (queries, steps, top_k), Gumbel(0, 1)
+        return -torch.log(-torch.log(torch.stack(draws).clamp_min(1e-300)))
 
 
 class GumbelTopK(LogitsProcessor):
-    """Turns greedy decoding into sampling from the `k` most probable tokens, with noise that is given beforehand.
+    """Turns greedy decoding into sampling from the `k` most probable tokens, with noise that is
+    given beforehand.
 
-    The argmax of logits / temperature + Gumbel noise is a sample of their softmax (Gumbel-max trick), so each query's
-    tokens depend on its own noise alone. `noise`: (queries, steps, k), Gumbel(0, 1).
+    The argmax of logits / temperature + Gumbel noise is a sample of their softmax (Gumbel-max
+    trick), so each query's tokens depend on its own noise alone. `noise`: (queries, steps, k),
+    Gumbel(0, 1).
     """
 
     def __init__(self, noise: torch.Tensor, temperature: float) -> None:
         self.noise, self.temperature, self.step = noise, temperature, 0
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """The scores (queries, vocabulary) to take the argmax of: minus infinity outside of the top k."""
+        """The scores (queries, vocabulary) to take the argmax of: minus infinity outside of the top
+        k.
+        """
         values, tokens = scores.double().topk(self.noise.shape[-1])
         noisy = values / self.temperature + self.noise[:, self.step].to(values.device)
         self.step += 1

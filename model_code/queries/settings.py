@@ -1,4 +1,6 @@
-"""Settings of the pseudo-queries: the group `pseudo_queries` of `params.yaml`, one sub-group per generator."""
+"""Settings of the pseudo-queries: the group `pseudo_queries` of `params.yaml`, one sub-group per
+generator.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,18 @@ from model_code.settings import Constant, Field, Settings, require
 Generator = Literal["inverse_cloze", "sequence_to_sequence"]
 TRAINED = "trained"  # the name of the model that the stage `query_generator` trains
 TRAINED_FOLDER = "model"  # where that stage leaves it, in its output
-TRAINING_GROUP = "pseudo_queries.training"  # what that stage reads, so that no other key of the group trains anew
+# what that stage reads, so that no other key of the group trains anew
+TRAINING_GROUP = "pseudo_queries.training"
 WRITING_GROUP = "pseudo_queries.sequence_to_sequence"
 
 
 class GeneratorTrainingSettings(Settings):
-    """How a sequence-to-sequence model learns from the corpus's training qrels to write a document's queries.
+    """How a sequence-to-sequence model learns from the corpus's training qrels to write a
+    document's queries.
 
-    Texts are cut as the generator cuts them: `sequence_to_sequence.section_tokens` and `.max_query_tokens`. At most
-    `held_out_pairs` pairs of `held_out_share` of the documents choose the best step, by mean log-likelihood per token.
+    Texts are cut as the generator cuts them: `sequence_to_sequence.section_tokens` and
+    `.max_query_tokens`. At most `held_out_pairs` pairs of `held_out_share` of the documents choose
+    the best step, by mean log-likelihood per token.
     """
 
     weight_decay: ClassVar[float] = 0.01
@@ -35,11 +40,15 @@ class GeneratorTrainingSettings(Settings):
     steps: int | None = Constant(None, ge=1, description="overrides epochs")
     batch_size: int = Constant(16, ge=1, description="pairs per step")
     learning_rate: float = Field(
-        1e-4, ge=0, description="falls linearly to 0 after the warm-up; T5 learns well at 3e-4, others at 5e-5"
+        1e-4,
+        ge=0,
+        description="falls linearly to 0 after the warm-up; T5 learns well at 3e-4, others at 5e-5",
     )
     held_out_share: float = Constant(0.1, ge=0, lt=1, description="of the documents with queries")
-    evaluate_every: int | None = Constant(100, ge=1)  # steps; null: only before the first and after the last
-    patience: int | None = Constant(None, ge=1)  # evaluations in a row without a new best that end it; null: none do
+    # steps; null: only before the first and after the last
+    evaluate_every: int | None = Constant(100, ge=1)
+    # evaluations in a row without a new best that end it; null: none do
+    patience: int | None = Constant(None, ge=1)
     log_every: int = Constant(10, ge=1, description="steps averaged into one row of the history")
     checkpoint_every: int = Constant(100, ge=1, description="steps lost at most by a kill")
 
@@ -65,7 +74,8 @@ class ClozeSettings(Settings):
         )
 
 
-ABOUT_A_QUERY = ClozeSettings(per_document=1, min_words=8, max_words=16)  # spans as long as what people type
+# spans as long as what people type
+ABOUT_A_QUERY = ClozeSettings(per_document=1, min_words=8, max_words=16)
 
 
 class SequenceToSequenceSettings(Settings):
@@ -76,10 +86,16 @@ class SequenceToSequenceSettings(Settings):
         description="a folder or hub name that AutoModelForSeq2SeqLM loads; trained: the one that `training` makes",
     )
     revision: str | None = Field(None, description="the hub's commit or branch")
-    per_document: int = Field(15, ge=1, description="queries per document, spread evenly over its sections")
-    section_tokens: int = Field(512, ge=8, description="length of a section of a document, special tokens included")
+    per_document: int = Field(
+        15, ge=1, description="queries per document, spread evenly over its sections"
+    )
+    section_tokens: int = Field(
+        512, ge=8, description="length of a section of a document, special tokens included"
+    )
     max_query_tokens: int = Constant(64, ge=1, description="a query ends here at the latest")
-    top_k: int = Constant(10, ge=1, description="each token is sampled from so many most probable ones")
+    top_k: int = Constant(
+        10, ge=1, description="each token is sampled from so many most probable ones"
+    )
     temperature: float = Constant(1.0, gt=0, description="flattens them")
     batch_size: int = Constant(60, ge=1, description="queries written at once")
 
@@ -87,17 +103,26 @@ class SequenceToSequenceSettings(Settings):
 class PseudoQuerySettings(Settings):
     """Which generators write queries to train on."""
 
-    generators: tuple[Generator, ...] = Field(("inverse_cloze",), description="that training queries are made by")
+    generators: tuple[Generator, ...] = Field(
+        ("inverse_cloze",), description="that training queries are made by"
+    )
     inverse_cloze: ClozeSettings = Field(default_factory=ClozeSettings)
-    sequence_to_sequence: SequenceToSequenceSettings = Field(default_factory=SequenceToSequenceSettings)
+    sequence_to_sequence: SequenceToSequenceSettings = Field(
+        default_factory=SequenceToSequenceSettings
+    )
     training: GeneratorTrainingSettings = Field(default_factory=GeneratorTrainingSettings)
 
     def check(self) -> None:
         """Refuse a generator twice, and a trained model that nobody trains."""
-        require(len(set(self.generators)) == len(self.generators), f"generators {self.generators} names one twice")
+        require(
+            len(set(self.generators)) == len(self.generators),
+            f"generators {self.generators} names one twice",
+        )
         uses_trained = "sequence_to_sequence" in self.generators
         require(
-            not uses_trained or self.sequence_to_sequence.model != TRAINED or self.training.base is not None,
+            not uses_trained
+            or self.sequence_to_sequence.model != TRAINED
+            or self.training.base is not None,
             'sequence_to_sequence.model is "trained", but training.base is null, so that no model is trained; '
             "set training.base to a model to start from",
         )

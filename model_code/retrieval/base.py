@@ -1,4 +1,6 @@
-"""Retrievers over indexes in folders, and segments of documents that are added later, searched as one."""
+"""Retrievers over indexes in folders, and segments of documents that are added later, searched as
+one.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,20 @@ from model_code.retrieval.protocol import Queries, Ranking, Retriever, Search, T
 from model_code.retrieval.top_k import SPARE, best_first, search_filtered
 
 Refine = Callable[[Sequence[str], np.ndarray, Sequence[np.ndarray]], np.ndarray]
-"""(document of each row, the encoder's vectors (n, H), each row's query vectors (m, H)) -> the vectors to index (n, H).
+"""(document of each row, the encoder's vectors (n, H), each row's query vectors (m, H)) -> the
+vectors to index (n, H).
 
-m is 0 for a document that came without queries."""
+m is 0 for a document that came without queries.
+"""
 
 
 @dataclass(frozen=True)
 class NewPassages:
-    """Passages to index: their texts, the document of each, and the queries that documents came with.
+    """Passages to index: their texts, the document of each, and the queries that documents came
+    with.
 
-    The passages of a document follow each other. refine: changes the vectors of kinds that have a dense one.
+    The passages of a document follow each other. refine: changes the vectors of kinds that have a
+    dense one.
     """
 
     texts: Sequence[str]
@@ -37,9 +43,11 @@ class NewPassages:
 
 
 class IndexedRetriever(Retriever[Queries]):
-    """A retriever over the folder of its indexes, beside which a live collection puts segments of later documents.
+    """A retriever over the folder of its indexes, beside which a live collection puts segments of
+    later documents.
 
-    learns_documents: training has made the vectors of documents, so that these are of the texts that it was shown.
+    learns_documents: training has made the vectors of documents, so that these are of the texts
+    that it was shown.
     """
 
     learns_documents = False
@@ -55,11 +63,15 @@ class IndexedRetriever(Retriever[Queries]):
     @classmethod
     @abstractmethod
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
-        """Index the named documents of several retrievers as they are in `folder`: nothing is encoded."""
+        """Index the named documents of several retrievers as they are in `folder`: nothing is
+        encoded.
+        """
 
     @abstractmethod
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
-        """A vector (n, D) for each of the n passages, which are of `document_ids`, for the hierarchy."""
+        """A vector (n, D) for each of the n passages, which are of `document_ids`, for the
+        hierarchy.
+        """
 
     @classmethod
     def joined(cls, segments: Sequence[Segment]) -> Retriever:
@@ -95,7 +107,8 @@ class Segment:
 class SegmentedRetriever(Retriever[Any]):
     """A retriever over segments, no document in two of them: queries are encoded once, for all.
 
-    Every segment ranks exactly as it would alone, and rankings are merged by descending score and ascending id.
+    Every segment ranks exactly as it would alone, and rankings are merged by descending score and
+    ascending id.
     """
 
     def __init__(self, segments: Sequence[Segment]) -> None:
@@ -108,27 +121,42 @@ class SegmentedRetriever(Retriever[Any]):
         """The kind's own form of query texts."""
         return self.first.encode_queries(texts)
 
-    def search_encoded(self, queries: Any, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
-        """The k best documents of all segments for each query, best first; of `allowed` documents only, unless None.
+    def search_encoded(
+        self, queries: Any, k: int, allowed: Collection[str] | None = None
+    ) -> list[Ranking]:
+        """The k best documents of all segments for each query, best first; of `allowed` documents
+        only, unless None.
 
         FreshetError if an allowed document is unknown.
         """
         if allowed is None:
             filled = [segment for segment in self.segments if segment.documents]
-            rankings = [_surviving(segment, segment.retriever.search_encoded, queries, k) for segment in filled]
+            rankings = [
+                _surviving(segment, segment.retriever.search_encoded, queries, k)
+                for segment in filled
+            ]
         else:
             shares = _shares(self.segments, allowed).items()
-            rankings = [segment.retriever.search_encoded(queries, k, documents) for segment, documents in shares]
+            rankings = [
+                segment.retriever.search_encoded(queries, k, documents)
+                for segment, documents in shares
+            ]
         return _merged(rankings, len(queries), k)
 
     def scores_encoded(self, queries: Any, candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """Every candidate's score by the segment that has it; FreshetError if none has one."""
-        return [self._scores(queries[i : i + 1], documents) for i, documents in enumerate(candidates)]
+        return [
+            self._scores(queries[i : i + 1], documents) for i, documents in enumerate(candidates)
+        ]
 
     def _scores(self, query: Any, documents: Sequence[str]) -> np.ndarray:
         table: dict[str, float] = {}
         for segment, share in _shares(self.segments, documents).items():
-            table.update(zip(share, segment.retriever.scores_encoded(query, [share])[0].tolist(), strict=True))
+            table.update(
+                zip(
+                    share, segment.retriever.scores_encoded(query, [share])[0].tolist(), strict=True
+                )
+            )
         return np.array([table[document] for document in documents], np.float64)
 
     def best_passage_encoded(self, query: Any, document_id: str) -> int:
@@ -138,17 +166,24 @@ class SegmentedRetriever(Retriever[Any]):
     def variants(self) -> Mapping[str, Search]:
         """Those of the kind, over all segments."""
 
-        def search(name: str, texts: Sequence[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+        def search(
+            name: str, texts: Sequence[str], k: int, allowed: Collection[str] | None = None
+        ) -> list[Ranking]:
             if allowed is not None:
                 raise FreshetError(f"variant {name} searches all documents of several segments")
             filled = [segment for segment in self.segments if segment.documents]
-            rankings = [_surviving(segment, segment.retriever.variants()[name], texts, k) for segment in filled]
+            rankings = [
+                _surviving(segment, segment.retriever.variants()[name], texts, k)
+                for segment in filled
+            ]
             return _merged(rankings, len(texts), k)
 
         return {name: partial(search, name) for name in self.first.variants()}
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
-        """Which tokens matched, the heaviest first; FreshetError if the kind does not score by token."""
+        """Which tokens matched, the heaviest first; FreshetError if the kind does not score by
+        token.
+        """
         return owner(self.segments, document_id).retriever.explain(text, document_id)
 
 
@@ -157,7 +192,9 @@ def owner(segments: Sequence[Segment], document_id: str) -> Segment:
     for segment in reversed(segments):
         if document_id in segment:
             return segment
-    raise FreshetError(f"the collection holds no document {document_id!r}: it was never added, or is deleted")
+    raise FreshetError(
+        f"the collection holds no document {document_id!r}: it was never added, or is deleted"
+    )
 
 
 def _shares(segments: Sequence[Segment], document_ids: Collection[str]) -> dict[Segment, list[str]]:
@@ -173,16 +210,24 @@ def _shares(segments: Sequence[Segment], document_ids: Collection[str]) -> dict[
     return shares
 
 
-def _surviving(segment: Segment, search: Callable[[Any, int], list[Ranking]], queries: Any, k: int) -> list[Ranking]:
-    """The k best documents of a segment for each query that are not removed; fewer only where no others match."""
+def _surviving(
+    segment: Segment, search: Callable[[Any, int], list[Ranking]], queries: Any, k: int
+) -> list[Ranking]:
+    """The k best documents of a segment for each query that are not removed; fewer only where no
+    others match.
+    """
     removed = segment.removed
     if not removed:
         return search(queries, k)
-    return search_filtered(search, queries, k, lambda document: document not in removed, k + SPARE, k + len(removed))
+    return search_filtered(
+        search, queries, k, lambda document: document not in removed, k + SPARE, k + len(removed)
+    )
 
 
 def _merged(rankings: Sequence[Sequence[Ranking]], queries: int, k: int) -> list[Ranking]:
     """The k best of all segments' rankings, for each of the queries."""
     if len(rankings) == 1:
         return [list(ranking[:k]) for ranking in rankings[0]]
-    return [best_first(chain.from_iterable(part[i] for part in rankings), k) for i in range(queries)]
+    return [
+        best_first(chain.from_iterable(part[i] for part in rankings), k) for i in range(queries)
+    ]

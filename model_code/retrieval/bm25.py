@@ -1,7 +1,9 @@
-"""BM25 as a retriever: it can be evaluated, registered and kept live like any other, and needs no training.
+"""BM25 as a retriever: it can be evaluated, registered and kept live like any other, and needs no
+training.
 
-Its "encoder" is a folder with the settings; its index is a segment of postings. Segments of a live collection are
-searched with the statistics of all documents that can be found, as one index of them would be.
+Its "encoder" is a folder with the settings; its index is a segment of postings. Segments of a live
+collection are searched with the statistics of all documents that can be found, as one index of them
+would be.
 """
 
 from __future__ import annotations
@@ -47,17 +49,24 @@ class Bm25Retriever(Bm25, IndexedRetriever[list[Bm25Query]]):
     @classmethod
     def joined(cls, segments: Sequence[Segment]) -> Retriever:
         """The search of all documents that can be found."""
-        parts: list[tuple[Any, frozenset[str]]] = [(segment.retriever, segment.removed) for segment in segments]
-        return Bm25([(retriever.segment, removed) for retriever, removed in parts], parts[0][0].settings)
+        parts: list[tuple[Any, frozenset[str]]] = [
+            (segment.retriever, segment.removed) for segment in segments
+        ]
+        return Bm25(
+            [(retriever.segment, removed) for retriever, removed in parts], parts[0][0].settings
+        )
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """(n, D): how often each term occurs, hashed to few components with random signs."""
-        from sklearn.feature_extraction import FeatureHasher  # which only drift needs, and a search does without
+        # which only drift needs, and a search does without
+        from sklearn.feature_extraction import FeatureHasher
 
         segment = self.segment
         counts: list[dict[str, int]] = [{} for _ in segment.lengths]
         terms = np.repeat(np.arange(len(segment.vocabulary)), np.diff(segment.starts)).tolist()
-        for term, row, count in zip(terms, segment.rows.tolist(), segment.frequencies.tolist(), strict=True):
+        for term, row, count in zip(
+            terms, segment.rows.tolist(), segment.frequencies.tolist(), strict=True
+        ):
             counts[row][segment.vocabulary[term]] = count
         return FeatureHasher(PROJECTED, dtype=np.float32).transform(counts).toarray()
 
@@ -66,9 +75,15 @@ class Bm25Retriever(Bm25, IndexedRetriever[list[Bm25Query]]):
 
 
 def build_folders(
-    texts: Sequence[str], document_ids: Sequence[str], settings: Bm25Settings, encoder: Path, index: Path
+    texts: Sequence[str],
+    document_ids: Sequence[str],
+    settings: Bm25Settings,
+    encoder: Path,
+    index: Path,
 ) -> None:
-    """Write a retriever of passages `texts` (n), passage i of document `document_ids[i]`, to two new folders."""
+    """Write a retriever of passages `texts` (n), passage i of document `document_ids[i]`, to two
+    new folders.
+    """
     encoder.mkdir(parents=True)
     write_json(encoder / SETTINGS, settings.model_dump())
     segment = Bm25Segment.build(texts, document_ids, settings.language)
@@ -77,7 +92,11 @@ def build_folders(
 
 def open_folders(encoder: Path, index: Path, **_: Any) -> Bm25Retriever:
     """The retriever in two folders; how an encoder is loaded is of no matter to it."""
-    retriever = Bm25Retriever(Bm25Segment.load(index), Bm25Settings(**read_json(encoder / SETTINGS)))
+    retriever = Bm25Retriever(
+        Bm25Segment.load(index), Bm25Settings(**read_json(encoder / SETTINGS))
+    )
     if retriever.fingerprint != read_json(index / MANIFEST)["fingerprint"]:
-        raise FreshetError(f"{encoder} holds other settings than {index} was built with; run the stage baselines again")
+        raise FreshetError(
+            f"{encoder} holds other settings than {index} was built with; run the stage baselines again"
+        )
     return retriever

@@ -1,9 +1,11 @@
-"""BM25 over passages, in segments that come and go: N additions and deletions are one rebuild, to the bit.
+"""BM25 over passages, in segments that come and go: N additions and deletions are one rebuild, to
+the bit.
 
-Robertson and Zaragoza (2009), The Probabilistic Relevance Framework, with Lucene's idf. A passage d scores the
-sum over query terms t of log(1 + (N - n_t + .5) / (n_t + .5)) * f(t, d) / (f(t, d) + k1 (1 - b + b |d| / mean |d|)),
-where t is in n_t of N passages, and f(t, d) times in d. Segments hold whole numbers only; n_t, N and the mean length
-are summed over what can be found, at the query. So a score depends on no order in which documents came.
+Robertson and Zaragoza (2009), The Probabilistic Relevance Framework, with Lucene's idf. A passage d
+scores the sum over query terms t of log(1 + (N - n_t + .5) / (n_t + .5)) * f(t, d) / (f(t, d) + k1
+(1 - b + b |d| / mean |d|)), where t is in n_t of N passages, and f(t, d) times in d. Segments hold
+whole numbers only; n_t, N and the mean length are summed over what can be found, at the query. So a
+score depends on no order in which documents came.
 """
 
 from __future__ import annotations
@@ -20,7 +22,16 @@ from typing import NamedTuple
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from model_code.files import canonical_json, hash_text, read_json, read_manifest, replacing, seal, verify, write_json
+from model_code.files import (
+    canonical_json,
+    hash_text,
+    read_json,
+    read_manifest,
+    replacing,
+    seal,
+    verify,
+    write_json,
+)
 from model_code.retrieval.id_map import IdMap, IdMaps, numbering
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.protocol import Ranking, Retriever, TokenMatch
@@ -36,9 +47,9 @@ COMMON = 8  # a term that one passage in so many holds is added to all scores at
 class Bm25Segment:
     """Passages of some documents by their terms: equal passages in equal order make equal segments.
 
-    vocabulary: the T terms, ascending. Those of term t are postings `starts[t]` to `starts[t + 1]` (T + 1, int64):
-    `rows` (P, int32) of passages, ascending, and `frequencies` (P, int32) there. `lengths` (n, int32): terms of each
-    passage; `ids`: its document.
+    vocabulary: the T terms, ascending. Those of term t are postings `starts[t]` to `starts[t + 1]`
+    (T + 1, int64): `rows` (P, int32) of passages, ascending, and `frequencies` (P, int32) there.
+    `lengths` (n, int32): terms of each passage; `ids`: its document.
     """
 
     vocabulary: list[str]
@@ -49,7 +60,9 @@ class Bm25Segment:
     ids: IdMap
 
     @classmethod
-    def build(cls, texts: Sequence[str], document_ids: Sequence[str], language: str | None) -> Bm25Segment:
+    def build(
+        cls, texts: Sequence[str], document_ids: Sequence[str], language: str | None
+    ) -> Bm25Segment:
         """Index passages `texts` (n), passage i of document `document_ids[i]`."""
         analyse, numbers = terms_of(language), numbering()
         term_lists = [list(map(numbers.__getitem__, analyse.of(text))) for text in texts]
@@ -59,11 +72,15 @@ class Bm25Segment:
         places = np.empty(len(vocabulary), np.int64)
         places[[numbers[term] for term in vocabulary]] = np.arange(len(vocabulary))
         keys = places[terms] * len(term_lists) + np.repeat(np.arange(len(term_lists)), lengths)
-        return cls._of(vocabulary, *np.unique(keys, return_counts=True), lengths, IdMap(document_ids))
+        return cls._of(
+            vocabulary, *np.unique(keys, return_counts=True), lengths, IdMap(document_ids)
+        )
 
     @classmethod
     def merge(cls, parts: Sequence[tuple[Bm25Segment, Sequence[str]]]) -> Bm25Segment:
-        """The passages of the named documents of each segment: the one that `build` makes of their texts."""
+        """The passages of the named documents of each segment: the one that `build` makes of their
+        texts.
+        """
         chosen = [(segment, segment.ids.rows_of(documents)) for segment, documents in parts]
         ids = [segment.ids.document_ids[row] for segment, rows in chosen for row in rows.tolist()]
         vocabulary = sorted({term for segment, _ in chosen for term in segment.vocabulary})
@@ -74,7 +91,9 @@ class Bm25Segment:
             place[rows] = np.arange(first, first + len(rows))
             terms = np.array([number[term] for term in segment.vocabulary], np.int64)
             mask = place[segment.rows] >= 0
-            keys.append((np.repeat(terms, np.diff(segment.starts)) * len(ids) + place[segment.rows])[mask])
+            keys.append(
+                (np.repeat(terms, np.diff(segment.starts)) * len(ids) + place[segment.rows])[mask]
+            )
             counts.append(segment.frequencies[mask])
             first += len(rows)
         flat, order = np.concatenate(keys), np.argsort(np.concatenate(keys))
@@ -83,14 +102,26 @@ class Bm25Segment:
 
     @classmethod
     def _of(
-        cls, vocabulary: list[str], keys: np.ndarray, counts: np.ndarray, lengths: np.ndarray, ids: IdMap
+        cls,
+        vocabulary: list[str],
+        keys: np.ndarray,
+        counts: np.ndarray,
+        lengths: np.ndarray,
+        ids: IdMap,
     ) -> Bm25Segment:
         """keys: term * n + row of each posting, ascending; terms without any posting are left out."""
         terms, rows = np.divmod(keys, max(1, len(ids)))
         used, sizes = np.unique(terms, return_counts=True)
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         vocabulary = [vocabulary[term] for term in used.tolist()]
-        return cls(vocabulary, starts, rows.astype(np.int32), counts.astype(np.int32), lengths.astype(np.int32), ids)
+        return cls(
+            vocabulary,
+            starts,
+            rows.astype(np.int32),
+            counts.astype(np.int32),
+            lengths.astype(np.int32),
+            ids,
+        )
 
     @cached_property
     def _number(self) -> dict[str, int]:
@@ -99,7 +130,11 @@ class Bm25Segment:
     def postings(self, term: str) -> slice:
         """Where the postings of a term lie; an empty slice if no passage has it."""
         number = self._number.get(term)
-        return slice(0, 0) if number is None else slice(int(self.starts[number]), int(self.starts[number + 1]))
+        return (
+            slice(0, 0)
+            if number is None
+            else slice(int(self.starts[number]), int(self.starts[number + 1]))
+        )
 
     def save(self, folder: Path, facts: dict[str, object]) -> None:
         """Write it to `folder`, with more facts for the manifest; equal segments give equal bytes."""
@@ -117,21 +152,26 @@ class Bm25Segment:
         """Read what `save` wrote; FreshetError if a file is not what the manifest says."""
         verify(folder, read_manifest(folder, FORMAT))
         return cls(
-            read_json(folder / VOCABULARY), **load_file(folder / POSTINGS), ids=IdMap(read_json(folder / DOCUMENT_IDS))
+            read_json(folder / VOCABULARY),
+            **load_file(folder / POSTINGS),
+            ids=IdMap(read_json(folder / DOCUMENT_IDS)),
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Bm25Query:
-    """A query's terms, and its scores by each index that was asked, so that none computes them twice."""
+    """A query's terms, and its scores by each index that was asked, so that none computes them
+    twice.
+    """
 
     terms: Counter[str]
     scores: dict[int, np.ndarray] = field(default_factory=dict)
 
 
 class _Counted(NamedTuple):
-    """Of all segments in turn k1 (1 - b + b |d| / mean |d|) of each passage (n,); how many passages can be found, and
-    which (n,), None where all can."""
+    """Of all segments in turn k1 (1 - b + b |d| / mean |d|) of each passage (n,); how many passages
+    can be found, and which (n,), None where all can.
+    """
 
     norms: np.ndarray
     passages: int
@@ -139,15 +179,18 @@ class _Counted(NamedTuple):
 
 
 class _Postings(NamedTuple):
-    """What a term adds to the scores of passages that can be found: `rows` (p,), counted through all segments, and
-    their `weights` (p,); of a term that many hold, all weights (n,) in turn and no rows, as that is added faster."""
+    """What a term adds to the scores of passages that can be found: `rows` (p,), counted through
+    all segments, and their `weights` (p,); of a term that many hold, all weights (n,) in turn and
+    no rows, as that is added faster.
+    """
 
     rows: np.ndarray | None
     weights: np.ndarray
 
 
 class Bm25(Retriever[list[Bm25Query]]):
-    """BM25 over segments without their removed documents; documents are ranked by their best passage.
+    """BM25 over segments without their removed documents; documents are ranked by their best
+    passage.
 
     >>> index = Bm25.build(["the cat sat", "dogs ran away", "a cat and a cat"], ["a", "b", "c"])
     >>> [document for document, _ in index.search(["cats"], k=3)[0]]
@@ -157,9 +200,13 @@ class Bm25(Retriever[list[Bm25Query]]):
     explains = True
 
     def __init__(
-        self, segments: Sequence[tuple[Bm25Segment, frozenset[str]]], settings: Bm25Settings = DEFAULTS
+        self,
+        segments: Sequence[tuple[Bm25Segment, frozenset[str]]],
+        settings: Bm25Settings = DEFAULTS,
     ) -> None:
-        """segments: each with the ids of its documents that are removed; no other document is in two of them."""
+        """segments: each with the ids of its documents that are removed; no other document is in
+        two of them.
+        """
         self.segments = [segment for segment, _ in segments]
         self.ids = IdMaps([(segment.ids, gone) for segment, gone in segments])
         self.settings, self.language = settings, settings.language
@@ -167,14 +214,22 @@ class Bm25(Retriever[list[Bm25Query]]):
         self.fingerprint = hash_text(f"bm25 {canonical_json(settings.model_dump())}")
 
     @classmethod
-    def build(cls, texts: Sequence[str], document_ids: Sequence[str], settings: Bm25Settings = DEFAULTS) -> Bm25:
+    def build(
+        cls, texts: Sequence[str], document_ids: Sequence[str], settings: Bm25Settings = DEFAULTS
+    ) -> Bm25:
         """Index passages `texts` (n), passage i of document `document_ids[i]`."""
-        return cls([(Bm25Segment.build(texts, document_ids, settings.language), frozenset())], settings)
+        return cls(
+            [(Bm25Segment.build(texts, document_ids, settings.language), frozenset())], settings
+        )
 
     @cached_property
     def _counted(self) -> _Counted:
         """Statistics of what can be found; made at the first search."""
-        lengths, alive, gone = np.concatenate([part.lengths for part in self.segments]), None, self.ids.removed_rows
+        lengths, alive, gone = (
+            np.concatenate([part.lengths for part in self.segments]),
+            None,
+            self.ids.removed_rows,
+        )
         if len(gone):
             alive = np.ones(len(lengths), bool)
             alive[gone] = False
@@ -188,17 +243,25 @@ class Bm25(Retriever[list[Bm25Query]]):
         terms = terms_of(self.settings.language)
         return [Bm25Query(Counter(terms.of(text))) for text in texts]
 
-    def search_encoded(self, queries: list[Bm25Query], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+    def search_encoded(
+        self, queries: list[Bm25Query], k: int, allowed: Collection[str] | None = None
+    ) -> list[Ranking]:
         """The k best documents for each query, best first, of `allowed` ones only, unless None.
 
         Documents that share no term with a query are left out.
         """
         rows = None if allowed is None else self.ids.rows_of(allowed)
         every = map(self._scores, queries)
-        return [self.ids.best(scores if rows is None else scores[rows], k, rows) for scores in every]
+        return [
+            self.ids.best(scores if rows is None else scores[rows], k, rows) for scores in every
+        ]
 
-    def scores_encoded(self, queries: list[Bm25Query], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Of every candidate, 0 for those that share no term with the query; FreshetError if one is unknown."""
+    def scores_encoded(
+        self, queries: list[Bm25Query], candidates: Sequence[Sequence[str]]
+    ) -> list[np.ndarray]:
+        """Of every candidate, 0 for those that share no term with the query; FreshetError if one is
+        unknown.
+        """
         scores = []
         for query, documents in zip(queries, candidates, strict=True):
             groups = self.ids.grouped(documents)
@@ -213,7 +276,10 @@ class Bm25(Retriever[list[Bm25Query]]):
         """What each term adds to the score of a document's best passage, the heaviest first."""
         query = self.encode_queries([text])
         row = int(self.ids.rows_of([document_id])[self.best_passage_encoded(query, document_id)])
-        shares = {term: float(self._sums(Counter({term: times}))[row]) for term, times in query[0].terms.items()}
+        shares = {
+            term: float(self._sums(Counter({term: times}))[row])
+            for term, times in query[0].terms.items()
+        }
         matches = [TokenMatch(term, share) for term, share in shares.items() if share]
         return sorted(matches, key=lambda match: (-match.weight, match.token))
 
@@ -227,8 +293,9 @@ class Bm25(Retriever[list[Bm25Query]]):
         return query.scores[id(self)]
 
     def _sums(self, terms: Counter[str]) -> np.ndarray:
-        """Float64 sums, common terms before others, both in the query's order, so that they round alike in whatever
-        segments."""
+        """Float64 sums, common terms before others, both in the query's order, so that they round
+        alike in whatever segments.
+        """
         scores, others = np.zeros(len(self.ids)), []
         for term, times in terms.items():
             rows, weights = self._postings_of(term)
@@ -246,9 +313,17 @@ class Bm25(Retriever[list[Bm25Query]]):
         """The postings of a term, made when it is first asked for."""
         if term not in self._postings:
             every = zip(self.segments, self.ids.first, strict=False)
-            hits = [(part, first, at) for part, first in every if (at := part.postings(term)).start < at.stop]
-            rows = np.concatenate([np.empty(0, np.intp), *(part.rows[at] + first for part, first, at in hits)])
-            frequencies = np.concatenate([np.empty(0, np.int32), *(part.frequencies[at] for part, _, at in hits)])
+            hits = [
+                (part, first, at)
+                for part, first in every
+                if (at := part.postings(term)).start < at.stop
+            ]
+            rows = np.concatenate(
+                [np.empty(0, np.intp), *(part.rows[at] + first for part, first, at in hits)]
+            )
+            frequencies = np.concatenate(
+                [np.empty(0, np.int32), *(part.frequencies[at] for part, _, at in hits)]
+            )
             counted = self._counted
             if counted.alive is not None:
                 mask = counted.alive[rows]

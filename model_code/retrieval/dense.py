@@ -1,6 +1,8 @@
-"""Dense retrieval: one vector per passage (or several), searched by inner product. `contrastive`, HCE and MLR.
+"""Dense retrieval: one vector per passage (or several), searched by inner product. `contrastive`,
+HCE and MLR.
 
-Segments of a live collection are exact indexes of new passages' vectors, however the base was indexed.
+Segments of a live collection are exact indexes of new passages' vectors, however the base was
+indexed.
 """
 
 from __future__ import annotations
@@ -23,14 +25,20 @@ if TYPE_CHECKING:
 
 
 class DenseRetriever(IndexedRetriever[np.ndarray]):
-    """An encoder and the index of its vectors; see `Retriever`. Encoded queries are their vectors (q, H)."""
+    """An encoder and the index of its vectors; see `Retriever`. Encoded queries are their vectors
+    (q, H).
+    """
 
     def __init__(self, encoder: Encoder, index: DenseIndex, fingerprint: str | None = None) -> None:
         """The index refuses every search if its vectors are not this encoder's.
 
         fingerprint: the encoder's, for callers that have computed it before.
         """
-        self.encoder, self.index, self.fingerprint = encoder, index, fingerprint or encoder.fingerprint()
+        self.encoder, self.index, self.fingerprint = (
+            encoder,
+            index,
+            fingerprint or encoder.fingerprint(),
+        )
 
     @property
     def dense(self) -> Self:
@@ -41,13 +49,17 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         """The vectors (q, H) of query texts."""
         return self.encoder.encode(texts)
 
-    def search_encoded(self, queries: np.ndarray, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+    def search_encoded(
+        self, queries: np.ndarray, k: int, allowed: Collection[str] | None = None
+    ) -> list[Ranking]:
         """`search` for queries (q, H)."""
         if allowed is None:
             return self.index.search(queries, k, self.fingerprint)
         return self.index.search_among(queries, k, allowed, self.fingerprint)
 
-    def scores_encoded(self, queries: np.ndarray, candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+    def scores_encoded(
+        self, queries: np.ndarray, candidates: Sequence[Sequence[str]]
+    ) -> list[np.ndarray]:
         """The inner products of queries (q, H) with their candidates."""
         return self.index.scores(queries, candidates, self.fingerprint)
 
@@ -64,7 +76,10 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         if self.index.tokens is None:
             (document_ids, vectors), tokens = self.encodings(new), None
         else:
-            document_ids, (vectors, tokens) = new.document_ids, self.encoder.encode_passages_with_tokens(new.texts)
+            document_ids, (vectors, tokens) = (
+                new.document_ids,
+                self.encoder.encode_passages_with_tokens(new.texts),
+            )
         if new.refine is not None:
             vectors = self._refined(new, document_ids, vectors)
         self._exact_index(vectors, document_ids, tokens).save(folder)
@@ -76,16 +91,23 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     @classmethod
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
         """Index the named documents of each retriever in `folder`, with the vectors that they have."""
-        indexes = [(retriever.index, retriever.index.ids.rows_of(documents)) for retriever, documents in parts]
+        indexes = [
+            (retriever.index, retriever.index.ids.rows_of(documents))
+            for retriever, documents in parts
+        ]
         vectors = np.concatenate([index.vectors[rows] for index, rows in indexes])
         document_ids = [index.document_ids[row] for index, rows in indexes for row in rows.tolist()]
-        tokens = TokenSigns.joined([None if index.tokens is None else index.tokens[rows] for index, rows in indexes])
+        tokens = TokenSigns.joined(
+            [None if index.tokens is None else index.tokens[rows] for index, rows in indexes]
+        )
         parts[0][0]._exact_index(vectors, document_ids, tokens).save(folder)
 
     @classmethod
     def joined(cls, segments: Sequence[Segment]) -> Retriever:
         """The search of all documents that can be found."""
-        parts: list[tuple[Any, frozenset[str]]] = [(segment.retriever, segment.removed) for segment in segments]
+        parts: list[tuple[Any, frozenset[str]]] = [
+            (segment.retriever, segment.removed) for segment in segments
+        ]
         index = JoinedIndex([(retriever.index, removed) for retriever, removed in parts])
         return DenseRetriever(parts[0][0].encoder, index, parts[0][0].fingerprint)
 
@@ -106,12 +128,19 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
 
     def query_vectors(self, new: NewPassages, document_ids: Sequence[str]) -> list[np.ndarray]:
         """For each of `document_ids` the vectors (m, H) of the queries that it came with."""
-        vectors = {document: self.encoder.encode(list(queries)) for document, queries in new.queries.items()}
+        vectors = {
+            document: self.encoder.encode(list(queries))
+            for document, queries in new.queries.items()
+        }
         none = np.empty((0, self.encoder.dimension), np.float32)
         return [vectors.get(document, none) for document in document_ids]
 
-    def _refined(self, new: NewPassages, document_ids: Sequence[str], vectors: np.ndarray) -> np.ndarray:
-        """What `new.refine` makes of `vectors` (n, H); FreshetError if of another shape or not finite."""
+    def _refined(
+        self, new: NewPassages, document_ids: Sequence[str], vectors: np.ndarray
+    ) -> np.ndarray:
+        """What `new.refine` makes of `vectors` (n, H); FreshetError if of another shape or not
+        finite.
+        """
         refined = new.refine(document_ids, vectors, self.query_vectors(new, document_ids))
         if refined.shape != vectors.shape or not np.isfinite(refined).all():
             raise FreshetError(
@@ -119,6 +148,10 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
             )
         return refined.astype(np.float32)
 
-    def _exact_index(self, vectors: np.ndarray, document_ids: Sequence[str], tokens: TokenSigns | None) -> DenseIndex:
+    def _exact_index(
+        self, vectors: np.ndarray, document_ids: Sequence[str], tokens: TokenSigns | None
+    ) -> DenseIndex:
         """An exact index beside this one: new documents are too few to train an approximate one on."""
-        return DenseIndex.build(vectors, document_ids, self.fingerprint, EXACT, self.index.vectors_per_passage, tokens)
+        return DenseIndex.build(
+            vectors, document_ids, self.fingerprint, EXACT, self.index.vectors_per_passage, tokens
+        )

@@ -1,19 +1,23 @@
-"""Fused retrieval: several retrievers over the same documents, and one score that is the weighed sum of theirs.
+"""Fused retrieval: several retrievers over the same documents, and one score that is the weighed
+sum of theirs.
 
-Candidates are the union of the parts' best documents, and every part then scores all of them exactly. So a document has
-one score for a query, however many documents are asked for and whatever filters leave out. With weights w_p of parts p
+Candidates are the union of the parts' best documents, and every part then scores all of them
+exactly. So a document has one score for a query, however many documents are asked for and whatever
+filters leave out. With weights w_p of parts p
 
     s(q, d) = sum_p w_p f_p(s_p(q, d)),
 
-where f_p standardises a dense part's inner product by the mean and the standard deviation of the query's products with
-all vectors that the retriever was built of, and divides the score of a part that matches words by the query's highest.
-A dense part whose index keeps the signs of its tokens' vectors scores by these, too (late interaction, `TokenSigns`):
-NAME.late has a weight of its own, finds nothing by itself, and f_p multiplies it by ten.
+where f_p standardises a dense part's inner product by the mean and the standard deviation of the
+query's products with all vectors that the retriever was built of, and divides the score of a part
+that matches words by the query's highest. A dense part whose index keeps the signs of its tokens'
+vectors scores by these, too (late interaction, `TokenSigns`): NAME.late has a weight of its own,
+finds nothing by itself, and f_p multiplies it by ten.
 
-With `feedback` c above 0 candidates are scored twice: dense parts then get q + c (v_1 + v_2 + v_3) / 3, where v_i are
-the vectors of the three best documents of the first pass (pseudo-relevance feedback, Rocchio, 1971). Those are the best
-of all documents, so that a score still hangs on nothing but the query and what can be found. Candidates are those of
-the query as it was asked: others, by the moved vector, moved nDCG@10 of 1,000 dev queries of tldr by less than .0001.
+With `feedback` c above 0 candidates are scored twice: dense parts then get q + c (v_1 + v_2 + v_3)
+/ 3, where v_i are the vectors of the three best documents of the first pass (pseudo-relevance
+feedback, Rocchio, 1971). Those are the best of all documents, so that a score still hangs on
+nothing but the query and what can be found. Candidates are those of the query as it was asked:
+others, by the moved vector, moved nDCG@10 of 1,000 dev queries of tldr by less than .0001.
 """
 
 from __future__ import annotations
@@ -30,7 +34,15 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from model_code.errors import FreshetError
-from model_code.files import MANIFEST, canonical_json, hash_text, read_json, read_manifest, seal, write_json
+from model_code.files import (
+    MANIFEST,
+    canonical_json,
+    hash_text,
+    read_json,
+    read_manifest,
+    seal,
+    write_json,
+)
 from model_code.retrieval.base import IndexedRetriever, NewPassages, Segment
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.protocol import LATE, Ranking, Retriever, TokenMatch, ranked
@@ -38,14 +50,17 @@ from model_code.text.terms import AUTO
 
 FORMAT, KIND = 1, "fused"
 FUSION, SCALES = "fusion.json", "scales.safetensors"
-LEAST_VARIANCE = 1e-6  # of a query's products: those of one document, or of equal ones, differ by rounding alone
+# of a query's products: those of one document, or of equal ones, differ by rounding alone
+LEAST_VARIANCE = 1e-6
 TIMES = 10.0  # a score by tokens, a mean cosine, which so is about as wide as the others
 BEST = 3  # documents of the first pass that a query is moved towards
 
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """Mean (H,) and covariance (H, H) of a dense part's vectors, float64: those of a query's products follow."""
+    """Mean (H,) and covariance (H, H) of a dense part's vectors, float64: those of a query's
+    products follow.
+    """
 
     mean: np.ndarray
     covariance: np.ndarray
@@ -58,7 +73,8 @@ class Scale:
         return cls(mean, wide.T @ wide / len(wide) - np.outer(mean, mean))
 
     def standardised(self, query: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Products (n,) of a query (H,) with documents, less their mean and divided by their deviation.
+        """Products (n,) of a query (H,) with documents, less their mean and divided by their
+        deviation.
 
         One query at a time: a product of two matrices would round by the number of queries.
         """
@@ -69,10 +85,12 @@ class Scale:
 
 @dataclass(frozen=True, eq=False)
 class Fusion:
-    """What a fused retriever has learned: the weight of each part, and the scales of the dense ones.
+    """What a fused retriever has learned: the weight of each part, and the scales of the dense
+    ones.
 
-    depth: so many of each part's best documents are scored by all parts, or k, if that is more. feedback: how far a
-    query is moved towards its best documents before they are scored again; 0: they are scored once.
+    depth: so many of each part's best documents are scored by all parts, or k, if that is more.
+    feedback: how far a query is moved towards its best documents before they are scored again; 0:
+    they are scored once.
     """
 
     weights: Mapping[str, float]
@@ -82,7 +100,11 @@ class Fusion:
 
     def save(self, folder: Path) -> None:
         """Write it into the folder; equal fusions give equal bytes."""
-        stated = {"weights": list(self.weights.items()), "depth": self.depth, "feedback": self.feedback}
+        stated = {
+            "weights": list(self.weights.items()),
+            "depth": self.depth,
+            "feedback": self.feedback,
+        }
         write_json(folder / FUSION, stated)
         arrays = {f"{name}.mean": scale.mean for name, scale in self.scales.items()}
         arrays |= {f"{name}.covariance": scale.covariance for name, scale in self.scales.items()}
@@ -94,14 +116,21 @@ class Fusion:
         stated, arrays = read_json(folder / FUSION), load_file(folder / SCALES)
         weights = dict(stated["weights"])  # in their order, which JSON's objects do not keep
         names = [name for name in weights if f"{name}.mean" in arrays]
-        scales = {name: Scale(arrays[f"{name}.mean"], arrays[f"{name}.covariance"]) for name in names}
-        return cls(weights, scales, stated["depth"], stated.get("feedback", 0.0))  # older ones have none
+        scales = {
+            name: Scale(arrays[f"{name}.mean"], arrays[f"{name}.covariance"]) for name in names
+        }
+        # older ones have none
+        return cls(weights, scales, stated["depth"], stated.get("feedback", 0.0))
 
     def fingerprint(self, parts: Mapping[str, Retriever]) -> str:
-        """SHA-256 of what decides scores: the parts' own fingerprints, weights, scales and feedback."""
+        """SHA-256 of what decides scores: the parts' own fingerprints, weights, scales and
+        feedback.
+        """
         fingerprints = {name: part.fingerprint for name, part in parts.items()}
         facts = {"parts": fingerprints, "weights": dict(self.weights), "scales": self._scales_hash}
-        return hash_text(canonical_json(facts | ({"feedback": self.feedback} if self.feedback else {})))
+        return hash_text(
+            canonical_json(facts | ({"feedback": self.feedback} if self.feedback else {}))
+        )
 
     @property
     def parts(self) -> list[str]:
@@ -112,7 +141,11 @@ class Fusion:
     def _scales_hash(self) -> str:
         digest = hashlib.sha256()
         for name in sorted(self.scales):
-            digest.update(name.encode() + self.scales[name].mean.tobytes() + self.scales[name].covariance.tobytes())
+            digest.update(
+                name.encode()
+                + self.scales[name].mean.tobytes()
+                + self.scales[name].covariance.tobytes()
+            )
         return digest.hexdigest()
 
 
@@ -120,8 +153,9 @@ class Fusion:
 class FusedQueries:
     """n queries, encoded for each part: as they find candidates, and as these are scored.
 
-    candidates: each query's, of all documents, ascending; `scores`: by each part its scores (n,) of these. highest: of
-    each part that matches words the score of its best document, 1 where none matches.
+    candidates: each query's, of all documents, ascending; `scores`: by each part its scores (n,) of
+    these. highest: of each part that matches words the score of its best document, 1 where none
+    matches.
     """
 
     parts: Mapping[str, Any]
@@ -131,7 +165,7 @@ class FusedQueries:
     candidates: Sequence[list[str]]
 
     def __len__(self) -> int:
-        """n."""
+        """N."""
         return len(self.candidates)
 
     def __getitem__(self, rows: slice) -> FusedQueries:
@@ -150,7 +184,9 @@ class FusedSearch(Retriever[FusedQueries]):
         self.parts = {name: parts[name] for name in fusion.parts}
         self.late = [name for name in self.parts if name + LATE in fusion.weights]
         self.fusion, self.fingerprint = fusion, fusion.fingerprint(self.parts)
-        self.language = next((part.language for part in self.parts.values() if part.language != AUTO), AUTO)
+        self.language = next(
+            (part.language for part in self.parts.values() if part.language != AUTO), AUTO
+        )
 
     @property
     def dense(self) -> DenseRetriever | None:
@@ -158,12 +194,21 @@ class FusedSearch(Retriever[FusedQueries]):
         return next((part.dense for part in self.parts.values() if part.dense is not None), None)
 
     def encode_queries(self, texts: Sequence[str]) -> FusedQueries:
-        """Each text, encoded by every part; dense parts score by it as its best documents change it."""
+        """Each text, encoded by every part; dense parts score by it as its best documents change
+        it.
+        """
         parts = self._encoded(texts)
-        rankings = {name: part.find(parts[name], self.fusion.depth) for name, part in self.parts.items()}
-        candidates, by_words = _union(rankings.values()), [name for name in rankings if name not in self.fusion.scales]
+        rankings = {
+            name: part.find(parts[name], self.fusion.depth) for name, part in self.parts.items()
+        }
+        candidates, by_words = (
+            _union(rankings.values()),
+            [name for name in rankings if name not in self.fusion.scales],
+        )
         highest = {name: [_highest(ranking) for ranking in rankings[name]] for name in by_words}
-        scores = {name: self.parts[name].scores_encoded(parts[name], candidates) for name in by_words}
+        scores = {
+            name: self.parts[name].scores_encoded(parts[name], candidates) for name in by_words
+        }
         dense = {name: parts[name].copy() for name in self.fusion.scales}
         later = {name: [] for name in parts if name not in scores}
         queries = FusedQueries(parts, parts | dense, highest, scores | later, candidates)
@@ -172,41 +217,75 @@ class FusedSearch(Retriever[FusedQueries]):
         return queries
 
     def _encoded(self, texts: Sequence[str]) -> dict[str, Any]:
-        """The texts as each part reads them, and below NAME.late their tokens, which come in the same pass."""
-        encoded = {name: part.encode_queries(texts) for name, part in self.parts.items() if name not in self.late}
+        """The texts as each part reads them, and below NAME.late their tokens, which come in the
+        same pass.
+        """
+        encoded = {
+            name: part.encode_queries(texts)
+            for name, part in self.parts.items()
+            if name not in self.late
+        }
         for name in self.late:
             encoded[name], encoded[name + LATE] = self.parts[name].encode_with_tokens(texts)
         return encoded
 
     def _score(self, queries: FusedQueries, i: int) -> None:
-        """Append each dense part's scores of the candidates of query i, moved towards the best ones before."""
-        vectors = {name: self.parts[name].vectors_of(queries.candidates[i]) for name in self.fusion.scales}
+        """Append each dense part's scores of the candidates of query i, moved towards the best ones
+        before.
+        """
+        vectors = {
+            name: self.parts[name].vectors_of(queries.candidates[i]) for name in self.fusion.scales
+        }
         for name in self.late:
-            queries.scores[name + LATE].append(vectors[name].late_scores(queries.parts[name + LATE][i : i + 1]))
+            queries.scores[name + LATE].append(
+                vectors[name].late_scores(queries.parts[name + LATE][i : i + 1])
+            )
         if self.fusion.feedback and queries.candidates[i]:
-            words = {name: scores[i] for name, scores in queries.scores.items() if name not in vectors}
-            dense = {name: candidates.scores(queries.parts[name][i]) for name, candidates in vectors.items()}
-            best = (-self._sum(self._fused(queries, i, words | dense))).argsort(kind="stable")[:BEST].tolist()
+            words = {
+                name: scores[i] for name, scores in queries.scores.items() if name not in vectors
+            }
+            dense = {
+                name: candidates.scores(queries.parts[name][i])
+                for name, candidates in vectors.items()
+            }
+            best = (
+                (-self._sum(self._fused(queries, i, words | dense)))
+                .argsort(kind="stable")[:BEST]
+                .tolist()
+            )
             for name, candidates in vectors.items():
                 near = [candidates.nearest(queries.parts[name][i], document) for document in best]
-                queries.scoring[name][i] += np.float32(self.fusion.feedback) * np.mean(near, axis=0, dtype=np.float32)
+                queries.scoring[name][i] += np.float32(self.fusion.feedback) * np.mean(
+                    near, axis=0, dtype=np.float32
+                )
         for name, candidates in vectors.items():
             queries.scores[name].append(candidates.scores(queries.scoring[name][i]))
 
-    def search_encoded(self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+    def search_encoded(
+        self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None
+    ) -> list[Ranking]:
         """The k best of the documents that any part has among its best."""
         candidates = self.candidates(queries, k, allowed)
         scores = self.scores_encoded(queries, candidates)
-        return [ranked(documents, values, k) for documents, values in zip(candidates, scores, strict=True)]
+        return [
+            ranked(documents, values, k)
+            for documents, values in zip(candidates, scores, strict=True)
+        ]
 
-    def candidates(self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None) -> Sequence[list[str]]:
+    def candidates(
+        self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None
+    ) -> Sequence[list[str]]:
         """For each query the documents that any part has among its best, ascending."""
         if allowed is None and k <= self.fusion.depth:
             return queries.candidates
         depth = max(k, self.fusion.depth)
-        return _union([part.find(queries.parts[name], depth, allowed) for name, part in self.parts.items()])
+        return _union(
+            [part.find(queries.parts[name], depth, allowed) for name, part in self.parts.items()]
+        )
 
-    def scores_encoded(self, queries: FusedQueries, candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+    def scores_encoded(
+        self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
+    ) -> list[np.ndarray]:
         """The weighed sum of the parts' scores of each query's candidates."""
         return list(map(self._sum, self.part_scores(queries, candidates)))
 
@@ -216,15 +295,22 @@ class FusedSearch(Retriever[FusedQueries]):
         """For each query f_p(s_p) of its candidates (n), (n,) float64 for every part p."""
         scores = queries.scores
         if candidates is not queries.candidates:
-            scores = {name: part.scores_encoded(queries.scoring[name], candidates) for name, part in self.parts.items()}
+            scores = {
+                name: part.scores_encoded(queries.scoring[name], candidates)
+                for name, part in self.parts.items()
+            }
             vectors = {name: map(self.parts[name].vectors_of, candidates) for name in self.late}
             for name, rows in vectors.items():
                 tokens = queries.parts[name + LATE]
-                scores[name + LATE] = [candidate.late_scores(tokens[i : i + 1]) for i, candidate in enumerate(rows)]
+                scores[name + LATE] = [
+                    candidate.late_scores(tokens[i : i + 1]) for i, candidate in enumerate(rows)
+                ]
         for i in range(len(candidates)):
             yield self._fused(queries, i, {name: values[i] for name, values in scores.items()})
 
-    def _fused(self, queries: FusedQueries, i: int, scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _fused(
+        self, queries: FusedQueries, i: int, scores: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
         """f_p of each part's scores (n,) for query i, float64."""
         fused = {}
         for name in self.fusion.weights:
@@ -247,18 +333,25 @@ class FusedSearch(Retriever[FusedQueries]):
         """Each part's share of a document's score, the largest first; they sum to it."""
         return self.explain_all(text, self.encode_queries([text]), [document_id])[0]
 
-    def explain_all(self, text: str, query: FusedQueries, document_ids: Sequence[str]) -> list[list[TokenMatch]]:
+    def explain_all(
+        self, text: str, query: FusedQueries, document_ids: Sequence[str]
+    ) -> list[list[TokenMatch]]:
         """The same of several documents."""
         (scores,) = self.part_scores(query, [document_ids])
         shares = [
-            [TokenMatch(part, self.fusion.weights[part] * float(values[i])) for part, values in scores.items()]
+            [
+                TokenMatch(part, self.fusion.weights[part] * float(values[i]))
+                for part, values in scores.items()
+            ]
             for i in range(len(document_ids))
         ]
         return [sorted(group, key=lambda share: -share.weight) for group in shares]
 
 
 def _union(rankings: Iterable[Sequence[Ranking]]) -> list[list[str]]:
-    """For each query the different documents of all parts' rankings, ascending: equal scores then go by id."""
+    """For each query the different documents of all parts' rankings, ascending: equal scores then
+    go by id.
+    """
     each = zip(*rankings, strict=True)
     return [sorted({document for ranking in group for document, _ in ranking}) for group in each]
 
@@ -281,7 +374,9 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
     def reopen(self, folder: Path) -> Self:
         """The same encoders and weights over the indexes of another folder."""
         read_manifest(folder, FORMAT)
-        return type(self)({name: part.reopen(folder / name) for name, part in self.parts.items()}, self.fusion)
+        return type(self)(
+            {name: part.reopen(folder / name) for name, part in self.parts.items()}, self.fusion
+        )
 
     @classmethod
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
@@ -297,7 +392,9 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
         """Each part's own search of all segments, fused."""
         first: Any = segments[0].retriever
         parts = {
-            name: type(part).joined([segment.of(segment.retriever.parts[name]) for segment in segments])
+            name: type(part).joined(
+                [segment.of(segment.retriever.parts[name]) for segment in segments]
+            )
             for name, part in first.parts.items()
         }
         return FusedSearch(parts, first.fusion)
@@ -308,12 +405,18 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
         return chosen.passage_vectors(document_ids)
 
     def _seal(self, folder: Path, documents: int) -> None:
-        facts = {"kind": KIND, "fingerprint": self.fingerprint, "parts": list(self.parts), "documents": documents}
+        facts = {
+            "kind": KIND,
+            "fingerprint": self.fingerprint,
+            "parts": list(self.parts),
+            "documents": documents,
+        }
         seal(folder, FORMAT, facts)
 
 
 def leaving_out(names: Sequence[str]) -> dict[str, list[str]]:
-    """What is left of a fusion without each of its parts, tokens included, where that is a fusion, too.
+    """What is left of a fusion without each of its parts, tokens included, where that is a fusion,
+    too.
 
     >>> leaving_out(["hce", "bm25", "hce.late"])
     {'bm25': ['hce', 'hce.late'], 'hce.late': ['hce', 'bm25']}
@@ -322,8 +425,11 @@ def leaving_out(names: Sequence[str]) -> dict[str, list[str]]:
     return {part: subset for part, subset in subsets.items() if len(subset) > 1}
 
 
-def build_folders(parts: Mapping[str, tuple[Path, Path]], fusion: Fusion, encoder: Path, index: Path) -> None:
-    """Make one retriever of several: `encoder` and `index`, new folders, get a copy of each part's below its name.
+def build_folders(
+    parts: Mapping[str, tuple[Path, Path]], fusion: Fusion, encoder: Path, index: Path
+) -> None:
+    """Make one retriever of several: `encoder` and `index`, new folders, get a copy of each part's
+    below its name.
 
     parts: the folders of each part's encoder and index.
     """
@@ -347,6 +453,8 @@ def open_folders(encoder: Path, index: Path, **loading: Any) -> FusedRetriever:
     manifest = read_manifest(index, FORMAT)
     fusion = Fusion.load(encoder)
     if fusion.parts != manifest["parts"]:
-        raise FreshetError(f"{encoder} weighs {fusion.parts}, but {index} holds {manifest['parts']}")
+        raise FreshetError(
+            f"{encoder} weighs {fusion.parts}, but {index} holds {manifest['parts']}"
+        )
     parts = {name: _opened(encoder / name, index / name, **loading) for name in fusion.parts}
     return FusedRetriever(parts, fusion)

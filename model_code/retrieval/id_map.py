@@ -16,8 +16,9 @@ from model_code.retrieval.top_k import top_k, top_k_by_place
 
 
 class Grouped(NamedTuple):
-    """The rows of n documents, one document after the other; where in them each one's begin, `starts` (n,); and at
-    which of these `places` (n,) the documents are that were asked for, in their order.
+    """The rows of n documents, one document after the other; where in them each one's begin,
+    `starts` (n,); and at which of these `places` (n,) the documents are that were asked for, in
+    their order.
     """
 
     rows: np.ndarray
@@ -31,16 +32,22 @@ class Grouped(NamedTuple):
         return cls(np.fromiter(chain.from_iterable(rows), np.int64), starts, places)
 
     def best(self, scores: np.ndarray) -> np.ndarray:
-        """The highest of the `scores` (r,) of each document's rows (n,), in the order in which it was asked.
+        """The highest of the `scores` (r,) of each document's rows (n,), in the order in which it
+        was asked.
 
         >>> IdMap(["a", "b", "a"]).grouped(["b", "a"]).best(np.array([0.2, 0.9, 0.5])).tolist()
         [0.2, 0.9]
         """
-        return np.maximum.reduceat(scores, self.starts)[self.places] if len(self.starts) else scores[:0]
+        return (
+            np.maximum.reduceat(scores, self.starts)[self.places]
+            if len(self.starts)
+            else scores[:0]
+        )
 
 
 class IdMap:
-    """An immutable list of document ids, one per row; rows of one document are its passages, in order.
+    """An immutable list of document ids, one per row; rows of one document are its passages, in
+    order.
 
     >>> IdMap(["a", "b", "a"]).rows_of(["a"]).tolist()
     [0, 2]
@@ -73,13 +80,19 @@ class IdMap:
         """The documents by descending id, and where among them each row's is (n,)."""
         documents = sorted(self.places, reverse=True)
         number = {document: place for place, document in enumerate(documents)}
-        return documents, np.fromiter(map(number.__getitem__, self.document_ids), np.uint64, len(self))
+        return documents, np.fromiter(
+            map(number.__getitem__, self.document_ids), np.uint64, len(self)
+        )
 
     def best(self, scores: np.ndarray, k: int, rows: np.ndarray | None = None) -> Ranking:
-        """The k best documents by the `scores` (n,) of all rows, or those (p,) of `rows` (p,), that are above 0."""
+        """The k best documents by the `scores` (n,) of all rows, or those (p,) of `rows` (p,), that
+        are above 0.
+        """
         documents, places = self._descending
         repeated = len(documents) < len(self)
-        return top_k_by_place(scores, documents, k, places if rows is None else places[rows], repeated)
+        return top_k_by_place(
+            scores, documents, k, places if rows is None else places[rows], repeated
+        )
 
     def __contains__(self, document_id: object) -> bool:
         """Whether any row belongs to the document."""
@@ -90,7 +103,9 @@ class IdMap:
         documents = set(document_ids)
         if not documents <= self.places.keys():
             self.require_known(documents)
-        return np.array(sorted(row for document in documents for row in self.places[document]), dtype=np.int64)
+        return np.array(
+            sorted(row for document in documents for row in self.places[document]), dtype=np.int64
+        )
 
     def grouped(self, document_ids: Sequence[str]) -> Grouped:
         """The rows of different documents; FreshetError if one is unknown.
@@ -99,7 +114,9 @@ class IdMap:
         Grouped(rows=array([1, 0, 2]), starts=array([0, 1]), places=array([0, 1]))
         """
         self.require_known(document_ids)
-        return Grouped.of([self.places[document] for document in document_ids], np.arange(len(document_ids)))
+        return Grouped.of(
+            [self.places[document] for document in document_ids], np.arange(len(document_ids))
+        )
 
     def among(self, document_ids: Set[str]) -> set[str]:
         """Those of the documents that have a row."""
@@ -112,7 +129,8 @@ class IdMap:
 
 
 class IdMaps:
-    """Several maps, one after the other, each without documents that are removed; no other document is in two of them.
+    """Several maps, one after the other, each without documents that are removed; no other document
+    is in two of them.
 
     >>> maps = IdMaps([(IdMap(["a", "b", "a"]), frozenset("b")), (IdMap(["b"]), frozenset())])
     >>> maps.grouped(["b", "a"]), maps.removed_rows.tolist()
@@ -179,7 +197,9 @@ class IdMaps:
 
 
 def _refuse(unknown: Set[str]) -> NoReturn:
-    raise FreshetError(f"the index holds no document {min(unknown)!r} ({len(unknown)} unknown in all)")
+    raise FreshetError(
+        f"the index holds no document {min(unknown)!r} ({len(unknown)} unknown in all)"
+    )
 
 
 def numbering() -> defaultdict[str, int]:

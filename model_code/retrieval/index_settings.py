@@ -13,7 +13,8 @@ ALWAYS_EXACT = 2**62  # vectors: more than there can be
 
 
 class IndexSettings(Settings):
-    """How the passages' vectors are searched: exactly, or of many by an inverted file of FAISS, and how much of that.
+    """How the passages' vectors are searched: exactly, or of many by an inverted file of FAISS, and
+    how much of that.
 
     >>> IndexSettings().lists(1000), IndexSettings().lists(1_000_000)
     (0, 4096)
@@ -33,14 +34,18 @@ class IndexSettings(Settings):
     )
 
     def lists(self, vectors: int) -> int:
-        """The lists of an inverted file of so many vectors, the power of two nearest to 4 sqrt(n); 0: exact search."""
+        """The lists of an inverted file of so many vectors, the power of two nearest to 4 sqrt(n);
+        0: exact search.
+        """
         if vectors < self.flat_below:
             return 0
         return min(vectors, 2 ** round(math.log2(4 * math.sqrt(vectors))))
 
 
 class Bm25Settings(Settings):
-    """BM25's term saturation and length normalisation (defaults: Lucene's), and the language of its stemmer."""
+    """BM25's term saturation and length normalisation (defaults: Lucene's), and the language of its
+    stemmer.
+    """
 
     k1: float = Field(1.2, ge=0, description="term saturation; 0.6 to 2 make sense")
     b: float = Field(0.75, ge=0, le=1, description="length normalisation; 0 ignores length")

@@ -24,7 +24,9 @@ Search = Callable[[Sequence[str], int], list[Ranking]]
 
 @dataclass(frozen=True)
 class TokenMatch:
-    """What one token adds to a document's score; `expanded`: the token is not the query's, its encoder added it."""
+    """What one token adds to a document's score; `expanded`: the token is not the query's, its
+    encoder added it.
+    """
 
     token: str
     weight: float
@@ -33,12 +35,14 @@ class TokenMatch:
 
 @dataclass(frozen=True)
 class Hit:
-    """A document found, and of it the passage that answers best; from `generation` of the collection.
+    """A document found, and of it the passage that answers best; from `generation` of the
+    collection.
 
-    rank: from 1. text: the passage, `start` to `end` of the document's text (characters), below the heading `section`.
-    snippet: its sentences around the query's words, which stand at `marks` in it (begin and end). date: ISO. path: the
-    hierarchy's nodes above the passage, root first; topics: their names. tokens: what the score is made of, tokens or
-    the parts of a fused retriever; None where nobody asked.
+    rank: from 1. text: the passage, `start` to `end` of the document's text (characters), below the
+    heading `section`. snippet: its sentences around the query's words, which stand at `marks` in it
+    (begin and end). date: ISO. path: the hierarchy's nodes above the passage, root first; topics:
+    their names. tokens: what the score is made of, tokens or the parts of a fused retriever; None
+    where nobody asked.
     """
 
     rank: int
@@ -64,15 +68,17 @@ Queries = TypeVar("Queries")
 
 
 class Retriever(ABC, Generic[Queries]):
-    """A trained encoder and the index of its documents, opened: immutable, and safe to share between threads.
+    """A trained encoder and the index of its documents, opened: immutable, and safe to share
+    between threads.
 
-    Searches by text are given here, in terms of those by encoded queries: encoded once, these can search several
-    indexes of one encoder, the segments of a live collection.
+    Searches by text are given here, in terms of those by encoded queries: encoded once, these can
+    search several indexes of one encoder, the segments of a live collection.
 
-    fingerprint: of the encoder that made the index, and that queries are encoded with.
-    proposed: where a search re-ranks what a cheaper one proposes, how many documents that are; None: it does not. Over
-    several indexes the proposals of all must be merged before they are ranked anew. explains: whether `explain` can
-    say what a score is made of. language: of the words that are marked in what it finds, see `index.terms.Terms`.
+    fingerprint: of the encoder that made the index, and that queries are encoded with. proposed:
+    where a search re-ranks what a cheaper one proposes, how many documents that are; None: it does
+    not. Over several indexes the proposals of all must be merged before they are ranked anew.
+    explains: whether `explain` can say what a score is made of. language: of the words that are
+    marked in what it finds, see `index.terms.Terms`.
     """
 
     fingerprint: str
@@ -82,7 +88,9 @@ class Retriever(ABC, Generic[Queries]):
 
     @property
     def dense(self) -> Any | None:
-        """What of it makes one vector of a query, a `DenseRetriever`: itself, a part of it, or nothing."""
+        """What of it makes one vector of a query, a `DenseRetriever`: itself, a part of it, or
+        nothing.
+        """
         return None
 
     @abstractmethod
@@ -94,11 +102,15 @@ class Retriever(ABC, Generic[Queries]):
         raise TypeError(f"{type(self).__name__} has no vectors of tokens")
 
     @abstractmethod
-    def search_encoded(self, queries: Queries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+    def search_encoded(
+        self, queries: Queries, k: int, allowed: Collection[str] | None = None
+    ) -> list[Ranking]:
         """`find`, or where `proposed` is set the cheaper search alone."""
 
     @abstractmethod
-    def scores_encoded(self, queries: Queries, candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+    def scores_encoded(
+        self, queries: Queries, candidates: Sequence[Sequence[str]]
+    ) -> list[np.ndarray]:
         """For each query the scores (n,) of its n candidates, all different, in their order.
 
         FreshetError if one is unknown.
@@ -106,7 +118,9 @@ class Retriever(ABC, Generic[Queries]):
 
     @abstractmethod
     def best_passage_encoded(self, query: Queries, document_id: str) -> int:
-        """Which of the document's passages (0, 1, ...) answers one query best; 0 where documents have one vector."""
+        """Which of the document's passages (0, 1, ...) answers one query best; 0 where documents
+        have one vector.
+        """
 
     def vectors_of(self, document_ids: Sequence[str]) -> Any:
         """What a dense index holds of different documents, see `CandidateVectors`.
@@ -115,7 +129,9 @@ class Retriever(ABC, Generic[Queries]):
         """
         raise TypeError(f"{type(self).__name__} has no vectors of documents")
 
-    def find(self, queries: Queries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+    def find(
+        self, queries: Queries, k: int, allowed: Collection[str] | None = None
+    ) -> list[Ranking]:
         """`search` for encoded queries; equal scores go by ascending id."""
         if self.proposed is None:
             return self.search_encoded(queries, k, allowed)
@@ -124,8 +140,12 @@ class Retriever(ABC, Generic[Queries]):
         scores = self.scores_encoded(queries, candidates)
         return [ranked(*pair, k) for pair in zip(candidates, scores, strict=True)]
 
-    def search(self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
-        """The k best documents for each query text, best first; of `allowed` documents only, unless None."""
+    def search(
+        self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None
+    ) -> list[Ranking]:
+        """The k best documents for each query text, best first; of `allowed` documents only, unless
+        None.
+        """
         return self.find(self.encode_queries(texts), k, allowed)
 
     def variants(self) -> Mapping[str, Search]:
@@ -133,10 +153,16 @@ class Retriever(ABC, Generic[Queries]):
         return {}
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
-        """What the score is made of, the heaviest first; FreshetError: most kinds do not score by token."""
-        raise FreshetError("this retriever does not score by token; --explain needs a lexical or a fused one")
+        """What the score is made of, the heaviest first; FreshetError: most kinds do not score by
+        token.
+        """
+        raise FreshetError(
+            "this retriever does not score by token; --explain needs a lexical or a fused one"
+        )
 
-    def explain_all(self, text: str, query: Queries, document_ids: Sequence[str]) -> list[list[TokenMatch]]:
+    def explain_all(
+        self, text: str, query: Queries, document_ids: Sequence[str]
+    ) -> list[list[TokenMatch]]:
         """The same of several documents; query: the text, encoded."""
         return [self.explain(text, document_id) for document_id in document_ids]
 
@@ -144,4 +170,7 @@ class Retriever(ABC, Generic[Queries]):
 def ranked(document_ids: Sequence[str], scores: np.ndarray, k: int) -> Ranking:
     """The k best of documents with `scores` (n,), which ascend by id, so that equal scores do."""
     order = (-scores).argsort(kind="stable")[:k]
-    return [(document_ids[i], score) for i, score in zip(order.tolist(), scores[order].tolist(), strict=True)]
+    return [
+        (document_ids[i], score)
+        for i, score in zip(order.tolist(), scores[order].tolist(), strict=True)
+    ]

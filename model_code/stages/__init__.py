@@ -1,1 +1,3 @@
-"""One module per pipeline stage: `run(context)` reads input folders, writes one output folder, returns its report."""
+"""One module per pipeline stage: `run(context)` reads input folders, writes one output folder,
+returns its report.
+"""

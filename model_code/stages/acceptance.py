@@ -1,7 +1,9 @@
-"""The stage `acceptance`: is a finished corpus, taken as a whole, fit to train and judge on? Else nothing is trained.
+"""The stage `acceptance`: is a finished corpus, taken as a whole, fit to train and judge on? Else
+nothing is trained.
 
-Contracts hold row by row; these expectations (Great Expectations) are about the data set: how many documents and judged
-queries, how many of these are repeated or have no words. The library takes seconds to import, so functions import it.
+Contracts hold row by row; these expectations (Great Expectations) are about the data set: how many
+documents and judged queries, how many of these are repeated or have no words. The library takes
+seconds to import, so functions import it.
 """
 
 from __future__ import annotations
@@ -29,17 +31,23 @@ DATA_DOCS = ".freshet/data_docs"
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Assess the corpus, whose tables keep their contracts; write `verdict.json`, return its summary.
+    """Assess the corpus, whose tables keep their contracts; write `verdict.json`, return its
+    summary.
 
-    The verdict is pure: `passed`, and for each expectation its table, bounds, what was observed (a value, or the
-    percentage of rows that break it) and whether it passed. Queries are looked at where people judged any.
-    Data Docs (HTML), and a copy of the verdict that a failure leaves readable, go to `root/.freshet/data_docs`: HTML
-    names its time, so it is no output of the stage. Raises `FreshetError` naming each expectation that failed.
+    The verdict is pure: `passed`, and for each expectation its table, bounds, what was observed (a
+    value, or the percentage of rows that break it) and whether it passed. Queries are looked at
+    where people judged any. Data Docs (HTML), and a copy of the verdict that a failure leaves
+    readable, go to `root/.freshet/data_docs`: HTML names its time, so it is no output of the stage.
+    Raises `FreshetError` naming each expectation that failed.
     """
     corpus, data_docs = load_corpus(context.inputs["corpus"]), context.root / DATA_DOCS
     checks = _context(data_docs)
     expectations, frames = _expectations(context.settings["acceptance"]), acceptance_frames(corpus)
-    results = [row for table, data in frames.items() for row in _validate(checks, table, data, expectations[table])]
+    results = [
+        row
+        for table, data in frames.items()
+        for row in _validate(checks, table, data, expectations[table])
+    ]
     checks.build_data_docs()
     failed = [row for row in results if not row["passed"]]
     verdict = {"passed": not failed, "expectations": results}
@@ -73,7 +81,9 @@ def _sentence(row: dict[str, Any]) -> str:
     bounds, expectation = row["bounds"], row["expectation"]
     wrong = WORDS.get(expectation) or WORDS[bounds["column"]]
     unit = " %" if "_values_" in expectation else ""
-    limits = [f"{bounds[name]:g} {word}" for name, word in LIMITS.items() if bounds.get(name) is not None]
+    limits = [
+        f"{bounds[name]:g} {word}" for name, word in LIMITS.items() if bounds.get(name) is not None
+    ]
     if unit:
         limits += [f"{100 * (1 - bounds.get('mostly', 1)):g} % at most"]
     return f"{row['table']}: {wrong}: {row['observed']}{unit}, and {', '.join(limits)}"
@@ -83,20 +93,28 @@ _SHOWN = ("column", "min_value", "max_value", "mostly", "value_set")
 
 
 def acceptance_frames(corpus: Corpus) -> dict[str, pd.DataFrame]:
-    """The data that expectations are stated on: `documents`, and if there are any the `queries` of dev, gate and test
-    and all `judgements`."""
-    documents, splits = corpus.documents, [corpus.judgements(split) for split in SPLITS if split != "train"]
+    """The data that expectations are stated on: `documents`, and if there are any the `queries` of
+    dev, gate and test and all `judgements`.
+    """
+    documents, splits = (
+        corpus.documents,
+        [corpus.judgements(split) for split in SPLITS if split != "train"],
+    )
     texts = pd.Series([text for split in splits for text in split.queries.values()], dtype=object)
     judgements = corpus.qrels[["query_id", "document_id"]]
     frames = {
         "documents": documents[["document_id"]],
-        "queries": pd.DataFrame({
-            "query_id": [query for split in splits for query in split.queries],
-            "words": texts.map(lambda text: len(spans(text))).astype("int64"),
-            "repeated": texts.str.casefold().duplicated(),
-        }),
-        "judgements": judgements.assign(document_exists=judgements["document_id"].isin(documents["document_id"])),
-    }  # fmt: skip
+        "queries": pd.DataFrame(
+            {
+                "query_id": [query for split in splits for query in split.queries],
+                "words": texts.map(lambda text: len(spans(text))).astype("int64"),
+                "repeated": texts.str.casefold().duplicated(),
+            }
+        ),
+        "judgements": judgements.assign(
+            document_exists=judgements["document_id"].isin(documents["document_id"])
+        ),
+    }
     return {name: frame for name, frame in frames.items() if name == "documents" or len(frame)}
 
 
@@ -130,8 +148,14 @@ def _context(data_docs: Path) -> EphemeralDataContext:
     context.variables.progress_bars = {"globally": False}
     for site in context.get_site_names():
         context.delete_data_docs_site(site)
-    store = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(data_docs.resolve())}
-    site = {"class_name": "SiteBuilder", "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"}}
+    store = {
+        "class_name": "TupleFilesystemStoreBackend",
+        "base_directory": str(data_docs.resolve()),
+    }
+    site = {
+        "class_name": "SiteBuilder",
+        "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+    }
     context.add_data_docs_site("freshet", {**site, "store_backend": store})
     return context
 
@@ -145,7 +169,9 @@ def _validate(
     batch = asset.add_batch_definition_whole_dataframe("all")
     suite = context.suites.add(gx.ExpectationSuite(table, expectations=expectations))
     validation = gx.ValidationDefinition(name=table, data=batch, suite=suite)
-    outcome = context.validation_definitions.add(validation).run(batch_parameters={"dataframe": data})
+    outcome = context.validation_definitions.add(validation).run(
+        batch_parameters={"dataframe": data}
+    )
     return [_row(table, result) for result in outcome.results]
 
 

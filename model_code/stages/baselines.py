@@ -1,9 +1,11 @@
-"""The stage `baselines`: what needs no training, evaluated exactly as a retriever is, and built so that it can go live.
+"""The stage `baselines`: what needs no training, evaluated exactly as a retriever is, and built so
+that it can go live.
 
-`bm25`, `zero_shot` (the base encoder as it comes), `untrained`, which fuses the two, and, where a model writes queries,
-`bm25_generated`: BM25 over documents with the queries that were written for them (docT5query, Nogueira and Lin, 2019).
-Where training and judged queries ask for the same documents, `zero_shot.nearest_query` finds those that the nearest
-training queries ask for: so much of a trained retriever's score may be memory of these.
+`bm25`, `zero_shot` (the base encoder as it comes), `untrained`, which fuses the two, and, where a
+model writes queries, `bm25_generated`: BM25 over documents with the queries that were written for
+them (docT5query, Nogueira and Lin, 2019). Where training and judged queries ask for the same
+documents, `zero_shot.nearest_query` finds those that the nearest training queries ask for: so much
+of a trained retriever's score may be memory of these.
 """
 
 from __future__ import annotations
@@ -35,27 +37,40 @@ UNTRAINED = FusionSettings(of=("zero_shot", "bm25"), feedback=0.3)
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Write one evaluation folder per baseline, with variants below `zero_shot/`; the report has the means of each.
+    """Write one evaluation folder per baseline, with variants below `zero_shot/`; the report has
+    the means of each.
 
     Those that can be registered have the retriever itself below `build/`.
     """
     bench, output = Bench.load(context), context.output
-    parts = {"zero_shot": _zero_shot(context, output / "zero_shot"), "bm25": _bm25(context, output / "bm25")}
-    opened = {name: open_retriever(*folders, settings=context.settings["encoder"]) for name, folders in parts.items()}
+    parts = {
+        "zero_shot": _zero_shot(context, output / "zero_shot"),
+        "bm25": _bm25(context, output / "bm25"),
+    }
+    opened = {
+        name: open_retriever(*folders, settings=context.settings["encoder"])
+        for name, folders in parts.items()
+    }
     searched = {name: bench.held_out(retriever) for name, retriever in opened.items()}
     by_words = bench.search(searched["bm25"].search)
     report = {
         "bm25": bench.evaluate("bm25", by_words, output / "bm25"),
-        "zero_shot": bench.evaluate_retriever("zero_shot", searched["zero_shot"], by_words, output / "zero_shot"),
+        "zero_shot": bench.evaluate_retriever(
+            "zero_shot", searched["zero_shot"], by_words, output / "zero_shot"
+        ),
         "untrained": fuse(bench, "untrained", parts, UNTRAINED, context, output / "untrained"),
     }
     train = load_corpus(context.inputs["corpus"]).judgements("train")
     if bench.settings.variants and _documents(train) & _documents(*bench.judgements.values()):
         runs = bench.search(nearest_query(opened["zero_shot"], train))
         folder = output / "zero_shot" / VARIANTS / NEAREST_QUERY
-        report["zero_shot"]["variants"][NEAREST_QUERY] = bench.evaluate(f"zero_shot.{NEAREST_QUERY}", runs, folder)
+        report["zero_shot"]["variants"][NEAREST_QUERY] = bench.evaluate(
+            f"zero_shot.{NEAREST_QUERY}", runs, folder
+        )
     if "sequence_to_sequence" in context.settings["pseudo_queries.generators"]:
-        written = generated_queries(pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet"))
+        written = generated_queries(
+            pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
+        )
         folders = _bm25(context, context.checkpoints / "bm25_generated", written)
         runs = bench.search(bench.held_out(open_retriever(*folders), written).search)
         report["bm25_generated"] = bench.evaluate("bm25_generated", runs, output / "bm25_generated")
@@ -63,7 +78,8 @@ def run(context: StageContext) -> dict[str, Any]:
 
 
 def nearest_query(retriever: IndexedRetriever, train: Judgements) -> Search:
-    """The search of the k documents whose best training query is nearest, with its product; reads none of them.
+    """The search of the k documents whose best training query is nearest, with its product; reads
+    none of them.
 
     retriever: a dense one, for its query encoder.
     """
@@ -86,7 +102,12 @@ def nearest_query(retriever: IndexedRetriever, train: Judgements) -> Search:
 
 
 def _documents(*judgements: Judgements) -> set[str]:
-    return {document for split in judgements for relevant in split.qrels.values() for document in relevant}
+    return {
+        document
+        for split in judgements
+        for relevant in split.qrels.values()
+        for document in relevant
+    }
 
 
 def _zero_shot(context: StageContext, folder: Path) -> Folders:
@@ -98,10 +119,17 @@ def _zero_shot(context: StageContext, folder: Path) -> Folders:
     return encoder, index
 
 
-def _bm25(context: StageContext, folder: Path, written: Mapping[str, Sequence[str]] | None = None) -> Folders:
-    """BM25 over the very texts that the encoder sees, titles included or not, with queries behind them if any are."""
+def _bm25(
+    context: StageContext, folder: Path, written: Mapping[str, Sequence[str]] | None = None
+) -> Folders:
+    """BM25 over the very texts that the encoder sees, titles included or not, with queries behind
+    them if any are.
+    """
     passages = load_corpus(context.inputs["corpus"]).passages
-    texts, ids = passage_texts(passages, context.settings["encoder"].include_title), passages["document_id"].tolist()
+    texts, ids = (
+        passage_texts(passages, context.settings["encoder"].include_title),
+        passages["document_id"].tolist(),
+    )
     texts = expanded_texts(texts, ids, written or {})
     encoder, index = folder / BUILD / "encoder", folder / BUILD / "index"
     bm25.build_folders(texts, ids, context.settings["bm25"], encoder, index)

@@ -1,6 +1,7 @@
 """The stage `comparison`: all systems on the same queries, as numbers and as a picture.
 
-`freshet results` makes the report of it, beside what is live and what systems cost, which are no functions of inputs.
+`freshet results` makes the report of it, beside what is live and what systems cost, which are no
+functions of inputs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,12 @@ from typing import Any
 
 from model_code.context import StageContext, left_out
 from model_code.corpus.tables import Corpus, load_corpus
-from model_code.evaluation.comparison import compare_systems, is_variant, query_groups, telling_queries
+from model_code.evaluation.comparison import (
+    compare_systems,
+    is_variant,
+    query_groups,
+    telling_queries,
+)
 from model_code.evaluation.plots import systems_plot
 from model_code.evaluation.report import headline_metrics
 from model_code.evaluation.runs import read_run
@@ -19,18 +25,25 @@ from model_code.files import write_json
 
 SHOWN = 3  # documents of a ranking in the report
 NOTHING: dict[str, Any] = {
-    "split": "test", "queries": 0, "systems": {}, "differences": [], "groups": {}, "examples": {}
-}  # fmt: skip
+    "split": "test",
+    "queries": 0,
+    "systems": {},
+    "differences": [],
+    "groups": {},
+    "examples": {},
+}
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Compare the baselines (folders below `inputs["baselines"]`) with the settings' retrievers and fusions.
+    """Compare the baselines (folders below `inputs["baselines"]`) with the settings' retrievers and
+    fusions.
 
-    The variants that lie in a system's evaluation folder are systems, too, called `R.NAME`. `R_seed1` and so on are
-    further trainings of `R`, and one row with it.
-    `inputs["evaluations"]` holds one evaluation folder for each of them; `inputs["corpus"]` tells which test queries
-    have unseen documents. `comparison.json` is what `comparison.compare_systems` returns on the test queries (on dev,
-    if there are none), with "groups" holding the same for parts of them, and "examples" queries won and lost.
+    The variants that lie in a system's evaluation folder are systems, too, called `R.NAME`.
+    `R_seed1` and so on are further trainings of `R`, and one row with it. `inputs["evaluations"]`
+    holds one evaluation folder for each of them; `inputs["corpus"]` tells which test queries have
+    unseen documents. `comparison.json` is what `comparison.compare_systems` returns on the test
+    queries (on dev, if there are none), with "groups" holding the same for parts of them, and
+    "examples" queries won and lost.
     """
     comparison = compare(context)
     write_json(context.output / "comparison.json", comparison)
@@ -48,7 +61,9 @@ def compare(context: StageContext) -> dict[str, Any]:
     named = (*context.settings["retrievers"], *context.settings["fusions"])
     folders = {name: context.inputs["evaluations"] / name for name in named}
     facts = {
-        "left_out": {name: reason for name, folder in folders.items() if (reason := left_out(folder))},
+        "left_out": {
+            name: reason for name, folder in folders.items() if (reason := left_out(folder))
+        },
         "main_metric": settings.main_metric,
         "documents": len(corpus.documents),
         "confidence": settings.confidence,
@@ -67,26 +82,39 @@ def compare(context: StageContext) -> dict[str, Any]:
     return facts | compare_systems(systems, settings, seed) | parts
 
 
-def _examples(context: StageContext, systems: list[SystemScores], corpus: Corpus, metric: str) -> dict[str, Any]:
-    """What the best system found for the queries that it won and lost by most against the next best, and what that
-    one found; none with a single system. A relevant document is marked where the corpus's qrels name it."""
+def _examples(
+    context: StageContext, systems: list[SystemScores], corpus: Corpus, metric: str
+) -> dict[str, Any]:
+    """What the best system found for the queries that it won and lost by most against the next
+    best, and what that one found; none with a single system. A relevant document is marked where
+    the corpus's qrels name it.
+    """
     plain = [scores for scores in systems if not is_variant(scores.system)]
     ranked = sorted(plain, key=lambda scores: (-scores.values[metric].mean(), scores.system))
     if len(ranked) < 2:
         return {}
     pair = ranked[:2]
-    runs = {scores.system: read_run(_folder(context, scores.system) / f"run.{scores.split}.trec") for scores in pair}
+    runs = {
+        scores.system: read_run(_folder(context, scores.system) / f"run.{scores.split}.trec")
+        for scores in pair
+    }
     texts = dict(zip(corpus.queries["query_id"], corpus.queries["text"], strict=True))
     relevant = set(zip(corpus.qrels["query_id"], corpus.qrels["document_id"], strict=True))
 
     def row(query: str, difference: float) -> dict[str, Any]:
         first = {
-            name: [[document, (query, document) in relevant] for document, _ in run.get(query, [])[:SHOWN]]
+            name: [
+                [document, (query, document) in relevant]
+                for document, _ in run.get(query, [])[:SHOWN]
+            ]
             for name, run in runs.items()
         }
         return {"query": texts.get(query, query), "difference": difference, "first": first}
 
-    outcomes = {name: [row(*each) for each in queries] for name, queries in telling_queries(*pair, metric).items()}
+    outcomes = {
+        name: [row(*each) for each in queries]
+        for name, queries in telling_queries(*pair, metric).items()
+    }
     return {"system": pair[0].system, "reference": pair[1].system} | outcomes
 
 
@@ -96,7 +124,9 @@ def _folder(context: StageContext, system: str) -> Path:
 
 
 def _load_systems(context: StageContext) -> list[SystemScores]:
-    """Each system, over its seeds, on the split to report: test if it has queries, else dev; [] without any."""
+    """Each system, over its seeds, on the split to report: test if it has queries, else dev; []
+    without any.
+    """
     for split in ("test", "dev"):
         systems = [load_scores(folder, split) for folder in evaluated(context)]
         if systems[0].queries:
@@ -105,15 +135,22 @@ def _load_systems(context: StageContext) -> list[SystemScores]:
 
 
 def _headline(comparison: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """System -> metric -> mean, few enough to read in `dvc metrics`: the main metric of each, and all of the best's.
+    """System -> metric -> mean, few enough to read in `dvc metrics`: the main metric of each, and
+    all of the best's.
 
     Variants are left out, as they are never registered.
     """
     main = comparison["main_metric"]
-    systems = {name: metrics for name, metrics in comparison["systems"].items() if not is_variant(name)}
+    systems = {
+        name: metrics for name, metrics in comparison["systems"].items() if not is_variant(name)
+    }
     best = max(systems, key=lambda name: systems[name][main]["value"], default=None)
     return {
-        name: {metric: cell["value"] for metric, cell in metrics.items() if metric == main or name == best}
+        name: {
+            metric: cell["value"]
+            for metric, cell in metrics.items()
+            if metric == main or name == best
+        }
         for name, metrics in systems.items()
     }
 
@@ -122,4 +159,7 @@ def _summary(comparison: dict[str, Any]) -> dict[str, Any]:
     main = comparison["main_metric"]
     values = {name: metrics[main]["value"] for name, metrics in comparison["systems"].items()}
     facts = {key: comparison[key] for key in ("split", "queries", "main_metric")}
-    return facts | {"best": max(values, key=lambda name: values[name], default=None), "values": values}
+    return facts | {
+        "best": max(values, key=lambda name: values[name], default=None),
+        "values": values,
+    }

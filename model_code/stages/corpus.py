@@ -1,4 +1,6 @@
-"""The stage `corpus`: read the locked source and write the contracted tables that everything else is built from."""
+"""The stage `corpus`: read the locked source and write the contracted tables that everything else
+is built from.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ from model_code.files import read_json
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Write documents, passages, queries, qrels and quarantine as Parquet; return the counts of rows and reasons.
+    """Write documents, passages, queries, qrels and quarantine as Parquet; return the counts of
+    rows and reasons.
 
-    Raises `FreshetError` if the source is not what `inputs["lock"]` says, or holds too many malformed rows.
+    Raises `FreshetError` if the source is not what `inputs["lock"]` says, or holds too many
+    malformed rows.
     """
     settings, passages = context.settings["corpus"], context.settings["passages"]
     source = locked_source(settings, context.root, read_json(context.inputs["lock"]))

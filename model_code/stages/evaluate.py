@@ -10,13 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from model_code.context import StageContext, leave_out, left_out
-from model_code.corpus.tables import Corpus, Judgements, judged_corpus, load_corpus, own_queries, passage_texts
+from model_code.corpus.tables import (
+    Corpus,
+    Judgements,
+    judged_corpus,
+    load_corpus,
+    own_queries,
+    passage_texts,
+)
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import Run
 from model_code.evaluation.runs import read_run
 from model_code.evaluation.scores import RRF, SPLITS, VARIANTS
 from model_code.evaluation.settings import EvaluationSettings
-from model_code.evaluation.system_evaluation import evaluate_system, reciprocal_rank_fusion, sampled, search_splits
+from model_code.evaluation.system_evaluation import (
+    evaluate_system,
+    reciprocal_rank_fusion,
+    sampled,
+    search_splits,
+)
 from model_code.files import hash_text, replace_folder
 from model_code.queries.pseudo_queries import expanded_texts
 from model_code.retrieval.base import IndexedRetriever, NewPassages, Segment
@@ -27,10 +39,11 @@ from model_code.retrieval.protocol import Retriever, Search
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Open what lies in `inputs["trained"]` and `inputs["index"]`, evaluate it, return the means of each split.
+    """Open what lies in `inputs["trained"]` and `inputs["index"]`, evaluate it, return the means of
+    each split.
 
-    Writes the evaluation folder and, below `variants/`, one per variant; the hybrid among them takes BM25's runs from
-    `inputs["baselines"]`.
+    Writes the evaluation folder and, below `variants/`, one per variant; the hybrid among them
+    takes BM25's runs from `inputs["baselines"]`.
     """
     if reason := left_out(context.inputs["trained"]):
         return leave_out(context.output, reason)
@@ -43,11 +56,12 @@ def run(context: StageContext) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What a corpus that judges itself is searched as: documents without the lines by which they are asked for.
+    """What a corpus that judges itself is searched as: documents without the lines by which they
+    are asked for.
 
-    passages: of the documents that queries of dev, gate or test ask for. left_out: those that only training asks for,
-    which are found by nobody: never to find them would be rewarded, as they answer no query. folder: where the passages
-    are kept as each retriever indexes them.
+    passages: of the documents that queries of dev, gate or test ask for. left_out: those that only
+    training asks for, which are found by nobody: never to find them would be rewarded, as they
+    answer no query. folder: where the passages are kept as each retriever indexes them.
     """
 
     passages: NewPassages
@@ -55,7 +69,9 @@ class HeldOut:
     folder: Path
 
     @classmethod
-    def of(cls, corpus: Corpus, relevant: frozenset[str], include_title: bool, folder: Path) -> HeldOut:
+    def of(
+        cls, corpus: Corpus, relevant: frozenset[str], include_title: bool, folder: Path
+    ) -> HeldOut:
         """relevant: the documents that these queries ask for."""
         changed, passages = frozenset(own_queries(corpus)), judged_corpus(corpus).passages
         passages = passages[passages["document_id"].isin(list(changed & relevant))]
@@ -67,21 +83,37 @@ class HeldOut:
         return bool(self.passages.document_ids or self.left_out)
 
     def over(self, segments: Sequence[Segment]) -> Retriever:
-        """The search of segments with these passages in the place of the whole ones, as far as they are in there."""
+        """The search of segments with these passages in the place of the whole ones, as far as they
+        are in there.
+        """
         first = segments[0].retriever
         if isinstance(first, FusedRetriever):
-            parts = {name: [segment.of(segment.retriever.parts[name]) for segment in segments] for name in first.parts}
-            return FusedSearch({name: self.over(segments) for name, segments in parts.items()}, first.fusion)
+            parts = {
+                name: [segment.of(segment.retriever.parts[name]) for segment in segments]
+                for name in first.parts
+            }
+            return FusedSearch(
+                {name: self.over(segments) for name, segments in parts.items()}, first.fusion
+            )
         learned = segments[0] if first.learns_documents else ()  # from texts without the lines
         documents = {document for document in self.passages.document_ids if document not in learned}
-        documents = {document for document in documents if any(document in segment for segment in segments)}
+        documents = {
+            document for document in documents if any(document in segment for segment in segments)
+        }
         gone = documents | self.left_out
-        others = [replace(each, removed=each.removed | {key for key in gone if key in each.rows}) for each in segments]
-        return type(first).joined([*others, *([self._segment(first, documents)] if documents else [])])
+        others = [
+            replace(each, removed=each.removed | {key for key in gone if key in each.rows})
+            for each in segments
+        ]
+        return type(first).joined(
+            [*others, *([self._segment(first, documents)] if documents else [])]
+        )
 
     def _segment(self, retriever: IndexedRetriever, documents: set[str]) -> Segment:
         pairs = zip(self.passages.texts, self.passages.document_ids, strict=True)
-        texts, ids = zip(*((text, document) for text, document in pairs if document in documents), strict=True)
+        texts, ids = zip(
+            *((text, document) for text, document in pairs if document in documents), strict=True
+        )
         folder = self.folder / hash_text("\0".join((retriever.fingerprint, *texts)))
         if not folder.is_dir():
             aside = folder.with_name(f"{folder.name}.making")
@@ -108,23 +140,42 @@ class Bench:
         """Read the corpus."""
         corpus = load_corpus(context.inputs["corpus"])
         settings = context.settings["evaluation"]
-        judgements = {split: corpus.judgements(split) for split in SPLITS}  # all of them, whatever is sampled
-        relevant = frozenset().union(*(grades for part in judgements.values() for grades in part.qrels.values()))
+        # all of them, whatever is sampled
+        judgements = {split: corpus.judgements(split) for split in SPLITS}
+        relevant = frozenset().union(
+            *(grades for part in judgements.values() for grades in part.qrels.values())
+        )
         title, folder = context.settings["encoder"].include_title, context.checkpoints / "held_out"
-        documents, lines = IdMap(corpus.passages["document_id"]), HeldOut.of(corpus, relevant, title, folder)
+        documents, lines = (
+            IdMap(corpus.passages["document_id"]),
+            HeldOut.of(corpus, relevant, title, folder),
+        )
         return cls(sampled(corpus, settings), settings, documents, lines)
 
-    def held_out(self, retriever: IndexedRetriever, written: Mapping[str, Sequence[str]] | None = None) -> Retriever:
-        """A retriever over the corpus's documents as it is judged; written: queries that are searched with them."""
+    def held_out(
+        self, retriever: IndexedRetriever, written: Mapping[str, Sequence[str]] | None = None
+    ) -> Retriever:
+        """A retriever over the corpus's documents as it is judged; written: queries that are
+        searched with them.
+        """
         if not self.lines:
             return retriever
         new = self.lines.passages
         texts = expanded_texts(new.texts, new.document_ids, written or {})
-        return replace(self.lines, passages=replace(new, texts=texts)).over([Segment(retriever, self.documents)])
+        return replace(self.lines, passages=replace(new, texts=texts)).over(
+            [Segment(retriever, self.documents)]
+        )
 
     def search_live(self, segments: Sequence[Segment]) -> Search:
-        """The search of what else has documents of the corpus, as it is judged and with rankings of these alone."""
-        documents = {document for segment in segments for document in segment.rows.document_ids if document in segment}
+        """The search of what else has documents of the corpus, as it is judged and with rankings of
+        these alone.
+        """
+        documents = {
+            document
+            for segment in segments
+            for document in segment.rows.document_ids
+            if document in segment
+        }
         common = {document for document in documents if document in self.documents}
         shared = None if documents == common else common - self.lines.left_out
         return lambda texts, k: self.lines.over(segments).search(texts, k, shared)
@@ -140,23 +191,31 @@ class Bench:
     def evaluate_retriever(
         self, system: str, retriever: Retriever, bm25: Mapping[str, Run], output: Path
     ) -> dict[str, Any]:
-        """`evaluate` for a retriever and, unless the settings say no, its variants, which the result has beside it.
+        """`evaluate` for a retriever and, unless the settings say no, its variants, which the
+        result has beside it.
 
-        They are what one build finds without another training: by its kind's other searches, and fused with BM25's run.
-        A variant of the system R is the system `R.NAME`, and its evaluation folder is `variants/NAME/` in that of R.
+        They are what one build finds without another training: by its kind's other searches, and
+        fused with BM25's run. A variant of the system R is the system `R.NAME`, and its evaluation
+        folder is `variants/NAME/` in that of R.
         """
         runs = self.search(retriever.search)
         report = self.evaluate(system, runs, output)
         if not self.settings.variants:
             return report
         variants = {name: self.search(search) for name, search in retriever.variants().items()}
-        fuse = partial(reciprocal_rank_fusion, k=self.settings.depth, constant=self.settings.fusion_constant)
+        fuse = partial(
+            reciprocal_rank_fusion, k=self.settings.depth, constant=self.settings.fusion_constant
+        )
         variants[RRF] = {
-            split: {query: fuse([list(ranking), list(bm25[split][query])]) for query, ranking in run.items()}
+            split: {
+                query: fuse([list(ranking), list(bm25[split][query])])
+                for query, ranking in run.items()
+            }
             for split, run in runs.items()
         }
         evaluated = {
-            name: self.evaluate(f"{system}.{name}", part, output / VARIANTS / name) for name, part in variants.items()
+            name: self.evaluate(f"{system}.{name}", part, output / VARIANTS / name)
+            for name, part in variants.items()
         }
         return report | {"variants": evaluated}
 
@@ -167,6 +226,8 @@ class Bench:
             run = read_run(folder / f"run.{split}.trec")
             unknown = sorted(run.keys() - judged_queries.queries.keys())
             if unknown:
-                raise FreshetError(f"{folder} was made on other {split} queries, such as {unknown[0]!r}; run it again")
+                raise FreshetError(
+                    f"{folder} was made on other {split} queries, such as {unknown[0]!r}; run it again"
+                )
             runs[split] = {query: run.get(query, []) for query in judged_queries.queries}
         return runs

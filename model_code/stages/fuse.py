@@ -1,10 +1,13 @@
-"""Stage `fuse`, once per fusion: several finished retrievers as one, with learned weights, and evaluated.
+"""Stage `fuse`, once per fusion: several finished retrievers as one, with learned weights, and
+evaluated.
 
-Weights are learned on dev queries that people judged. Where there are too few, they stay as they are by default: titles
-and first sentences of documents, asked as if they were queries, chose no better (`experiments/untrained_weights`).
+Weights are learned on dev queries that people judged. Where there are too few, they stay as they
+are by default: titles and first sentences of documents, asked as if they were queries, chose no
+better (`experiments/untrained_weights`).
 
-Output: an evaluation folder like that of `evaluate`, and below `build/` the retriever that was evaluated. `variants/`
-tells the share of each part and of late interaction: the fusion without it, with weights of its own, if that is one.
+Output: an evaluation folder like that of `evaluate`, and below `build/` the retriever that was
+evaluated. `variants/` tells the share of each part and of late interaction: the fusion without it,
+with weights of its own, if that is one.
 """
 
 from __future__ import annotations
@@ -34,13 +37,16 @@ from model_code.stages.evaluate import Bench
 
 BUILD = "build"  # in an evaluation folder: the retriever, where no other stage leaves one
 GRID = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0)
-SHARED = {"dense": 1.0, "words": 5.0, "late": 1.0}  # what parts of a kind weigh together, until that is learned
+# what parts of a kind weigh together, until that is learned
+SHARED = {"dense": 1.0, "words": 5.0, "late": 1.0}
 LEAST, MOST = 30, 1000  # queries that weights are learned from
 Folders = tuple[Path, Path]  # of an encoder and an index
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Fuse the parts that `settings["fusion"]` names, found in `trained`, `indexes` and `baselines`; evaluate it."""
+    """Fuse the parts that `settings["fusion"]` names, found in `trained`, `indexes` and
+    `baselines`; evaluate it.
+    """
     settings: FusionSettings = context.settings["fusion"]
     for name in settings.of:
         if reason := left_out(context.inputs["trained"] / name):
@@ -57,16 +63,30 @@ def _folders(context: StageContext, part: str) -> Folders:
 
 
 def fuse(
-    bench: Bench, name: str, parts: Mapping[str, Folders], settings: FusionSettings, context: StageContext, output: Path
+    bench: Bench,
+    name: str,
+    parts: Mapping[str, Folders],
+    settings: FusionSettings,
+    context: StageContext,
+    output: Path,
 ) -> dict[str, Any]:
-    """Build the fusion of `parts` below `output`, evaluate it there and without each part, and return its report."""
-    opened = {part: open_retriever(*folders, settings=context.settings["encoder"]) for part, folders in parts.items()}
+    """Build the fusion of `parts` below `output`, evaluate it there and without each part, and
+    return its report.
+    """
+    opened = {
+        part: open_retriever(*folders, settings=context.settings["encoder"])
+        for part, folders in parts.items()
+    }
     judged = {part: bench.held_out(retriever) for part, retriever in opened.items()}
-    dense = {part: retriever.dense for part, retriever in opened.items() if retriever.dense is not None}
+    dense = {
+        part: retriever.dense for part, retriever in opened.items() if retriever.dense is not None
+    }
     late = [part + LATE for part, retriever in dense.items() if retriever.index.tokens]
     names = [*settings.weights] or [*settings.of, *late]
     if missing := [part for part in names if part.endswith(LATE) and part not in late]:
-        raise FreshetError(f"fusions.{name} weighs {missing[0]}, but that part's index keeps no tokens; leave it out")
+        raise FreshetError(
+            f"fusions.{name} weighs {missing[0]}, but that part's index keeps no tokens; leave it out"
+        )
     weigh = partial(_weighted_fusion, bench, opened, judged, settings)
     fusion, learned_by = weigh(names)
     subsets = leaving_out(list(fusion.weights)) if bench.settings.variants else {}
@@ -90,9 +110,15 @@ def _weighted_fusion(
     settings: FusionSettings,
     names: Sequence[str],
 ) -> tuple[Fusion, str | None]:
-    """The fusion of `names`, and who taught it its weights; None: they are the settings' or the default ones."""
+    """The fusion of `names`, and who taught it its weights; None: they are the settings' or the
+    default ones.
+    """
     dense = {part: opened[part].dense for part in opened if part in names}
-    scales = {part: Scale.of(retriever.index.vectors) for part, retriever in dense.items() if retriever is not None}
+    scales = {
+        part: Scale.of(retriever.index.vectors)
+        for part, retriever in dense.items()
+        if retriever is not None
+    }
     weights = {name: settings.weights.get(name, 0.0) for name in names}
     weights = weights if any(weights.values()) else default_weights(names, scales)
     fusion = Fusion(weights, scales, settings.depth, settings.feedback)
@@ -100,33 +126,47 @@ def _weighted_fusion(
     if settings.weights or dev.source != "qrels" or len(dev.queries) < LEAST:
         return fusion, None
     queries = sample_queries(dev, MOST)  # a weight from 30 is nearly as good as from all
-    return learn_weights(FusedSearch(judged, fusion), queries, bench.settings.main_metric), dev.source
+    return learn_weights(
+        FusedSearch(judged, fusion), queries, bench.settings.main_metric
+    ), dev.source
 
 
 def default_weights(names: Sequence[str], scales: Mapping[str, Scale]) -> dict[str, float]:
-    """What dense parts, parts that match words, and late interaction weigh together, shared by those that there are.
+    """What dense parts, parts that match words, and late interaction weigh together, shared by
+    those that there are.
 
     >>> default_weights(("hce", "bm25", "hce.late"), {"hce": None})
     {'hce': 1.0, 'bm25': 5.0, 'hce.late': 1.0}
     """
-    kinds = {name: "dense" if name in scales else "late" if name.endswith(LATE) else "words" for name in names}
+    kinds = {
+        name: "dense" if name in scales else "late" if name.endswith(LATE) else "words"
+        for name in names
+    }
     shared = Counter(kinds.values())
     return {name: SHARED[kind] / shared[kind] for name, kind in kinds.items()}
 
 
 def learn_weights(search: FusedSearch, dev: Judgements, metric: str) -> Fusion:
-    """The fusion whose weights, of a small grid, give the highest mean of `metric` on judged queries.
+    """The fusion whose weights, of a small grid, give the highest mean of `metric` on judged
+    queries.
 
-    The first part keeps its weight, and the others are tried one after the other, twice where there are several. Late
-    interaction begins at 0, moves where that gains more than its standard error, and is left out if it stays there.
+    The first part keeps its weight, and the others are tried one after the other, twice where there
+    are several. Late interaction begins at 0, moves where that gains more than its standard error,
+    and is left out if it stays there.
     """
     queries = search.encode_queries(list(dev.queries.values()))
     scores = search.part_scores(queries, queries.candidates)
-    scored, weights = list(zip(dev.queries, queries.candidates, scores, strict=True)), dict(search.fusion.weights)
+    scored, weights = (
+        list(zip(dev.queries, queries.candidates, scores, strict=True)),
+        dict(search.fusion.weights),
+    )
     late, parts = [name for name in weights if name.endswith(LATE)], list(weights)[1:]
     weights |= dict.fromkeys(late, 0.0)
     for part in parts * min(2, len(parts)):
-        tried = {weight: _values(scored, weights | {part: weight}, dev, metric) for weight in {*GRID, weights[part]}}
+        tried = {
+            weight: _values(scored, weights | {part: weight}, dev, metric)
+            for weight in {*GRID, weights[part]}
+        }
         means = {weight: round(float(values.mean()), 4) for weight, values in tried.items()}
         best = max(tried, key=lambda weight: (means[weight], -abs(weight - weights[part]), -weight))
         gains = tried[best] - tried[weights[part]]
@@ -140,10 +180,14 @@ Scored = tuple[str, list[str], dict[str, np.ndarray]]
 """A query's id, its candidates, and each part's scores of them, of one scale."""
 
 
-def _values(scored: list[Scored], weights: Mapping[str, float], dev: Judgements, metric: str) -> np.ndarray:
+def _values(
+    scored: list[Scored], weights: Mapping[str, float], dev: Judgements, metric: str
+) -> np.ndarray:
     """The metric of each query (q,)."""
     run: Run = {}
     for query, documents, scores in scored:
         total = sum(weights[part] * part_scores for part, part_scores in scores.items())
-        run[query] = [(documents[i], float(total[i])) for i in np.argsort(-total, kind="stable").tolist()]
+        run[query] = [
+            (documents[i], float(total[i])) for i in np.argsort(-total, kind="stable").tolist()
+        ]
     return np.array(list(evaluate_run(run, dev.qrels, [metric])[metric].values()))

@@ -1,4 +1,6 @@
-"""The stage that clusters the passages of a corpus into a hierarchy, from the base encoder's vectors."""
+"""The stage that clusters the passages of a corpus into a hierarchy, from the base encoder's
+vectors.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,13 @@ from model_code.hierarchy.tree import DOCUMENT_IDS, TOPICS, Hierarchy
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Write the hierarchy, nodes' names, passages' documents, `statistics.json` and `hierarchy.png`; report sizes."""
+    """Write the hierarchy, nodes' names, passages' documents, `statistics.json` and
+    `hierarchy.png`; report sizes.
+    """
     settings, seed = context.settings["hierarchy"], context.settings["seed"]
-    passages = pq.read_table(context.inputs["corpus"] / "passages.parquet", columns=["document_id", "title", "text"])
+    passages = pq.read_table(
+        context.inputs["corpus"] / "passages.parquet", columns=["document_id", "title", "text"]
+    )
     documents, titles, texts = (column.to_pylist() for column in passages)
     vectors = np.load(context.inputs["base_index"] / "vectors.npy", mmap_mode="r")  # (N, H)
     if len(vectors) != len(documents):
@@ -39,12 +45,17 @@ def run(context: StageContext) -> dict[str, Any]:
     unit = unit_vectors(vectors, "cpu").numpy()
     levels = level_statistics(tree, unit)
     write_json(context.output / "statistics.json", {"levels": levels})
-    topics = topic_names(tree, [f"{title} {text}" for title, text in zip(titles, texts, strict=True)])
+    topics = topic_names(
+        tree, [f"{title} {text}" for title, text in zip(titles, texts, strict=True)]
+    )
     write_json(context.output / TOPICS, topics)
     draw_hierarchy(tree, unit, context.output / "hierarchy.png", topics)
     report = {"passages": len(tree.leaves), "depth": tree.depth}
     for level in levels:
-        report |= {f"level_{level['level']}_{key}": level[key] for key in ("nodes", "passages_max", "cosine_mean")}
+        report |= {
+            f"level_{level['level']}_{key}": level[key]
+            for key in ("nodes", "passages_max", "cosine_mean")
+        }
     return report
 
 
@@ -57,14 +68,20 @@ LABELLED = 0.03  # of the width: wider boxes name their number of passages
 
 
 def cosines_at(tree: Hierarchy, level: int, vectors: np.ndarray) -> np.ndarray:
-    """Cosine of each passage's unit vector (N, H) to the centroid of its node at `level`: (N,) float32."""
+    """Cosine of each passage's unit vector (N, H) to the centroid of its node at `level`: (N,)
+    float32.
+    """
     nodes = tree.paths()[:, level - 1]
     parts = [slice(start, start + CHUNK) for start in range(0, len(vectors), CHUNK)]
-    return np.concatenate([np.vecdot(vectors[part], tree.centroids[level - 1][nodes[part]]) for part in parts])
+    return np.concatenate(
+        [np.vecdot(vectors[part], tree.centroids[level - 1][nodes[part]]) for part in parts]
+    )
 
 
 def level_statistics(tree: Hierarchy, vectors: np.ndarray) -> list[dict[str, Any]]:
-    """One row per level: number of nodes, their passages, and how near to them their unit `vectors` (N, H) are."""
+    """One row per level: number of nodes, their passages, and how near to them their unit `vectors`
+    (N, H) are.
+    """
     rows = []
     for level in range(1, tree.depth + 1):
         sizes, cosines = tree.sizes(level), cosines_at(tree, level, vectors)
@@ -74,11 +91,14 @@ def level_statistics(tree: Hierarchy, vectors: np.ndarray) -> list[dict[str, Any
     return rows
 
 
-def draw_hierarchy(tree: Hierarchy, vectors: np.ndarray, path: Path, topics: Sequence[Sequence[str]] = ()) -> None:
-    """Draw the tree over the passages' unit `vectors` (N, H) as a PNG at `path`; equal trees give equal bytes.
+def draw_hierarchy(
+    tree: Hierarchy, vectors: np.ndarray, path: Path, topics: Sequence[Sequence[str]] = ()
+) -> None:
+    """Draw the tree over the passages' unit `vectors` (N, H) as a PNG at `path`; equal trees give
+    equal bytes.
 
-    An icicle plot: children under their parent, coloured by the mean cosine of a node's passages to its centroid.
-    topics: the nodes' names, level by level, which large nodes show.
+    An icicle plot: children under their parent, coloured by the mean cosine of a node's passages to
+    its centroid. topics: the nodes' names, level by level, which large nodes show.
     """
     cosines = [cosines_at(tree, level, vectors) for level in range(1, tree.depth + 1)]
     figure = Figure(figsize=(11, 5), dpi=110, layout="constrained")
@@ -107,14 +127,29 @@ def _draw_tree(
             if size > LABELLED * total:
                 named = name.replace(", ", "\n") if size > NAMED * total else ""
                 text = f"{named}\n{size:,}".strip()
-                axes.text(end - size / 2, level + 0.5, text, ha="center", va="center", color="white", size=8)
+                axes.text(
+                    end - size / 2,
+                    level + 0.5,
+                    text,
+                    ha="center",
+                    va="center",
+                    color="white",
+                    size=8,
+                )
     colours = np.concatenate(means)
-    boxes = PolyCollection(corners, array=colours, edgecolors="white", linewidths=outlines, cmap="viridis")
+    boxes = PolyCollection(
+        corners, array=colours, edgecolors="white", linewidths=outlines, cmap="viridis"
+    )
     axes.add_collection(boxes)
     axes.set(xlim=(0, total), ylim=(tree.depth + 1, 1 - GAP), xlabel="passages, node by node")
-    names = [f"level {level}\n{len(parents):,} nodes" for level, parents in enumerate(tree.parents, start=1)]
+    names = [
+        f"level {level}\n{len(parents):,} nodes"
+        for level, parents in enumerate(tree.parents, start=1)
+    ]
     axes.set_yticks(np.arange(tree.depth) + 1.5, names)
-    axes.set_title(f"{total:,} passages in a hierarchy of {tree.depth} levels", loc="left", weight="bold")
+    axes.set_title(
+        f"{total:,} passages in a hierarchy of {tree.depth} levels", loc="left", weight="bold"
+    )
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     axes.xaxis.set_major_formatter("{x:,.0f}")

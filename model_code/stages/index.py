@@ -10,9 +10,11 @@ from model_code.retrieval.kinds import PRECISION, module
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Read `inputs["corpus"]` and what training left in `inputs["trained"]`, write `index/`, return its counts.
+    """Read `inputs["corpus"]` and what training left in `inputs["trained"]`, write `index/`, return
+    its counts.
 
-    The index says in which precision it was encoded, so that queries and later documents are encoded alike.
+    The index says in which precision it was encoded, so that queries and later documents are
+    encoded alike.
     """
     if reason := left_out(context.inputs["trained"]):
         leave_out(context.output / "index", reason)  # the folder that DVC expects

@@ -1,4 +1,6 @@
-"""Stage `pseudo_queries`: queries generated from the documents, to train on; those that fit several are dropped."""
+"""Stage `pseudo_queries`: queries generated from the documents, to train on; those that fit several
+are dropped.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,17 @@ from model_code.queries.settings import TRAINED_FOLDER, PseudoQuerySettings
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Write `pseudo_queries.parquet`; the report counts queries, by kind, and what was dropped and why."""
+    """Write `pseudo_queries.parquet`; the report counts queries, by kind, and what was dropped and
+    why.
+    """
     corpus = judged_corpus(load_corpus(context.inputs["corpus"]))
     documents = dict(zip(corpus.documents["document_id"], corpus.documents["text"], strict=True))
     generated: list[PseudoQuery] = []
     for kind in context.settings["pseudo_queries"].generators:
         generator, progress = _generator(kind, context), context.progress(kind)
-        generated += generator.generate(documents, context.settings["seed"], context.checkpoints, progress)
+        generated += generator.generate(
+            documents, context.settings["seed"], context.checkpoints, progress
+        )
     table = pd.DataFrame(generated, columns=list(PseudoQuery._fields), dtype=str)
     ordinal = table.groupby(["document_id", "kind"]).cumcount().astype(str)
     table["query_id"] = table["document_id"] + "~" + table["kind"] + "~" + ordinal
@@ -41,7 +47,10 @@ def _generator(kind: str, context: StageContext) -> Any:
     settings: PseudoQuerySettings = context.settings["pseudo_queries"]
     if kind == "inverse_cloze":
         return InverseCloze(kind, settings.inverse_cloze)
-    from model_code.queries.sequence_to_sequence import SequenceToSequence  # with torch and transformers
+    # with torch and transformers
+    from model_code.queries.sequence_to_sequence import SequenceToSequence
 
     trained = context.inputs["query_generator"] / TRAINED_FOLDER
-    return SequenceToSequence.load(settings.sequence_to_sequence, trained, context.settings["encoder"].device)
+    return SequenceToSequence.load(
+        settings.sequence_to_sequence, trained, context.settings["encoder"].device
+    )

@@ -1,7 +1,8 @@
-"""Stage `query_generator`: a sequence-to-sequence model that writes queries, trained on the corpus's own pairs.
+"""Stage `query_generator`: a sequence-to-sequence model that writes queries, trained on the
+corpus's own pairs.
 
-Output: `model/`, which `AutoModelForSeq2SeqLM` loads, and `history.json`, the rows of the training curve; nothing but
-the report if `pseudo_queries.training.base` is null.
+Output: `model/`, which `AutoModelForSeq2SeqLM` loads, and `history.json`, the rows of the training
+curve; nothing but the report if `pseudo_queries.training.base` is null.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stage `train`, once per retriever: train it on the corpus's pairs, and keep the best checkpoint.
 
-Output: `encoder/`, the trained encoder with its card, and `history.json`, the rows of the training curve; some kinds
-add their own.
+Output: `encoder/`, the trained encoder with its card, and `history.json`, the rows of the training
+curve; some kinds add their own.
 """
 
 from __future__ import annotations
@@ -27,15 +27,21 @@ NOT_TRAINED = (
 def run(context: StageContext) -> dict[str, Any]:
     """Train the retriever `context.name`; the report says what it saw and which step was best.
 
-    Where people judged too few queries, it is left out: trained on made queries alone, encoders lost as often as they
-    won, and nothing tells which.
+    Where people judged too few queries, it is left out: trained on made queries alone, encoders
+    lost as often as they won, and nothing tells which.
     """
     retriever = context.settings["retriever"]
-    least, qrels = retriever.training.min_judged_queries, load_corpus(context.inputs["corpus"]).qrels
+    least, qrels = (
+        retriever.training.min_judged_queries,
+        load_corpus(context.inputs["corpus"]).qrels,
+    )
     judged = qrels.loc[qrels["split"] == "train", "query_id"].nunique()
     if judged < least:
-        return leave_out(context.output, NOT_TRAINED.format(name=context.name, known=judged, least=least))
-    shared = retriever.training.accumulation if retriever.kind == "dense" else 1  # others have stages that are not
+        return leave_out(
+            context.output, NOT_TRAINED.format(name=context.name, known=judged, least=least)
+        )
+    # others have stages that are not
+    shared = retriever.training.accumulation if retriever.kind == "dense" else 1
     report = train(_train, context, shared)
     write_card(context, report)
     return report
@@ -78,11 +84,16 @@ RESULTS = (
 
 
 def write_card(context: StageContext, report: dict[str, Any]) -> None:
-    """Write into `encoder/` what it began with and saw, what came of it (`report`), and whose rights it is under."""
+    """Write into `encoder/` what it began with and saw, what came of it (`report`), and whose
+    rights it is under.
+    """
     retriever, corpus = context.settings["retriever"], load_corpus(context.inputs["corpus"])
     location, sparse = context.settings["encoder"].base, retriever.kind == "lexical"
-    base = Path(location).name if Path(location).is_dir() else location  # where it lies says nothing of it
-    settings = {name: context.settings[name].model_dump(mode="json") for name in ("encoder", "retriever")}
+    # where it lies says nothing of it
+    base = Path(location).name if Path(location).is_dir() else location
+    settings = {
+        name: context.settings[name].model_dump(mode="json") for name in ("encoder", "retriever")
+    }
     settings["encoder"]["base"] = base
     results = "none on dev queries."
     if bounds := report.get("best_dev_interval"):

@@ -1,4 +1,6 @@
-"""A document, as it is cleaned, recorded, indexed and shown: one class, one identity of its content, its changes."""
+"""A document, as it is cleaned, recorded, indexed and shown: one class, one identity of its
+content, its changes.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,11 @@ from model_code.files import hash_text
 
 @dataclass(frozen=True)
 class Document:
-    """What is searched and shown of a document, the queries that it is known to answer, and its ISO date.
+    """What is searched and shown of a document, the queries that it is known to answer, and its ISO
+    date.
 
-    queries: texts that it should be found by; kinds that learn a vector per document use them. SettingsError if it has
-    no id, or nothing to search.
+    queries: texts that it should be found by; kinds that learn a vector per document use them.
+    SettingsError if it has no id, or nothing to search.
     """
 
     document_id: str
@@ -33,18 +36,32 @@ class Document:
         if not self.document_id:
             raise SettingsError("a document needs an id, and this one's is empty")
         if not (self.title or self.text):
-            raise SettingsError(f"document {self.document_id!r} has neither title nor text to search")
+            raise SettingsError(
+                f"document {self.document_id!r} has neither title nor text to search"
+            )
 
     @classmethod
     def from_payload(cls, document_id: str, payload: Mapping[str, Any]) -> Document:
         """The document that has this `payload`."""
         queries = tuple(payload["queries"])
-        return cls(document_id, payload["title"], payload["text"], payload["fields"], queries, payload.get("date"))
+        return cls(
+            document_id,
+            payload["title"],
+            payload["text"],
+            payload["fields"],
+            queries,
+            payload.get("date"),
+        )
 
     @property
     def payload(self) -> dict[str, Any]:
         """Everything but the id, as values that JSON can hold."""
-        values = {"title": self.title, "text": self.text, "fields": dict(self.fields), "queries": list(self.queries)}
+        values = {
+            "title": self.title,
+            "text": self.text,
+            "fields": dict(self.fields),
+            "queries": list(self.queries),
+        }
         return values if self.date is None else values | {"date": self.date}
 
     @cached_property
@@ -57,7 +74,9 @@ class Document:
         False
         """
         dated = () if self.date is None else ("", self.date)
-        return hash_text("\0".join((self.title, self.text, canonical_fields(self.fields), *self.queries, *dated)))
+        return hash_text(
+            "\0".join((self.title, self.text, canonical_fields(self.fields), *self.queries, *dated))
+        )
 
 
 @dataclass(frozen=True)
@@ -75,7 +94,9 @@ STATUSES = ("added", "updated", "deleted", "unchanged")
 
 
 def status_of(change: Change, before: str | None) -> str:
-    """What a change makes of its document, one of `STATUSES`; before: the content hash, None where there was none."""
+    """What a change makes of its document, one of `STATUSES`; before: the content hash, None where
+    there was none.
+    """
     if change.content_hash == before:
         return "unchanged"
     return "deleted" if change.content_hash is None else "added" if before is None else "updated"
@@ -91,7 +112,8 @@ def canonical_fields(fields: Mapping[str, Any]) -> str:
 
 
 def parse_date(value: Any) -> datetime.datetime | None:
-    """The instant that an ISO date, a `date` or a `datetime` names (UTC where it names no zone); None for all else.
+    """The instant that an ISO date, a `date` or a `datetime` names (UTC where it names no zone);
+    None for all else.
 
     >>> parse_date("2025-01-31").isoformat()
     '2025-01-31T00:00:00+00:00'

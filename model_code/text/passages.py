@@ -1,4 +1,6 @@
-"""Long documents as overlapping passages: each is ranked by its best one; ids and metrics stay per document."""
+"""Long documents as overlapping passages: each is ranked by its best one; ids and metrics stay per
+document.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,15 @@ from model_code.text.words import spans
 Cut = Literal["words", "lines", "sections"]
 TOKEN = re.compile(r"[A-Za-z]{1,6}|\d{1,2}|[^\W\d_]|[\W_]")  # about what WordPiece makes one of
 UNBROKEN = 80  # characters of a word that stays whole
-HEADING = re.compile(r"(?:^|(?<=\n\n))(#{1,6}) +([^\n]+)(?=\n\n|\Z)")  # a line of its own between empty ones
+# a line of its own between empty ones
+HEADING = re.compile(r"(?:^|(?<=\n\n))(#{1,6}) +([^\n]+)(?=\n\n|\Z)")
 
 
 @dataclass(frozen=True)
 class Place:
-    """A passage as a slice of its document's text; a search reads `lead` before it, which says what it is a part of."""
+    """A passage as a slice of its document's text; a search reads `lead` before it, which says what
+    it is a part of.
+    """
 
     start: int
     end: int
@@ -35,7 +40,8 @@ class Place:
 def windows(text: str, words: int, stride: int, lead: str = "", shift: int = 0) -> list[Place]:
     """The windows of a text; shift: where it begins in the document."""
     pieces = _pieces(text) if words else []
-    ends = [*accumulate((weight for _, _, weight in pieces), initial=0)]  # in words, before each piece
+    # in words, before each piece
+    ends = [*accumulate((weight for _, _, weight in pieces), initial=0)]
     if ends[-1] <= words:
         return [Place(shift, shift + len(text), lead)]
     places: list[Place] = []
@@ -50,8 +56,9 @@ def windows(text: str, words: int, stride: int, lead: str = "", shift: int = 0) 
 def _pieces(text: str) -> list[tuple[int, int, int]]:
     """Words with their weights: one of which an encoder makes many tokens counts as several.
 
-    So addresses, tables, code and scripts that the encoder hardly knows do not run past `encoder.max_tokens` where
-    prose of as many words fits: a word is about 4/3 tokens. What no blank parts for `UNBROKEN` characters is cut.
+    So addresses, tables, code and scripts that the encoder hardly knows do not run past
+    `encoder.max_tokens` where prose of as many words fits: a word is about 4/3 tokens. What no
+    blank parts for `UNBROKEN` characters is cut.
 
     >>> _pieces("see https://example.org/a/long/path")
     [(0, 3, 1), (4, 35, 10)]
@@ -66,26 +73,35 @@ def _pieces(text: str) -> list[tuple[int, int, int]]:
 
 
 def _lines(text: str) -> list[Place]:
-    """Each line after the first, with the first before it: what a document is, and one thing that it says.
+    """Each line after the first, with the first before it: what a document is, and one thing that
+    it says.
 
     >>> [place.read("Lists files.\\nls -a\\n\\nls -l") for place in _lines("Lists files.\\nls -a\\n\\nls -l")]
     ['Lists files.\\nls -a', 'Lists files.\\nls -l']
     """
     rows = text.split("\n")
     starts = accumulate((len(row) + 1 for row in rows), initial=0)
-    (first, _), *later = [(row, start) for row, start in zip(rows, starts, strict=False) if row.strip()] or [(text, 0)]
-    return [Place(start, start + len(row), f"{first}\n") for row, start in later] or [Place(0, len(text))]
+    (first, _), *later = [
+        (row, start) for row, start in zip(rows, starts, strict=False) if row.strip()
+    ] or [(text, 0)]
+    return [Place(start, start + len(row), f"{first}\n") for row, start in later] or [
+        Place(0, len(text))
+    ]
 
 
 def _sections(text: str, words: int, stride: int) -> list[Place]:
-    """The windows of each section, under its heading (`## Setup`) and those above it that have no text of their own.
+    """The windows of each section, under its heading (`## Setup`) and those above it that have no
+    text of their own.
 
     >>> text = "Intro.\\n\\n# A\\n\\n## B\\n\\none two three"
     >>> [place.read(text) for place in _sections(text, words=2, stride=2)]
     ['Intro.', '# A\\n\\n## B\\n\\none two', '# A\\n\\n## B\\n\\nthree']
     """
     borders = [*HEADING.finditer(text)]
-    starts, ends = [0, *(border.end() for border in borders)], [*(border.start() for border in borders), len(text)]
+    starts, ends = (
+        [0, *(border.end() for border in borders)],
+        [*(border.start() for border in borders), len(text)],
+    )
     places: list[Place] = []
     headings: list[re.Match[str]] = []
     for border, start, end in zip([None, *borders], starts, ends, strict=True):
@@ -94,7 +110,9 @@ def _sections(text: str, words: int, stride: int) -> list[Place]:
             lead = "".join(f"{heading[0]}\n\n" for heading in headings)
             places += windows(body, words, stride, lead, text.index(body, start))
             headings = []
-    return places + ([Place(headings[0].start(), len(text))] if headings else []) or [Place(0, len(text))]
+    return places + ([Place(headings[0].start(), len(text))] if headings else []) or [
+        Place(0, len(text))
+    ]
 
 
 def section_at(text: str, place: int) -> str | None:
@@ -117,8 +135,9 @@ def places(text: str, words: int, stride: int, by: Cut) -> list[Place]:
 def cut(text: str, words: int, stride: int, by: Cut = "words") -> list[str]:
     """The passages of a text, at least one, as they are searched.
 
-    Windows are slices of at most `words` words, one every `stride` words, the last reaching the end; never empty. Every
-    word lies in one, and only as many are made as that takes. `words` = 0: the text as a whole.
+    Windows are slices of at most `words` words, one every `stride` words, the last reaching the
+    end; never empty. Every word lies in one, and only as many are made as that takes. `words` = 0:
+    the text as a whole.
 
     >>> cut("a b c d e f g", words=3, stride=2)
     ['a b c', 'c d e', 'e f g']
@@ -127,17 +146,27 @@ def cut(text: str, words: int, stride: int, by: Cut = "words") -> list[str]:
 
 
 def passage_rows(documents: Iterable[Document], settings: PassageSettings) -> list[dict[str, Any]]:
-    """The rows of the passages table, in the order of the documents; `ordinal` counts a document's passages from 0."""
+    """The rows of the passages table, in the order of the documents; `ordinal` counts a document's
+    passages from 0.
+    """
     return [
-        {"document_id": document.document_id, "ordinal": ordinal, "title": document.title, "text": text}
+        {
+            "document_id": document.document_id,
+            "ordinal": ordinal,
+            "title": document.title,
+            "text": text,
+        }
         for document in documents
-        for ordinal, text in enumerate(cut(document.text, settings.words, settings.stride, settings.cut))
+        for ordinal, text in enumerate(
+            cut(document.text, settings.words, settings.stride, settings.cut)
+        )
     ]
 
 
 @dataclass(frozen=True)
 class TextRules:
-    """`encoder.include_title` and the group `passages` of the build's settings; the encoder itself cuts at its tokens.
+    """`encoder.include_title` and the group `passages` of the build's settings; the encoder itself
+    cuts at its tokens.
 
     >>> TextRules(include_title=True, words=2, stride=1).passages("T", "a b c")
     ['T a b', 'T b c']
@@ -149,9 +178,15 @@ class TextRules:
     cut: Cut = "words"
 
     def passages(self, title: str, text: str) -> list[str]:
-        """The texts of a document's passages, in their order; as `corpus.tables.passage_texts` composes them."""
+        """The texts of a document's passages, in their order; as `corpus.tables.passage_texts`
+        composes them.
+        """
         passages = cut(text, self.words, self.stride, self.cut)
-        return [f"{title} {passage}".strip() for passage in passages] if self.include_title else passages
+        return (
+            [f"{title} {passage}".strip() for passage in passages]
+            if self.include_title
+            else passages
+        )
 
     def places(self, text: str) -> list[Place]:
         """Where the passages of a text stand in it."""

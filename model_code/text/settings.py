@@ -8,7 +8,9 @@ from model_code.settings import Field, Settings, require
 
 
 class PassageSettings(Settings):
-    """How documents become passages, each of which is encoded; a document is ranked by its best one."""
+    """How documents become passages, each of which is encoded; a document is ranked by its best
+    one.
+    """
 
     words: int = Field(
         150,
@@ -26,4 +28,7 @@ class PassageSettings(Settings):
     def check(self) -> None:
         """Refuse windows that skip text."""
         fits = self.words == 0 or 0 < self.stride <= self.words
-        require(fits, f"stride is {self.stride}, but must be in 1..{self.words} (words), or text would be skipped")
+        require(
+            fits,
+            f"stride is {self.stride}, but must be in 1..{self.words} (words), or text would be skipped",
+        )

@@ -13,7 +13,8 @@ from model_code.text.words import is_whole, slices, spans
 
 
 def require_queries(texts: Iterable[str]) -> None:
-    """SettingsError if a text is empty, whose vector would be near to arbitrary documents, or holds broken bytes.
+    """SettingsError if a text is empty, whose vector would be near to arbitrary documents, or holds
+    broken bytes.
 
     >>> require_queries(["sort an array", " "])
     Traceback (most recent call last):
@@ -30,8 +31,9 @@ SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？][」』”
 def snippet(text: str, query: str, width: int = 32, language: str | None = AUTO) -> str:
     """About `width` words of `text` around the query's words; the beginning if it has none of them.
 
-    Each window counts every query word once, a word less the more often the text has it: so "the" hardly matters. It
-    begins and ends with a sentence where that leaves no match out; dots stand where it does not. language: `Terms`'.
+    Each window counts every query word once, a word less the more often the text has it: so "the"
+    hardly matters. It begins and ends with a sentence where that leaves no match out; dots stand
+    where it does not. language: `Terms`'.
 
     >>> snippet("one two three four five six seven eight", "six five", width=3)
     '... five six seven ...'
@@ -40,7 +42,10 @@ def snippet(text: str, query: str, width: int = 32, language: str | None = AUTO)
     """
     places = spans(text)
     starts = [start for start, _ in places]
-    met = sorted((bisect_right(starts, start) - 1, term) for start, _, term in _term_places(text, query, language))
+    met = sorted(
+        (bisect_right(starts, start) - 1, term)
+        for start, _, term in _term_places(text, query, language)
+    )
     lead = width // 8
     first = _best_start(met, width - lead)
     last = max((place for place, _ in met if place < first + width - lead), default=first)
@@ -49,7 +54,10 @@ def snippet(text: str, query: str, width: int = 32, language: str | None = AUTO)
     if last - start >= width:
         start = max(0, min(first - lead, len(places) - width))
     stop = min(start + width, len(places))
-    stop = max((border for border in borders if max(last, start + width // 2) < border <= stop), default=stop)
+    stop = max(
+        (border for border in borders if max(last, start + width // 2) < border <= stop),
+        default=stop,
+    )
     if stop == len(places):
         start = min((border for border in borders if stop - width <= border < start), default=start)
     shown = slices(text, places, start, stop)
@@ -74,11 +82,17 @@ def _term_places(text: str, query: str, language: str | None) -> Iterator[tuple[
     """The query's terms in a text, and where the words that have them begin and end."""
     terms = terms_of(language)
     query_terms = terms.query_terms(query)
-    return ((start, end, term) for start, end, forms in terms.places(text) for term in query_terms.intersection(forms))
+    return (
+        (start, end, term)
+        for start, end, forms in terms.places(text)
+        for term in query_terms.intersection(forms)
+    )
 
 
 def _borders(text: str, starts: list[int]) -> list[int]:
-    """The numbers of the words that sentences begin with, and that of all words, which begin at `starts`."""
+    """The numbers of the words that sentences begin with, and that of all words, which begin at
+    `starts`.
+    """
     ends = (match.end() for match in SENTENCE_END.finditer(text))
     return sorted({0, len(starts), *(bisect_left(starts, end) for end in ends)})
 

@@ -1,4 +1,6 @@
-"""Terms of BM25: words as a search for them should find them, whatever their ending or the case of an identifier."""
+"""Terms of BM25: words as a search for them should find them, whatever their ending or the case of
+an identifier.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,10 @@ MOST = 2**20  # words that are remembered; then the memory begins anew
 class Terms:
     """The terms of texts in one language: lower case, stems, parts of identifiers.
 
-    language: of Snowball's stemmers, such as english or german; None: words stay whole; "auto": each word's is that of
-    its script, English for Latin letters, and full width counts as half. An identifier counts as its parts and as a
-    whole. Of scripts without blanks it is the characters, and each pair of neighbours.
+    language: of Snowball's stemmers, such as english or german; None: words stay whole; "auto":
+    each word's is that of its script, English for Latin letters, and full width counts as half. An
+    identifier counts as its parts and as a whole. Of scripts without blanks it is the characters,
+    and each pair of neighbours.
 
     >>> Terms("english").of("sorted DataFrame"), Terms(None).of("read_csv")
     (['sort', 'data', 'frame', 'datafram'], ['read', 'csv', 'read_csv'])
@@ -56,16 +59,22 @@ class Terms:
         return terms + [tokens[i] + tokens[i + 1] for i in _neighbours(tokens)]
 
     def query_terms(self, query: str) -> set[str]:
-        """The terms that a reader looks for: of characters that stand together the pairs, not each alone."""
+        """The terms that a reader looks for: of characters that stand together the pairs, not each
+        alone.
+        """
         tokens = words(query)
-        return set(self.of(query)) - {tokens[place] for i in _neighbours(tokens) for place in (i, i + 1)}
+        return set(self.of(query)) - {
+            tokens[place] for i in _neighbours(tokens) for place in (i, i + 1)
+        }
 
     def places(self, text: str) -> list[tuple[int, int, tuple[str, ...]]]:
         """Where each word begins and ends, and its terms; a pair of characters is a word, too."""
         hits = list(matches(text))
         alone = [(*match.span(), self._word_terms[match[0]]) for match in hits]
         pairs = _neighbours([match[0] for match in hits])
-        return alone + [(hits[i].start(), hits[i + 1].end(), (hits[i][0] + hits[i + 1][0],)) for i in pairs]
+        return alone + [
+            (hits[i].start(), hits[i + 1].end(), (hits[i][0] + hits[i + 1][0],)) for i in pairs
+        ]
 
 
 @lru_cache(maxsize=8)
@@ -84,7 +93,11 @@ class _WordTerms(dict[str, tuple[str, ...]]):
         plain = unicodedata.normalize("NFKC", word) if self.language == AUTO else word
         parts = [part for part in BOUNDARY.split(plain) if part]
         forms = [part.lower() for part in parts] + ([plain.lower()] if len(parts) > 1 else [])
-        self[word] = tuple(forms if self.language is None else _stemmer(self._language_of(word), 0).stemWords(forms))
+        self[word] = tuple(
+            forms
+            if self.language is None
+            else _stemmer(self._language_of(word), 0).stemWords(forms)
+        )
         return self[word]
 
     def _language_of(self, word: str) -> str:

@@ -1,8 +1,10 @@
-"""Words of any language: where blanks part them, and in scripts that are written without blanks, a character each.
+"""Words of any language: where blanks part them, and in scripts that are written without blanks, a
+character each.
 
-Chinese, Japanese and the scripts of South-East Asia put no blank between words. Cut at blanks alone, a text of theirs
-is one word, which makes one passage, no span and no snippet of it. A character, with the marks upon it, is as much as
-can be told without a dictionary; Unicode's word boundaries (UAX 29) part Chinese in the same places.
+Chinese, Japanese and the scripts of South-East Asia put no blank between words. Cut at blanks
+alone, a text of theirs is one word, which makes one passage, no span and no snippet of it. A
+character, with the marks upon it, is as much as can be told without a dictionary; Unicode's word
+boundaries (UAX 29) part Chinese in the same places.
 """
 
 from __future__ import annotations
@@ -13,14 +15,16 @@ from collections.abc import Iterator
 from functools import cache
 
 AUTO = "auto"  # a language: that of each word's script
-UNSPACED = (  # Thai, Lao, Tibetan, Burmese, Khmer; Chinese characters, kana, Bopomofo, half-width kana
+# Thai, Lao, Tibetan, Burmese, Khmer; Chinese characters, kana, Bopomofo, half-width kana
+UNSPACED = (
     "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u0f40-\u0fbc\u1000-\u103f\u1050-\u109d\u1780-\u17d3"
     "\u2e80-\u2fd5\u3005-\u3007\u3021-\u3029\u3041-\u3096\u3099\u309a\u309d-\u309f\u30a1-\u30fa\u30fc-\u312f"
     "\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003fffd"
 )
 PIECE = re.compile(rf"[{UNSPACED}][^\w\s]*|[^\s{UNSPACED}]+")
 SIMPLE = re.compile(r"\w+")
-UNSEEN = re.compile(  # C0 and C1 but for tab and line feed, marks of direction, invisible line ends, no UTF-8
+# C0 and C1 but for tab and line feed, marks of direction, invisible line ends, no UTF-8
+UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
@@ -28,7 +32,8 @@ LAST_SIMPLE = "\u02ff"  # up to here no character is a mark, or of a script with
 
 
 def visible(text: str) -> str:
-    """The text as a terminal may be sent it: what would command it, or turn the order of letters round, as an escape.
+    """The text as a terminal may be sent it: what would command it, or turn the order of letters
+    round, as an escape.
 
     The escapes are those of JSON, which stays what it is.
 
@@ -39,7 +44,8 @@ def visible(text: str) -> str:
 
 
 def say(text: str, nl: bool = True) -> None:
-    """Print what a command has to tell: all of it passes here, ids, titles and reasons that others wrote, too.
+    """Print what a command has to tell: all of it passes here, ids, titles and reasons that others
+    wrote, too.
 
     nl: end the line.
     """
@@ -56,7 +62,8 @@ def spans(text: str) -> list[tuple[int, int]]:
 
 
 def slices(text: str, places: list[tuple[int, int]], start: int, end: int) -> str:
-    """The words from `start` up to `end` at their places, apart by single blanks where there are any.
+    """The words from `start` up to `end` at their places, apart by single blanks where there are
+    any.
 
     >>> slices("a  b\\nc", spans("a  b\\nc"), 0, 3), slices("排序算法", spans("排序算法"), 1, 3)
     ('a b c', '序算')
@@ -75,7 +82,8 @@ def first_sentence(text: str) -> tuple[str, str]:
 
 
 def words(text: str) -> list[str]:
-    """The letters, digits and underscores of a text, as words without punctuation; their marks belong to them.
+    """The letters, digits and underscores of a text, as words without punctuation; their marks
+    belong to them.
 
     >>> words("Sort it, with sort_values!"), words("用Python排序"), words("हिन्दी")
     (['Sort', 'it', 'with', 'sort_values'], ['用', 'Python', '排', '序'], ['हिन्दी'])
@@ -96,7 +104,9 @@ def _pattern_of(text: str) -> re.Pattern[str]:
 def _pattern() -> re.Pattern[str]:
     """That of words with marks, made when first a text needs it."""
     every = map(chr, (*range(0x300, 0x1F000), *range(0xE0100, 0xE01F0)))
-    marks = re.escape("".join(letter for letter in every if unicodedata.category(letter).startswith("M")))
+    marks = re.escape(
+        "".join(letter for letter in every if unicodedata.category(letter).startswith("M"))
+    )
     marks += "\u200c\u200d"  # joiners, which stand within words of Persian and of Indic scripts
     return re.compile(rf"[{UNSPACED}][{marks}]*|(?:[^\W{UNSPACED}]+[{marks}]*)+")
 

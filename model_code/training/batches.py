@@ -1,4 +1,6 @@
-"""Which pairs make which batch, and the tensors that its loss reads: functions of its number and the seed alone."""
+"""Which pairs make which batch, and the tensors that its loss reads: functions of its number and
+the seed alone.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,10 @@ Tokenize = Callable[[Sequence[str], int], Features]
 class PairStream:
     """Batches of exactly `size` pairs, epoch after epoch, each epoch in another order.
 
-    An epoch has as many whole batches as fit; the few pairs left over are others each time. A document is twice in a
-    batch only where the epoch's remaining pairs do not hold enough different ones. With `leaves`, pairs whose passages
-    lie in the same leaf of the hierarchy are laid in couples first, so that most of a batch is couples of siblings.
+    An epoch has as many whole batches as fit; the few pairs left over are others each time. A
+    document is twice in a batch only where the epoch's remaining pairs do not hold enough different
+    ones. With `leaves`, pairs whose passages lie in the same leaf of the hierarchy are laid in
+    couples first, so that most of a batch is couples of siblings.
 
     >>> stream = PairStream(np.array([7, 7, 8, 8]), size=2, seed=0)
     >>> [sorted((stream.batch(number) // 2).tolist()) for number in range(4)]  # pairs 0, 1 are of document 7; 2, 3 of 8
@@ -35,10 +38,21 @@ class PairStream:
     """
 
     def __init__(
-        self, documents: np.ndarray, size: int, seed: int | Sequence[int], leaves: np.ndarray | None = None
+        self,
+        documents: np.ndarray,
+        size: int,
+        seed: int | Sequence[int],
+        leaves: np.ndarray | None = None,
     ) -> None:
-        """documents: (n,) the document of each pair; leaves: (n,) the leaf node of each pair's passage."""
-        self.documents, self.size, self.seed, self.leaves = documents, min(size, len(documents)), seed, leaves
+        """documents: (n,) the document of each pair; leaves: (n,) the leaf node of each pair's
+        passage.
+        """
+        self.documents, self.size, self.seed, self.leaves = (
+            documents,
+            min(size, len(documents)),
+            seed,
+            leaves,
+        )
         self.per_epoch = len(documents) // self.size if self.size else 0
         self._epoch, self._batches = -1, [np.empty(0, dtype=np.int64)]
 
@@ -52,14 +66,17 @@ class PairStream:
         return self._batches[index]
 
     def _make(self, epoch: int) -> list[np.ndarray]:
-        order = np.random.default_rng([*np.atleast_1d(self.seed), epoch]).permutation(len(self.documents))
+        order = np.random.default_rng([*np.atleast_1d(self.seed), epoch]).permutation(
+            len(self.documents)
+        )
         if self.leaves is not None:
             order = couples(order, self.leaves)
         return distinct_batches(order, self.documents, self.size)
 
 
 def distinct_batches(order: np.ndarray, documents: np.ndarray, size: int) -> list[np.ndarray]:
-    """Cut `order` into batches of `size`, where a pair waits for the next batch if its document is in this one already.
+    """Cut `order` into batches of `size`, where a pair waits for the next batch if its document is
+    in this one already.
 
     >>> [batch.tolist() for batch in distinct_batches(np.array([0, 1, 2, 3]), np.array([5, 5, 6, 7]), 2)]
     [[0, 2], [1, 3]]
@@ -81,7 +98,8 @@ def distinct_batches(order: np.ndarray, documents: np.ndarray, size: int) -> lis
 
 
 def couples(order: np.ndarray, leaves: np.ndarray) -> np.ndarray:
-    """Reorder so that pairs of equal leaf follow each other two by two; the couples keep the order of their first pair.
+    """Reorder so that pairs of equal leaf follow each other two by two; the couples keep the order
+    of their first pair.
 
     >>> couples(np.array([0, 1, 2, 3, 4]), np.array([9, 8, 9, 9, 8])).tolist()
     [0, 2, 1, 4, 3]
@@ -95,7 +113,9 @@ def couples(order: np.ndarray, leaves: np.ndarray) -> np.ndarray:
         else:
             single[leaf] = position
             slots[position].append(pair)
-    return np.array([pair for position in sorted(slots) for pair in slots[position]], dtype=np.int64)
+    return np.array(
+        [pair for position in sorted(slots) for pair in slots[position]], dtype=np.int64
+    )
 
 
 class BatchSchedule:
@@ -111,7 +131,11 @@ class BatchSchedule:
     """
 
     def __init__(
-        self, data: TrainingData, settings: TrainingSettings, seed: int, leaves: np.ndarray | None = None
+        self,
+        data: TrainingData,
+        settings: TrainingSettings,
+        seed: int,
+        leaves: np.ndarray | None = None,
     ) -> None:
         """leaves: (N,) each passage's leaf node, for `batches: siblings`."""
         self._offset = len(data.supervised)
@@ -119,16 +143,26 @@ class BatchSchedule:
         sizes = _sizes(data, settings)
         for kind, pairs in enumerate((data.supervised, data.unsupervised)):
             documents = data.passages.documents[pairs.passages]
-            nodes = leaves[pairs.passages] if leaves is not None and settings.batches == "siblings" else None
+            nodes = (
+                leaves[pairs.passages]
+                if leaves is not None and settings.batches == "siblings"
+                else None
+            )
             self._streams.append(PairStream(documents, sizes[kind], [seed, kind], nodes))
         main = self._streams[0] if self._streams[0].per_epoch else self._streams[1]
         self.per_step = settings.accumulation  # by all processes together
-        self.steps = settings.steps or max(1, round(settings.epochs * main.per_epoch / self.per_step))
+        self.steps = settings.steps or max(
+            1, round(settings.epochs * main.per_epoch / self.per_step)
+        )
         if self._streams[0].per_epoch and not settings.steps:
             self._warn_if_short(len(data.supervised), len(data.unsupervised), settings)
 
-    def _warn_if_short(self, supervised: int, unsupervised: int, settings: TrainingSettings) -> None:
-        """Warn of an epoch of a handful of supervised pairs, beside which pseudo-queries alone would train longer."""
+    def _warn_if_short(
+        self, supervised: int, unsupervised: int, settings: TrainingSettings
+    ) -> None:
+        """Warn of an epoch of a handful of supervised pairs, beside which pseudo-queries alone
+        would train longer.
+        """
         alone = round(settings.epochs * unsupervised / settings.batch_size / self.per_step)
         if self.steps < min(FEW, alone):
             warnings.warn(
@@ -166,8 +200,10 @@ class TrainingBatch(NamedTuple):
     relevant: Tensor  # (B, B) bool: document j is relevant to query i
     allowed: Tensor  # (B, E) bool: extra document e was drawn for query i
     unsupervised: Tensor  # (B,) bool: the pair comes from a pseudo-query
-    paths: Tensor | None  # (B, M) int64: ancestors of each pair's passage; None without a hierarchy loss
-    excluded: list[Tensor | None] | None  # per level None or (B, K_t) bool: nodes above other relevant passages
+    # (B, M) int64: ancestors of each pair's passage; None without a hierarchy loss
+    paths: Tensor | None
+    # per level None or (B, K_t) bool: nodes above other relevant passages
+    excluded: list[Tensor | None] | None
 
 
 class Collator:
@@ -184,17 +220,19 @@ class Collator:
         negatives: Negatives | None = None,
         prompts: Prompts = Prompts(),  # noqa: B008, which is frozen
     ) -> None:
-        """tokenize: (texts, most tokens) -> padded features, as `Encoder.tokenize`; batch_tokens: see `bucketed`.
+        """tokenize: (texts, most tokens) -> padded features, as `Encoder.tokenize`; batch_tokens:
+        see `bucketed`.
 
-        negatives: where the extra documents come from; None: from what the settings name, made here. prompts: what the
-        encoder wants before texts.
+        negatives: where the extra documents come from; None: from what the settings name, made
+        here. prompts: what the encoder wants before texts.
         """
         self.data, self.settings, self.tokenize, self.seed = data, settings, tokenize, seed
         self.batch_tokens, self.prompts = batch_tokens, prompts
         self.negatives = negatives or make_negatives(data, settings, hierarchy)
         self.tree = hierarchy if settings.hierarchy_weight > 0 else None
         if self.tree is not None:
-            self.paths = self.tree.paths()[:, : settings.hierarchy_levels].astype(np.int64)  # (N, M)
+            # (N, M)
+            self.paths = self.tree.paths()[:, : settings.hierarchy_levels].astype(np.int64)
 
     def __call__(self, number: int, pairs: np.ndarray) -> TrainingBatch:
         """Batch `number` of the run, made of `pairs` (B,)."""
@@ -202,13 +240,17 @@ class Collator:
         positives = every.passages[pairs]
         relevant = [every.relevant[pair] for pair in pairs]
         relevant_passages = [passages.of_all(documents) for documents in relevant]
-        drawn = self.negatives.draw(pairs, relevant_passages, np.random.default_rng([self.seed, number]))
+        drawn = self.negatives.draw(
+            pairs, relevant_passages, np.random.default_rng([self.seed, number])
+        )
         extra = sorted({passage for row in drawn for passage in row})
         documents = [passages.texts[passage] for passage in (*positives.tolist(), *extra)]
         return TrainingBatch(
             queries=self.query_features([every.queries[pair] for pair in pairs]),
             documents=bucketed(
-                self.tokenize(self.prompts.to_documents(documents), self.settings.document_max_tokens),
+                self.tokenize(
+                    self.prompts.to_documents(documents), self.settings.document_max_tokens
+                ),
                 self.batch_tokens,
             ),
             relevant=torch.from_numpy(membership(relevant, passages.documents[positives])),
@@ -218,11 +260,16 @@ class Collator:
         )
 
     def above(self, positives: np.ndarray, relevant: Sequence[np.ndarray]) -> dict[str, Any]:
-        """`paths` and `excluded` of a batch: its pairs' passages (B,), and for each those that answer its query."""
+        """`paths` and `excluded` of a batch: its pairs' passages (B,), and for each those that
+        answer its query.
+        """
         if self.tree is None:
             return {"paths": None, "excluded": None}
         nodes = [len(parents) for parents in self.tree.parents[: self.paths.shape[1]]]
-        return {"paths": torch.from_numpy(self.paths[positives]), "excluded": nodes_above(self.paths, nodes, relevant)}
+        return {
+            "paths": torch.from_numpy(self.paths[positives]),
+            "excluded": nodes_above(self.paths, nodes, relevant),
+        }
 
     def query_features(self, queries: Sequence[str]) -> Buckets:
         """Queries as the encoder is given them."""
@@ -236,14 +283,19 @@ def membership(sets: Sequence[Sequence[int] | frozenset[int]], items: np.ndarray
     >>> membership([[3], [1, 2]], np.array([1, 3])).tolist()
     [[False, True], [True, False]]
     """
-    return np.array([np.isin(items, list(members)) for members in sets], dtype=bool).reshape(len(sets), len(items))
+    return np.array([np.isin(items, list(members)) for members in sets], dtype=bool).reshape(
+        len(sets), len(items)
+    )
 
 
-def nodes_above(paths: np.ndarray, nodes: Sequence[int], relevant: Sequence[np.ndarray]) -> list[Tensor | None]:
-    """The nodes above any passage that answers a query: per level (B, K_t) bool, or None if no query has several.
+def nodes_above(
+    paths: np.ndarray, nodes: Sequence[int], relevant: Sequence[np.ndarray]
+) -> list[Tensor | None]:
+    """The nodes above any passage that answers a query: per level (B, K_t) bool, or None if no
+    query has several.
 
-    paths: (N, M), of every passage. nodes: how many each level has. relevant: the passages that answer each of B
-    queries; the pair's own node stays the positive all the same.
+    paths: (N, M), of every passage. nodes: how many each level has. relevant: the passages that
+    answer each of B queries; the pair's own node stays the positive all the same.
     """
     rows = np.repeat(np.arange(len(relevant)), [len(passages) for passages in relevant])
     masks: list[Tensor | None] = [None] * len(nodes)

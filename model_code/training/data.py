@@ -1,8 +1,9 @@
 """What an encoder is trained on: passages, and pairs of a query and a passage that answers it.
 
-Judgements are per document, training is per passage. A pair takes the passage of its document that shares most of the
-query's words (the first of equals): search ranks a document by its best passage, so that is the one to bring closer.
-For a pseudo-query cut from a document it is the passage that it was cut from.
+Judgements are per document, training is per passage. A pair takes the passage of its document that
+shares most of the query's words (the first of equals): search ranks a document by its best passage,
+so that is the one to bring closer. For a pseudo-query cut from a document it is the passage that it
+was cut from.
 """
 
 from __future__ import annotations
@@ -60,12 +61,17 @@ class Passages:
         if len(candidates) == 1:
             return int(candidates[0])
         words = _words(query)
-        return int(max(candidates, key=lambda passage: (len(words & _words(self.texts[passage])), -passage)))
+        return int(
+            max(
+                candidates, key=lambda passage: (len(words & _words(self.texts[passage])), -passage)
+            )
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """n training pairs: the texts of the queries, the passage of each, and the documents known to answer each query.
+    """n training pairs: the texts of the queries, the passage of each, and the documents known to
+    answer each query.
 
     `answers` are strings that answer a query, where the data has them; pseudo-queries have none.
     """
@@ -81,21 +87,32 @@ class Pairs:
 
 
 def make_pairs(passages: Passages, judgements: Iterable[tuple[str, Sequence[int]]]) -> Pairs:
-    """One pair per query and relevant document, from (query text, relevant document numbers) in the order given.
+    """One pair per query and relevant document, from (query text, relevant document numbers) in the
+    order given.
 
     >>> corpus = Passages(["sort a list", "open a file"], np.array([0, 1]))
     >>> pairs = make_pairs(corpus, [("ordering", [0]), ("files", [1]), ("ordering", [1])])
     >>> pairs.passages.tolist(), [sorted(documents) for documents in TrainingData(corpus, pairs, pairs).pairs.relevant]
     ([0, 1, 1], [[0, 1], [1], [0, 1], [0, 1], [1], [0, 1]])
     """
-    rows = [(query, document, frozenset(documents)) for query, documents in judgements for document in documents]
+    rows = [
+        (query, document, frozenset(documents))
+        for query, documents in judgements
+        for document in documents
+    ]
     best = [passages.best(document, query) for query, document, _ in rows]
-    return Pairs([query for query, *_ in rows], np.array(best, dtype=np.int64), [relevant for *_, relevant in rows])
+    return Pairs(
+        [query for query, *_ in rows],
+        np.array(best, dtype=np.int64),
+        [relevant for *_, relevant in rows],
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """All that a trainer reads: the passages and the two kinds of pairs, either of which may be empty."""
+    """All that a trainer reads: the passages and the two kinds of pairs, either of which may be
+    empty.
+    """
 
     passages: Passages
     supervised: Pairs
@@ -110,7 +127,9 @@ class TrainingData:
         queries = [*self.supervised.queries, *self.unsupervised.queries]
         passages = np.concatenate([self.supervised.passages, self.unsupervised.passages])
         by_query: dict[str, frozenset[int]] = {}
-        for query, documents in zip(queries, [*self.supervised.relevant, *self.unsupervised.relevant], strict=True):
+        for query, documents in zip(
+            queries, [*self.supervised.relevant, *self.unsupervised.relevant], strict=True
+        ):
             by_query[query] = by_query.get(query, frozenset()) | documents
         relevant = [by_query[query] for query in queries]
         answers = {**self.unsupervised.answers, **self.supervised.answers}
@@ -132,10 +151,12 @@ def squad_form(text: str) -> str:
 
 
 class Answers:
-    """A search for the answers of queries, as runs of whole words, in those passages only that it is asked about.
+    """A search for the answers of queries, as runs of whole words, in those passages only that it
+    is asked about.
 
-    Karpukhin et al. (2020), "Dense Passage Retrieval", and SVDR take a retrieved passage for a negative only if no
-    answer of the question is in it. Texts are compared as SQuAD's evaluation compares answers (Rajpurkar et al., 2016).
+    Karpukhin et al. (2020), "Dense Passage Retrieval", and SVDR take a retrieved passage for a
+    negative only if no answer of the question is in it. Texts are compared as SQuAD's evaluation
+    compares answers (Rajpurkar et al., 2016).
     """
 
     def __init__(self, texts: Sequence[str], answers: Mapping[str, Sequence[str]]) -> None:
@@ -144,7 +165,8 @@ class Answers:
         self._words = lru_cache(maxsize=KEPT)(self._words_of)
 
     def of(self, query: str) -> Holds | None:
-        """Whether a passage holds an answer of the query; None if the query has no answer to look for.
+        """Whether a passage holds an answer of the query; None if the query has no answer to look
+        for.
 
         An answer of nothing but punctuation and articles cannot be looked for.
 
@@ -152,7 +174,9 @@ class Answers:
         >>> holds(0), holds(1)
         (False, True)
         """
-        answers = [f" {words} " for answer in self.answers.get(query, ()) if (words := squad_form(answer))]
+        answers = [
+            f" {words} " for answer in self.answers.get(query, ()) if (words := squad_form(answer))
+        ]
         if not answers:
             return None
         return lambda passage: any(answer in self._words(passage) for answer in answers)

@@ -26,15 +26,22 @@ Made = TypeVar("Made", bound=Trainer)
 def fit_encoder(
     context: StageContext, tables: TrainingTables, settings: TrainingSettings, layers: LayerSettings
 ) -> dict[str, Any]:
-    """Train a dense retriever whose documents `layers` represent; the report says what it saw and its best step."""
+    """Train a dense retriever whose documents `layers` represent; the report says what it saw and
+    its best step.
+    """
     encoder = start_encoder(context, settings.start)
     encoder.layers = ()  # of what it begins with; the retriever says what more than the last layer
     represent_documents(encoder, layers)
-    data, dev = tables.training_data(settings), tables.dev_evaluator(settings, context.settings["seed"])
+    data, dev = (
+        tables.training_data(settings),
+        tables.dev_evaluator(settings, context.settings["seed"]),
+    )
     trainer = make_trainer(Trainer, context, encoder, data, settings, dev, layers=layers)
     trainer.fit(start_vectors(context, encoder, tables.corpus))
     encoder.save(context.output / "encoder")
-    report = finish(context, tables, data, settings, trainer) | {"fingerprint": encoder.fingerprint()}
+    report = finish(context, tables, data, settings, trainer) | {
+        "fingerprint": encoder.fingerprint()
+    }
     if not layers.numbers:
         return report
     return report | {"layers": list(layers.chosen(encoder.depth)), "layer_pooling": layers.pooling}
@@ -42,7 +49,9 @@ def fit_encoder(
 
 def start_encoder(context: StageContext, start: str | None) -> Encoder:
     """Where training begins: a trained encoder, `TrainingSettings.start`, or the base."""
-    return Encoder.from_settings(context.settings["encoder"], None if start is None else context.root / start)
+    return Encoder.from_settings(
+        context.settings["encoder"], None if start is None else context.root / start
+    )
 
 
 def make_trainer(
@@ -54,7 +63,9 @@ def make_trainer(
     dev: DevEvaluator | None,
     **options: Any,
 ) -> Made:
-    """A trainer with the stage's hierarchy, if training reads it, and from its checkpoints; options: its kind's."""
+    """A trainer with the stage's hierarchy, if training reads it, and from its checkpoints;
+    options: its kind's.
+    """
     tree = Hierarchy.load(context.inputs["hierarchy"]) if settings.needs_hierarchy else None
     seed: int = context.settings["seed"]
 
@@ -62,13 +73,21 @@ def make_trainer(
         return build_hierarchy(vectors, context.settings["hierarchy"], seed, make_lloyd=make_lloyd)
 
     again, progress = cluster if settings.cotraining else None, context.progress("train")
-    return kind(encoder, data, settings, seed, tree, dev, again, context.checkpoints, progress, **options)
+    return kind(
+        encoder, data, settings, seed, tree, dev, again, context.checkpoints, progress, **options
+    )
 
 
 def finish(
-    context: StageContext, tables: TrainingTables, data: TrainingData, settings: TrainingSettings, trainer: Trainer
+    context: StageContext,
+    tables: TrainingTables,
+    data: TrainingData,
+    settings: TrainingSettings,
+    trainer: Trainer,
 ) -> dict[str, Any]:
-    """Write the training curve; the report of what a retriever was trained on and chosen by, and what came of it."""
+    """Write the training curve; the report of what a retriever was trained on and chosen by, and
+    what came of it.
+    """
     state = trainer.state
     write_json(context.output / "history.json", state.history)
     kinds = {(True, False): "supervised", (False, True): "unsupervised", (True, True): "joint"}
@@ -90,12 +109,15 @@ def finish(
 
 
 def start_vectors(context: StageContext, encoder: Encoder, corpus: Corpus) -> np.ndarray | None:
-    """The passages of `corpus` as the base index has them; None, so that they are encoded anew, if it has others.
+    """The passages of `corpus` as the base index has them; None, so that they are encoded anew, if
+    it has others.
 
-    It does where it is another encoder's, or `corpus` is judged without lines that the whole documents begin with:
-    these are what queries ask, so no training would come up to the start.
+    It does where it is another encoder's, or `corpus` is judged without lines that the whole
+    documents begin with: these are what queries ask, so no training would come up to the start.
     """
     index = DenseIndex.load(context.inputs["base_index"], check=False)
     passages = load_corpus(context.inputs["corpus"]).passages[["document_id", "text"]]
-    same = index.document_ids == passages["document_id"].tolist() and passages.equals(corpus.passages[list(passages)])
+    same = index.document_ids == passages["document_id"].tolist() and passages.equals(
+        corpus.passages[list(passages)]
+    )
     return index.vectors if same and index.fingerprint == encoder.fingerprint() else None

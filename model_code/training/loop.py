@@ -1,11 +1,14 @@
-"""The loop of every training run (steps, evaluations, the best weights at the end), and checkpoints to resume from.
+"""The loop of every training run (steps, evaluations, the best weights at the end), and checkpoints
+to resume from.
 
-Whoever is trained says what a step and an evaluation are. Batches and the learning rate are functions of the step's
-number: a run that resumes takes the same steps as one that was never stopped, bit for bit on the same machine.
+Whoever is trained says what a step and an evaluation are. Batches and the learning rate are
+functions of the step's number: a run that resumes takes the same steps as one that was never
+stopped, bit for bit on the same machine.
 
-Checkpoints are folders written aside and then renamed, so that each is whole or not there. Weights of the objective,
-state of the optimiser and random states are accelerate's (`save_state`, read back with `weights_only=True`); beside
-them lie the training state, the best weights so far, and a hierarchy of co-training's.
+Checkpoints are folders written aside and then renamed, so that each is whole or not there. Weights
+of the objective, state of the optimiser and random states are accelerate's (`save_state`, read back
+with `weights_only=True`); beside them lie the training state, the best weights so far, and a
+hierarchy of co-training's.
 """
 
 from __future__ import annotations
@@ -34,12 +37,15 @@ STATE, BEST, HIERARCHY = "state.json", "best.safetensors", "hierarchy"
 
 @dataclass
 class TrainingState:
-    """Progress, history and the best checkpoint so far. Everything but `best_weights` and `window` is JSON-able.
+    """Progress, history and the best checkpoint so far. Everything but `best_weights` and `window`
+    is JSON-able.
 
-    history: rows by step; a row of training has `loss`, its parts and `learning_rate`, means over the steps since the
+    history: rows by step; a row of training has `loss`, its parts and `learning_rate`, means over
+    the steps since the
       row before; an evaluation adds the dev metric under its name.
-    best_step: 0 if no evaluation was better than that of the start; the last one where none was made.
-    window: loss parts of the batches since the last row, left on their device: reading them would stop the step.
+    best_step: 0 if no evaluation was better than that of the start; the last one where none was
+    made. window: loss parts of the batches since the last row, left on their device: reading them
+    would stop the step.
     """
 
     step: int = 0
@@ -52,15 +58,20 @@ class TrainingState:
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     window: list[dict[str, Tensor]] = field(default_factory=list)
 
-    def log(self, learning_rate: float, over_processes: Callable[[Tensor], Tensor] = lambda mean: mean) -> None:
-        """Average the window into a row of the history. Raises FreshetError if the loss is not finite.
+    def log(
+        self, learning_rate: float, over_processes: Callable[[Tensor], Tensor] = lambda mean: mean
+    ) -> None:
+        """Average the window into a row of the history. Raises FreshetError if the loss is not
+        finite.
 
         over_processes: the mean of each process's own means.
         """
         if not self.window:
             return
         names = list(self.window[0])
-        table = torch.stack([torch.stack([parts[name] for name in names]) for parts in self.window]).double()
+        table = torch.stack(
+            [torch.stack([parts[name] for name in names]) for parts in self.window]
+        ).double()
         means = dict(zip(names, over_processes(table.mean(dim=0)).tolist(), strict=True))
         if not math.isfinite(means["loss"]):
             raise FreshetError(
@@ -77,25 +88,41 @@ class TrainingState:
         return self.history[-1]
 
     def evaluated(
-        self, metric: str, value: float, weights: dict[str, Tensor], interval: list[float] | None = None
+        self,
+        metric: str,
+        value: float,
+        weights: dict[str, Tensor],
+        interval: list[float] | None = None,
     ) -> bool:
-        """Note a dev metric; if it is above all before (of equals the first counts), keep `weights` and return True."""
+        """Note a dev metric; if it is above all before (of equals the first counts), keep `weights`
+        and return True.
+        """
         self.row()[metric] = value
         if self.best_metric is not None and value <= self.best_metric:
             self.evaluations_since_best += 1
             return False
         self.best_step, self.best_metric, self.evaluations_since_best = self.step, value, 0
         self.best_interval = interval
-        self.best_weights = {name: weight.detach().to("cpu", copy=True) for name, weight in weights.items()}
+        self.best_weights = {
+            name: weight.detach().to("cpu", copy=True) for name, weight in weights.items()
+        }
         return True
 
     def to_json(self) -> dict[str, Any]:
         """All but the tensors."""
-        return {key: value for key, value in asdict(self).items() if key not in ("best_weights", "window")}
+        return {
+            key: value
+            for key, value in asdict(self).items()
+            if key not in ("best_weights", "window")
+        }
 
 
-def save_checkpoint(folder: Path, accelerator: Any, state: TrainingState, hierarchy: Hierarchy | None = None) -> None:
-    """Write `folder/step-N`, then remove older ones. Every process calls it; `state.window` must be empty."""
+def save_checkpoint(
+    folder: Path, accelerator: Any, state: TrainingState, hierarchy: Hierarchy | None = None
+) -> None:
+    """Write `folder/step-N`, then remove older ones. Every process calls it; `state.window` must be
+    empty.
+    """
     aside, target = folder / f".step-{state.step}", folder / f"step-{state.step}"
     if accelerator.is_main_process:
         shutil.rmtree(aside, ignore_errors=True)
@@ -132,7 +159,8 @@ def load_training_state(checkpoint: Path) -> tuple[TrainingState, Hierarchy | No
 
 
 class TrainingLoop:
-    """Training of `trained` in place, by `take_step` and `_evaluate` of a subclass, which note in `state` what they do.
+    """Training of `trained` in place, by `take_step` and `_evaluate` of a subclass, which note in
+    `state` what they do.
 
     metric: what an evaluation measures, as the history calls it; None where nothing is evaluated.
     """
@@ -150,7 +178,9 @@ class TrainingLoop:
     _evaluate: Callable[[], None]
 
     def fit(self) -> TrainingState:
-        """Train to the end, or on to it from `state`, and leave the model with the weights of the best step."""
+        """Train to the end, or on to it from `state`, and leave the model with the weights of the
+        best step.
+        """
         if self.state.step == 0:
             self._evaluate()
         patience = self.settings.patience or math.inf  # evaluations in a row without a new best
@@ -187,7 +217,9 @@ class TrainingLoop:
         save_checkpoint(folder, self.accelerator, self.state)
 
     def _trained_weights(self) -> dict[str, Tensor]:
-        return {name: weight for name, weight in self.trained.named_parameters() if weight.requires_grad}
+        return {
+            name: weight for name, weight in self.trained.named_parameters() if weight.requires_grad
+        }
 
     def _rate_factor(self, step: int) -> float:
         return learning_rate_factor(step, self.steps, self.settings.warmup_share)

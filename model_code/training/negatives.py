@@ -1,8 +1,9 @@
-"""Extra negative documents for each training query: siblings in the hierarchy, or from the top of a ranking.
+"""Extra negative documents for each training query: siblings in the hierarchy, or from the top of a
+ranking.
 
-Ranked are passages that BM25 puts high for the query although they are not known to answer it. Ranks are counted
-among the passages of documents that are not known to answer the query: rank 0 is the best of those. Of equal scores
-the passage with the lower number ranks first.
+Ranked are passages that BM25 puts high for the query although they are not known to answer it.
+Ranks are counted among the passages of documents that are not known to answer the query: rank 0 is
+the best of those. Of equal scores the passage with the lower number ranks first.
 """
 
 from __future__ import annotations
@@ -20,22 +21,31 @@ from model_code.retrieval.bm25_index import Bm25
 from model_code.training.data import Holds, TrainingData
 from model_code.training.settings import TrainingSettings
 
-SPARE = 256  # candidates that are drawn in addition where each may hold an answer, so that hardly ever too few are left
+# candidates that are drawn in addition where each may hold an answer, so that hardly ever too few
+# are left
+SPARE = 256
 
 
 class Negatives(ABC):
-    """Drawing of extra passages for the pairs of a batch; a query for which too few are left gets fewer."""
+    """Drawing of extra passages for the pairs of a batch; a query for which too few are left gets
+    fewer.
+    """
 
-    def __init__(self, data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None = None) -> None:
+    def __init__(
+        self, data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None = None
+    ) -> None:
         """hierarchy: needed if the settings draw siblings; `recluster` may give it, too."""
         self.data, self.settings, self.hierarchy = data, settings, hierarchy
 
-    def draw(self, pairs: np.ndarray, relevant: list[np.ndarray], rng: np.random.Generator) -> list[list[int]]:
-        """The extra passages of each pair: different ones, each as likely as another, none in the batch or known to
-        answer the query. Nor does any hold one of the strings that answer the query, where the data names such.
+    def draw(
+        self, pairs: np.ndarray, relevant: list[np.ndarray], rng: np.random.Generator
+    ) -> list[list[int]]:
+        """The extra passages of each pair: different ones, each as likely as another, none in the
+        batch or known to answer the query. Nor does any hold one of the strings that answer the
+        query, where the data names such.
 
-        pairs: (B,) numbers of training pairs; relevant: for each the passages of all documents that answer its query.
-        Equal arguments give equal draws, until the next `recluster`.
+        pairs: (B,) numbers of training pairs; relevant: for each the passages of all documents that
+        answer its query. Equal arguments give equal draws, until the next `recluster`.
         """
         if not self.settings.negatives_per_query:
             return [[] for _ in pairs]
@@ -59,49 +69,68 @@ class Negatives(ABC):
 
 
 def sample(
-    candidates: np.ndarray, count: int, banned: Collection[int], rng: np.random.Generator, holds: Holds | None = None
+    candidates: np.ndarray,
+    count: int,
+    banned: Collection[int],
+    rng: np.random.Generator,
+    holds: Holds | None = None,
 ) -> list[int]:
-    """Up to `count` of the candidates, none of them banned: enough are drawn for all banned ones to be among them.
+    """Up to `count` of the candidates, none of them banned: enough are drawn for all banned ones to
+    be among them.
 
-    holds: whether a candidate holds an answer, and so is no negative; asked of no more candidates than it takes.
+    holds: whether a candidate holds an answer, and so is no negative; asked of no more candidates
+    than it takes.
     """
     most = count + len(banned) + (0 if holds is None else SPARE)
     drawn = rng.choice(candidates, min(len(candidates), most), replace=False)
-    negatives = (key for key in drawn.tolist() if key not in banned and (holds is None or not holds(key)))
+    negatives = (
+        key for key in drawn.tolist() if key not in banned and (holds is None or not holds(key))
+    )
     return list(islice(negatives, count))
 
 
 class SiblingNegatives(Negatives):
-    """Passages from below the ancestors of the query's own passage: siblings in the hierarchy (HCE, equation 6).
+    """Passages from below the ancestors of the query's own passage: siblings in the hierarchy (HCE,
+    equation 6).
 
-    HCE's equation 6 has, for each tree level t from M + 1 to the documents' own, one sample of the documents that share
-    the positive's ancestor at level t - 1. Here the extra documents are dealt over those ancestors, the deepest first,
-    and all stand in one contrastive loss. A small cluster gives what it has.
+    HCE's equation 6 has, for each tree level t from M + 1 to the documents' own, one sample of the
+    documents that share the positive's ancestor at level t - 1. Here the extra documents are dealt
+    over those ancestors, the deepest first, and all stand in one contrastive loss. A small cluster
+    gives what it has.
     """
 
     def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
         if self.hierarchy is None:
-            raise FreshetError("siblings are drawn from a hierarchy, and there is none; set negatives to another kind")
+            raise FreshetError(
+                "siblings are drawn from a hierarchy, and there is none; set negatives to another kind"
+            )
         tree, drawn = self.hierarchy, []
-        levels = range(tree.depth, min(self.settings.hierarchy_levels or tree.depth, tree.depth) - 1, -1)
+        levels = range(
+            tree.depth, min(self.settings.hierarchy_levels or tree.depth, tree.depth) - 1, -1
+        )
         path, holds = tree.path(int(self.data.pairs.passages[pair])), self._holds(pair)
         for turn in range(self.settings.negatives_per_query):
             level = levels[turn % len(levels)]
-            drawn += sample(tree.documents_under(level, path[level - 1]), 1, banned.union(drawn), rng, holds)
+            drawn += sample(
+                tree.documents_under(level, path[level - 1]), 1, banned.union(drawn), rng, holds
+            )
         return drawn
 
 
 class Bm25Negatives(Negatives):
-    """The first `negatives_depth` ranks by BM25 as it comes, over the very texts that the encoder sees.
+    """The first `negatives_depth` ranks by BM25 as it comes, over the very texts that the encoder
+    sees.
 
     Not by the group `bm25`: whoever tunes the search by words trains no encoder anew.
 
-    A query is ranked when its pair is first drawn for, so that a short run on large data ranks what it uses only.
-    Passages that share no term with the query are no candidates.
+    A query is ranked when its pair is first drawn for, so that a short run on large data ranks what
+    it uses only. Passages that share no term with the query are no candidates.
     """
 
     def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
-        return sample(self.candidates(pair), self.settings.negatives_per_query, banned, rng, self._holds(pair))
+        return sample(
+            self.candidates(pair), self.settings.negatives_per_query, banned, rng, self._holds(pair)
+        )
 
     @cached_property
     def candidates(self) -> Callable[[int], np.ndarray]:
@@ -117,10 +146,14 @@ class Bm25Negatives(Negatives):
     @cached_property
     def _index(self) -> Bm25:
         texts = self.data.passages.texts
-        return Bm25.build(texts, [str(document) for document in self.data.passages.documents.tolist()])
+        return Bm25.build(
+            texts, [str(document) for document in self.data.passages.documents.tolist()]
+        )
 
 
-def make_negatives(data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None = None) -> Negatives:
+def make_negatives(
+    data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None = None
+) -> Negatives:
     """What `settings.negatives` names; hierarchy: needed where the settings draw siblings."""
     kinds = {"siblings": SiblingNegatives, "bm25": Bm25Negatives}
     return kinds[settings.negatives](data, settings, hierarchy)

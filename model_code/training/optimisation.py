@@ -1,4 +1,6 @@
-"""What learns, how fast and by which arithmetic: frozen layers, optimiser, learning rate, attention, accelerator."""
+"""What learns, how fast and by which arithmetic: frozen layers, optimiser, learning rate,
+attention, accelerator.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,13 @@ CUT_BY = ("query_max_tokens", "document_max_tokens")
 
 
 def freeze(backbone: Any, frozen_layers: int | None) -> None:
-    """Keep a transformer's embeddings and its lowest layers from learning; None lets everything learn.
+    """Keep a transformer's embeddings and its lowest layers from learning; None lets everything
+    learn.
 
-    What the output of these layers depends on stays as it is, also what all layers share (relative positions of MPNet
-    and DeBERTa). Frozen tensors that no trained one precedes store nothing for the backward pass: less memory, and less
-    time. A pooler, which no vector of ours comes from, never learns. Raises SettingsError if no layer is left to train.
+    What the output of these layers depends on stays as it is, also what all layers share (relative
+    positions of MPNet and DeBERTa). Frozen tensors that no trained one precedes store nothing for
+    the backward pass: less memory, and less time. A pooler, which no vector of ours comes from,
+    never learns. Raises SettingsError if no layer is left to train.
     """
     for name, parameter in backbone.named_parameters():
         parameter.requires_grad_(not name.startswith("pooler."))
@@ -39,7 +43,8 @@ def freeze(backbone: Any, frozen_layers: int | None) -> None:
         )
     lowest = next(layers[frozen_layers].parameters())
     before = itertools.takewhile(lambda parameter: parameter is not lowest, backbone.parameters())
-    for parameter in [*_below(backbone, frozen_layers), *before]:  # what is before and reaches nothing, rests, too
+    # what is before and reaches nothing, rests, too
+    for parameter in [*_below(backbone, frozen_layers), *before]:
         parameter.requires_grad_(False)
 
 
@@ -48,18 +53,28 @@ def _below(backbone: Any, layer: int) -> list[nn.Parameter]:
     learning = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
     ids = torch.ones(1, 2, dtype=torch.long, device=learning[0].device)
     with torch.enable_grad():
-        states = backbone(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True).hidden_states
+        states = backbone(
+            input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True
+        ).hidden_states
         gradients = torch.autograd.grad(states[layer].sum(), learning, allow_unused=True)
-    return [parameter for parameter, gradient in zip(learning, gradients, strict=True) if gradient is not None]
+    return [
+        parameter
+        for parameter, gradient in zip(learning, gradients, strict=True)
+        if gradient is not None
+    ]
 
 
 def transformer_layers(backbone: Any) -> nn.ModuleList:
-    """The layers of a transformers model, lowest first: its only list of `num_hidden_layers` modules."""
+    """The layers of a transformers model, lowest first: its only list of `num_hidden_layers`
+    modules.
+    """
     count = backbone.config.num_hidden_layers
     for module in backbone.modules():
         if isinstance(module, nn.ModuleList) and len(module) == count:
             return module
-    raise SettingsError(f"no list of {count} layers in a {type(backbone).__name__}: set frozen_layers to null")
+    raise SettingsError(
+        f"no list of {count} layers in a {type(backbone).__name__}: set frozen_layers to null"
+    )
 
 
 def make_optimizer(objective: Any, settings: TrainingSettings) -> torch.optim.AdamW:
@@ -67,14 +82,22 @@ def make_optimizer(objective: Any, settings: TrainingSettings) -> torch.optim.Ad
     centroids: list[dict[str, Any]] = []
     if objective.hierarchy is not None:
         rate = settings.centroid_learning_rate
-        centroids = [{"params": list(objective.hierarchy.parameters()), "weight_decay": 0.0, "lr": rate}]
-    return adamw(objective.encoder.parameters(), settings.learning_rate, settings.weight_decay, centroids)
+        centroids = [
+            {"params": list(objective.hierarchy.parameters()), "weight_decay": 0.0, "lr": rate}
+        ]
+    return adamw(
+        objective.encoder.parameters(), settings.learning_rate, settings.weight_decay, centroids
+    )
 
 
 def adamw(
-    weights: Iterable[nn.Parameter], rate: float, decay: float, others: Sequence[dict[str, Any]] = ()
+    weights: Iterable[nn.Parameter],
+    rate: float,
+    decay: float,
+    others: Sequence[dict[str, Any]] = (),
 ) -> torch.optim.AdamW:
-    """Fused AdamW of those of `weights` that learn: a group of matrices, one of biases and norms (no decay), `others`.
+    """Fused AdamW of those of `weights` that learn: a group of matrices, one of biases and norms
+    (no decay), `others`.
 
     Each group remembers its highest rate, as `set_learning_rate` needs it.
     """
@@ -84,7 +107,9 @@ def adamw(
         {"params": [weight for weight in learning if weight.ndim <= 1], "weight_decay": 0.0},
         *others,
     ]
-    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=rate, fused=True)
+    optimizer = torch.optim.AdamW(
+        [group for group in groups if group["params"]], lr=rate, fused=True
+    )
     for group in optimizer.param_groups:
         group["peak"] = group["lr"]
     return optimizer
@@ -97,7 +122,8 @@ def set_learning_rate(optimizer: Any, factor: float) -> None:
 
 
 def learning_rate_factor(step: int, steps: int, warmup_share: float) -> float:
-    """Share of the peak learning rate at `step` (0, 1, ...): linear warm-up, then linear decay towards 0 at `steps`.
+    """Share of the peak learning rate at `step` (0, 1, ...): linear warm-up, then linear decay
+    towards 0 at `steps`.
 
     >>> [learning_rate_factor(step, steps=6, warmup_share=1 / 3) for step in range(6)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
@@ -109,21 +135,29 @@ def learning_rate_factor(step: int, steps: int, warmup_share: float) -> float:
 
 
 def choose_attention(encoder: Any, max_tokens: int) -> None:
-    """Let `encoder` attend by plain products where it is to learn from short texts, in bfloat16, on a CPU.
+    """Let `encoder` attend by plain products where it is to learn from short texts, in bfloat16, on
+    a CPU.
 
-    There torch's fused attention takes 2 to 16 times as long as plain products, forward and backward together (texts of
-    24 to 96 tokens; the backward pass is to blame), and a whole step 1.4 times. Everywhere else the fused one stays.
+    There torch's fused attention takes 2 to 16 times as long as plain products, forward and
+    backward together (texts of 24 to 96 tokens; the backward pass is to blame), and a whole step
+    1.4 times. Everywhere else the fused one stays.
     """
-    if encoder.device.type != "cpu" or not uses_bfloat16(encoder.precision, encoder.device) or max_tokens > SHORT:
+    if (
+        encoder.device.type != "cpu"
+        or not uses_bfloat16(encoder.precision, encoder.device)
+        or max_tokens > SHORT
+    ):
         return
     encoder.backbone.set_attn_implementation("eager")
 
 
 def make_accelerator(device: torch.device, precision: str, accumulation: int = 1) -> Accelerator:
-    """An accelerator on `device`; precision: "auto", "float32" or "bfloat16", as in `EncoderSettings`.
+    """An accelerator on `device`; precision: "auto", "float32" or "bfloat16", as in
+    `EncoderSettings`.
 
-    accumulation: batches of a step, which the processes share evenly; SettingsError if they cannot. A step's gradient
-    is the mean over its batches, so it does not depend on how many processes there are.
+    accumulation: batches of a step, which the processes share evenly; SettingsError if they cannot.
+    A step's gradient is the mean over its batches, so it does not depend on how many processes
+    there are.
     """
     on_cpu = device.type == "cpu"
     processes = PartialState(cpu=on_cpu).num_processes
@@ -132,15 +166,22 @@ def make_accelerator(device: torch.device, precision: str, accumulation: int = 1
         f"accumulation is {accumulation}, but {processes} processes share the batches of a step: set a multiple of it",
     )
     if processes == 1:
-        AcceleratorState._reset_state(reset_partial_state=True)  # a process may train one model after another
+        # a process may train one model after another
+        AcceleratorState._reset_state(reset_partial_state=True)
         if device.type == "cuda" and device.index is not None:
             torch.cuda.set_device(device)  # accelerate takes the current one
     mixed = "bf16" if uses_bfloat16(precision, device) else "no"
-    return Accelerator(cpu=on_cpu, mixed_precision=mixed, gradient_accumulation_steps=accumulation // processes)
+    return Accelerator(
+        cpu=on_cpu, mixed_precision=mixed, gradient_accumulation_steps=accumulation // processes
+    )
 
 
-def require_positions(encoder: Any, settings: TrainingSettings, names: Sequence[str] = CUT_BY) -> None:
-    """SettingsError if one of the settings `names` allows longer texts than the transformer has positions for."""
+def require_positions(
+    encoder: Any, settings: TrainingSettings, names: Sequence[str] = CUT_BY
+) -> None:
+    """SettingsError if one of the settings `names` allows longer texts than the transformer has
+    positions for.
+    """
     for name in names:
         most, tokens = positions(encoder.backbone), getattr(settings, name)
         require(

@@ -1,10 +1,11 @@
-"""The dense objective, and the training loop; mixed precision, accumulation and several devices are accelerate's.
+"""The dense objective, and the training loop; mixed precision, accumulation and several devices are
+accelerate's.
 
-Of n processes each takes every n-th batch of a step, with in-batch negatives of its own: the step's gradient is the
-mean over its batches however many processes there are.
+Of n processes each takes every n-th batch of a step, with in-batch negatives of its own: the step's
+gradient is the mean over its batches however many processes there are.
 
-Where several layers represent a document (MLR), only the contrastive loss changes: the hierarchy loss is of queries,
-which are one vector as ever, and extra negatives are documents like the others.
+Where several layers represent a document (MLR), only the contrastive loss changes: the hierarchy
+loss is of queries, which are one vector as ever, and extra negatives are documents like the others.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from model_code.encoding.encoder import Encoder, Features, encode
 from model_code.encoding.settings import LayerSettings
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
-from model_code.losses.contrastive import Contrast, contrastive_losses, multi_vector_losses, self_contrastive_losses
+from model_code.losses.contrastive import (
+    Contrast,
+    contrastive_losses,
+    multi_vector_losses,
+    self_contrastive_losses,
+)
 from model_code.losses.hierarchy import HierarchyLoss, hce_losses, joint_loss, level_means
 from model_code.progress import Progress, silent
 from model_code.training.batches import BatchSchedule, Collator, TrainingBatch
@@ -65,8 +71,8 @@ class Objective(nn.Module):
         """encoder: maps tokenised texts to unit vectors (B, H).
         hierarchy: needed if the settings give it weight.
 
-        layers: what represents documents; if not the last layer alone, `encoder` is an `Encoder` that
-        `represent_documents` has prepared for it.
+        layers: what represents documents; if not the last layer alone, `encoder` is an `Encoder`
+        that `represent_documents` has prepared for it.
         """
         super().__init__()
         self.encoder, self.settings, self.layers = encoder, settings, layers
@@ -76,7 +82,9 @@ class Objective(nn.Module):
             self.recluster(hierarchy)
 
     def recluster(self, hierarchy: Hierarchy) -> None:
-        """Take the centroids of a new hierarchy for the first M levels, in place of those trained so far."""
+        """Take the centroids of a new hierarchy for the first M levels, in place of those trained
+        so far.
+        """
         levels = slice(0, self.settings.hierarchy_levels)
         centroids = [torch.from_numpy(level) for level in hierarchy.centroids[levels]]
         parents = [torch.from_numpy(level) for level in hierarchy.parents[levels]]
@@ -84,16 +92,28 @@ class Objective(nn.Module):
         self.hierarchy = HierarchyLoss(centroids, parents, self.settings.temperature).to(device)
 
     def forward(self, batch: TrainingBatch) -> dict[str, Tensor]:
-        """`loss`, to be minimised, and without gradient its parts `contrastive`, `hierarchy_1`, ...: batch means."""
-        queries, documents = encode(self.encoder, batch.queries), encode(self._documents, batch.documents)
-        # A temperature of .05 multiplies bfloat16's rounding of a cosine to .08 of a score: score in float32.
+        """`loss`, to be minimised, and without gradient its parts `contrastive`, `hierarchy_1`,
+        ...: batch means.
+        """
+        queries, documents = (
+            encode(self.encoder, batch.queries),
+            encode(self._documents, batch.documents),
+        )
+        # A temperature of .05 multiplies bfloat16's rounding of a cosine to .08 of a score: score
+        # in float32.
         with torch.autocast(queries.device.type, enabled=False):
             queries = queries.float()
             contrastive = self._contrastive(queries, documents.float(), batch)
-            hierarchy = None if self.hierarchy is None else self.hierarchy(queries, batch.paths, batch.excluded)
+            hierarchy = (
+                None
+                if self.hierarchy is None
+                else self.hierarchy(queries, batch.paths, batch.excluded)
+            )
             losses = hce_losses(contrastive, hierarchy, self.settings.hierarchy_weight)
             total = joint_loss(losses, batch.unsupervised, self.settings.unsupervised_weight)
-            return {"loss": total, "contrastive": contrastive.detach().mean()} | level_means(hierarchy)
+            return {"loss": total, "contrastive": contrastive.detach().mean()} | level_means(
+                hierarchy
+            )
 
     def _documents(self, features: Features) -> Tensor:
         """Document vectors: (B, H), or (B, m, H) where the loss compares layers."""
@@ -103,21 +123,29 @@ class Objective(nn.Module):
 
     def _contrastive(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> Tensor:
         positives, negatives = documents.split([len(queries), len(documents) - len(queries)])
-        arguments = queries, positives, self.settings.temperature, Contrast(batch.relevant, negatives, batch.allowed)
+        arguments = (
+            queries,
+            positives,
+            self.settings.temperature,
+            Contrast(batch.relevant, negatives, batch.allowed),
+        )
         if documents.ndim == 2:
             return contrastive_losses(*arguments)
         last = self.numbers.index(self.encoder.depth)
         if self.layers.pooling == "self_contrastive":
-            return self_contrastive_losses(*arguments, last=last, regulariser=self.layers.regulariser)
+            return self_contrastive_losses(
+                *arguments, last=last, regulariser=self.layers.regulariser
+            )
         return multi_vector_losses(*arguments, last=last)
 
 
 class Trainer(TrainingLoop):
-    """Training of `encoder` in place on `data`; `fit` leaves it with the weights of the best evaluated step.
+    """Training of `encoder` in place on `data`; `fit` leaves it with the weights of the best
+    evaluated step.
 
-    hierarchy: needed if `settings.needs_hierarchy`. dev: chooses the best step; without it the last one is kept.
-    cluster: passage vectors (N, H) -> Hierarchy, needed for co-training. checkpoints: a folder to resume from.
-    layers: what represents documents, see `Objective`.
+    hierarchy: needed if `settings.needs_hierarchy`. dev: chooses the best step; without it the last
+    one is kept. cluster: passage vectors (N, H) -> Hierarchy, needed for co-training. checkpoints:
+    a folder to resume from. layers: what represents documents, see `Objective`.
     """
 
     cut_by: Sequence[str] = CUT_BY  # the settings that say how long texts are
@@ -136,11 +164,27 @@ class Trainer(TrainingLoop):
         layers: LayerSettings = LAST_LAYER,
     ) -> None:
         _check(data, settings, hierarchy, dev, cluster)
-        self.encoder, self.data, self.settings, self.seed = encoder.eval(), data, settings, seed + settings.seed_offset
-        self.trained, self.metric, self.start_vectors = self.encoder, None if dev is None else dev.metric, None
-        self.dev, self.cluster, self.checkpoints, self.progress = dev, cluster, checkpoints, progress
+        self.encoder, self.data, self.settings, self.seed = (
+            encoder.eval(),
+            data,
+            settings,
+            seed + settings.seed_offset,
+        )
+        self.trained, self.metric, self.start_vectors = (
+            self.encoder,
+            None if dev is None else dev.metric,
+            None,
+        )
+        self.dev, self.cluster, self.checkpoints, self.progress = (
+            dev,
+            cluster,
+            checkpoints,
+            progress,
+        )
         self.layers = layers
-        self.accelerator = make_accelerator(encoder.device, encoder.precision, settings.accumulation)
+        self.accelerator = make_accelerator(
+            encoder.device, encoder.precision, settings.accumulation
+        )
         require_positions(encoder, settings, self.cut_by)
         choose_attention(encoder, max(settings.document_max_tokens, settings.query_max_tokens))
         self.state, self.negatives = TrainingState(), make_negatives(data, settings)
@@ -157,7 +201,8 @@ class Trainer(TrainingLoop):
     def fit(self, start_vectors: np.ndarray | None = None) -> TrainingState:
         """Train to the end, or on to it from the last checkpoint.
 
-        start_vectors: (N, H), the passages as the untrained encoder encodes documents, if they are at hand and one
+        start_vectors: (N, H), the passages as the untrained encoder encodes documents, if they are
+        at hand and one
           vector each: saves doing so.
         """
         self.start_vectors = start_vectors
@@ -170,7 +215,10 @@ class Trainer(TrainingLoop):
         self.model, self.optimizer = self.accelerator.prepare(objective, optimizer)
         leaves = None if hierarchy is None else hierarchy.leaves
         self.schedule = BatchSchedule(self.data, self.settings, self.seed, leaves)
-        self.steps, self.pairs_per_step = self.schedule.steps, self.schedule.per_step * len(self.schedule[0])
+        self.steps, self.pairs_per_step = (
+            self.schedule.steps,
+            self.schedule.per_step * len(self.schedule[0]),
+        )
         tokens = CPU_BATCH_TOKENS if self.accelerator.device.type == "cpu" else GPU_BATCH_TOKENS
         self.collate = self._make_collator(hierarchy, tokens)
 
@@ -180,16 +228,31 @@ class Trainer(TrainingLoop):
     def _make_optimizer(self, objective: Any) -> Any:
         return make_optimizer(objective, self.settings)
 
-    def _make_collator(self, hierarchy: Hierarchy | None, batch_tokens: int) -> Callable[[int, np.ndarray], Any]:
+    def _make_collator(
+        self, hierarchy: Hierarchy | None, batch_tokens: int
+    ) -> Callable[[int, np.ndarray], Any]:
         prompts, tokenize, negatives = self.encoder.prompts, self.encoder.tokenize, self.negatives
-        return Collator(self.data, self.settings, tokenize, self.seed, hierarchy, batch_tokens, negatives, prompts)
+        return Collator(
+            self.data,
+            self.settings,
+            tokenize,
+            self.seed,
+            hierarchy,
+            batch_tokens,
+            negatives,
+            prompts,
+        )
 
     def take_step(self) -> None:
         """One step of the optimiser: forward and backward through its batches, and the update."""
         accelerator = self.accelerator
         set_learning_rate(self.optimizer, self._rate_factor(self.state.step))
         first = self.state.step * self.schedule.per_step
-        numbers = range(first + accelerator.process_index, first + self.schedule.per_step, accelerator.num_processes)
+        numbers = range(
+            first + accelerator.process_index,
+            first + self.schedule.per_step,
+            accelerator.num_processes,
+        )
         for number in numbers:
             batch = to_device(self.collate(number, self.schedule[number]), accelerator.device)
             with accelerator.accumulate(self.model):
@@ -205,12 +268,16 @@ class Trainer(TrainingLoop):
         save_checkpoint(folder, self.accelerator, self.state, changed)
 
     def _evaluate(self) -> None:
-        """Note the dev metric; if it is the best so far, keep the weights and, in co-training, re-cluster."""
+        """Note the dev metric; if it is the best so far, keep the weights and, in co-training,
+        re-cluster.
+        """
         if self.dev is None:
             return
         ranked = self._ranked(self.dev)
         value = self._score(self.dev, ranked)
-        improved = self.state.evaluated(self.dev.metric, value, self._trained_weights(), self.dev.interval)
+        improved = self.state.evaluated(
+            self.dev.metric, value, self._trained_weights(), self.dev.interval
+        )
         renews = self.settings.cotraining and self.settings.needs_hierarchy
         if improved and renews and 0 < self.state.step < self.steps:
             texts = self.data.passages.texts
@@ -241,12 +308,20 @@ def to_device(batch: Any, device: Any) -> Any:
 
 
 def _check(
-    data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None, dev: DevEvaluator | None, cluster: Any
+    data: TrainingData,
+    settings: TrainingSettings,
+    hierarchy: Hierarchy | None,
+    dev: DevEvaluator | None,
+    cluster: Any,
 ) -> None:
     if not len(data.pairs):
-        raise FreshetError("there is no training pair; give the corpus qrels for train, or make pseudo-queries")
+        raise FreshetError(
+            "there is no training pair; give the corpus qrels for train, or make pseudo-queries"
+        )
     if settings.needs_hierarchy and hierarchy is None:
-        raise FreshetError("these settings need a hierarchy; build one, or set hierarchy_weight 0 and negatives bm25")
+        raise FreshetError(
+            "these settings need a hierarchy; build one, or set hierarchy_weight 0 and negatives bm25"
+        )
     if hierarchy is not None and len(hierarchy.leaves) != len(data.passages.texts):
         raise FreshetError(
             f"the hierarchy has {len(hierarchy.leaves)} passages, the corpus {len(data.passages.texts)}; build it again"
@@ -258,13 +333,18 @@ def _check(
 
 
 def recluster(
-    objective: Objective, optimizer: torch.optim.Optimizer, hierarchy: Hierarchy, settings: TrainingSettings
+    objective: Objective,
+    optimizer: torch.optim.Optimizer,
+    hierarchy: Hierarchy,
+    settings: TrainingSettings,
 ) -> torch.optim.Optimizer:
-    """Give `objective` the centroids of `hierarchy`, if it has a loss over them, and return a new optimiser.
+    """Give `objective` the centroids of `hierarchy`, if it has a loss over them, and return a new
+    optimiser.
 
-    Co-training (HCE, Algorithm 3) clusters the corpus again with the current encoder whenever an evaluation beats all
-    before it. The centroids' optimiser state, which belongs to nodes that are gone, is dropped, and the encoder's kept.
-    Unlike in the paper's listing, the encoder that training leaves is the best one, not the last.
+    Co-training (HCE, Algorithm 3) clusters the corpus again with the current encoder whenever an
+    evaluation beats all before it. The centroids' optimiser state, which belongs to nodes that are
+    gone, is dropped, and the encoder's kept. Unlike in the paper's listing, the encoder that
+    training leaves is the best one, not the last.
     """
     if settings.hierarchy_weight > 0:
         objective.recluster(hierarchy)

@@ -35,11 +35,17 @@ def main() -> None:
             raise
         _end(str(error), error.exit_code)
     except Exception as error:
-        # the disk, a file's permission, a database, a server or another program is at fault, rather than the code
-        foreign = isinstance(error, (OSError, CalledProcessError)) or type(error).__module__.startswith(FOREIGN)
+        # the disk, a file's permission, a database, a server or another program is at fault, rather
+        # than the code
+        foreign = isinstance(error, (OSError, CalledProcessError)) or type(
+            error
+        ).__module__.startswith(FOREIGN)
         if debug or not foreign:
             raise
-        _end(f"{type(error).__name__}: {' '.join(str(error).split())} (--debug shows where)", FreshetError.exit_code)
+        _end(
+            f"{type(error).__name__}: {' '.join(str(error).split())} (--debug shows where)",
+            FreshetError.exit_code,
+        )
     except SystemExit as ended:
         if ended.code == INTERRUPTED:
             print(stopped(), file=sys.stderr)

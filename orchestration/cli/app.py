@@ -30,12 +30,32 @@ app = typer.Typer(
 tools = typer.Typer(help="Rarer work: measure, list, clean up.", no_args_is_help=True)
 
 for command in (
-    build.init, build.demo, build.ingest, build.run, build.plan, build.results, build.settings,
-    live.search, live.add, live.update, live.delete, live.sync,
-    release.register, release.promote, release.rollback, release.retrain, release.status,
-    release.rewind, live.verify, live.repair, live.export, live.backup, live.restore,
-    serve.serve, serve.ui,
-):  # fmt: skip
+    build.init,
+    build.demo,
+    build.ingest,
+    build.run,
+    build.plan,
+    build.results,
+    build.settings,
+    live.search,
+    live.add,
+    live.update,
+    live.delete,
+    live.sync,
+    release.register,
+    release.promote,
+    release.rollback,
+    release.retrain,
+    release.status,
+    release.rewind,
+    live.verify,
+    live.repair,
+    live.export,
+    live.backup,
+    live.restore,
+    serve.serve,
+    serve.ui,
+):
     app.command()(command)
 for command in (release.drift, live.compact, live.gc):
     tools.command()(command)

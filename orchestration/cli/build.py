@@ -28,7 +28,11 @@ from model_code.text.words import say
 if TYPE_CHECKING:
     from dagster import ExecuteInProcessResult
 
-EXAMPLES = ("split a string on whitespace", "solve a system of linear equations", "read a table from a csv file")
+EXAMPLES = (
+    "split a string on whitespace",
+    "solve a system of linear equations",
+    "read a table from a csv file",
+)
 NEXT_STEPS = """\
 Next
   freshet search "your words"   search the live collection
@@ -40,17 +44,28 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = 130  # the exit code that Typer makes of Ctrl-C, which it does not pass on
 SHOWN_REFUSED = 10
 CLONE = Path(__file__).parents[2]
-Stages = Annotated[list[str] | None, typer.Argument(help="Stages such as corpus, train@hce or train; all by default.")]
+Stages = Annotated[
+    list[str] | None,
+    typer.Argument(help="Stages such as corpus, train@hce or train; all by default."),
+]
 Assignments = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Edit params.yaml first, such as training.temperature=0.02."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Edit params.yaml first, such as training.temperature=0.02.",
+    ),
 ]
 
 
 def settings(
-    describe: Annotated[bool, typer.Option("--describe", help="As a table; what happens anyway.")] = True,
+    describe: Annotated[
+        bool, typer.Option("--describe", help="As a table; what happens anyway.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The page docs/settings.md.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="The page docs/settings.md.")
+    ] = False,
 ) -> None:
     """Describe every key of params.yaml: type, default, bounds and what it is for."""
     from orchestration import parameters
@@ -61,14 +76,25 @@ def settings(
     elif markdown:
         say(parameters.reference_page(), nl=False)
     else:
-        say(table_text(["key", "type", "default", "bounds", "what it is"], [list(astuple(row)) for row in rows]))
+        say(
+            table_text(
+                ["key", "type", "default", "bounds", "what it is"],
+                [list(astuple(row)) for row in rows],
+            )
+        )
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="Where the project shall lie; made if it is not there.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Where the project shall lie; made if it is not there.")
+    ],
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="SOURCE", help="A folder of documents, a file of rows, or a hub data set."),
+        typer.Option(
+            "--from",
+            metavar="SOURCE",
+            help="A folder of documents, a file of rows, or a hub data set.",
+        ),
     ] = None,
 ) -> None:
     """Make a project of your own, for the documents of a folder, a file or a data set."""
@@ -105,7 +131,8 @@ def run(
         _, settings = parameters.edited(project.params_file, assignments or [])
         all_stages = table.expand(settings.retrievers, settings.fusions)
         targets = [stage.address for name in stages or [] for stage in table.find(name, all_stages)]
-        parameters.assign(project.params_file, assignments or [])  # only now, as a misspelt stage stops here
+        # only now, as a misspelt stage stops here
+        parameters.assign(project.params_file, assignments or [])
         if ingestion.read_lock(project) is None:
             ingestion.ingest(project)
         ended = list(repro.repro(project, targets, force=force))
@@ -113,7 +140,8 @@ def run(
 
 
 def plan(
-    stages: Stages = None, as_json: Annotated[bool, typer.Option("--json", help="As a JSON list.")] = False
+    stages: Stages = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As a JSON list.")] = False,
 ) -> None:
     """Show what `freshet run` would do, and why."""
     from orchestration.pipeline.repro import plan as make_plan
@@ -134,10 +162,18 @@ def results(
         bool, typer.Option("--all", help="Every table: paired differences, parts of the queries.")
     ] = False,
     costs: Annotated[
-        int, typer.Option("--costs", min=0, metavar="QUERIES", help="Time so many queries; show what systems cost.")
+        int,
+        typer.Option(
+            "--costs",
+            min=0,
+            metavar="QUERIES",
+            help="Time so many queries; show what systems cost.",
+        ),
     ] = 0,
 ) -> None:
-    """Compare all systems on the test queries: effectiveness, and with --costs what it takes; write the report."""
+    """Compare all systems on the test queries: effectiveness, and with --costs what it takes; write
+    the report.
+    """
     project = Project.find()
     comparison = load_comparison(project)
     if as_json:
@@ -154,7 +190,9 @@ def load_comparison(project: Project) -> dict[str, Any]:
     return read_json(path)
 
 
-def show_results(project: Project, comparison: dict[str, Any], costs: int = 0, all_tables: bool = False) -> None:
+def show_results(
+    project: Project, comparison: dict[str, Any], costs: int = 0, all_tables: bool = False
+) -> None:
     """Print sentences and tables, and write the page. all_tables: every table, not the first alone."""
     from model_code.evaluation.plots import systems_plot
     from model_code.evaluation.report import headline_metrics, lead, page, tables
@@ -168,7 +206,11 @@ def show_results(project: Project, comparison: dict[str, Any], costs: int = 0, a
     first = next(iter(shown))
     printed = shown if all_tables else {first: shown[first]}
     if costs:
-        measured = {f"Costs: {costs} queries, one at a time": cost_table(project, comparison["split"], costs)}
+        measured = {
+            f"Costs: {costs} queries, one at a time": cost_table(
+                project, comparison["split"], costs
+            )
+        }
         shown, printed = shown | measured, printed | measured
     for title, table in printed.items():
         say(f"\n{title}\n{table_text(list(table.columns), table.to_numpy().tolist())}")
@@ -229,7 +271,8 @@ def demo() -> None:
 
 def run_job(project: Project, job: str = "full_build") -> None:
     """Run one job in this process; raises `FreshetError` if it fails."""
-    gc.set_threshold(300_000)  # what is imported stays: to look through it again and again is a sixth of an idle build
+    # what is imported stays: to look through it again and again is a sixth of an idle build
+    gc.set_threshold(300_000)
     from orchestration.definitions import definitions
     from orchestration.instance import fail_abandoned_runs, known_by_the_page, open_instance
     from orchestration.pipeline.dvc import initialise
@@ -239,16 +282,22 @@ def run_job(project: Project, job: str = "full_build") -> None:
     with open_instance(project) as instance, known_by_the_page(instance, job):
         resolved = definitions(project).resolve_job_def(job)
         quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-        result = resolved.execute_in_process(run_config=quiet, instance=instance, raise_on_error=False)
+        result = resolved.execute_in_process(
+            run_config=quiet, instance=instance, raise_on_error=False
+        )
     if not result.success:
-        raise FreshetError(f"the Dagster job {job!r} failed (run {result.run_id}): {_first_failure(result)}")
+        raise FreshetError(
+            f"the Dagster job {job!r} failed (run {result.run_id}): {_first_failure(result)}"
+        )
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let a signal end this process and all that it started, at once, as `kill -9` may: nothing is lost by it.
+    """Let a signal end this process and all that it started, at once, as `kill -9` may: nothing is
+    lost by it.
 
-    Dagster would take the signal for a failure of the step, and by the step's retry policy begin it again.
+    Dagster would take the signal for a failure of the step, and by the step's retry policy begin it
+    again.
     """
     import psutil
 
@@ -262,12 +311,18 @@ def ended_by_signals() -> Iterator[None]:
         os._exit(INTERRUPTED)
 
     with stopped_by(end):
-        from dagster._core.execution import compute_logs  # which takes seconds, in which a signal may come, too
+        # which takes seconds, in which a signal may come, too
+        from dagster._core.execution import compute_logs
         from dagster._utils import interrupts
 
-        replace, interrupts._replace_interrupt_signal = interrupts._replace_interrupt_signal, lambda handler: None
+        replace, interrupts._replace_interrupt_signal = (
+            interrupts._replace_interrupt_signal,
+            lambda handler: None,
+        )
         # its helpers print a traceback each at Ctrl-C, unless it does not reach them
-        compute_logs.subprocess = SimpleNamespace(Popen=partial(subprocess.Popen, start_new_session=True))
+        compute_logs.subprocess = SimpleNamespace(
+            Popen=partial(subprocess.Popen, start_new_session=True)
+        )
         try:
             yield
         finally:
@@ -346,9 +401,13 @@ def example_queries(project: Project) -> tuple[str, ...]:
 
 
 def bench(context: typer.Context) -> None:
-    """Measure one part against its peer, or all of them, one after the other; `--help` tells the options."""
+    """Measure one part against its peer, or all of them, one after the other; `--help` tells the
+    options.
+    """
     if not (CLONE / "benchmarks").is_dir():
-        raise FreshetError("benchmarks run from a clone of the repository: the installed package is without them")
+        raise FreshetError(
+            "benchmarks run from a clone of the repository: the installed package is without them"
+        )
     path = os.pathsep.join(filter(None, [str(CLONE), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "benchmarks", *context.args]
     raise typer.Exit(subprocess.run(command, env=os.environ | {"PYTHONPATH": path}).returncode)

@@ -22,7 +22,8 @@ from orchestration.pipeline.dvc import run_dvc, uses_git
 from orchestration.pipeline.runs import KIND
 from orchestration.registry import versions
 
-STORE = re.compile(r".+-[0-9a-f]{16}")  # the name of what is kept for additions: the retriever's, and a hash
+# the name of what is kept for additions: the retriever's, and a hash
+STORE = re.compile(r".+-[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,16 @@ class Garbage:
 def find_garbage(project: Project, keep: int) -> list[Garbage]:
     """Everything that can go, largest first.
 
-    The `keep` newest model versions stay, of all retrievers together, the `keep` newest live generations of each
-    retriever, and the work of the `keep` newest retrains (of one at least: it may be under way). So does whatever has
-    an alias, is current, registered, part of a generation that stays, or in `dvc.lock`.
+    The `keep` newest model versions stay, of all retrievers together, the `keep` newest live
+    generations of each retriever, and the work of the `keep` newest retrains (of one at least: it
+    may be under way). So does whatever has an alias, is current, registered, part of a generation
+    that stays, or in `dvc.lock`.
     """
     kinds = (*KINDS, *REGISTERED) if (project.state / "mlflow").exists() else KINDS
-    return sorted((each for kind in kinds for each in kind(project, keep)), key=lambda garbage: -garbage.megabytes)
+    return sorted(
+        (each for kind in kinds for each in kind(project, keep)),
+        key=lambda garbage: -garbage.megabytes,
+    )
 
 
 def collect(project: Project, garbage: Sequence[Garbage]) -> None:
@@ -67,19 +72,31 @@ def _pilots(project: Project, keep: int) -> Iterator[Garbage]:
 
 
 def _retrains(project: Project, keep: int) -> Iterator[Garbage]:
-    """The copies of the corpus that retrains worked on, with what they built: the registry has what came of them."""
-    plans = sorted((project.state / FOLDER).glob(f"*/{PLAN}"), key=lambda plan: plan.stat().st_mtime_ns)
+    """The copies of the corpus that retrains worked on, with what they built: the registry has what
+    came of them.
+    """
+    plans = sorted(
+        (project.state / FOLDER).glob(f"*/{PLAN}"), key=lambda plan: plan.stat().st_mtime_ns
+    )
     for plan in plans[: -max(keep, 1)]:
         yield _folder(f"work of retrain {plan.parent.name}", plan.parent)
 
 
 def _dvc_cache(project: Project, keep: int) -> Iterator[Garbage]:
-    """Cached outputs that neither the working tree nor any commit, branch or experiment of it refers to."""
+    """Cached outputs that neither the working tree nor any commit, branch or experiment of it
+    refers to.
+    """
     if not (project.root / ".dvc" / "cache").exists():
         return
-    scope = ["--workspace", *(["--all-commits", "--all-experiments"] if uses_git(project.root) else [])]
+    scope = [
+        "--workspace",
+        *(["--all-commits", "--all-experiments"] if uses_git(project.root) else []),
+    ]
     listed = run_dvc(project, "gc", *scope, "--dry")
-    files = [Path(name) for name in re.findall(r"^Removing (.+)$", listed.stdout + listed.stderr, re.MULTILINE)]
+    files = [
+        Path(name)
+        for name in re.findall(r"^Removing (.+)$", listed.stdout + listed.stderr, re.MULTILINE)
+    ]
     if files:
         label = f"{len(files)} files of DVC's cache that no commit or experiment refers to"
         size = sum(file.stat().st_size for file in files) / 1e6
@@ -93,18 +110,29 @@ def _versions(project: Project, keep: int) -> Iterator[Garbage]:
     for version in versions.versions(project)[:-keep]:
         if version.version not in numbers:
             folders = versions.run_folders(project, [version.run_id])
-            remark = "" if folders else "; its files lie in another store than the project's, and stay there"
+            remark = (
+                ""
+                if folders
+                else "; its files lie in another store than the project's, and stay there"
+            )
             label = f"model version {version.version} ({version.retriever}){remark}"
-            yield Garbage(label, sum(map(folder_bytes, folders)) / 1e6, partial(versions.delete, project, version))
+            yield Garbage(
+                label,
+                sum(map(folder_bytes, folders)) / 1e6,
+                partial(versions.delete, project, version),
+            )
 
 
 def _registrations(project: Project, keep: int) -> Iterator[Garbage]:
-    """Runs and models of registrations without a version: `register` was killed, or the version was deleted; and runs
-    of pilots that are over, whose answers the ledger has.
+    """Runs and models of registrations without a version: `register` was killed, or the version was
+    deleted; and runs of pilots that are over, whose answers the ledger has.
     """
-    with versions.open_registry(project) as registry:  # a registration that goes on now is waited for
+    # a registration that goes on now is waited for
+    with versions.open_registry(project) as registry:
         registered = {version.run_id for version in registry.versions()}
-        orphans = set(registry.runs(f"attributes.run_name LIKE '{versions.RUN_NAME}%'")) - registered
+        orphans = (
+            set(registry.runs(f"attributes.run_name LIKE '{versions.RUN_NAME}%'")) - registered
+        )
         pilots = registry.runs(f"tags.`{KIND}` = 'pilot'")
     for run in sorted(orphans):
         yield _runs(project, f"registration that has no version (run {run[:8]})", [run])
@@ -113,21 +141,31 @@ def _registrations(project: Project, keep: int) -> Iterator[Garbage]:
 
 
 def _generations(project: Project, keep: int) -> Iterator[Garbage]:
-    """The generations of each retriever but the newest, those that the current one needs, those that a retrain is about
-    to read, and those that a version in the registry was opened as: a rollback of the champion returns to them."""
+    """The generations of each retriever but the newest, those that the current one needs, those
+    that a retrain is about to read, and those that a version in the registry was opened as: a
+    rollback of the champion returns to them.
+    """
     names = retrievers(project.live)
     registry = (project.state / "mlflow").exists()
-    registered = {version.version for version in versions.versions(project)} if names and registry else set()
+    registered = (
+        {version.version for version in versions.versions(project)} if names and registry else set()
+    )
     for name in names:
         collection = Collection(project.live, name)
         opened = opened_builds(collection)
-        protected = {build.number for build in opened if build.manifest["provenance"][MODEL_VERSION] in registered}
+        protected = {
+            build.number
+            for build in opened
+            if build.manifest["provenance"][MODEL_VERSION] in registered
+        }
         protected |= planned(project, name)
         if doomed := collection.unneeded_generations(keep, protected):
             numbers = ", ".join(str(generation.number) for generation in doomed)
             label = f"live generation{'s' * (len(doomed) > 1)} {numbers} of {name}"
             megabytes = sum(folder_bytes(generation.folder) for generation in doomed) / 1e6
-            yield Garbage(label, megabytes, partial(_free_generations, project, collection, keep, protected))
+            yield Garbage(
+                label, megabytes, partial(_free_generations, project, collection, keep, protected)
+            )
 
 
 def _additions(project: Project, keep: int) -> Iterator[Garbage]:
@@ -144,11 +182,17 @@ REGISTERED = (_versions, _registrations)
 def unneeded_stores(project: Project) -> list[Path]:
     """What is kept of texts of parts that are gone, or by other settings than today's, by name."""
     folder = additions_folder(project)
-    stores = [path for path in sorted(folder.glob("*")) if STORE.fullmatch(path.name) and path.is_dir()]
+    stores = [
+        path for path in sorted(folder.glob("*")) if STORE.fullmatch(path.name) and path.is_dir()
+    ]
     if not stores:
         return []
     spans = parameters.load(project.params_file).additions.spans
-    generations = [each for name in retrievers(project.live) for each in Collection(project.live, name).generations()]
+    generations = [
+        each
+        for name in retrievers(project.live)
+        for each in Collection(project.live, name).generations()
+    ]
     needed = {cache_folder(each.manifest, spans, folder) for each in generations}
     return [path for path in stores if path not in needed]
 
@@ -160,13 +204,17 @@ def _free_store(project: Project, path: Path) -> None:
             shutil.rmtree(path)
 
 
-def _free_generations(project: Project, collection: Collection, keep: int, protected: set[int]) -> None:
+def _free_generations(
+    project: Project, collection: Collection, keep: int, protected: set[int]
+) -> None:
     with file_lock(project.live / WRITER_LOCK):
         collection.collect_garbage(keep, protected)
 
 
 def _folder(label: str, path: Path, still: Callable[[], bool] = lambda: True) -> Garbage:
-    """A folder that goes, unless it was moved since it was listed, as by a finished build, or is used again."""
+    """A folder that goes, unless it was moved since it was listed, as by a finished build, or is
+    used again.
+    """
 
     def free() -> None:
         if path.exists() and still():

@@ -1,5 +1,6 @@
-"""What is searched, kept up to date and whole: search, add, update, delete, sync; verify, repair, export, backup,
-restore; among the tools compact and gc."""
+"""What is searched, kept up to date and whole: search, add, update, delete, sync; verify, repair,
+export, backup, restore; among the tools compact and gc.
+"""
 
 from __future__ import annotations
 
@@ -31,25 +32,39 @@ Files = Annotated[
 Format = Literal["jsonl", "csv", "tsv", "parquet"]
 InputFormat = Annotated[Format, typer.Option("--format", help="Of standard input.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]
-Retriever = Annotated[str | None, typer.Option(help="Another retriever that is live than the one searched by default.")]
+Retriever = Annotated[
+    str | None,
+    typer.Option(help="Another retriever that is live than the one searched by default."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="As one JSON object.")]
 
 
 def search(
     text: Annotated[str, typer.Argument(help="What you are looking for.")],
     k: Annotated[int, typer.Option("-k", min=1, help="How many documents.")] = 10,
-    retriever: Annotated[str | None, typer.Option(help="Another retriever that is live than the champion.")] = None,
+    retriever: Annotated[
+        str | None, typer.Option(help="Another retriever that is live than the champion.")
+    ] = None,
     filters: Annotated[
         list[str] | None,
-        typer.Option("--filter", help="Only documents that fit: package=numpy, year>=2020, or JSON; repeatable."),
+        typer.Option(
+            "--filter",
+            help="Only documents that fit: package=numpy, year>=2020, or JSON; repeatable.",
+        ),
     ] = None,
     hybrid: Annotated[bool, typer.Option("--hybrid", hidden=True)] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Show which tokens matched (lexical retrievers).")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show which tokens matched (lexical retrievers).")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Hits as a JSON list.")] = False,
 ) -> None:
-    """Search the live collection: by the running service (freshet serve) if there is one, else in this process."""
+    """Search the live collection: by the running service (freshet serve) if there is one, else in
+    this process.
+    """
     if hybrid:
-        raise FreshetError("--hybrid is gone: freshet register untrained, or a fusion of params.yaml, searches by both")
+        raise FreshetError(
+            "--hybrid is gone: freshet register untrained, or a fusion of params.yaml, searches by both"
+        )
     project, filters = Project.find(), filters or []
     service = client_of(project)
     if service is None:
@@ -58,11 +73,17 @@ def search(
         hits = Searcher.open(project.live, retriever).search(text, k, filters, explain)
     else:
         hits = service.search(text, k, retriever=retriever, filters=filters, explain=explain).hits
-    say(json.dumps([plain(hit) for hit in hits], indent=2, ensure_ascii=False) if as_json else hits_text(hits))
+    say(
+        json.dumps([plain(hit) for hit in hits], indent=2, ensure_ascii=False)
+        if as_json
+        else hits_text(hits)
+    )
 
 
 def hits_text(hits: Sequence[Hit]) -> str:
-    """Rank, score, id, path in the hierarchy, title and snippet of each hit, and what its score is made of if known."""
+    """Rank, score, id, path in the hierarchy, title and snippet of each hit, and what its score is
+    made of if known.
+    """
     return "\n".join(map(_hit_text, hits)) or "no documents found"
 
 
@@ -75,20 +96,31 @@ def tokens_text(tokens: Sequence[TokenMatch]) -> str:
     """
     if not tokens:
         return "no token matched"
-    shown = [f"{'+' if token.expanded else ''}{token.token} {token.weight:.2f}" for token in tokens[:SHOWN_TOKENS]]
+    shown = [
+        f"{'+' if token.expanded else ''}{token.token} {token.weight:.2f}"
+        for token in tokens[:SHOWN_TOKENS]
+    ]
     others = len(tokens) - len(shown)
     return "  ".join(shown) + (f"  and {others} more" if others else "")
 
 
 def _hit_text(hit: Hit) -> str:
     path = " › ".join(hit.topics) or "/".join(str(node) for node in hit.path)
-    lines = [f"{hit.rank:3}  {hit.score:.3f}  {hit.title}", f"{hit.document_id}  [{path}]", hit.snippet]
+    lines = [
+        f"{hit.rank:3}  {hit.score:.3f}  {hit.title}",
+        f"{hit.document_id}  [{path}]",
+        hit.snippet,
+    ]
     return f"\n{' ' * 12}".join(lines if hit.tokens is None else [*lines, tokens_text(hit.tokens)])
 
 
 def plain(hit: Hit) -> dict[str, Any]:
     """A hit as JSON has it; `tokens` only where they were asked for."""
-    return {name: value for name, value in dataclasses.asdict(hit).items() if name != "tokens" or value is not None}
+    return {
+        name: value
+        for name, value in dataclasses.asdict(hit).items()
+        if name != "tokens" or value is not None
+    }
 
 
 def add(
@@ -115,9 +147,12 @@ def update(
 
 def sync(
     source: Annotated[
-        str | None, typer.Argument(help="Another source than the project's own: a folder, a file, a data set.")
+        str | None,
+        typer.Argument(help="Another source than the project's own: a folder, a file, a data set."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Delete even if much of the source is gone.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete even if much of the source is gone.")
+    ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -125,13 +160,20 @@ def sync(
     from model_code.collection.index.live_index import LiveCollection
     from model_code.collection.sync.sync import sync as make_equal
 
-    _show(make_equal(LiveCollection(Project.find(), find_service=client_of), source, force, dry_run), as_json, dry_run)
+    _show(
+        make_equal(LiveCollection(Project.find(), find_service=client_of), source, force, dry_run),
+        as_json,
+        dry_run,
+    )
 
 
 def delete(
     ids: Annotated[list[str], typer.Argument(help="Ids of documents.")],
     erase: Annotated[
-        bool, typer.Option("--erase", help="Remove their texts for good, from every generation and the ledger.")
+        bool,
+        typer.Option(
+            "--erase", help="Remove their texts for good, from every generation and the ledger."
+        ),
     ] = False,
     retriever: Retriever = None,
     as_json: AsJson = False,
@@ -146,9 +188,11 @@ def delete(
 
 
 def verify() -> None:
-    """Check all that is live: every checksum, the log, index against documents; exit code 1 if something is wrong.
+    """Check all that is live: every checksum, the log, index against documents; exit code 1 if
+    something is wrong.
 
-    Every file is read: about a second per gigabyte. Each problem is a line that ends with the command that mends it.
+    Every file is read: about a second per gigabyte. Each problem is a line that ends with the
+    command that mends it.
     """
     from model_code.collection.backup.repair import problems
 
@@ -160,10 +204,15 @@ def verify() -> None:
 
 def repair(
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Go on with a ledger that is not the one the live retrievers came from.")
+        bool,
+        typer.Option(
+            "--adopt", help="Go on with a ledger that is not the one the live retrievers came from."
+        ),
     ] = False,
 ) -> None:
-    """Mend what is live where a file is damaged or the ledger is lost; nothing is deleted, and no document is lost."""
+    """Mend what is live where a file is damaged or the ledger is lost; nothing is deleted, and no
+    document is lost.
+    """
     from model_code.collection.backup.repair import repair as mend
     from orchestration.registry import versions
 
@@ -175,9 +224,13 @@ def repair(
 
 def export(
     retriever: Retriever = None,
-    feedback: Annotated[bool, typer.Option("--feedback", help="What people said of hits instead.")] = False,
+    feedback: Annotated[
+        bool, typer.Option("--feedback", help="What people said of hits instead.")
+    ] = False,
 ) -> None:
-    """Print every document that is live as JSON lines, as freshet add takes them: freshet export > all.jsonl"""
+    """Print every document that is live as JSON lines, as freshet add takes them: freshet export >
+    all.jsonl.
+    """
     from model_code.collection.backup.backup import export as rows_of
     from model_code.collection.generations.generation_store import default_retriever
     from model_code.collection.index.live_index import all_feedback
@@ -198,25 +251,38 @@ def backup(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> Non
 
 def restore(
     folder: Annotated[Path, typer.Argument(help="What freshet backup made.")],
-    into: Annotated[Path, typer.Option(help="The project's folder; nothing may be live there.")] = Path("."),
+    into: Annotated[
+        Path, typer.Option(help="The project's folder; nothing may be live there.")
+    ] = Path("."),
 ) -> None:
     """Put a backup into a project in which nothing is live, and check it."""
     from model_code.collection.backup.backup import restore as put_back
 
     project = put_back(folder, into.resolve())
-    say(f"{project.live} is restored and whole, as it was then: what was erased since is here again, so erase it again")
+    say(
+        f"{project.live} is restored and whole, as it was then: what was erased since is here again, so erase it again"
+    )
 
 
 def compact(retriever: Retriever = None) -> None:
-    """Merge what was added into one segment, without what was deleted; searches find the same, faster."""
+    """Merge what was added into one segment, without what was deleted; searches find the same,
+    faster.
+    """
     from model_code.collection.index.live_index import LiveCollection
 
     generation = LiveCollection(Project.find(), retriever).compact()
-    say(f"{generation.retriever} generation {generation.number}, {generation.manifest['documents']:,} documents")
+    say(
+        f"{generation.retriever} generation {generation.number}, {generation.manifest['documents']:,} documents"
+    )
 
 
 def _put(
-    files: list[Path], input_format: Format, dry_run: bool, retriever: str | None, as_json: bool, only_known: bool
+    files: list[Path],
+    input_format: Format,
+    dry_run: bool,
+    retriever: str | None,
+    as_json: bool,
+    only_known: bool,
 ) -> None:
     from model_code.collection.index.changes import add_files
     from model_code.collection.index.live_index import LiveCollection
@@ -227,7 +293,11 @@ def _put(
 
 def _show(outcome: Outcome, as_json: bool, dry_run: bool = False) -> None:
     plain = dataclasses.asdict(outcome) | {"dry_run": dry_run}
-    say(json.dumps(plain, indent=2, ensure_ascii=False) if as_json else f"{'would be: ' * dry_run}{outcome}")
+    say(
+        json.dumps(plain, indent=2, ensure_ascii=False)
+        if as_json
+        else f"{'would be: ' * dry_run}{outcome}"
+    )
     if outcome.failed:
         raise typer.Exit(1)
 
@@ -236,7 +306,9 @@ def gc(
     delete: Annotated[
         bool, typer.Option("--delete", help="Free it; without this, only say what would be freed.")
     ] = False,
-    keep: Annotated[int, typer.Option(min=1, help="Model versions and live generations to keep.")] = 3,
+    keep: Annotated[
+        int, typer.Option(min=1, help="Model versions and live generations to keep.")
+    ] = 3,
 ) -> None:
     """Free old models, caches and checkpoints (says what it would free)."""
     from orchestration.cli.garbage import collect, find_garbage

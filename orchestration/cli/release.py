@@ -1,4 +1,6 @@
-"""Who is champion and what is live: register, promote, rollback, retrain, status; among the tools drift."""
+"""Who is champion and what is live: register, promote, rollback, retrain, status; among the tools
+drift.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,23 @@ from model_code.text.words import say
 if TYPE_CHECKING:
     from model_code.collection.generations.generation import Generation
 
-Number = Annotated[int, typer.Option("--generation", min=0, help="The number of a generation of it.")]
-ByHand = Annotated[bool, typer.Option("--by-hand", help="Whatever the gate says, but not promotion.by_hand: refuse.")]
-Live = Annotated[str | None, typer.Option("--retriever", help="A live one; default: the one searched by default.")]
+Number = Annotated[
+    int, typer.Option("--generation", min=0, help="The number of a generation of it.")
+]
+ByHand = Annotated[
+    bool,
+    typer.Option("--by-hand", help="Whatever the gate says, but not promotion.by_hand: refuse."),
+]
+Live = Annotated[
+    str | None,
+    typer.Option("--retriever", help="A live one; default: the one searched by default."),
+]
 
 
 def register(
-    retriever: Annotated[str | None, typer.Argument(help="A trained retriever; the best on dev by default.")] = None,
+    retriever: Annotated[
+        str | None, typer.Argument(help="A trained retriever; the best on dev by default.")
+    ] = None,
 ) -> None:
     """Register a built retriever in MLflow as challenger."""
     from orchestration.registry import release, versions
@@ -44,11 +56,16 @@ def promote(by_hand: ByHand = False) -> None:
 def rollback(
     generation: Annotated[
         int | None,
-        typer.Option("--generation", min=0, help="Take all documents back to what this live generation holds."),
+        typer.Option(
+            "--generation",
+            min=0,
+            help="Take all documents back to what this live generation holds.",
+        ),
     ] = None,
     retriever: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Make the previous champion the champion again, or take all documents back to an earlier live generation.
+    """Make the previous champion the champion again, or take all documents back to an earlier live
+    generation.
 
     With --generation no champion changes: what arrived since is taken back, in every retriever.
     """
@@ -72,19 +89,27 @@ def rollback(
 
 
 def rewind(generation: Number, retriever: Live = None) -> None:
-    """Search an older index of one retriever, as the newest went wrong; its documents follow all the same."""
+    """Search an older index of one retriever, as the newest went wrong; its documents follow all
+    the same.
+    """
     from model_code.collection.index.live_index import LiveCollection
 
     _tell(LiveCollection(Project.find(), retriever).rewind(generation))
 
 
 def _tell(generation: Generation) -> None:
-    say(f"{generation.retriever} is at generation {generation.number}, {generation.manifest['documents']:,} documents")
+    say(
+        f"{generation.retriever} is at generation {generation.number}, {generation.manifest['documents']:,} documents"
+    )
 
 
 def drift(
-    explain: Annotated[bool, typer.Option("--explain", help="A dry run: measure and decide, keep nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report and decision as one JSON object.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="A dry run: measure and decide, keep nothing.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Report and decision as one JSON object.")
+    ] = False,
 ) -> None:
     """Measure what was added since the last report, and decide what it calls for."""
     from orchestration.freshness.drift import watch
@@ -100,10 +125,17 @@ def drift(
 
 
 def retrain(
-    key: Annotated[str | None, typer.Option(help="Name of the retrain; one that was cut off goes on.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained on, and stop.")] = False,
+    key: Annotated[
+        str | None, typer.Option(help="Name of the retrain; one that was cut off goes on.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be trained on, and stop.")
+    ] = False,
     pilot: Annotated[
-        int | None, typer.Option(min=20, help="Train on so many documents only, and say whether a retrain is due.")
+        int | None,
+        typer.Option(
+            min=20, help="Train on so many documents only, and say whether a retrain is due."
+        ),
     ] = None,
 ) -> None:
     """Train on everything that is live; promote the result if old documents keep and new ones gain."""
@@ -116,7 +148,9 @@ def retrain(
         from orchestration.freshness.pilot import pilot_by_hand
 
         if dry_run or key:
-            raise typer.BadParameter("a pilot has no --key and no --dry-run: it is deleted when it has answered")
+            raise typer.BadParameter(
+                "a pilot has no --key and no --dry-run: it is deleted when it has answered"
+            )
         say(pilot_by_hand(project, pilot, say).summary)
         return
     plan = make_plan(project, key or "")
@@ -130,7 +164,9 @@ def retrain(
         say(f"live: {done.challenger.retriever} generation {done.generation}")
 
 
-def status(as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False) -> None:
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> None:
     """Show the state of the project."""
     from orchestration.cli.status import project_status, status_text
 

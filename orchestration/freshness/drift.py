@@ -1,7 +1,8 @@
-"""Measure what was added since the last report, decide what it calls for, and keep both in the ledger.
+"""Measure what was added since the last report, decide what it calls for, and keep both in the
+ledger.
 
-What is new is compared with the drift reference of the live build: made from its base when it is first asked for, and
-kept with its calibration.
+What is new is compared with the drift reference of the live build: made from its base when it is
+first asked for, and kept with its calibration.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from model_code.collection.generations.generation import Generation, added_since_training, trained_documents
+from model_code.collection.generations.generation import (
+    Generation,
+    added_since_training,
+    trained_documents,
+)
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import existing_ledger, standing_of
 from model_code.collection.ledger.ledger import Ledger
@@ -25,7 +30,13 @@ from model_code.collection.segments.documents import DOCUMENTS, DocumentFile, re
 from model_code.collection.segments.segment import unit
 from model_code.drift.calibration import SMALLEST_SHARE, Calibration
 from model_code.drift.ladder import Decision, Past, decide
-from model_code.drift.measures import OldScores, Paired, crowding, reciprocal_ranks, refined_statuses
+from model_code.drift.measures import (
+    OldScores,
+    Paired,
+    crowding,
+    reciprocal_ranks,
+    refined_statuses,
+)
 from model_code.drift.reference import FORMAT, DriftReference, Question, Questions
 from model_code.drift.report import Arrivals, Report, make_report
 from model_code.files import MANIFEST, canonical_json, hash_text
@@ -37,10 +48,13 @@ from orchestration.freshness.workspace import is_unjudged
 from orchestration.parameters import Parameters
 from orchestration.registry.gate import UNPROVEN
 
-SCORED = 600  # old documents whose queries every report searches, as the measure of what new ones should reach
+# old documents whose queries every report searches, as the measure of what new ones should reach
+SCORED = 600
 PROTECTED = 300  # queries, searched again for every report
-LOCK = "drift.lock"  # in the project's state: two that measure at once would report the same events twice
-DEPTH = 100  # of both searches: what a growing collection costs depends on ranks beyond those that count, too
+# in the project's state: two that measure at once would report the same events twice
+LOCK = "drift.lock"
+# of both searches: what a growing collection costs depends on ranks beyond those that count, too
+DEPTH = 100
 
 
 def calibration_of(
@@ -50,20 +64,28 @@ def calibration_of(
     arrivals: Sequence[Arrivals],
     arrived: Mapping[str, frozenset[str]],
 ) -> Calibration:
-    """The calibration of the live build for a report on `arrivals`, from `.freshet/drift`; that folder may be deleted
-    at any time.
+    """The calibration of the live build for a report on `arrivals`, from `.freshet/drift`; that
+    folder may be deleted at any time.
 
-    With scores of old documents only where the arrivals have them, as these take a while. arrived: see `old_scores`.
+    With scores of old documents only where the arrivals have them, as these take a while. arrived:
+    see `old_scores`.
     """
     folder = _folder(project, searcher, settings)
     path = folder / "reference"
     if not (path / MANIFEST).is_file():
         build_reference(project, searcher, settings).save(path)
     reference = DriftReference.load(path)
-    made_scores, asked_scores = [batch.quality for batch in arrivals], [batch.asked for batch in arrivals]
+    made_scores, asked_scores = (
+        [batch.quality for batch in arrivals],
+        [batch.asked for batch in arrivals],
+    )
     scores = OldScores(
-        queries.old_scores(searcher, reference.questions.made if _enough(settings, made_scores) else (), arrived),
-        queries.old_scores(searcher, reference.questions.asked if _enough(settings, asked_scores) else (), arrived),
+        queries.old_scores(
+            searcher, reference.questions.made if _enough(settings, made_scores) else (), arrived
+        ),
+        queries.old_scores(
+            searcher, reference.questions.asked if _enough(settings, asked_scores) else (), arrived
+        ),
     )
     return Calibration(reference, settings.drift, folder / "nulls", scores)
 
@@ -71,8 +93,11 @@ def calibration_of(
 def build_reference(project: Project, searcher: Searcher, settings: Parameters) -> DriftReference:
     """A reference of documents that the retriever was trained with."""
     base, chosen = searcher.base, settings.drift
-    documents, note = reference_documents(project, searcher.generation, SMALLEST_SHARE * chosen.largest_batch)
-    first = [rows[0] for document, rows in base.rows.places.items() if document in documents]  # its first passage
+    documents, note = reference_documents(
+        project, searcher.generation, SMALLEST_SHARE * chosen.largest_batch
+    )
+    # its first passage
+    first = [rows[0] for document, rows in base.rows.places.items() if document in documents]
     reference = DriftReference.build(
         base.retriever.passage_vectors(base.rows.document_ids),
         searcher.generation.fingerprint,
@@ -90,26 +115,38 @@ def build_reference(project: Project, searcher: Searcher, settings: Parameters) 
 
 
 def _enough(settings: Parameters, scores: Sequence[np.ndarray | None]) -> bool:
-    """Whether there are scores of so many new documents that a report compares them with those of old ones."""
+    """Whether there are scores of so many new documents that a report compares them with those of
+    old ones.
+    """
     return sum(len(each) for each in scores if each is not None) >= settings.drift.minimum_batch
 
 
 def _folder(project: Project, searcher: Searcher, settings: Parameters) -> Path:
     """One folder per build and settings: the base never changes under its number and fingerprint.
 
-    A reference that was made while the corpus's queries were not there is no reference for later: it protects none.
+    A reference that was made while the corpus's queries were not there is no reference for later:
+    it protects none.
     """
     generation = searcher.generation
-    facts = {"base": generation.base, "fingerprint": generation.fingerprint, "settings": repr(settings.drift)}
+    facts = {
+        "base": generation.base,
+        "fingerprint": generation.fingerprint,
+        "settings": repr(settings.drift),
+    }
     facts |= {"format": FORMAT, "judged": queries.has_queries(project.artifacts)}
-    return project.state / "drift" / f"{generation.retriever}-{hash_text(canonical_json(facts))[:16]}"
+    return (
+        project.state / "drift" / f"{generation.retriever}-{hash_text(canonical_json(facts))[:16]}"
+    )
 
 
-def reference_documents(project: Project, generation: Generation, least: int) -> tuple[set[str], str]:
+def reference_documents(
+    project: Project, generation: Generation, least: int
+) -> tuple[set[str], str]:
     """The documents that new ones are compared with, and a note.
 
-    Those that the retriever was trained with and that no training query asked for, as training moves those; all that it
-    was trained with where the others are fewer than `least`, which the note then says. A baseline was not trained.
+    Those that the retriever was trained with and that no training query asked for, as training
+    moves those; all that it was trained with where the others are fewer than `least`, which the
+    note then says. A baseline was not trained.
     """
     trained = trained_documents(generation)
     if generation.retriever in parameters.BASELINES:
@@ -124,60 +161,95 @@ def reference_documents(project: Project, generation: Generation, least: int) ->
 
 
 def not_asked_in_training(artifacts: Path) -> set[str]:
-    """The corpus's documents that no judged or made query of the split train asks for; none without a corpus."""
+    """The corpus's documents that no judged or made query of the split train asks for; none without
+    a corpus.
+    """
     corpus, made = artifacts / "corpus", artifacts / "pseudo_queries" / "pseudo_queries.parquet"
     if not made.is_file():
         return set()
     judged = zip(*read_columns(corpus / "qrels.parquet", "document_id", "split"), strict=True)
-    targets = {document for document, split in judged if split == "train"} | set(read_columns(made, "document_id")[0])
+    targets = {document for document, split in judged if split == "train"} | set(
+        read_columns(made, "document_id")[0]
+    )
     return set(read_columns(corpus / DOCUMENTS, "document_id")[0]) - targets
 
 
-def _made_questions(searcher: Searcher, settings: Parameters, documents: set[str]) -> list[Question]:
+def _made_questions(
+    searcher: Searcher, settings: Parameters, documents: set[str]
+) -> list[Question]:
     """Spans cut out of some of the old documents."""
     rows = zip(*read_columns(searcher.base.documents, "document_id", "text"), strict=True)
     alive = set(searcher.views[0].document_ids()) & documents
     texts = {document_id: text for document_id, text in rows if document_id in alive}
-    sample = {document_id: texts[document_id] for document_id in queries.some(texts, SCORED, settings.drift.seed)}
+    sample = {
+        document_id: texts[document_id]
+        for document_id in queries.some(texts, SCORED, settings.drift.seed)
+    }
     return queries.made_questions(sample, settings.drift.seed)
 
 
 def _judged_questions(project: Project, searcher: Searcher, settings: Parameters) -> list[Question]:
-    """The corpus's own queries for some of the old documents, where it has any; those of the splits dev and test, as
-    training moves queries, and for documents that the retriever was trained with and that are live as they were."""
+    """The corpus's own queries for some of the old documents, where it has any; those of the splits
+    dev and test, as training moves queries, and for documents that the retriever was trained with
+    and that are live as they were.
+    """
     alive = set(searcher.views[0].document_ids()) & trained_documents(searcher.generation)
-    splits = filter(None, (queries.judged_queries(project.artifacts, split) for split in ("dev", "test")))
-    questions = [question for judgements in splits for question in queries.questions_for(judgements, alive)]
-    chosen = set(queries.some({question.document_id for question in questions}, SCORED, settings.drift.seed))
+    splits = filter(
+        None, (queries.judged_queries(project.artifacts, split) for split in ("dev", "test"))
+    )
+    questions = [
+        question for judgements in splits for question in queries.questions_for(judgements, alive)
+    ]
+    chosen = set(
+        queries.some({question.document_id for question in questions}, SCORED, settings.drift.seed)
+    )
     return [question for question in questions if question.document_id in chosen]
 
 
 def protected_queries(project: Project, searcher: Searcher, seed: int) -> list[Question]:
-    """At most PROTECTED of the build's dev queries for documents that
-    the retriever was trained with, ranked as the build was opened: among these documents and no others.
+    """At most PROTECTED of the build's dev queries for documents that the retriever was trained
+    with, ranked as the build was opened: among these documents and no others.
 
     Not the gate's, which judges a retrain: what called for it must not have looked at them.
     None where the project has no corpus.
     """
-    trained, judgements = trained_documents(searcher.generation), queries.judged_queries(project.artifacts, "dev")
+    trained, judgements = (
+        trained_documents(searcher.generation),
+        queries.judged_queries(project.artifacts, "dev"),
+    )
     if judgements is None:
         return []
     answers = {query: trained & relevant.keys() for query, relevant in judgements.qrels.items()}
-    chosen = queries.some((query for query, documents in answers.items() if documents), PROTECTED, seed)
+    chosen = queries.some(
+        (query for query, documents in answers.items() if documents), PROTECTED, seed
+    )
     questions = [_question(judgements.queries[query], answers[query]) for query in chosen]
-    ranked = zip(questions, queries.first_ranks(searcher.base.retriever.search, questions, DEPTH).tolist(), strict=True)
+    ranked = zip(
+        questions,
+        queries.first_ranks(searcher.base.retriever.search, questions, DEPTH).tolist(),
+        strict=True,
+    )
     return [replace(question, rank=rank) for question, rank in ranked]
 
 
-def protected_scores(searcher: Searcher, reference: DriftReference, arrived: Mapping[str, frozenset[str]]) -> Paired:
-    """The scores at the opening and now of the queries whose answers are live as they were, (q,) each, and what the
-    growth of the collection since then costs them if what came is like what was there.
+def protected_scores(
+    searcher: Searcher, reference: DriftReference, arrived: Mapping[str, frozenset[str]]
+) -> Paired:
+    """The scores at the opening and now of the queries whose answers are live as they were, (q,)
+    each, and what the growth of the collection since then costs them if what came is like what was
+    there.
 
     arrived: by a query that documents came with, those documents, which answer it as well.
     """
     old, live = searcher.views[0], sum(view.documents for view in searcher.views)
-    unchanged = [query for query in reference.questions.protected if all(answer in old for answer in query.answers)]
-    questions = [_question(query.text, {*query.answers, *arrived.get(query.text, ())}) for query in unchanged]
+    unchanged = [
+        query
+        for query in reference.questions.protected
+        if all(answer in old for answer in query.answers)
+    ]
+    questions = [
+        _question(query.text, {*query.answers, *arrived.get(query.text, ())}) for query in unchanged
+    ]
     ranks = np.array([query.rank for query in unchanged], np.int64)
     now = queries.first_ranks(searcher.retriever.search, questions, DEPTH)
     return Paired(
@@ -192,13 +264,25 @@ def _question(text: str, documents: set[str]) -> Question:
 
 
 def batches(ledger: Ledger, window: int, watermark: int, trained: int = 0) -> list[EventRange]:
-    """The batches of the last `window` reports, oldest first, and what came after them up to the event `watermark`.
+    """The batches of the last `window` reports, oldest first, and what came after them up to the
+    event `watermark`.
 
-    trained: the last event whose document the retriever may have been trained with; none up to it is an arrival.
+    trained: the last event whose document the retriever may have been trained with; none up to it
+    is an arrival.
     """
-    reports = [report for report in reversed(ledger.last_drift(window + 1)) if report["last_event"] > trained]
-    reported = [EventRange(max(report["first_event"], trained + 1), report["last_event"]) for report in reports]
-    return [*reported[-window:], EventRange(max([0, trained, *(batch.last for batch in reported)]) + 1, watermark)]
+    reports = [
+        report
+        for report in reversed(ledger.last_drift(window + 1))
+        if report["last_event"] > trained
+    ]
+    reported = [
+        EventRange(max(report["first_event"], trained + 1), report["last_event"])
+        for report in reports
+    ]
+    return [
+        *reported[-window:],
+        EventRange(max([0, trained, *(batch.last for batch in reported)]) + 1, watermark),
+    ]
 
 
 @dataclass(frozen=True)
@@ -210,11 +294,16 @@ class Gatherer:
     log_view: LogView
 
     def arrivals(self, batch: EventRange) -> Arrivals:
-        """The documents of a batch that were new or other than before, and are still live as they arrived then, each in
-        the order of its event."""
+        """The documents of a batch that were new or other than before, and are still live as they
+        arrived then, each in the order of its event.
+        """
         trained, base = trained_documents(self.searcher.generation), self.searcher.views[0]
         arrivals = self.log_view.arrivals(batch.first, batch.last)
-        events = [each for each in arrivals if not (each.document_id in trained and each.document_id in base)]
+        events = [
+            each
+            for each in arrivals
+            if not (each.document_id in trained and each.document_id in base)
+        ]
         ids = [event.document_id for event in events]
         vectors, texts = self._vectors_and_texts(ids)
         return Arrivals(
@@ -239,12 +328,17 @@ class Gatherer:
         return queries.asked_scores(self.searcher, questions) if questions else None
 
     def _asked_scores(self, events: Sequence[Event]) -> np.ndarray | None:
-        """By the queries that documents arrived with, each answered by all that came with it, as judged queries are;
-        none of those that these very queries placed."""
+        """By the queries that documents arrived with, each answered by all that came with it, as
+        judged queries are; none of those that these very queries placed.
+        """
         placed = {id_ for id_, status in self._statuses.items() if refined_statuses([status])}
         others = (event for event in events if event.document_id not in placed)
-        query_texts = {event.document_id: (event.payload or {}).get("queries", ()) for event in others}
-        measured = self._measured(document_id for document_id, texts in query_texts.items() if texts)
+        query_texts = {
+            event.document_id: (event.payload or {}).get("queries", ()) for event in others
+        }
+        measured = self._measured(
+            document_id for document_id, texts in query_texts.items() if texts
+        )
         questions = [
             Question(document_id, query, self.answers[query])
             for document_id in measured
@@ -258,15 +352,25 @@ class Gatherer:
         return queries.answers(self.log_view.snapshot())
 
     def _measured(self, document_ids: Iterable[str]) -> list[str]:
-        """As many of the documents as a report looks at: to search for the others would be for nothing."""
-        return queries.some(document_ids, self.settings.drift.largest_batch, self.settings.drift.seed)
+        """As many of the documents as a report looks at: to search for the others would be for
+        nothing.
+        """
+        return queries.some(
+            document_ids, self.settings.drift.largest_batch, self.settings.drift.seed
+        )
 
     def _vectors_and_texts(self, document_ids: Sequence[str]) -> tuple[np.ndarray, dict[str, str]]:
-        shares = [(view.part, [one for one in document_ids if one in view]) for view in self.searcher.views]
-        shares = [share for share in shares if share[1]] or shares[-1:]  # the last one, which is small, has the width
+        shares = [
+            (view.part, [one for one in document_ids if one in view])
+            for view in self.searcher.views
+        ]
+        # the last one, which is small, has the width
+        shares = [share for share in shares if share[1]] or shares[-1:]
         texts: dict[str, Any] = {}
         for part, inside in shares:
-            texts |= {one: row["text"] for one, row in DocumentFile(part.documents).read(inside).items()}
+            texts |= {
+                one: row["text"] for one, row in DocumentFile(part.documents).read(inside).items()
+            }
         vectors = [queries.document_vectors(part, inside) for part, inside in shares]
         return np.concatenate(vectors), dict(sorted(texts.items()))
 
@@ -295,9 +399,11 @@ class Watched:
 
 
 def watch(project: Project, record: bool = True) -> Watched | None:
-    """Measure, decide, keep both; None if fewer than `drift.minimum_batch` documents were added since the last report.
+    """Measure, decide, keep both; None if fewer than `drift.minimum_batch` documents were added
+    since the last report.
 
-    record=False: a dry run, kept nowhere, of however few documents. Others that watch at the same time wait.
+    record=False: a dry run, kept nowhere, of however few documents. Others that watch at the same
+    time wait.
     """
     with file_lock(project.state / LOCK):
         settings, searcher = parameters.load(project.params_file), Searcher.open(project.live)
@@ -319,7 +425,9 @@ def _measured(
 ) -> Watched | None:
     generation, chosen = searcher.generation, settings.drift
     log_view = ledger.seen_from(standing_of(ledger, generation))
-    *earlier, newest = batches(ledger, chosen.window, generation.watermark, log_view.standing.trained)
+    *earlier, newest = batches(
+        ledger, chosen.window, generation.watermark, log_view.standing.trained
+    )
     gatherer = Gatherer(searcher, settings, log_view)
     arrived = gatherer.arrivals(newest)
     if len(arrived.vectors) < (chosen.minimum_batch if record else 1):
@@ -335,7 +443,9 @@ def _measured(
 
 
 def _ask(ledger: Ledger, watched: Watched) -> None:
-    """Ask for what the report calls for. Before the report is kept: a kill in between is followed by another one."""
+    """Ask for what the report calls for. Before the report is kept: a kill in between is followed
+    by another one.
+    """
     decision, reason = watched.decision, "; ".join(watched.decision.reasons)
     if decision.action == "retrain":
         ledger.work.ask(WorkKind.RETRAIN, ledger.retriever, watched.batch, reason, asked_by="drift")
@@ -344,22 +454,29 @@ def _ask(ledger: Ledger, watched: Watched) -> None:
 
 
 def _refuse_looks(ledger: Ledger, watermark: int) -> None:
-    """End what was asked for about events up to `watermark`; what arrives later is asked about anew."""
+    """End what was asked for about events up to `watermark`; what arrives later is asked about
+    anew.
+    """
     for look in ledger.work.open(ledger.retriever, WorkKind.DRIFT):
         if look.about and look.about.last <= watermark:
-            ledger.work.end(look, WorkState.REFUSED, "fewer than drift.minimum_batch documents arrived")
+            ledger.work.end(
+                look, WorkState.REFUSED, "fewer than drift.minimum_batch documents arrived"
+            )
 
 
 def past(ledger: Ledger, batches: int) -> list[Past]:
-    """What was decided for the last `batches` batches, and what retrains came to, oldest first, as the cooldown counts.
+    """What was decided for the last `batches` batches, and what retrains came to, oldest first, as
+    the cooldown counts.
 
-    A retrain stands where it took effect: behind the batches that were measured until then. One that a pilot asked for
-    takes the place of the report that called for the pilot.
+    A retrain stands where it took effect: behind the batches that were measured until then. One
+    that a pilot asked for takes the place of the report that called for the pilot.
     """
     entries: dict[EventRange | str, tuple[float, Past]] = {}
     for row in ledger.last_drift(batches):
         decision = row["report"]["decision"]
-        made = Past(decision["action"], decision["action"] == "add", pilot=decision.get("pilot", False))
+        made = Past(
+            decision["action"], decision["action"] == "add", pilot=decision.get("pilot", False)
+        )
         entries[EventRange(row["first_event"], row["last_event"])] = row["recorded"], made
     for work in ledger.work.last(ledger.retriever, batches + 1, WorkKind.RETRAIN):
         ended = work.state in (WorkState.DONE, WorkState.REFUSED)
@@ -367,7 +484,10 @@ def past(ledger: Ledger, batches: int) -> list[Past]:
             continue  # a person's, and nothing changed
         _, called = entries.get(work.about or work.id, (0.0, None))
         step = Past(
-            "retrain", carried_out=ended, waits=work.state == WorkState.OPEN, pilot=bool(called and called.pilot)
+            "retrain",
+            carried_out=ended,
+            waits=work.state == WorkState.OPEN,
+            pilot=bool(called and called.pilot),
         )
         entries[work.about or work.id] = (work.ended or work.asked) if ended else work.asked, step
     return [step for _, step in sorted(entries.values(), key=itemgetter(0))]

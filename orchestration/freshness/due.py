@@ -1,6 +1,8 @@
-"""Work that is due: what the sensor starts next, and what is noted when a run of it fails or is canceled.
+"""Work that is due: what the sensor starts next, and what is noted when a run of it fails or is
+canceled.
 
-And what a person should hear of, and telling it: a full disk, changes that wait, drift, failed work, a refused gate.
+And what a person should hear of, and telling it: a full disk, changes that wait, drift, failed
+work, a refused gate.
 """
 
 from __future__ import annotations
@@ -16,7 +18,11 @@ from email.message import EmailMessage
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from model_code.collection.generations.generation_store import Collection, default_retriever, retrievers
+from model_code.collection.generations.generation_store import (
+    Collection,
+    default_retriever,
+    retrievers,
+)
 from model_code.collection.index.live_index import (
     WRITER_LOCK,
     backlog_of,
@@ -38,10 +44,12 @@ LAST_LOOKS = 9  # at drift, of which the last that brought too few documents is 
 
 @dataclass(frozen=True)
 class Account:
-    """What stands between arrival and being found: changes that wait, and for how many seconds the oldest does.
+    """What stands between arrival and being found: changes that wait, and for how many seconds the
+    oldest does.
 
-    measured: the last event that a drift report looked at, that was looked at and brought too few documents for one, or
-    that the retriever was trained with; unmeasured: changes that are searched, and that none has looked at yet.
+    measured: the last event that a drift report looked at, that was looked at and brought too few
+    documents for one, or that the retriever was trained with; unmeasured: changes that are
+    searched, and that none has looked at yet.
     """
 
     generation: int
@@ -65,17 +73,22 @@ def account(project: Project) -> Account | None:
         standing, waits = standing_of(ledger, current), backlog_of(ledger, current)
         looked = [report["last_event"] for report in ledger.last_drift(1)]
         looks = ledger.work.last(current.retriever, LAST_LOOKS, WorkKind.DRIFT)
-        looked += [look.about.last for look in looks if look.about and look.state == WorkState.REFUSED]
+        looked += [
+            look.about.last for look in looks if look.about and look.state == WorkState.REFUSED
+        ]
         measured = max(standing.trained, *looked, 0)
         number, seconds = (waits.number, waits.seconds) if waits else (0, None)
-        return Account(*numbers, number, seconds or 0.0, measured, max(0, current.watermark - measured))
+        return Account(
+            *numbers, number, seconds or 0.0, measured, max(0, current.watermark - measured)
+        )
 
 
 def due_work(project: Project) -> list[Work]:
     """The work that waits or runs, additions first; none where nothing is live or nothing arrived.
 
-    Where changes wait, an addition is asked for; where nothing is due, a look at drift of what nobody looked at. What
-    one retriever's drift called for is not due while another one is searched by default.
+    Where changes wait, an addition is asked for; where nothing is due, a look at drift of what
+    nobody looked at. What one retriever's drift called for is not due while another one is searched
+    by default.
     """
     if not retrievers(project.live):
         return []
@@ -84,12 +97,18 @@ def due_work(project: Project) -> list[Work]:
         return []
     with ledger:
         addition, work = _due_addition(project, ledger), ledger.work
-        due = [*addition, *work.open(default, WorkKind.PILOT), *work.open(default, WorkKind.RETRAIN)]
+        due = [
+            *addition,
+            *work.open(default, WorkKind.PILOT),
+            *work.open(default, WorkKind.RETRAIN),
+        ]
         return due or _due_look(project, ledger, default)
 
 
 def _due_addition(project: Project, ledger: Ledger) -> list[Work]:
-    """An addition, if changes wait for the default retriever or, when it has them, for another one that follows it."""
+    """An addition, if changes wait for the default retriever or, when it has them, for another one
+    that follows it.
+    """
     for number, name in enumerate(subscribers(project)):
         backlog = backlog_of(ledger, Collection(project.live, name).current())
         about = EventRange(backlog.first, backlog.last) if backlog else None
@@ -102,7 +121,9 @@ def _due_addition(project: Project, ledger: Ledger) -> list[Work]:
 
 
 def _due_look(project: Project, ledger: Ledger, retriever: str) -> list[Work]:
-    """A look at drift of the default `retriever`, if enough changes wait for one; with as many more it is another."""
+    """A look at drift of the default `retriever`, if enough changes wait for one; with as many more
+    it is another.
+    """
     stands, minimum = account(project), parameters.load(project.params_file).drift.minimum_batch
     number = stands.unmeasured // minimum * minimum if stands else 0
     about = EventRange(stands.measured + 1, stands.measured + number) if stands and number else None
@@ -114,10 +135,11 @@ def _due_look(project: Project, ledger: Ledger, retriever: str) -> list[Work]:
 
 
 def note_end(project: Project, run_key: str, run_id: str, outcome: str, canceled: bool) -> None:
-    """Note that the run of this key failed, so that its work is tried again, or that a person canceled it.
+    """Note that the run of this key failed, so that its work is tried again, or that a person
+    canceled it.
 
-    A canceled addition is tried again, as what arrived is to be found. Runs of other work, and of what ended already
-    (such as a retrain that the gate refused), are nobody's business.
+    A canceled addition is tried again, as what arrived is to be found. Runs of other work, and of
+    what ended already (such as a retrain that the gate refused), are nobody's business.
     """
     ledger = existing_ledger(project, "")
     if ledger is None:
@@ -132,20 +154,24 @@ def note_end(project: Project, run_key: str, run_id: str, outcome: str, canceled
             ledger.work.fail(work, outcome, run_id)
 
 
-LONGEST_WAIT = 600.0  # seconds that a document may wait before it counts as stuck: the sensor looks every thirty
+# seconds that a document may wait before it counts as stuck: the sensor looks every thirty
+LONGEST_WAIT = 600.0
 LEAST_FREE = 200e6  # bytes on the project's disk: what a generation of a large batch takes
 TIMEOUT = 10.0  # seconds for the receiver to answer
 
 
 def problems(project: Project) -> dict[str, str]:
-    """Everything that is wrong now, in words, by a key that another occurrence of the same does not have."""
+    """Everything that is wrong now, in words, by a key that another occurrence of the same does not
+    have.
+    """
     free, messages = shutil.disk_usage(project.root).free, {}
     if free < LEAST_FREE:
         messages["disk"] = f"the disk of {project.root} has {free / 1e6:.0f} MB left"
     for name in retrievers(project.live):
         try:
             ledger = live_status(project, name)["ledger"]
-        except FreshetError as error:  # a lost log, a damaged generation: what is asked of the others is asked on
+        # a lost log, a damaged generation: what is asked of the others is asked on
+        except FreshetError as error:
             messages[f"broken {name} {error}"] = f"{name}: {error}"
             continue
         if ledger is None:
@@ -153,11 +179,15 @@ def problems(project: Project) -> dict[str, str]:
         messages |= _waiting(project, name, ledger["lag"]) | _drifted(name, ledger["drift"])
         for row in ledger["work"]:
             if row["state"] == WorkState.FAILED:
-                messages[f"work {row['id']}"] = f"{row['retriever']}: {row['kind']} failed, {row['outcome']}"
+                messages[f"work {row['id']}"] = (
+                    f"{row['retriever']}: {row['kind']} failed, {row['outcome']}"
+                )
     for line in history.read(project)[-1:]:
         if line["verdict"] and not line["verdict"]["passed"]:
             why = "; ".join(line["verdict"]["reasons"])
-            messages[f"gate {line['when']} {line['to']}"] = f"gate: {line['action']} version {line['to']}: {why}"
+            messages[f"gate {line['when']} {line['to']}"] = (
+                f"gate: {line['action']} version {line['to']}: {why}"
+            )
     return messages
 
 
@@ -173,12 +203,16 @@ def _waiting(project: Project, name: str, lag: Mapping[str, Any]) -> dict[str, s
 def _drifted(name: str, drift: Mapping[str, Any] | None) -> dict[str, str]:
     report = drift["report"].get("report", drift["report"]) if drift else {}
     over = [measure["name"] for measure in report.get("measures", ()) if measure["tripped"]]
-    return {f"drift {name} {drift['recorded']}": f"{name}: drift of {', '.join(over)}"} if drift and over else {}
+    return (
+        {f"drift {name} {drift['recorded']}": f"{name}: drift of {', '.join(over)}"}
+        if drift and over
+        else {}
+    )
 
 
 def tell(project: Project, texts: Sequence[str]) -> None:
-    """Post `texts` to `live.webhook` as JSON, {"text": ...}, which chat systems take, or mail them to it, if there is
-    an address.
+    """Post `texts` to `live.webhook` as JSON, {"text": ...}, which chat systems take, or mail them
+    to it, if there is an address.
 
     OSError if nobody answers there, or with an error.
     """
@@ -196,5 +230,7 @@ def _mail(address: str, texts: Sequence[str]) -> None:
     message["To"], message["From"] = target.path, f"freshet@{socket.gethostname()}"
     message["Subject"] = f"Freshet: {texts[0].splitlines()[0]}"
     message.set_content("\n".join(texts))
-    with smtplib.SMTP(parse_qs(target.query).get("server", ["localhost"])[0], timeout=TIMEOUT) as server:
+    with smtplib.SMTP(
+        parse_qs(target.query).get("server", ["localhost"])[0], timeout=TIMEOUT
+    ) as server:
         server.send_message(message)

@@ -1,8 +1,10 @@
-"""A pilot: a retrain on a sample of what is live, which tells in minutes whether a whole one would help new documents.
+"""A pilot: a retrain on a sample of what is live, which tells in minutes whether a whole one would
+help new documents.
 
-A drift report asks how new documents are found beside old ones, as knowing what training gives takes a training. This
-one trains: by the settings of a retrain, in a workspace of its own, on new and old documents in equal parts, beside the
-retriever that is searched, on the same queries. Nothing is registered, and nothing that is live changes.
+A drift report asks how new documents are found beside old ones, as knowing what training gives
+takes a training. This one trains: by the settings of a retrain, in a workspace of its own, on new
+and old documents in equal parts, beside the retriever that is searched, on the same queries.
+Nothing is registered, and nothing that is live changes.
 """
 
 from __future__ import annotations
@@ -67,10 +69,11 @@ class PilotResult:
 
 
 def pilot(project: Project, documents: int, show: Show = print) -> PilotResult:
-    """Train on a sample of at most `documents` of what is live, and judge. One pilot of a project runs at a time.
+    """Train on a sample of at most `documents` of what is live, and judge. One pilot of a project
+    runs at a time.
 
-    NoPilot, before anything is trained, where it would tell nothing; FreshetError if a stage fails. What it built is
-    deleted either way.
+    NoPilot, before anything is trained, where it would tell nothing; FreshetError if a stage fails.
+    What it built is deleted either way.
     """
     with file_lock(project.state / LOCK, WAITING, DAY):
         folder = project.state / FOLDER
@@ -85,14 +88,20 @@ def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotR
     plan = make_plan(project, FOLDER)
     address, _ = _training(project, plan.retriever)
     generation = generation_of(project, plan)
-    live = Searcher(project.live, generation, {})  # as it is now, and not deleted before it is asked
-    chosen = sample((row["id"] for row in live_documents(generation)), _ranked(project, plan), documents)
+    # as it is now, and not deleted before it is asked
+    live = Searcher(project.live, generation, {})
+    chosen = sample(
+        (row["id"] for row in live_documents(generation)), _ranked(project, plan), documents
+    )
     new = chosen & set(plan.new)
-    show(f"pilot on {len(chosen):,} of {plan.documents:,} documents, {len(new):,} of them new since the last training")
+    show(
+        f"pilot on {len(chosen):,} of {plan.documents:,} documents, {len(new):,} of them new since the last training"
+    )
     _require_new(project, len(new), len(new))
     workspace = Project(folder / WORKSPACE, home=project.root)
     make_workspace(workspace, partial(export, project, generation, only=chosen), share_cache=False)
-    own_settings = _training(workspace, plan.retriever)[1]  # where the workspace names folders in full
+    # where the workspace names folders in full
+    own_settings = _training(workspace, plan.retriever)[1]
     parameters.assign(workspace.params_file, [*ANY_SIZE, *own_settings])
     targets, settings = _targets(workspace, new, show), parameters.load(workspace.params_file)
     _build(workspace, address, show)
@@ -105,14 +114,21 @@ def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotR
 
 
 def _training(project: Project, searched: str) -> tuple[str, list[str]]:
-    """The stage that a pilot of what is searched ends with, and settings by which nothing else is trained."""
+    """The stage that a pilot of what is searched ends with, and settings by which nothing else is
+    trained.
+    """
     stated = parameters.read(project.params_file)
     fusion = parameters.load(project.params_file).fusions.get(searched)
     parts = fusion.of if fusion else (searched,)
     trained = {name: own for name, own in stated["retrievers"].items() if name in parts}
     if not trained:
-        raise NoPilot(f"{searched} is searched, for which params.yaml trains nothing; freshet retrain trains the rest")
-    groups = {"retrievers": trained, "fusions": {searched: stated["fusions"][searched]} if fusion else {}}
+        raise NoPilot(
+            f"{searched} is searched, for which params.yaml trains nothing; freshet retrain trains the rest"
+        )
+    groups = {
+        "retrievers": trained,
+        "fusions": {searched: stated["fusions"][searched]} if fusion else {},
+    }
     address = f"{'fuse' if fusion else 'evaluate'}@{searched}"
     return address, [f"{name}={json.dumps(group)}" for name, group in groups.items()]
 
@@ -136,7 +152,9 @@ def sample(documents: Iterable[str], new: Sequence[str], size: int) -> frozenset
     True
     """
     late = set(new)
-    early = sorted((document_id for document_id in documents if document_id not in late), key=hash_text)
+    early = sorted(
+        (document_id for document_id in documents if document_id not in late), key=hash_text
+    )
     early = early[: size - min(len(new), size // 2)]
     return frozenset([*early, *new[: size - len(early)]])
 
@@ -146,7 +164,11 @@ def _ranked(project: Project, plan: Plan) -> list[str]:
     new = set(plan.new)
     with open_ledger(project, plan.retriever) as ledger:
         log_view = ledger.seen_from(standing_of(ledger, generation_of(project, plan)))
-        events = [event for event in reversed(log_view.arrivals(1, plan.watermark)) if event.document_id in new]
+        events = [
+            event
+            for event in reversed(log_view.arrivals(1, plan.watermark))
+            if event.document_id in new
+        ]
     ranked = sorted(events, key=lambda event: not (event.document and event.document.queries))
     ids = list(dict.fromkeys(event.document_id for event in ranked))
     return ids + sorted(new.difference(ids))
@@ -159,11 +181,17 @@ def _build(workspace: Project, target: str, show: Show) -> None:
 
 
 def _targets(workspace: Project, new: Set[str], show: Show) -> Mapping[str, str]:
-    """By query of the gate the new document that it asks for, before anything is trained; NoPilot if too few."""
+    """By query of the gate the new document that it asks for, before anything is trained; NoPilot
+    if too few.
+    """
     _build(workspace, "corpus", show)
     most = parameters.load(workspace.params_file).evaluation.max_queries
     judged = sample_queries(gate_judgements(workspace.artifacts), most)
-    targets = {query: min(new & relevant.keys()) for query, relevant in judged.qrels.items() if new & relevant.keys()}
+    targets = {
+        query: min(new & relevant.keys())
+        for query, relevant in judged.qrels.items()
+        if new & relevant.keys()
+    }
     _require_new(workspace, len(set(targets.values())), len(new))
     return targets
 
@@ -172,13 +200,17 @@ def pilot_by_hand(project: Project, documents: int, show: Show = print) -> Pilot
     """A pilot whose answer is noted in the ledger and asks for nothing; raises as `pilot` does."""
     result = pilot(project, documents, show)
     with open_ledger(project, result.plan.retriever) as ledger:
-        ledger.work.note(WorkKind.PILOT, result.plan.retriever, WorkState.DONE, result.summary, result.details)
+        ledger.work.note(
+            WorkKind.PILOT, result.plan.retriever, WorkState.DONE, result.summary, result.details
+        )
     return result
 
 
-def pilot_for_drift(project: Project, run_key: str, show: Show = print, run_id: str | None = None) -> str:
-    """The pilot that a drift report called for, on `drift.pilot_documents`: if a retrain is due by it, that is asked
-    for as if the report had. The answer in words.
+def pilot_for_drift(
+    project: Project, run_key: str, show: Show = print, run_id: str | None = None
+) -> str:
+    """The pilot that a drift report called for, on `drift.pilot_documents`: if a retrain is due by
+    it, that is asked for as if the report had. The answer in words.
 
     FreshetError if a stage fails. Nothing is done where no report waits for the answer any more.
     """
@@ -191,7 +223,14 @@ def pilot_for_drift(project: Project, run_key: str, show: Show = print, run_id: 
         except NoPilot as why:
             ledger.work.end(work, WorkState.REFUSED, f"no pilot: {why}", run_id)
             return f"no pilot: {why}"
-        ledger.work.end(work, WorkState.DONE, result.summary, run_id, result.details, retrain=result.verdict.passed)
+        ledger.work.end(
+            work,
+            WorkState.DONE,
+            result.summary,
+            run_id,
+            result.details,
+            retrain=result.verdict.passed,
+        )
         return result.summary
 
 

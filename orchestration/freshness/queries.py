@@ -1,4 +1,6 @@
-"""How well documents are found, by made and by real queries: the same measures for what is new and for what is old."""
+"""How well documents are found, by made and by real queries: the same measures for what is new and
+for what is old.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,18 @@ CLICKS = 2.0  # weight of clicks from which a document counts as relevant
 
 
 def document_vectors(part: Part, document_ids: Iterable[str]) -> np.ndarray:
-    """The unit vectors (m, H) of the first passages of some documents of a part: no others are read from its file."""
+    """The unit vectors (m, H) of the first passages of some documents of a part: no others are read
+    from its file.
+    """
     first = np.array([part.rows.places[document][0] for document in document_ids], np.int64)
-    return unit(np.asarray(part.retriever.passage_vectors(part.rows.document_ids)[first], np.float32))
+    return unit(
+        np.asarray(part.retriever.passage_vectors(part.rows.document_ids)[first], np.float32)
+    )
 
 
 def some(texts: Iterable[str], most: int, seed: int) -> list[str]:
-    """At most `most` different texts, drawn evenly whatever their order: one that comes a hundred times counts once.
+    """At most `most` different texts, drawn evenly whatever their order: one that comes a hundred
+    times counts once.
 
     >>> some(["b", "a", "b", "a"], 9, 0)
     ['a', 'b']
@@ -67,12 +74,14 @@ def made_questions(texts: Mapping[str, str], seed: int) -> list[Question]:
     texts: by document id; one whose text gives no query is left out.
     """
     made = InverseCloze("short_cloze", ABOUT_A_QUERY).generate(texts, seed)
-    return [Question(query.document_id, query.text, frozenset([query.document_id])) for query in made]
+    return [
+        Question(query.document_id, query.text, frozenset([query.document_id])) for query in made
+    ]
 
 
 def asked_scores(searcher: Searcher, questions: Sequence[Question]) -> np.ndarray:
-    """The mean over a document's questions of the reciprocal rank at 10 of the first answer, among all that is live:
-    (n,), in the order of the documents' ids.
+    """The mean over a document's questions of the reciprocal rank at 10 of the first answer, among
+    all that is live: (n,), in the order of the documents' ids.
     """
     by_document: dict[str, list[float]] = {}
     scores = reciprocal_ranks(first_ranks(searcher.retriever.search, questions)).tolist()
@@ -81,8 +90,11 @@ def asked_scores(searcher: Searcher, questions: Sequence[Question]) -> np.ndarra
     return np.array([np.mean(scores) for _, scores in sorted(by_document.items())], np.float32)
 
 
-def old_scores(searcher: Searcher, questions: Iterable[Question], arrived: Mapping[str, frozenset[str]]) -> np.ndarray:
-    """The scores of the old documents that are live as they were, as `asked_scores` of new ones finds them: (n,).
+def old_scores(
+    searcher: Searcher, questions: Iterable[Question], arrived: Mapping[str, frozenset[str]]
+) -> np.ndarray:
+    """The scores of the old documents that are live as they were, as `asked_scores` of new ones
+    finds them: (n,).
 
     arrived: by a query that documents came with, those documents, which answer it as well.
     """
@@ -135,9 +147,10 @@ def answers(documents: Iterable[Document]) -> dict[str, frozenset[str]]:
 def relevance(said: Iterable[Feedback]) -> dict[str, dict[str, int]]:
     """What people's verdicts come to, by query text and document: 1 relevant, 0 not.
 
-    Thumbs decide where more of them point one way. Else clicks do, once they weigh `CLICKS`: one at rank r weighs
-    log2(1 + r), the inverse of how likely a hit there is looked at (as DCG discounts; inverse propensity weighting,
-    Joachims et al., 2017). So one click on the first hit says nothing yet, and one on the third does.
+    Thumbs decide where more of them point one way. Else clicks do, once they weigh `CLICKS`: one at
+    rank r weighs log2(1 + r), the inverse of how likely a hit there is looked at (as DCG discounts;
+    inverse propensity weighting, Joachims et al., 2017). So one click on the first hit says nothing
+    yet, and one on the third does.
 
     >>> up, click = Feedback("how?", "a", "up"), Feedback("how?", "b", "click")
     >>> relevance([up, click, Feedback("how?", "c", "click", rank=3), Feedback("why?", "a", "down")])

@@ -1,7 +1,9 @@
-"""A full retrain: everything that is live, through the same stages, before a gate that asks old and new documents.
+"""A full retrain: everything that is live, through the same stages, before a gate that asks old and
+new documents.
 
-The user's settings, artifacts and `dvc.lock` stay as they are. What a retrain makes lies under its key: one that was
-cut off goes on where it stopped, and a failed one can be tried again under another.
+The user's settings, artifacts and `dvc.lock` stay as they are. What a retrain makes lies under its
+key: one that was cut off goes on where it stopped, and a failed one can be tried again under
+another.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Ready:
 
 @dataclass(frozen=True)
 class Retrained:
-    """What came of a retrain: the challenger, whether it is champion now, the gate's words, the generation opened."""
+    """What came of a retrain: the challenger, whether it is champion now, the gate's words, the
+    generation opened.
+    """
 
     plan: retrain_plan.Plan
     challenger: versions.Version
@@ -54,37 +58,54 @@ class Retrained:
 
 
 def next_key(project: Project, plan: retrain_plan.Plan) -> str:
-    """A name for a retrain on what is live: that of one that was cut off, or a new one behind those that ended."""
+    """A name for a retrain on what is live: that of one that was cut off, or a new one behind those
+    that ended.
+    """
     name, ledger = f"{plan.retriever}-{plan.generation:06d}", existing_ledger(project)
     noted = ledger.work.last(plan.retriever, NOTED, WorkKind.RETRAIN) if ledger else []
     concluded = {work.details.get("version") for work in noted}
     names = (f"{name}-{number}" if number > 1 else name for number in count(1))
-    return next(each for each in names if not _has_ended(retrain_plan.folder_of(project, each), concluded))
+    return next(
+        each for each in names if not _has_ended(retrain_plan.folder_of(project, each), concluded)
+    )
 
 
 def _has_ended(folder: Path, concluded: Set[str | None]) -> bool:
-    """Whether the retrain of a folder came to its end; before `ENDED` was written the ledger alone knew."""
+    """Whether the retrain of a folder came to its end; before `ENDED` was written the ledger alone
+    knew.
+    """
     challenger = folder / CHALLENGER
-    return (folder / ENDED).is_file() or (challenger.is_file() and read_json(challenger)["version"] in concluded)
+    return (folder / ENDED).is_file() or (
+        challenger.is_file() and read_json(challenger)["version"] in concluded
+    )
 
 
 def retrain(project: Project, key: str, show: Show = print) -> Retrained:
-    """Train, index and evaluate every retriever on what is live; promote the best if the gate passes it, and open it.
+    """Train, index and evaluate every retriever on what is live; promote the best if the gate
+    passes it, and open it.
 
-    key: names the retrain. What waits in the ledger is applied first, and what arrives meanwhile is added to the new
-    generation before it is searched. Raises `FreshetError` at once where nobody judged, and if a stage fails; then
-    nothing is changed.
+    key: names the retrain. What waits in the ledger is applied first, and what arrives meanwhile is
+    added to the new generation before it is searched. Raises `FreshetError` at once where nobody
+    judged, and if a stage fails; then nothing is changed.
     """
     return finish(prepare(project, key, show))
 
 
-def prepare(project: Project, key: str, show: Show = print, dagster_run: str | None = None) -> Ready:
-    """Snapshot, workspace, every stage, registration; what was done before under this key is not done again."""
+def prepare(
+    project: Project, key: str, show: Show = print, dagster_run: str | None = None
+) -> Ready:
+    """Snapshot, workspace, every stage, registration; what was done before under this key is not
+    done again.
+    """
     plan = _plan(project, key, show)
-    show(f"retrain {key}: {plan.documents:,} documents, {len(plan.new):,} of them new since the last training")
+    show(
+        f"retrain {key}: {plan.documents:,} documents, {len(plan.new):,} of them new since the last training"
+    )
     workspace = retrain_plan.workspace_of(project, key)
     # the generation may be deleted once the workspace is there
-    make_workspace(workspace, lambda folder: export(project, retrain_plan.generation_of(project, plan), folder))
+    make_workspace(
+        workspace, lambda folder: export(project, retrain_plan.generation_of(project, plan), folder)
+    )
     ingest.ingest(workspace)
     for address in repro.repro(workspace, dagster_run=dagster_run, name=f"retrain {key}"):
         show(f"stage {address} ran")
@@ -94,12 +115,21 @@ def prepare(project: Project, key: str, show: Show = print, dagster_run: str | N
 
 
 def prepared(project: Project, key: str) -> Ready:
-    """The retrain as `prepare` left it; nothing is built. FreshetError if it did not end, or its challenger is gone."""
-    plan, file = retrain_plan.read_plan(project, key), retrain_plan.folder_of(project, key) / CHALLENGER
+    """The retrain as `prepare` left it; nothing is built. FreshetError if it did not end, or its
+    challenger is gone.
+    """
+    plan, file = (
+        retrain_plan.read_plan(project, key),
+        retrain_plan.folder_of(project, key) / CHALLENGER,
+    )
     number = read_json(file)["version"] if file.is_file() else None
-    challenger = next((version for version in versions.versions(project) if version.version == number), None)
+    challenger = next(
+        (version for version in versions.versions(project) if version.version == number), None
+    )
     if plan is None or challenger is None:
-        raise FreshetError(f"retrain {key} has no challenger: train it first, by `freshet retrain --key {key}`")
+        raise FreshetError(
+            f"retrain {key} has no challenger: train it first, by `freshet retrain --key {key}`"
+        )
     return Ready(project, retrain_plan.workspace_of(project, key), plan, challenger)
 
 
@@ -109,10 +139,11 @@ def judge(ready: Ready) -> Verdict:
 
 
 def finish(ready: Ready, verdict: Verdict | None = None, run_id: str | None = None) -> Retrained:
-    """The gate; behind it the challenger is live, from its first moment with all that arrived since, and champion.
+    """The gate; behind it the challenger is live, from its first moment with all that arrived
+    since, and champion.
 
-    Whatever else was registered meanwhile, it is the retrain's own version that is judged and opened. verdict: what
-    `judge` found, if it was asked.
+    Whatever else was registered meanwhile, it is the retrain's own version that is judged and
+    opened. verdict: what `judge` found, if it was asked.
     """
     move = release.promote(ready.workspace, _rules(ready), ready.challenger, verdict)
     live = Collection(ready.project.live, ready.challenger.retriever)
@@ -122,24 +153,35 @@ def finish(ready: Ready, verdict: Verdict | None = None, run_id: str | None = No
 
 
 def _record(ready: Ready, move: release.Move, opened: int | None, run_id: str | None) -> None:
-    """What came of it, for the retriever that was retrained; and for the one that took its place, if dev chose another:
-    that one begins with a training, and the documents of the other are as they were.
+    """What came of it, for the retriever that was retrained; and for the one that took its place,
+    if dev chose another: that one begins with a training, and the documents of the other are as
+    they were.
 
     A promotion that was cut off while it was noted is noted to its end, and nothing of it twice.
     """
     state, details = (WorkState.DONE if move.passed else WorkState.REFUSED), ready.plan.summary()
-    details |= {"version": ready.challenger.version, "retriever": ready.challenger.retriever, "generation": opened}
+    details |= {
+        "version": ready.challenger.version,
+        "retriever": ready.challenger.retriever,
+        "generation": opened,
+    }
     chosen = ready.challenger.retriever if move.passed else None
     for name in dict.fromkeys(filter(None, (ready.plan.retriever, chosen))):
         with open_ledger(ready.project, name) as ledger:
             if not (move.again and _is_noted(ledger, name, ready.challenger)):
                 ledger.work.conclude_retrains(name, state, move.summary, details, run_id)
-    write_json(retrain_plan.folder_of(ready.project, ready.plan.key) / ENDED, {"outcome": move.summary})
+    write_json(
+        retrain_plan.folder_of(ready.project, ready.plan.key) / ENDED, {"outcome": move.summary}
+    )
 
 
 def _is_noted(ledger: Ledger, retriever: str, challenger: versions.Version) -> bool:
     """Whether the last promotion that the ledger knows of is this version's."""
-    promoted = [work for work in ledger.work.last(retriever, NOTED, WorkKind.RETRAIN) if work.state == WorkState.DONE]
+    promoted = [
+        work
+        for work in ledger.work.last(retriever, NOTED, WorkKind.RETRAIN)
+        if work.state == WorkState.DONE
+    ]
     return any(work.details.get("version") == challenger.version for work in promoted[:1])
 
 
@@ -152,14 +194,17 @@ def _plan(project: Project, key: str, show: Show) -> retrain_plan.Plan:
         anew = _begin(project, key)
         show(f"retrain {key} was begun with another ledger or live collection: it begins anew")
         return anew
-    show(f"retrain {key} goes on with the code and settings that it began with; another --key takes those of now")
+    show(
+        f"retrain {key} goes on with the code and settings that it began with; another --key takes those of now"
+    )
     return plan
 
 
 def _begin(project: Project, key: str) -> retrain_plan.Plan:
     """Apply what waits, so that it is trained on, and fix what is live then.
 
-    Work of another collection is deleted only then: a ledger that is not the collection's own is an error before.
+    Work of another collection is deleted only then: a ledger that is not the collection's own is an
+    error before.
     """
     LiveCollection(project).apply()
     plan, folder = retrain_plan.make_plan(project, key), retrain_plan.folder_of(project, key)

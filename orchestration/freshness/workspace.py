@@ -1,8 +1,10 @@
-"""What a retrain trains on, documents that are found now and judged queries that still have one, and where: in a
-temporary project, so that the user's settings, artifacts and `dvc.lock` stay as they are.
+"""What a retrain trains on, documents that are found now and judged queries that still have one,
+and where: in a temporary project, so that the user's settings, artifacts and `dvc.lock` stay as
+they are.
 
-It has its own copy of the code, and settings that differ in where the documents come from; runs, models, checkpoints
-and live collections are those of the project that it belongs to. DVC's cache is shared.
+It has its own copy of the code, and settings that differ in where the documents come from; runs,
+models, checkpoints and live collections are those of the project that it belongs to. DVC's cache is
+shared.
 """
 
 from __future__ import annotations
@@ -33,31 +35,45 @@ FIELDS = ("document_id", "title", "text", "fields", "date")
 Row = dict[str, Any]
 
 
-def export(project: Project, generation: Generation, folder: Path, only: Set[str] | None = None) -> None:
+def export(
+    project: Project, generation: Generation, folder: Path, only: Set[str] | None = None
+) -> None:
     """Write the snapshot of a generation to `folder`.
 
-    only: the documents to take; None: all that are live.
-    Queries that documents arrived with become judged ones, answered by all documents that arrived with the same text,
-    and so do those on which people's feedback found a document relevant; what they found irrelevant is kept as such.
-    One that the corpus judges already stays that one, in its split; others are split by their ids like those of a
-    source without splits.
-    FreshetError if the corpus, whose queries are taken over, is not built.
+    only: the documents to take; None: all that are live. Queries that documents arrived with become
+    judged ones, answered by all documents that arrived with the same text, and so do those on which
+    people's feedback found a document relevant; what they found irrelevant is kept as such. One
+    that the corpus judges already stays that one, in its split; others are split by their ids like
+    those of a source without splits. FreshetError if the corpus, whose queries are taken over, is
+    not built.
     """
     rows = (row for row in live_documents(generation) if only is None or row["id"] in only)
     documents = sorted(rows, key=lambda row: row["id"])
     live = {row["id"] for row in documents}
     table, judgements = _corpus_table(project, "queries"), _judgements(project, generation, live)
     qrels = _qrels(table, _corpus_table(project, "qrels"), judgements, live)
-    texts = {query_id(text): text for text in judgements} | dict(zip(table["query_id"], table["text"], strict=True))
-    answered = table.dropna(subset="answers") if "answers" in table else table.iloc[:0].assign(answers=None)
+    texts = {query_id(text): text for text in judgements} | dict(
+        zip(table["query_id"], table["text"], strict=True)
+    )
+    answered = (
+        table.dropna(subset="answers")
+        if "answers" in table
+        else table.iloc[:0].assign(answers=None)
+    )
     strings = dict(zip(answered["query_id"], answered["answers"], strict=True))  # as JSON
     judged = {row["query_id"] for row in qrels}
-    queries = [{"id": id_, "text": text, "answers": strings.get(id_)} for id_, text in texts.items() if id_ in judged]
+    queries = [
+        {"id": id_, "text": text, "answers": strings.get(id_)}
+        for id_, text in texts.items()
+        if id_ in judged
+    ]
     write_snapshot(folder, {"documents": documents, "queries": queries, "qrels": qrels})
 
 
 def live_documents(generation: Generation) -> Iterator[Row]:
-    """Every document that the generation finds, with the columns of a snapshot; Damaged if a file of texts is."""
+    """Every document that the generation finds, with the columns of a snapshot; Damaged if a file
+    of texts is.
+    """
     generation.verify_documents()
     for row in live_rows(generation, *FIELDS):
         yield dict(zip(("id", *FIELDS[1:]), row, strict=True))
@@ -78,21 +94,31 @@ def is_unjudged(project: Project, generation: Generation) -> bool:
     return not {GATE, "test"} & set(splits.values())
 
 
-def _judgements(project: Project, generation: Generation, live: Set[str]) -> dict[str, dict[str, int]]:
+def _judgements(
+    project: Project, generation: Generation, live: Set[str]
+) -> dict[str, dict[str, int]]:
     """Relevance of live documents to texts that documents arrived with, or that people judged."""
     ledger = existing_ledger(project)
     arrived = () if ledger is None else ledger.seen_from(standing_of(ledger, generation)).snapshot()
     judgements = {text: dict.fromkeys(ids, 1) for text, ids in answers(arrived).items()}
     for text, judged in relevance(all_feedback(project)).items():
         judgements[text] = judgements.get(text, {}) | judged
-    alive = {text: {id_: judged[id_] for id_ in sorted(judged.keys() & live)} for text, judged in judgements.items()}
+    alive = {
+        text: {id_: judged[id_] for id_ in sorted(judged.keys() & live)}
+        for text, judged in judgements.items()
+    }
     return {text: judged for text, judged in alive.items() if any(judged.values())}
 
 
 def _qrels(
-    queries: pd.DataFrame, qrels: pd.DataFrame, judgements: Mapping[str, Mapping[str, int]], live: Set[str]
+    queries: pd.DataFrame,
+    qrels: pd.DataFrame,
+    judgements: Mapping[str, Mapping[str, int]],
+    live: Set[str],
 ) -> list[Row]:
-    """The judgements of live documents: those given, and the corpus's own, which count where both judge a pair."""
+    """The judgements of live documents: those given, and the corpus's own, which count where both
+    judge a pair.
+    """
     queries = queries.dropna(subset="split")
     splits = dict(zip(queries["query_id"], queries["split"], strict=True))
     ids = dict(zip(map(str.casefold, queries["text"]), queries["query_id"], strict=True))
@@ -101,16 +127,24 @@ def _qrels(
         for text, documents in sorted(judgements.items())
         for document, relevant in documents.items()
     }
-    for row in qrels[qrels["document_id"].isin(list(live)) & qrels["query_id"].isin(list(splits))].itertuples():
+    for row in qrels[
+        qrels["document_id"].isin(list(live)) & qrels["query_id"].isin(list(splits))
+    ].itertuples():
         judged[row.query_id, row.document_id] = int(row.relevance)
     return [
-        {"query_id": query, "document_id": document, "relevance": relevant, "split": splits.get(query)}
+        {
+            "query_id": query,
+            "document_id": document,
+            "relevance": relevant,
+            "split": splits.get(query),
+        }
         for (query, document), relevant in judged.items()
     ]
 
 
 def query_id(text: str) -> str:
-    """The id of a query that documents arrived with, by its text alone: whatever comes or goes, its split stays.
+    """The id of a query that documents arrived with, by its text alone: whatever comes or goes, its
+    split stays.
 
     >>> query_id("how to sort")
     'given~7dc7b7b56101fc62'
@@ -121,7 +155,9 @@ def query_id(text: str) -> str:
 def _corpus_table(project: Project, name: str) -> pd.DataFrame:
     path = project.artifacts / "corpus" / f"{name}.parquet"
     if not path.is_file():
-        raise FreshetError(f"{path} is missing: a retrain keeps the corpus's judged queries; run `freshet run corpus`")
+        raise FreshetError(
+            f"{path} is missing: a retrain keeps the corpus's judged queries; run `freshet run corpus`"
+        )
     return pd.read_parquet(path)
 
 
@@ -134,9 +170,20 @@ def queries_for(workspace: Project, documents: Iterable[str]) -> frozenset[str]:
 
 SNAPSHOT = "snapshot"  # the folder of the documents to train on
 FILES = ("params.yaml", "dvc.yaml", "pyproject.toml")
-OWN = {*code_lock.PACKAGES, code_lock.NAME, *FILES, "artifacts", "corpus.lock.json", "dvc.lock", "live", SNAPSHOT}
-MODELS = ("base", "start", "model")  # settings, of whichever group, that name a hub's model or a folder
-SETTINGS = (  # what is live was accepted once: nothing is merged, cut off, held back or quarantined again
+OWN = {
+    *code_lock.PACKAGES,
+    code_lock.NAME,
+    *FILES,
+    "artifacts",
+    "corpus.lock.json",
+    "dvc.lock",
+    "live",
+    SNAPSHOT,
+}
+# settings, of whichever group, that name a hub's model or a folder
+MODELS = ("base", "start", "model")
+# what is live was accepted once: nothing is merged, cut off, held back or quarantined again
+SETTINGS = (
     "corpus.source=snapshot",
     f"corpus.path={SNAPSHOT}",
     "corpus.limit=null",
@@ -145,11 +192,15 @@ SETTINGS = (  # what is live was accepted once: nothing is merged, cut off, held
 )
 
 
-def make_workspace(workspace: Project, write_snapshot: Callable[[Path], Any], share_cache: bool = True) -> None:
-    """Make a workspace that builds from what `write_snapshot` puts into a folder; one that is there is left as it is.
+def make_workspace(
+    workspace: Project, write_snapshot: Callable[[Path], Any], share_cache: bool = True
+) -> None:
+    """Make a workspace that builds from what `write_snapshot` puts into a folder; one that is there
+    is left as it is.
 
-    So every step of a retrain has the code and settings of its start, whatever is edited meanwhile. share_cache: what
-    is built goes to the cache of its home, and is not repeated; else it goes with the folder.
+    So every step of a retrain has the code and settings of its start, whatever is edited meanwhile.
+    share_cache: what is built goes to the cache of its home, and is not repeated; else it goes with
+    the folder.
     """
     folder, home = workspace.root, workspace.home or workspace.root
     if not folder.is_dir():
@@ -173,8 +224,13 @@ def _fill(root: Path, folder: Path, write_snapshot: Callable[[Path], Any]) -> No
             shutil.copyfile(root / name, folder / name)
     if code != root:
         dvc_file.write(folder / "dvc.yaml")
-    for path in root.iterdir():  # settings may name folders, such as a base encoder's, which lie as before then
-        if path.name not in OWN and not path.name.startswith(".") and not (folder / path.name).exists():
+    # settings may name folders, such as a base encoder's, which lie as before then
+    for path in root.iterdir():
+        if (
+            path.name not in OWN
+            and not path.name.startswith(".")
+            and not (folder / path.name).exists()
+        ):
             (folder / path.name).symlink_to(path)
     write_snapshot(folder / SNAPSHOT)
     parameters.assign(folder / "params.yaml", SETTINGS)
@@ -182,9 +238,17 @@ def _fill(root: Path, folder: Path, write_snapshot: Callable[[Path], Any]) -> No
 
 
 def _name_in_full(root: Path, folder: Path) -> None:
-    """Folders of models that only lie where the settings say as seen from `root`, hidden ones and those beside it."""
+    """Folders of models that only lie where the settings say as seen from `root`, hidden ones and
+    those beside it.
+    """
     named = flatten(parameters.read(folder / "params.yaml"))
-    models = {name: value for name, value in named.items() if name.rpartition(".")[2] in MODELS and value}
+    models = {
+        name: value for name, value in named.items() if name.rpartition(".")[2] in MODELS and value
+    }
     beyond = {name: root / value for name, value in models.items() if not (folder / value).exists()}
-    full = [f"{name}={json.dumps(str(path.resolve()))}" for name, path in beyond.items() if path.is_dir()]
+    full = [
+        f"{name}={json.dumps(str(path.resolve()))}"
+        for name, path in beyond.items()
+        if path.is_dir()
+    ]
     parameters.assign(folder / "params.yaml", full)

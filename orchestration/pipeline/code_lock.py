@@ -1,8 +1,10 @@
-"""`code.lock.json`: a hash of each stage's code, for a project whose code lies not in its own folder but is installed.
+"""`code.lock.json`: a hash of each stage's code, for a project whose code lies not in its own
+folder but is installed.
 
-DVC compares it by key, so an edit or another version reruns exactly the stages that depend on what changed. Every
-command that calls DVC writes it first, a bare `dvc repro` by the stage `code_lock`, and a stage refuses one that is not
-of the code that runs: DVC would record the output under the wrong code, and bring it back later.
+DVC compares it by key, so an edit or another version reruns exactly the stages that depend on what
+changed. Every command that calls DVC writes it first, a bare `dvc repro` by the stage `code_lock`,
+and a stage refuses one that is not of the code that runs: DVC would record the output under the
+wrong code, and bring it back later.
 """
 
 from __future__ import annotations
@@ -23,12 +25,15 @@ PACKAGES = ("model_code", "orchestration", "assets")
 
 
 def code_root(root: Path) -> Path:
-    """Where the code of a project lies: in its folder, as in a clone, or where it is installed, if there is a lock."""
+    """Where the code of a project lies: in its folder, as in a clone, or where it is installed, if
+    there is a lock.
+    """
     return INSTALLED if (root / NAME).is_file() else root
 
 
 def write(root: Path, new: bool = False) -> None:
-    """Bring the project's lock up to date; nothing in a clone, whose `dvc.yaml` names the code itself.
+    """Bring the project's lock up to date; nothing in a clone, whose `dvc.yaml` names the code
+    itself.
 
     new: make one. FreshetError if one of our packages is hidden by another of the same name.
     """
@@ -51,14 +56,20 @@ def write(root: Path, new: bool = False) -> None:
 
 def code_hash(stage: Stage) -> str:
     """The hash of the installed code that the stage depends on."""
-    return hash_text(canonical_json({path: hash_once(INSTALLED / path) for path in stage.code_files}))
+    return hash_text(
+        canonical_json({path: hash_once(INSTALLED / path) for path in stage.code_files})
+    )
 
 
 def require_current(stage: Stage, root: Path) -> None:
-    """FreshetError if the lock that DVC read is of other code than what runs now; nothing in a clone."""
+    """FreshetError if the lock that DVC read is of other code than what runs now; nothing in a
+    clone.
+    """
     hash_once.cache_clear()
     if (root / NAME).is_file() and read_json(root / NAME).get(stage.name) != code_hash(stage):
-        raise FreshetError(f"{NAME} is of another version of Freshet than this one: `freshet run` writes it anew")
+        raise FreshetError(
+            f"{NAME} is of another version of Freshet than this one: `freshet run` writes it anew"
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""What effectiveness costs: times of a query, bytes of the index, and what MLflow recorded of training and indexing.
+"""What effectiveness costs: times of a query, bytes of the index, and what MLflow recorded of
+training and indexing.
 
-None of it is an artifact: numbers that differ from run to run stay out of everything that is hashed.
+None of it is an artifact: numbers that differ from run to run stay out of everything that is
+hashed.
 """
 
 from __future__ import annotations
@@ -23,15 +25,24 @@ from orchestration.pipeline import runs, stage_key, stages
 from orchestration.pipeline.stages import Stage
 
 K, WARM = 10, 3  # documents per timed query; queries before the clock counts
-COLUMNS = ("system", "query p50 (ms)", "query p95 (ms)", "index (bytes)", "training (s)", "indexing (s)")
+COLUMNS = (
+    "system",
+    "query p50 (ms)",
+    "query p95 (ms)",
+    "index (bytes)",
+    "training (s)",
+    "indexing (s)",
+)
 UNKNOWN = "not recorded"
 
 
 def cost_table(project: Project, split: str, queries: int) -> pd.DataFrame:
-    """A row per built system that can be registered: `queries` of the split are asked one at a time.
+    """A row per built system that can be registered: `queries` of the split are asked one at a
+    time.
 
-    Times of training and indexing are those of the stages' own processes, where a run with today's code, inputs and
-    settings is recorded; a baseline is made beside others, and what it costs is not told apart.
+    Times of training and indexing are those of the stages' own processes, where a run with today's
+    code, inputs and settings is recorded; a baseline is made beside others, and what it costs is
+    not told apart.
     """
     corpus = load_corpus(project.artifacts / "corpus")
     texts = list(sample_queries(corpus.judgements(split), queries).queries.values())
@@ -43,7 +54,9 @@ def cost_table(project: Project, split: str, queries: int) -> pd.DataFrame:
         if not (encoder.is_dir() and index.is_dir()):
             continue
         p50, p95 = latency(open_retriever(encoder, index, settings.encoder).search, texts)
-        spent = [recorded_seconds(project, table.get(f"{stage}@{name}")) for stage in ("train", "index")]
+        spent = [
+            recorded_seconds(project, table.get(f"{stage}@{name}")) for stage in ("train", "index")
+        ]
         cells = [UNKNOWN if seconds is None else f"{seconds:,.1f}" for seconds in spent]
         rows.append([name, f"{p50:.1f}", f"{p95:.1f}", f"{folder_bytes(index):,}", *cells])
     return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -61,7 +74,8 @@ def latency(search: Search, texts: Sequence[str]) -> tuple[float, float]:
 
 
 def recorded_seconds(project: Project, stage: Stage | None) -> float | None:
-    """What the stage took where a run of the same code, inputs and settings is recorded; None for what is not known.
+    """What the stage took where a run of the same code, inputs and settings is recorded; None for
+    what is not known.
 
     What is spooled is recorded first.
     """

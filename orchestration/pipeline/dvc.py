@@ -1,7 +1,7 @@
 """DVC: its process, what it leaves in files, and the last line of a stage below it.
 
-The hash of an output in `dvc.lock` is the asset's data version. A DVC that was killed may leave this file half-written
-and its notes stale; both are mended before the next build.
+The hash of an output in `dvc.lock` is the asset's data version. A DVC that was killed may leave
+this file half-written and its notes stale; both are mended before the next build.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from orchestration.pipeline import code_lock
 from orchestration.pipeline.stages import Stage
 
 CONFIGS = ("config", "config.local")  # of DVC, in .dvc
-BUILD_NAME = "FRESHET_BUILD"  # in the environment of DVC: the run of MLflow that its stages are put below
-RECORDER = "FRESHET_RECORDER"  # in the environment of DVC: whoever started it records the stages that have ended
+# in the environment of DVC: the run of MLflow that its stages are put below
+BUILD_NAME = "FRESHET_BUILD"
+# in the environment of DVC: whoever started it records the stages that have ended
+RECORDER = "FRESHET_RECORDER"
 LOCK = "dvc.lock"
 NOTES = Path(".dvc", "tmp", "rwlock")  # which process reads or writes which output
 
@@ -48,23 +50,38 @@ def run_dvc(project: Project, *arguments: str) -> subprocess.CompletedProcess[st
 
 
 def _reason(stderr: str) -> str:
-    """What DVC gives as the error, without what it warns of or advises before and after; all it said if it names none.
+    """What DVC gives as the error, without what it warns of or advises before and after; all it
+    said if it names none.
 
     >>> _reason("WARNING: old cache\\nERROR: params.yaml is broken\\nHaving any troubles? Hit us up")
     'params.yaml is broken'
     """
-    errors = [line.removeprefix("ERROR:").strip() for line in stderr.splitlines() if line.startswith("ERROR:")]
+    errors = [
+        line.removeprefix("ERROR:").strip()
+        for line in stderr.splitlines()
+        if line.startswith("ERROR:")
+    ]
     return next(iter(errors), stderr.strip())
 
 
 def environment(project: Project, **extra: str) -> dict[str, str]:
-    """This process's environment, in which `python` is this interpreter and the project's code comes first."""
+    """This process's environment, in which `python` is this interpreter and the project's code
+    comes first.
+    """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, "PATH": path, "FRESHET_STATE": str(project.state), "PYTHONUNBUFFERED": "1", **extra}
+    return {
+        **os.environ,
+        "PATH": path,
+        "FRESHET_STATE": str(project.state),
+        "PYTHONUNBUFFERED": "1",
+        **extra,
+    }
 
 
 def initialise(project: Project) -> None:
-    """Make the folder a DVC project if it is none, in git where there is git, and bring its code lock up to date."""
+    """Make the folder a DVC project if it is none, in git where there is git, and bring its code
+    lock up to date.
+    """
     code_lock.write(project.root)
     if (project.root / ".dvc").is_dir():
         _tell_whether_git(project.root.resolve())
@@ -74,8 +91,12 @@ def initialise(project: Project) -> None:
 
 
 def uses_git(root: Path) -> bool:
-    """Whether DVC follows git in `root`: a repository or a folder in one, and no setting of DVC says otherwise."""
-    return in_git(root.resolve()) and not any(_says_no_git(root / ".dvc" / name) for name in CONFIGS)
+    """Whether DVC follows git in `root`: a repository or a folder in one, and no setting of DVC
+    says otherwise.
+    """
+    return in_git(root.resolve()) and not any(
+        _says_no_git(root / ".dvc" / name) for name in CONFIGS
+    )
 
 
 def in_git(root: Path) -> bool:
@@ -84,7 +105,9 @@ def in_git(root: Path) -> bool:
 
 
 def _tell_whether_git(root: Path) -> None:
-    """Bring DVC's settings in line with git, without which it starts only if they say so: they may have been copied."""
+    """Bring DVC's settings in line with git, without which it starts only if they say so: they may
+    have been copied.
+    """
     git = in_git(root)
     shared, local = (_says_no_git(root / ".dvc" / name) for name in CONFIGS)
     if git and local:
@@ -97,7 +120,10 @@ def _tell_whether_git(root: Path) -> None:
 
 
 def _says_no_git(config: Path) -> bool:
-    return config.exists() and re.search(r"^\s*no_scm\s*=\s*true\b", config.read_text(), re.I | re.M) is not None
+    return (
+        config.exists()
+        and re.search(r"^\s*no_scm\s*=\s*true\b", config.read_text(), re.I | re.M) is not None
+    )
 
 
 def end_line(address: str) -> str:
@@ -110,7 +136,9 @@ def output_version(root: Path, stage: Stage) -> str:
     for output in _read(root).get(stage.address, {}).get("outs", []):
         if output["path"] == stage.output:
             return str(output["md5"])
-    raise FreshetError(f"dvc.lock has no output of {stage.address}: run it first (`freshet run {stage.address}`)")
+    raise FreshetError(
+        f"dvc.lock has no output of {stage.address}: run it first (`freshet run {stage.address}`)"
+    )
 
 
 def stages_that_ran(root: Path) -> set[str]:
@@ -125,7 +153,8 @@ def keep_copy(root: Path, copy: Path) -> None:
 
 
 def mend(root: Path, copy: Path) -> bool:
-    """Put `copy` in the place of a lock that a killed DVC left half-written (it writes it in place); whether it did.
+    """Put `copy` in the place of a lock that a killed DVC left half-written (it writes it in
+    place); whether it did.
 
     What ran since the copy was made is found again in DVC's run cache.
     """
@@ -143,7 +172,9 @@ def _read(root: Path) -> dict[str, dict[str, list[dict[str, str]]]]:
     path = root / LOCK
     stages = _stages(path) if path.exists() else {}
     if stages is None:
-        raise FreshetError(f"{LOCK} is not whole: run `freshet run`, which goes back to the last one that was")
+        raise FreshetError(
+            f"{LOCK} is not whole: run `freshet run`, which goes back to the last one that was"
+        )
     return stages
 
 
@@ -154,7 +185,9 @@ def _stages(path: Path) -> dict[str, Any] | None:
     except YAMLError:
         return None
     stages = lock.get("stages") if isinstance(lock, dict) else None
-    if not isinstance(stages, dict) or not all(isinstance(stage, dict) for stage in stages.values()):
+    if not isinstance(stages, dict) or not all(
+        isinstance(stage, dict) for stage in stages.values()
+    ):
         return None
     hashed = all("md5" in out for stage in stages.values() for out in stage.get("outs") or [{}])
     return stages if hashed else None
@@ -167,11 +200,13 @@ def _parse(text: str) -> Any:
 
 
 def remove_stale_notes(root: Path) -> bool:
-    """Remove the notes below `root` if no DVC that runs has made any of them; whether there were such.
+    """Remove the notes below `root` if no DVC that runs has made any of them; whether there were
+    such.
 
-    DVC passes over notes of processes that are gone, but asks only whether the number is in use. After a restart of the
-    machine or the container it often is, by something else, and every build would end in "busy" until a person deletes
-    the file. Notes that a running DVC shares stay as they are: it writes them, too.
+    DVC passes over notes of processes that are gone, but asks only whether the number is in use.
+    After a restart of the machine or the container it often is, by something else, and every build
+    would end in "busy" until a person deletes the file. Notes that a running DVC shares stay as
+    they are: it writes them, too.
     """
     path = root / NOTES
     if not path.exists():
@@ -179,7 +214,9 @@ def remove_stale_notes(root: Path) -> bool:
     try:
         notes = json.loads(path.read_text(encoding="utf-8"))
         processes = [writer["pid"] for writer in notes.get("write", {}).values()]
-        processes += [reader["pid"] for readers in notes.get("read", {}).values() for reader in readers]
+        processes += [
+            reader["pid"] for readers in notes.get("read", {}).values() for reader in readers
+        ]
     except ValueError:  # cut off while they were written, which DVC refuses to read
         processes = [-1]
     if not processes or any(map(is_dvc, processes)):

@@ -1,4 +1,6 @@
-"""`dvc.yaml` as the stage table says it; `python -m orchestration.pipeline.dvc_file` writes it from the table."""
+"""`dvc.yaml` as the stage table says it; `python -m orchestration.pipeline.dvc_file` writes it from
+the table.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ PLOTS = [f"{FOLDER}/comparison.png"]
 def stage_entry(stage: Stage, own_code: bool = True) -> dict[str, Any]:
     """What `dvc.yaml` holds for one row of the table.
 
-    own_code: the code lies in the project's folder, as in a clone; else the row depends on its hash in the code lock.
+    own_code: the code lies in the project's folder, as in a clone; else the row depends on its hash
+    in the code lock.
     """
     row = stage.of("${key}") if stage.each else stage
     code: list[Any] = [] if own_code else [{code_lock.NAME: [stage.name]}]

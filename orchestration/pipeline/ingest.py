@@ -1,4 +1,6 @@
-"""Look at the corpus's source and write `corpus.lock.json`, the one file through which stages see that source."""
+"""Look at the corpus's source and write `corpus.lock.json`, the one file through which stages see
+that source.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from orchestration import parameters
 
 
 def ingest(project: Project) -> dict[str, Any]:
-    """Renew the lock; the file is written only if something changed, so that nothing runs again for nothing."""
+    """Renew the lock; the file is written only if something changed, so that nothing runs again for
+    nothing.
+    """
     settings = parameters.load(project.params_file)
     with project.lock():
         lock = make_lock(settings.corpus, project.root)
@@ -23,17 +27,23 @@ def ingest(project: Project) -> dict[str, Any]:
 
 
 def read_lock(project: Project) -> dict[str, Any] | None:
-    """What `corpus.lock.json` holds; None before the first ingest, `FreshetError` if it holds no lock."""
+    """What `corpus.lock.json` holds; None before the first ingest, `FreshetError` if it holds no
+    lock.
+    """
     if not project.corpus_lock.exists():
         return None
     lock = _parsed(project.corpus_lock)
     if not isinstance(lock, dict) or not {"source", "content_hash"} <= lock.keys():
-        raise FreshetError(f"{project.corpus_lock.name} is not whole: run `freshet ingest`, which writes it anew")
+        raise FreshetError(
+            f"{project.corpus_lock.name} is not whole: run `freshet ingest`, which writes it anew"
+        )
     return lock
 
 
 def _parsed(path: Path) -> Any:
-    """The JSON in the file; None if there is none, or the file is cut off or holds a merge's markers."""
+    """The JSON in the file; None if there is none, or the file is cut off or holds a merge's
+    markers.
+    """
     try:
         return read_json(path)
     except (FileNotFoundError, ValueError):

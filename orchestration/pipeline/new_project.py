@@ -1,4 +1,6 @@
-"""`freshet init`: a project of one's own, beside the code, in a folder that may be moved and copied."""
+"""`freshet init`: a project of one's own, beside the code, in a folder that may be moved and
+copied.
+"""
 
 from __future__ import annotations
 
@@ -41,21 +43,27 @@ code_location_name = "freshet"
 def make_project(folder: Path, source: str | None = None, cwd: Path | None = None) -> str:
     """Make a project in `folder` for the documents of `source`, and say what that is.
 
-    source: a folder, a file, a BEIR folder or a hub data set, as seen from `cwd`; by default the project's own folder
-    `documents`. A `params.yaml` that lies there alone stays, and names the source. FreshetError if there is a project
-    already, or no such source, or two.
+    source: a folder, a file, a BEIR folder or a hub data set, as seen from `cwd`; by default the
+    project's own folder `documents`. A `params.yaml` that lies there alone stays, and names the
+    source. FreshetError if there is a project already, or no such source, or two.
     """
     root = ((cwd or Path.cwd()) / folder).resolve()
     params = root / "params.yaml"
     if (root / "dvc.yaml").exists():
-        raise FreshetError(f"{root / 'dvc.yaml'} is there already: this folder is a project, which is left as it is")
+        raise FreshetError(
+            f"{root / 'dvc.yaml'} is there already: this folder is a project, which is left as it is"
+        )
     if params.exists():
         if source is not None:
-            raise FreshetError(f"{params} names a source already: leave out --from, or take that file away first")
+            raise FreshetError(
+                f"{params} names a source already: leave out --from, or take that file away first"
+            )
         settings = recognised(parameters.load(params).corpus, root)
         open_source(settings, root)  # before anything is written
     else:
-        settings = CorpusSettings(path=DOCUMENTS if source is None else _path(root, source, cwd or Path.cwd()))
+        settings = CorpusSettings(
+            path=DOCUMENTS if source is None else _path(root, source, cwd or Path.cwd())
+        )
         if source is not None:
             settings = recognised(settings, root)
         (root if source else root / DOCUMENTS).mkdir(parents=True, exist_ok=True)
@@ -74,11 +82,17 @@ def make_project(folder: Path, source: str | None = None, cwd: Path | None = Non
 
 
 def _path(root: Path, source: str, cwd: Path) -> str:
-    """The source as `corpus.path` names it: inside of the project as seen from there, so that it moves along."""
+    """The source as `corpus.path` names it: inside of the project as seen from there, so that it
+    moves along.
+    """
     place = (cwd / Path(source).expanduser()).resolve()
     if not place.exists():
         return source
-    return place.relative_to(root).as_posix() if place.is_relative_to(root) and place != root else str(place)
+    return (
+        place.relative_to(root).as_posix()
+        if place.is_relative_to(root) and place != root
+        else str(place)
+    )
 
 
 def _source_text(settings: CorpusSettings, root: Path) -> str:

@@ -1,6 +1,8 @@
-"""What would run and why, and stages brought up to date, each by a `dvc repro` of its own, as the plan says.
+"""What would run and why, and stages brought up to date, each by a `dvc repro` of its own, as the
+plan says.
 
-Under the project's lock, with this interpreter. What DVC and the stages print is passed on line by line.
+Under the project's lock, with this interpreter. What DVC and the stages print is passed on line by
+line.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from orchestration.pipeline import dvc, runs, stages
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A stage, whether it would run ("run", "skip", or "maybe" if that depends on a stage before it), and why."""
+    """A stage, whether it would run ("run", "skip", or "maybe" if that depends on a stage before
+    it), and why.
+    """
 
     address: str
     action: str
@@ -32,7 +36,9 @@ class PlannedStage:
 
 
 def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
-    """Every stage in order of running, with its action and reasons; of `targets` and what they need, if given."""
+    """Every stage in order of running, with its action and reasons; of `targets` and what they
+    need, if given.
+    """
     dvc.initialise(project)
     table, lacking = _table(project)
     ran = dvc.stages_that_ran(project.root)
@@ -44,7 +50,11 @@ def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
             why = f"params.yaml lacks {', '.join(lacking)}, which a build writes there"
             planned[stage.address] = PlannedStage(stage.address, "maybe", (why,))
             continue
-        before = [planned[earlier.address] for earlier in stages.upstream(stage, table) if earlier.address in planned]
+        before = [
+            planned[earlier.address]
+            for earlier in stages.upstream(stage, table)
+            if earlier.address in planned
+        ]
         changes = [line for entry in status.get(stage.address, ()) for line in _describe(entry)]
         changes = changes if stage.address in ran else ["it never ran"]
         planned[stage.address] = _plan_one(stage.address, changes, before)
@@ -54,14 +64,19 @@ def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
 def before(project: Project, address: str) -> list[str]:
     """A stage and all that it depends on, in order of running."""
     settings = parameters.load(project.params_file)
-    return [stage.address for stage in _needed(stages.expand(settings.retrievers, settings.fusions), [address])]
+    return [
+        stage.address
+        for stage in _needed(stages.expand(settings.retrievers, settings.fusions), [address])
+    ]
 
 
 def _table(project: Project) -> tuple[tuple[stages.Stage, ...], list[str]]:
     """Every stage, and what params.yaml lacks of the settings that they read, as it is by default."""
     settings = parameters.load(project.params_file)
     table = stages.expand(settings.retrievers, settings.fusions)
-    return table, parameters.lacking(project.params_file, {group for stage in table for group in stage.groups})
+    return table, parameters.lacking(
+        project.params_file, {group for stage in table for group in stage.groups}
+    )
 
 
 def _needed(table: Sequence[stages.Stage], targets: Sequence[str]) -> list[stages.Stage]:
@@ -76,13 +91,16 @@ def _needed(table: Sequence[stages.Stage], targets: Sequence[str]) -> list[stage
 
 def _plan_one(address: str, changes: list[str], before: list[PlannedStage]) -> PlannedStage:
     moving = [stage.address for stage in before if stage.action != "skip"]
-    # an artifact that is missing or changed is no reason where a stage before this one is about to write it anyway
+    # an artifact that is missing or changed is no reason where a stage before this one is about to
+    # write it anyway
     written = ("deleted artifacts/", "modified artifacts/") if moving else ()
     reasons = tuple(change for change in changes if not change.startswith(written))
     if reasons:
         return PlannedStage(address, "run", reasons)
     if moving:
-        return PlannedStage(address, "maybe", tuple(f"{name} may change its output" for name in moving))
+        return PlannedStage(
+            address, "maybe", tuple(f"{name} may change its output" for name in moving)
+        )
     return PlannedStage(address, "run" if changes else "skip", tuple(changes))
 
 
@@ -95,13 +113,23 @@ def _describe(entry: Any) -> list[str]:
             if isinstance(change, dict):
                 lines += [f"{value} setting {key}" for key, value in change.items()]
             else:
-                lines.append(f"{change} {path}" if kind == "changed deps" else f"{change} output {path}")
+                lines.append(
+                    f"{change} {path}" if kind == "changed deps" else f"{change} output {path}"
+                )
     return lines
 
 
 REFUSAL = "error: "  # how a stage's own last word begins
-CHATTER = ("> ", "Use `dvc push`", "Updating lock file", "Generating lock file", "To track the changes", "\tgit add",
-           "To enable auto staging", "\tdvc config")  # fmt: skip
+CHATTER = (
+    "> ",
+    "Use `dvc push`",
+    "Updating lock file",
+    "Generating lock file",
+    "To track the changes",
+    "\tgit add",
+    "To enable auto staging",
+    "\tdvc config",
+)
 FAILED = "ERROR: failed to reproduce "  # then the stage, and why
 Say = Callable[[str], None]
 
@@ -118,8 +146,8 @@ def say_to_stderr(text: str) -> None:
 class PlannedBuild:
     """What a build runs: planned once, by the settings of that moment, and each stage once.
 
-    targets: stages, all by default, with those before them. dagster_run: kept with every run in MLflow. name: of the
-    run above them there, kind first.
+    targets: stages, all by default, with those before them. dagster_run: kept with every run in
+    MLflow. name: of the run above them there, kind first.
     """
 
     def __init__(
@@ -142,12 +170,14 @@ class PlannedBuild:
             self._complete_settings()
             planned = plan(project, targets)
             self.settings = hash_path(project.params_file)
-            # what a killed build left; once the store was away, a build does not wait for it again after each stage
+            # what a killed build left; once the store was away, a build does not wait for it again
+            # after each stage
             self.recording = runs.record_or_say(project)
         self.waiting = [stage.address for stage in planned if force or stage.action != "skip"]
 
     def bring(self, address: str, say: Say = say_to_stderr) -> Iterator[str]:
-        """Bring a stage up to date, and before it what it needs; yield each that ran, recorded by then.
+        """Bring a stage up to date, and before it what it needs; yield each that ran, recorded by
+        then.
 
         FreshetError if one fails, or the settings changed since the plan was made.
         """
@@ -155,7 +185,9 @@ class PlannedBuild:
         for name in [name for name in self.waiting if name in needed]:
             with self.project.lock():
                 if hash_path(self.project.params_file) != self.settings:
-                    raise FreshetError("params.yaml changed since this build began: start another one")
+                    raise FreshetError(
+                        "params.yaml changed since this build began: start another one"
+                    )
                 ran = self._repro(name, say)
                 self.recording = self.recording and runs.record_or_say(self.project)
                 dvc.keep_copy(self.project.root, self.copy)
@@ -165,7 +197,9 @@ class PlannedBuild:
 
     def _mend(self) -> None:
         if dvc.mend(self.project.root, self.copy):
-            say_to_stderr("dvc.lock was half-written by a DVC that was killed: gone back to the last whole one")
+            say_to_stderr(
+                "dvc.lock was half-written by a DVC that was killed: gone back to the last whole one"
+            )
         if dvc.remove_stale_notes(self.project.root):
             say_to_stderr("notes of a DVC that was killed are removed: they kept outputs busy")
         for folder in remove_unnamed_outputs(self.project):
@@ -191,7 +225,8 @@ class PlannedBuild:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,  # Ctrl-C in a terminal reaches this process alone, which ends DVC below
+            # Ctrl-C in a terminal reaches this process alone, which ends DVC below
+            start_new_session=True,
         ) as process:
             try:
                 for line in map(str.rstrip, process.stdout or ()):
@@ -204,22 +239,30 @@ class PlannedBuild:
                         say(line)
             except BaseException:
                 process.terminate()
-                process.wait()  # leaving `with` by an interrupt waits for a quarter of a second only
+                # leaving `with` by an interrupt waits for a quarter of a second only
+                process.wait()
                 raise
         if refusal is not None:
             raise StageRefused(f"{address}: {refusal}")
         if process.returncode:
-            raise FreshetError(f"`dvc repro {address}` failed with exit code {process.returncode}: {why}")
+            raise FreshetError(
+                f"`dvc repro {address}` failed with exit code {process.returncode}: {why}"
+            )
         return ran
 
 
 def repro(
-    project: Project, targets: Sequence[str] = (), dagster_run: str | None = None, force: bool = False, name: str = ""
+    project: Project,
+    targets: Sequence[str] = (),
+    dagster_run: str | None = None,
+    force: bool = False,
+    name: str = "",
 ) -> Iterator[str]:
-    """Bring `targets` (all stages by default) up to date, yielding the address of each that ran, recorded by then.
+    """Bring `targets` (all stages by default) up to date, yielding the address of each that ran,
+    recorded by then.
 
-    A stage that could not be recorded is kept for the next build, which is said: its output is as good as ever.
-    Raises `FreshetError` if a stage fails. An interrupt ends DVC and its stage.
+    A stage that could not be recorded is kept for the next build, which is said: its output is as
+    good as ever. Raises `FreshetError` if a stage fails. An interrupt ends DVC and its stage.
     """
     with project.lock():
         build = PlannedBuild(project, targets, dagster_run, force, name)
@@ -228,10 +271,12 @@ def repro(
 
 
 def remove_unnamed_outputs(project: Project) -> list[Path]:
-    """Delete outputs of what `params.yaml` no longer names; returns the folders, relative to the root.
+    """Delete outputs of what `params.yaml` no longer names; returns the folders, relative to the
+    root.
 
-    The comparison reads the folders above them: a build depends on the settings, not on what was built before. A
-    retriever that comes back is restored from DVC's cache. To be called under the project's lock.
+    The comparison reads the folders above them: a build depends on the settings, not on what was
+    built before. A retriever that comes back is restored from DVC's cache. To be called under the
+    project's lock.
     """
     settings = parameters.load(project.params_file)
     removed = []

@@ -1,6 +1,8 @@
-"""Run one stage, `python -m orchestration.pipeline.run_stage train@hce`, as every command in `dvc.yaml` does.
+"""Run one stage, `python -m orchestration.pipeline.run_stage train@hce`, as every command in
+`dvc.yaml` does.
 
-The same inputs at start and end, its contract kept, its output put in place whole, its run kept for MLflow.
+The same inputs at start and end, its contract kept, its output put in place whole, its run kept for
+MLflow.
 """
 
 from __future__ import annotations
@@ -33,11 +35,14 @@ from orchestration.pipeline.dvc import BUILD_NAME, RECORDER, end_line, is_dvc
 from orchestration.pipeline.runs import StageRecord, git_state
 from orchestration.pipeline.stages import Stage
 
-KEPT, LARGEST = {".json", ".md", ".html", ".png", ".csv"}, 2_000_000  # of a stage's files, in its run: kinds, bytes
+# of a stage's files, in its run: kinds, bytes
+KEPT, LARGEST = {".json", ".md", ".html", ".png", ".csv"}, 2_000_000
 
 
 def run_stage(stage: Stage, project: Project) -> StageRecord:
-    """Run `stage` in `project` and record it; FreshetError if it breaks its contract, or what it read changed."""
+    """Run `stage` in `project` and record it; FreshetError if it breaks its contract, or what it
+    read changed.
+    """
     with project.lock():
         code_lock.require_current(stage, project.root)
         settings = parameters.load(project.params_file)
@@ -49,12 +54,17 @@ def run_stage(stage: Stage, project: Project) -> StageRecord:
         runs.keep(project, record)
         if RECORDER not in os.environ:
             runs.record_or_say(project)
-        shutil.rmtree(checkpoints)  # last: to DVC, a stage that fails on the way here has made nothing
+        # last: to DVC, a stage that fails on the way here has made nothing
+        shutil.rmtree(checkpoints)
     return record
 
 
 def _execute(
-    stage: Stage, project: Project, settings: Parameters, reads: stage_key.StageReads, checkpoints: Path
+    stage: Stage,
+    project: Project,
+    settings: Parameters,
+    reads: stage_key.StageReads,
+    checkpoints: Path,
 ) -> dict[str, Any]:
     staging = project.state / "staging" / stage.address
     shutil.rmtree(staging, ignore_errors=True)
@@ -63,9 +73,11 @@ def _execute(
     context = stage_context(stage, project, settings, staging, checkpoints)
     with engine.using(settings.scale):
         report = importlib.import_module(stage.module).run(context)
-    canonical_json(report)  # a report that is not plain JSON must fail here, not after the output is in place
+    # a report that is not plain JSON must fail here, not after the output is in place
+    canonical_json(report)
     write_json(staging / "report.json", report)
-    from model_code.contracts import registry  # with pandas and pandera, which definitions do without
+    # with pandas and pandera, which definitions do without
+    from model_code.contracts import registry
 
     try:
         registry.check(stage.name, context)
@@ -73,7 +85,9 @@ def _execute(
         raise FreshetError(
             f"stage {stage.address} made what breaks its contract, so nothing is put in place: {error}"
         ) from error
-    finally:  # last of all, as DVC would record any later edit; and where one broke the contract, it is the reason
+    # last of all, as DVC would record any later edit; and where one broke the contract, it is the
+    # reason
+    finally:
         if changed := reads.changes(stage_key.read(stage, project.root)):
             raise FreshetError(
                 f"stage {stage.address} read {', '.join(changed[:3])}, which changed while it ran. DVC would record "
@@ -101,20 +115,29 @@ def stage_context(
 def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
     """Only the groups that `stage` declares, dotted ones under their whole name.
 
-    A retriever's own is called "retriever", and a fusion's "fusion". FreshetError if one is not there.
+    A retriever's own is called "retriever", and a fusion's "fusion". FreshetError if one is not
+    there.
     """
     absent = object()
     picked = {group: parameters.pick(settings, group, absent) for group in stage.groups}
     if missing := [group for group, value in picked.items() if value is absent]:
-        raise FreshetError(f"stage {stage.address} reads what the settings do not have: {', '.join(missing)}")
+        raise FreshetError(
+            f"stage {stage.address} reads what the settings do not have: {', '.join(missing)}"
+        )
     names = {f"retrievers.{stage.retriever}": "retriever", f"fusions.{stage.retriever}": "fusion"}
     return {names.get(group, group): value for group, value in picked.items()}
 
 
 def stage_record(
-    stage: Stage, project: Project, reads: stage_key.StageReads, report: dict[str, Any], span: tuple[float, float]
+    stage: Stage,
+    project: Project,
+    reads: stage_key.StageReads,
+    report: dict[str, Any],
+    span: tuple[float, float],
 ) -> StageRecord:
-    """What MLflow is to remember of a stage that is finished; span: when it started and ended, part of no artifact."""
+    """What MLflow is to remember of a stage that is finished; span: when it started and ended, part
+    of no artifact.
+    """
     output, (started, ended) = project.root / stage.output, span
     systems = {system: _numbers(rows) for system, rows in _evaluated(report)}
     numbers = _numbers(report if not systems else systems.get(stage.retriever or "", {}))
@@ -127,7 +150,11 @@ def stage_record(
         params=flatten(reads.settings),
         metrics={**numbers, "seconds": ended - started, "peak_memory_mb": memory},
         inputs=dict(reads.hashes),
-        artifacts=sorted(path for path in output.glob("*") if path.suffix in KEPT and path.stat().st_size < LARGEST),
+        artifacts=sorted(
+            path
+            for path in output.glob("*")
+            if path.suffix in KEPT and path.stat().st_size < LARGEST
+        ),
         curves=_history(output),
         git_commit=commit,
         git_dirty=dirty,
@@ -140,7 +167,9 @@ def stage_record(
 
 
 def _evaluated(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each system that a report holds the metrics of, variants and baselines included, with those of each split."""
+    """Each system that a report holds the metrics of, variants and baselines included, with those
+    of each split.
+    """
     if "system" in report:
         yield report["system"], {split: report[split] for split in ("dev", "gate", "test")}
     for inner in report.values():
@@ -149,7 +178,9 @@ def _evaluated(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _numbers(report: dict[str, Any]) -> dict[str, float]:
-    numbers = ((key, value) for key, value in flatten(report).items() if isinstance(value, (int, float)))
+    numbers = (
+        (key, value) for key, value in flatten(report).items() if isinstance(value, (int, float))
+    )
     return {key: float(value) for key, value in numbers if not isinstance(value, bool)}
 
 
@@ -157,21 +188,28 @@ def _history(output: Path) -> list[dict[str, Any]]:
     """The rows of a training curve; what is measured on dev is called as everywhere."""
     path = output / "history.json"
     rows = read_json(path) if path.exists() else []
-    return [{f"dev.{key}" if "@" in key else key: value for key, value in row.items()} for row in rows]
+    return [
+        {f"dev.{key}" if "@" in key else key: value for key, value in row.items()} for row in rows
+    ]
 
 
 def die_with_ancestors(generations: int = 2, interval: float = 0.1) -> None:
-    """Watch the DVC (and shell) above this process and the holder of the project's lock; if one ends, end too.
+    """Watch the DVC (and shell) above this process and the holder of the project's lock; if one
+    ends, end too.
 
-    A signal on the parent's death would not do: between DVC and the stage there may be a shell that survives DVC. A
-    terminal above may be closed on purpose.
+    A signal on the parent's death would not do: between DVC and the stage there may be a shell that
+    survives DVC. A terminal above may be closed on purpose.
     """
     above = psutil.Process().parents()[:generations]
-    watched = [process for process in above if is_dvc(process.pid, "orchestration.pipeline.run_stage")]
+    watched = [
+        process for process in above if is_dvc(process.pid, "orchestration.pipeline.run_stage")
+    ]
     if LOCK_HELD in os.environ:
         watched.append(psutil.Process(int(os.environ[LOCK_HELD])))
     if watched:
-        threading.Thread(target=_watch, args=(watched, interval), daemon=True, name="parent-watch").start()
+        threading.Thread(
+            target=_watch, args=(watched, interval), daemon=True, name="parent-watch"
+        ).start()
 
 
 def _watch(watched: list[psutil.Process], interval: float) -> None:

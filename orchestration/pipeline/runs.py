@@ -1,8 +1,10 @@
-"""Runs of MLflow: one for each stage that ran, found again by the stage's key, below one for its build.
+"""Runs of MLflow: one for each stage that ran, found again by the stage's key, below one for its
+build.
 
-A stage spools what is to be remembered of it, as opening MLflow takes seconds. Whoever drives the build records what is
-spooled while DVC runs on; a stage that nobody follows (a bare `dvc repro`) does it itself. After a crash it waits for
-the next build or `freshet ui`. `mlflow` is imported when a store is opened and not before.
+A stage spools what is to be remembered of it, as opening MLflow takes seconds. Whoever drives the
+build records what is spooled while DVC runs on; a stage that nobody follows (a bare `dvc repro`)
+does it itself. After a crash it waits for the next build or `freshet ui`. `mlflow` is imported when
+a store is opened and not before.
 """
 
 from __future__ import annotations
@@ -30,24 +32,42 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment, Metric, Run
 
 
-EXPERIMENT = "freshet"  # of the one project that has a store, or came first; others' end with their identity
+# of the one project that has a store, or came first; others' end with their identity
+EXPERIMENT = "freshet"
 OWNER = "freshet.owner"  # the tag that names whose experiment, model or version it is
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}  # what MLflow takes it for
 PAGE = "http://127.0.0.1:5000"
-ARTIFACT_ROOT = "FRESHET_MLFLOW_ARTIFACTS"  # such as s3://bucket/freshet; fixed once the experiment exists
-POOL = "MLFLOW_SQLALCHEMYSTORE_POOL"  # how the names of MLflow's variables for its connections begin
+# such as s3://bucket/freshet; fixed once the experiment exists
+ARTIFACT_ROOT = "FRESHET_MLFLOW_ARTIFACTS"
+# how the names of MLflow's variables for its connections begin
+POOL = "MLFLOW_SQLALCHEMYSTORE_POOL"
 KEY, STAGE, COMMIT, DIRTY, DAGSTER_RUN = (
-    "freshet.key", "freshet.stage", "mlflow.source.git.commit", "freshet.git_dirty", "dagster.run_id",
-)  # fmt: skip
-BUILD, KIND, SYSTEM, PARENT = "freshet.build", "freshet.kind", "freshet.system", "mlflow.parentRunId"
-DATA = {"artifacts/corpus": "corpus", "artifacts/pseudo_queries": "queries"}  # what MLflow calls data sets
-PURPOSE = {"train": "training", "evaluate": "evaluation", "baselines": "evaluation"}  # of the data, by stage
-LONGEST_PARAM, LONGEST_NAME, LONGEST_DIGEST = 500, 250, 36  # characters: the first is ours, the others are MLflow's
-PARAMS_PER_BATCH, METRICS_PER_BATCH = 100, 900  # MLflow takes 100 params, 1000 metrics and 1000 of both
+    "freshet.key",
+    "freshet.stage",
+    "mlflow.source.git.commit",
+    "freshet.git_dirty",
+    "dagster.run_id",
+)
+BUILD, KIND, SYSTEM, PARENT = (
+    "freshet.build",
+    "freshet.kind",
+    "freshet.system",
+    "mlflow.parentRunId",
+)
+# what MLflow calls data sets
+DATA = {"artifacts/corpus": "corpus", "artifacts/pseudo_queries": "queries"}
+# of the data, by stage
+PURPOSE = {"train": "training", "evaluate": "evaluation", "baselines": "evaluation"}
+# characters: the first is ours, the others are MLflow's
+LONGEST_PARAM, LONGEST_NAME, LONGEST_DIGEST = 500, 250, 36
+# MLflow takes 100 params, 1000 metrics and 1000 of both
+PARAMS_PER_BATCH, METRICS_PER_BATCH = 100, 900
 PLACES = (  # where MLflow's tables name artifacts in full
-    ("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"),
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
     ("model_versions", "storage_location"),
-)  # fmt: skip
+)
 RECORD, ARTIFACTS = "record.json", "artifacts"  # in the spool
 
 
@@ -55,10 +75,11 @@ RECORD, ARTIFACTS = "record.json", "artifacts"  # in the spool
 class StageRecord:
     """One stage that ran to its end.
 
-    `stage` is its address, such as `train@hce`; `key` identifies it by command, inputs and settings; `inputs` maps each
-    path it read to a hash (the lineage); `artifacts` are small files to keep; each row of `curves` holds a "step" and
-    values at that step; `started` and `ended` are seconds since the epoch. `build` names what the stage is a part of,
-    beginning with its kind: build, retrain, pilot or experiment. `systems` are the metrics of what it evaluated.
+    `stage` is its address, such as `train@hce`; `key` identifies it by command, inputs and
+    settings; `inputs` maps each path it read to a hash (the lineage); `artifacts` are small files
+    to keep; each row of `curves` holds a "step" and values at that step; `started` and `ended` are
+    seconds since the epoch. `build` names what the stage is a part of, beginning with its kind:
+    build, retrain, pilot or experiment. `systems` are the metrics of what it evaluated.
     """
 
     stage: str
@@ -117,7 +138,9 @@ def find_run(project: Project, key: str) -> str | None:
 
 
 def run_page(project: Project, run: str) -> str:
-    """Where a browser finds a run: at the tracking server, or at MLflow's page as `freshet ui` opens it by itself."""
+    """Where a browser finds a run: at the tracking server, or at MLflow's page as `freshet ui`
+    opens it by itself.
+    """
     uri = tracking_uri(project)
     return f"{uri if uri.startswith('http') else PAGE}/#/experiments/{run_store(project).experiment}/runs/{run}"
 
@@ -129,7 +152,8 @@ def runs_page(project: Project) -> str:
 
 
 def tracking_is_on() -> bool:
-    """Whether runs are recorded: unless `FRESHET_TRACKING=off`, with which each stage starts sooner and is built alike.
+    """Whether runs are recorded: unless `FRESHET_TRACKING=off`, with which each stage starts sooner
+    and is built alike.
 
     FreshetError for another value than on or off.
     """
@@ -139,15 +163,17 @@ def tracking_is_on() -> bool:
 
 
 def git_state(root: Path) -> tuple[str | None, bool]:
-    """The commit that is checked out, and whether files below `root` differ from it; (None, False) outside of git, or
-    where git is not installed.
+    """The commit that is checked out, and whether files below `root` differ from it; (None, False)
+    outside of git, or where git is not installed.
 
     `dvc.lock` does not count: each stage that runs rewrites it.
     """
 
     def git(*arguments: str) -> str | None:
         try:
-            done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True)
+            done = subprocess.run(
+                ["git", "-C", str(root), *arguments], capture_output=True, text=True
+            )
         except FileNotFoundError:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
@@ -157,20 +183,25 @@ def git_state(root: Path) -> tuple[str | None, bool]:
 
 
 class RunStore:
-    """The store that stages which ran are recorded in, and found again; runs lie in the project's experiment."""
+    """The store that stages which ran are recorded in, and found again; runs lie in the project's
+    experiment.
+    """
 
     def __init__(self, project: Project) -> None:
         self.client, experiment = open_store(project)
         self.experiment: str = experiment.experiment_id
 
     def record_stage(self, record: StageRecord) -> str:
-        """Keep `record` as one run below its build's; it counts as finished only once everything is stored.
+        """Keep `record` as one run below its build's; it counts as finished only once everything is
+        stored.
 
-        A run that a crash left unfinished is deleted, and made again. Each system that the stage evaluated has a run of
-        its own, so that one column of the page sorts them all.
+        A run that a crash left unfinished is deleted, and made again. Each system that the stage
+        evaluated has a run of its own, so that one column of the page sorts them all.
         """
         started = int(record.started * 1000)
-        for run in self._newest_runs(f"tags.`{KEY}` = '{record.key}' and attributes.start_time = {started}"):
+        for run in self._newest_runs(
+            f"tags.`{KEY}` = '{record.key}' and attributes.start_time = {started}"
+        ):
             if run.info.status == "FINISHED":
                 return run.info.run_id
             self.client.delete_run(run.info.run_id)
@@ -192,35 +223,52 @@ class RunStore:
         return run_id
 
     def _build_run(self, record: StageRecord, started: int) -> dict[str, str]:
-        """The tags that put a run below the one of its build, which the build's first stage makes; none without one."""
+        """The tags that put a run below the one of its build, which the build's first stage makes;
+        none without one.
+        """
         if not record.build:
             return {}
         tags = {BUILD: record.build, KIND: record.kind}
         same = f"tags.`{BUILD}` = '{record.build}' and attributes.run_name = '{record.build}'"
         runs = self._newest_runs(same, at_most=1)
-        run = runs[0] if runs else self.client.create_run(self.experiment, started, tags, run_name=record.build)
+        run = (
+            runs[0]
+            if runs
+            else self.client.create_run(self.experiment, started, tags, run_name=record.build)
+        )
         return {**tags, PARENT: run.info.run_id}
 
     def _record_system(
-        self, system: str, metrics: Mapping[str, float], record: StageRecord, above: Mapping[str, str]
+        self,
+        system: str,
+        metrics: Mapping[str, float],
+        record: StageRecord,
+        above: Mapping[str, str],
     ) -> None:
         when, tags = int(record.ended * 1000), {SYSTEM: system, **above}
         same = f"tags.`{SYSTEM}` = '{system}' and tags.`{PARENT}` = '{above[PARENT]}'"
         runs = self._newest_runs(same, at_most=1)
         name = record.name.replace(record.stage, system)
-        run = runs[0] if runs else self.client.create_run(self.experiment, when, tags, run_name=name)
+        run = (
+            runs[0] if runs else self.client.create_run(self.experiment, when, tags, run_name=name)
+        )
         self.client.log_batch(run.info.run_id, _metrics(metrics, (), when))
         self.client.set_terminated(run.info.run_id, "FINISHED", when)
 
     def find_run(self, key: str) -> str | None:
         """The newest finished run tagged with the stage key `key`, or None."""
-        finished = f"tags.`{KEY}` = '{key}' and tags.`{STAGE}` != '' and attributes.status = 'FINISHED'"
-        runs = self._newest_runs(finished, at_most=1)  # a registered version has the key, too, and no stage
+        finished = (
+            f"tags.`{KEY}` = '{key}' and tags.`{STAGE}` != '' and attributes.status = 'FINISHED'"
+        )
+        # a registered version has the key, too, and no stage
+        runs = self._newest_runs(finished, at_most=1)
         return runs[0].info.run_id if runs else None
 
     def _newest_runs(self, query: str, at_most: int = 10) -> list[Run]:
         order = ["attributes.start_time DESC"]
-        return self.client.search_runs([self.experiment], query, max_results=at_most, order_by=order)
+        return self.client.search_runs(
+            [self.experiment], query, max_results=at_most, order_by=order
+        )
 
     def _log_numbers(self, run_id: str, record: StageRecord) -> None:
         from mlflow.entities import Param
@@ -232,7 +280,9 @@ class RunStore:
             metrics, params = metrics[METRICS_PER_BATCH:], params[PARAMS_PER_BATCH:]
 
     def _log_inputs(self, run_id: str, record: StageRecord) -> None:
-        """Log corpus and queries as data sets, and the hash of every file that the stage read as `inputs.json`."""
+        """Log corpus and queries as data sets, and the hash of every file that the stage read as
+        `inputs.json`.
+        """
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         self.client.log_dict(run_id, dict(record.inputs), "inputs.json")
@@ -247,7 +297,9 @@ class RunStore:
             self.client.log_inputs(run_id, data)
 
 
-def _metrics(values: Mapping[str, float], curves: Sequence[Mapping[str, Any]], when: int) -> list[Metric]:
+def _metrics(
+    values: Mapping[str, float], curves: Sequence[Mapping[str, Any]], when: int
+) -> list[Metric]:
     from mlflow.entities import Metric
 
     single = [Metric(valid_name(name), float(value), when, 0) for name, value in values.items()]
@@ -284,13 +336,19 @@ def open_store(project: Project) -> tuple[MlflowClient, Experiment]:
         if uri.startswith("sqlite:") and not any(name.startswith(POOL) for name in os.environ):
             os.environ[f"{POOL}CLASS"] = "NullPool"  # no file stays open between looks of a daemon
         is_own = uri == _own_uri(project)
-        place = os.environ.get(ARTIFACT_ROOT) or ((folder / "artifacts").as_uri() if is_own else None)
+        place = os.environ.get(ARTIFACT_ROOT) or (
+            (folder / "artifacts").as_uri() if is_own else None
+        )
         if place and is_own and not (folder / "mlflow.db").exists():
             sound = set("?#%").isdisjoint(str(folder))
-            require(sound, f"MLflow loses models below {folder}: move the project to where no ?, # or % is in the path")
+            require(
+                sound,
+                f"MLflow loses models below {folder}: move the project to where no ?, # or % is in the path",
+            )
             from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-            SqlAlchemyStore(uri, place)  # the client's own would name the working directory, whose quotes break its SQL
+            # the client's own would name the working directory, whose quotes break its SQL
+            SqlAlchemyStore(uri, place)
         client = MlflowClient(uri, uri)
         experiment = _experiment(client, project, uri, place)
         if ARTIFACT_ROOT not in os.environ and place and experiment.artifact_location != place:
@@ -299,10 +357,11 @@ def open_store(project: Project) -> tuple[MlflowClient, Experiment]:
 
 
 def _experiment(client: MlflowClient, project: Project, uri: str, place: str | None) -> Experiment:
-    """The project's experiment, whose name the registered model has, too: `freshet`, unless it is another project's.
+    """The project's experiment, whose name the registered model has, too: `freshet`, unless it is
+    another project's.
 
-    One that an older version made names no project: it is this one's if the store is, or if this one has promoted.
-    In a store that several share, a copy is not taken for its original.
+    One that an older version made names no project: it is this one's if the store is, or if this
+    one has promoted. In a store that several share, a copy is not taken for its original.
     """
     if uri != _own_uri(project):
         project.require_own_identity()
@@ -313,11 +372,15 @@ def _experiment(client: MlflowClient, project: Project, uri: str, place: str | N
         owner = identity
     name = EXPERIMENT if owner == identity else f"{EXPERIMENT}-{identity}"
     experiment = client.get_experiment_by_name(name)
-    return experiment or client.get_experiment(client.create_experiment(name, place, {**TRAINING, OWNER: identity}))
+    return experiment or client.get_experiment(
+        client.create_experiment(name, place, {**TRAINING, OWNER: identity})
+    )
 
 
 def _follow_move(folder: Path, old: str, new: str) -> None:
-    """Have a store that was moved or copied with its project name the artifacts that came along, in place of others."""
+    """Have a store that was moved or copied with its project name the artifacts that came along, in
+    place of others.
+    """
     with closing(sqlite3.connect(folder / "mlflow.db")) as database, database:
         for table, column in PLACES:
             where = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?"
@@ -325,7 +388,9 @@ def _follow_move(folder: Path, old: str, new: str) -> None:
 
 
 def keep(project: Project, record: StageRecord) -> None:
-    """Spool `record`, whole or not at all, with copies of its small files; nothing if tracking is off."""
+    """Spool `record`, whole or not at all, with copies of its small files; nothing if tracking is
+    off.
+    """
     if not tracking_is_on():
         return
     aside = project.state / "staging" / f"{record.stage}.record"
@@ -333,15 +398,20 @@ def keep(project: Project, record: StageRecord) -> None:
     (aside / ARTIFACTS).mkdir(parents=True)
     for path in record.artifacts:
         shutil.copyfile(path, aside / ARTIFACTS / path.name)
-    write_json(aside / RECORD, asdict(replace(record, artifacts=[path.name for path in record.artifacts])))
-    replace_folder(aside, project.state / "spool" / f"{round(record.started * 1e6):020d}.{record.stage}")
+    write_json(
+        aside / RECORD, asdict(replace(record, artifacts=[path.name for path in record.artifacts]))
+    )
+    replace_folder(
+        aside, project.state / "spool" / f"{round(record.started * 1e6):020d}.{record.stage}"
+    )
 
 
 def record_all(project: Project) -> None:
-    """Record every spooled stage in the order in which they started; nothing if there is none, or tracking is off.
+    """Record every spooled stage in the order in which they started; nothing if there is none, or
+    tracking is off.
 
-    A record leaves the spool once its run is whole, and the same record twice is one run: a crash loses and doubles
-    nothing.
+    A record leaves the spool once its run is whole, and the same record twice is one run: a crash
+    loses and doubles nothing.
     """
     if not tracking_is_on() or not any(_spooled(project)):
         return
@@ -359,14 +429,19 @@ def _spooled(project: Project) -> Iterator[Path]:
 
 
 def record_or_say(project: Project) -> bool:
-    """`record_all`, but if that fails say so and return False: a store that is away must not end a build.
+    """`record_all`, but if that fails say so and return False: a store that is away must not end a
+    build.
 
-    Whatever the tracking server, its database or the disk has against it: the records stay, and so do the outputs.
+    Whatever the tracking server, its database or the disk has against it: the records stay, and so
+    do the outputs.
     """
     try:
         record_all(project)
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
-        print(f"not recorded in MLflow yet ({type(error).__name__}: {first}); the next build does it", file=sys.stderr)
+        print(
+            f"not recorded in MLflow yet ({type(error).__name__}: {first}); the next build does it",
+            file=sys.stderr,
+        )
         return False
     return True

@@ -1,4 +1,6 @@
-"""A stage's identity, known before it runs: the hash of its command, of everything it reads and of its settings."""
+"""A stage's identity, known before it runs: the hash of its command, of everything it reads and of
+its settings.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from orchestration.pipeline.stages import Stage
 
 @dataclass(frozen=True)
 class StageReads:
-    """What a stage reads at one moment: the hash of each path, and its groups of `params.yaml` as they stand."""
+    """What a stage reads at one moment: the hash of each path, and its groups of `params.yaml` as
+    they stand.
+    """
 
     command: str
     hashes: Mapping[str, str]
@@ -25,12 +29,20 @@ class StageReads:
     @property
     def key(self) -> str:
         """SHA-256 over all of it, in hex: equal keys mean equal outputs."""
-        return hash_text(canonical_json({"command": self.command, "reads": self.hashes, "settings": self.settings}))
+        return hash_text(
+            canonical_json(
+                {"command": self.command, "reads": self.hashes, "settings": self.settings}
+            )
+        )
 
     def changes(self, later: StageReads) -> list[str]:
         """The paths and settings that differ in `later`."""
         paths = [path for path in self.hashes if self.hashes[path] != later.hashes[path]]
-        groups = [f"params.yaml: {key}" for key in self.settings if self.settings[key] != later.settings[key]]
+        groups = [
+            f"params.yaml: {key}"
+            for key in self.settings
+            if self.settings[key] != later.settings[key]
+        ]
         return paths + groups
 
 
@@ -38,10 +50,16 @@ def read(stage: Stage, root: Path) -> StageReads:
     """Hash everything that `stage` reads; raises `FreshetError` if an input is not there yet."""
     for name, path in stage.inputs.items():
         if not (root / path).exists():
-            remedy = "run `freshet ingest`" if name == "lock" else "run the stages before it (`freshet run`)"
+            remedy = (
+                "run `freshet ingest`"
+                if name == "lock"
+                else "run the stages before it (`freshet run`)"
+            )
             raise FreshetError(f"stage {stage.address} reads {path}, which is not there: {remedy}")
     code = code_root(root)
     hashes = {path: hash_path(root / path) for path in stage.inputs.values()}
     hashes |= {path: hash_path(code / path) for path in stage.code_files}
     mapping = parameters.read(root / "params.yaml")
-    return StageReads(stage.command, hashes, {group: parameters.pick(mapping, group) for group in stage.groups})
+    return StageReads(
+        stage.command, hashes, {group: parameters.pick(mapping, group) for group in stage.groups}
+    )

@@ -1,4 +1,6 @@
-"""THE stage table: every stage's function, settings, inputs and output. `dvc.yaml` and the asset graph say the same."""
+"""THE stage table: every stage's function, settings, inputs and output. `dvc.yaml` and the asset
+graph say the same.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from typing import Literal
 from model_code.errors import FreshetError
 
 GROUND = ("context", "errors", "files", "progress", "settings")
-BASE_CODE = tuple(f"model_code/{name}.py" for name in GROUND)  # on which every package of `model_code` stands
+# on which every package of `model_code` stands
+BASE_CODE = tuple(f"model_code/{name}.py" for name in GROUND)
 
 
 def _code(*names: str) -> tuple[str, ...]:
@@ -23,7 +26,16 @@ def _read(*names: str, **others: str) -> dict[str, str]:
 
 
 QUERY_CODE = _code(
-    "corpus", "distributed", "encoding", "evaluation", "hierarchy", "losses", "queries", "retrieval", "text", "training"
+    "corpus",
+    "distributed",
+    "encoding",
+    "evaluation",
+    "hierarchy",
+    "losses",
+    "queries",
+    "retrieval",
+    "text",
+    "training",
 )
 RETRIEVER_CODE = (*QUERY_CODE, *_code("dense", "dsi", "lexical", "retriever_settings.py"))
 BASE_VECTORS = "artifacts/base_index/index"
@@ -31,13 +43,14 @@ BASE_VECTORS = "artifacts/base_index/index"
 
 @dataclass(frozen=True)
 class Stage:
-    """One row of the table. In `inputs`, `output` and `groups`, `{retriever}` stands for the retriever's name.
+    """One row of the table. In `inputs`, `output` and `groups`, `{retriever}` stands for the
+    retriever's name.
 
     each: the row is there once for every retriever, or for every fusion of retrievers.
 
-    `groups` are the keys of `params.yaml` that the stage may read, dotted ones being parts of a group; it is given no
-    others. `code` are the files and folders whose edit makes the stage run again, beside `BASE_CODE` and the stage's
-    own module.
+    `groups` are the keys of `params.yaml` that the stage may read, dotted ones being parts of a
+    group; it is given no others. `code` are the files and folders whose edit makes the stage run
+    again, beside `BASE_CODE` and the stage's own module.
     """
 
     name: str
@@ -161,7 +174,10 @@ EVALUATE = Stage(
     description="Ranking of every dev, gate and test query by this retriever, with per-query scores.",
     groups=("encoder", "evaluation"),
     inputs=_read(
-        "corpus", "baselines", trained="artifacts/train/{retriever}", index="artifacts/index/{retriever}/index"
+        "corpus",
+        "baselines",
+        trained="artifacts/train/{retriever}",
+        index="artifacts/index/{retriever}/index",
     ),
     output="artifacts/evaluate/{retriever}",
     code=RETRIEVER_CODE,
@@ -171,7 +187,9 @@ FUSE = Stage(
     name="fuse",
     description="Several retrievers as one: weights learned on dev, and its ranking of every dev, gate and test query.",
     groups=("encoder", "evaluation", "fusions.{retriever}"),
-    inputs=_read("corpus", "hierarchy", "baselines", trained="artifacts/train", indexes="artifacts/index"),
+    inputs=_read(
+        "corpus", "hierarchy", "baselines", trained="artifacts/train", indexes="artifacts/index"
+    ),
     output="artifacts/evaluate/{retriever}",
     code=(*RETRIEVER_CODE, "model_code/stages/evaluate.py"),
     each="fusions",
@@ -186,13 +204,24 @@ COMPARISON = Stage(
 )
 
 TABLE: tuple[Stage, ...] = (
-    CORPUS, QUERY_GENERATOR, PSEUDO_QUERIES, ACCEPTANCE, BASE_INDEX, HIERARCHY, TRAIN, INDEX, BASELINES, EVALUATE,
-    FUSE, COMPARISON,
-)  # fmt: skip
+    CORPUS,
+    QUERY_GENERATOR,
+    PSEUDO_QUERIES,
+    ACCEPTANCE,
+    BASE_INDEX,
+    HIERARCHY,
+    TRAIN,
+    INDEX,
+    BASELINES,
+    EVALUATE,
+    FUSE,
+    COMPARISON,
+)
 
 
 def expand(retrievers: Iterable[str], fusions: Iterable[str] = ()) -> tuple[Stage, ...]:
-    """Every stage that exists with these retrievers and fusions of them, in an order in which they can run.
+    """Every stage that exists with these retrievers and fusions of them, in an order in which they
+    can run.
 
     >>> [stage.address for stage in expand(["hce"], ["fused"])][6:]
     ['train@hce', 'index@hce', 'baselines', 'evaluate@hce', 'fuse@fused', 'comparison']
@@ -205,7 +234,8 @@ def expand(retrievers: Iterable[str], fusions: Iterable[str] = ()) -> tuple[Stag
 
 
 def find(address: str, stages: Iterable[Stage]) -> tuple[Stage, ...]:
-    """The stages that `address` names: `train@hce` is one, `train` is that stage for every retriever.
+    """The stages that `address` names: `train@hce` is one, `train` is that stage for every
+    retriever.
 
     >>> [stage.address for stage in find("index", expand(["contrastive", "hce"]))]
     ['index@contrastive', 'index@hce']
@@ -213,13 +243,19 @@ def find(address: str, stages: Iterable[Stage]) -> tuple[Stage, ...]:
     stages = tuple(stages)
     matching = tuple(stage for stage in stages if address in (stage.address, stage.name))
     if not matching:
-        raise FreshetError(f"{address!r} is not a stage. Stages: {', '.join(stage.address for stage in stages)}")
+        raise FreshetError(
+            f"{address!r} is not a stage. Stages: {', '.join(stage.address for stage in stages)}"
+        )
     return matching
 
 
 def upstream(stage: Stage, stages: Iterable[Stage]) -> tuple[Stage, ...]:
     """The stages whose output `stage` reads directly."""
-    return tuple(each for each in stages if any(_overlap(path, each.output) for path in stage.inputs.values()))
+    return tuple(
+        each
+        for each in stages
+        if any(_overlap(path, each.output) for path in stage.inputs.values())
+    )
 
 
 def _overlap(first: str, second: str) -> bool:

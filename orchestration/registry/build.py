@@ -1,4 +1,6 @@
-"""A finished build below `artifacts/`: its parts, whether they fit, the best on dev; and its model in MLflow."""
+"""A finished build below `artifacts/`: its parts, whether they fit, the best on dev; and its model
+in MLflow.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,32 @@ from orchestration.parameters import Parameters, evaluation_folder
 from orchestration.pipeline import stage_key, stages
 from orchestration.pipeline.repro import plan
 
-PACKAGES = ("mlflow", "torch", "transformers", "safetensors", "numpy", "pandas", "pyarrow", "faiss-cpu", "faiss-gpu")
+PACKAGES = (
+    "mlflow",
+    "torch",
+    "transformers",
+    "safetensors",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "faiss-cpu",
+    "faiss-gpu",
+)
 ARTIFACT = "retriever"
 NOWHERE = Position()
-PARTS = {"encoder": "encoder", "index": "index", "hierarchy": "hierarchy", "documents": "documents.parquet"}
+PARTS = {
+    "encoder": "encoder",
+    "index": "index",
+    "hierarchy": "hierarchy",
+    "documents": "documents.parquet",
+}
 """Which part of a build lies where in the model's artifact folder."""
 
 
 @dataclass(frozen=True)
 class Build:
-    """One retriever's finished build: folders of stage outputs, documents' table, key, and hash of the corpus.
+    """One retriever's finished build: folders of stage outputs, documents' table, key, and hash of
+    the corpus.
 
     text: by which rules it cut documents into passages, as JSON (see `TextRules`); snapshot: the
     position in the log of the documents that it was trained on.
@@ -51,7 +69,9 @@ class Build:
 
 
 def log_retriever(build: Build) -> str:
-    """Log `served_model.py` to the active MLflow run, with copies of the build and of `model_code`; returns its URI."""
+    """Log `served_model.py` to the active MLflow run, with copies of the build and of `model_code`;
+    returns its URI.
+    """
     import mlflow  # late, see `versions`
     import pandas as pd
     from mlflow.models import ModelSignature
@@ -83,48 +103,67 @@ def requirements() -> list[str]:
     pins = []
     for package in PACKAGES:
         try:
-            pins.append(f"{package}=={version(package).partition('+')[0]}")  # "+cpu" is a build, not a release
+            # "+cpu" is a build, not a release
+            pins.append(f"{package}=={version(package).partition('+')[0]}")
         except PackageNotFoundError:
             continue
     return pins
 
 
 def find_build(project: Project, retriever: str, snapshot: Position = NOWHERE) -> Build:
-    """The build of `retriever` under `artifacts/`, trained on `snapshot`; FreshetError if a part is missing."""
+    """The build of `retriever` under `artifacts/`, trained on `snapshot`; FreshetError if a part is
+    missing.
+    """
     settings = parameters.load(project.params_file)
     evaluation, folder = _evaluation(settings, retriever), project.artifacts
     encoder, index = settings.build_folders(folder, retriever)
-    parts = {"documents": folder / "corpus" / "documents.parquet", "hierarchy": folder / "hierarchy"}
-    parts |= {"encoder": encoder, "index": index, "evaluation": evaluation_folder(folder, retriever)}
+    parts = {
+        "documents": folder / "corpus" / "documents.parquet",
+        "hierarchy": folder / "hierarchy",
+    }
+    parts |= {
+        "encoder": encoder,
+        "index": index,
+        "evaluation": evaluation_folder(folder, retriever),
+    }
     if reason := left_out(parts["evaluation"]):
         raise FreshetError(reason)
     for path in parts.values():
         if not path.exists():
-            raise FreshetError(f"{path.relative_to(project.root)} is missing: run `freshet run {evaluation.address}`")
+            raise FreshetError(
+                f"{path.relative_to(project.root)} is missing: run `freshet run {evaluation.address}`"
+            )
     return Build(
         retriever=retriever,
         key=stage_key.read(evaluation, project.root).key,
         corpus=hash_path(project.artifacts / "corpus"),
-        text=canonical_json(vars(TextRules(settings.encoder.include_title, **dict(settings.passages)))),
+        text=canonical_json(
+            vars(TextRules(settings.encoder.include_title, **dict(settings.passages)))
+        ),
         snapshot=snapshot,
         **parts,
     )
 
 
 def _evaluation(settings: Parameters, name: str) -> stages.Stage:
-    """The stage that evaluates a system that can be registered: a baseline, a retriever or a fusion."""
+    """The stage that evaluates a system that can be registered: a baseline, a retriever or a
+    fusion.
+    """
     if name in parameters.BASELINES:
         return stages.BASELINES
     if name not in settings.built:
-        raise FreshetError(f"{name!r} is not a key under `retrievers:` or `fusions:` in params.yaml")
+        raise FreshetError(
+            f"{name!r} is not a key under `retrievers:` or `fusions:` in params.yaml"
+        )
     return (stages.EVALUATE if name in settings.retrievers else stages.FUSE).of(name)
 
 
 def require_current(project: Project, retrievers: Iterable[str]) -> None:
-    """FreshetError unless each retriever's evaluation is of the files and settings of now, as DVC tells.
+    """FreshetError unless each retriever's evaluation is of the files and settings of now, as DVC
+    tells.
 
-    Where a stage before it ran alone, or a setting changed, the scores are of another encoder than the one that is
-    there.
+    Where a stage before it ran alone, or a setting changed, the scores are of another encoder than
+    the one that is there.
     """
     settings = parameters.load(project.params_file)
     evaluations = list(dict.fromkeys(_evaluation(settings, name).address for name in retrievers))
@@ -137,12 +176,15 @@ def require_current(project: Project, retrievers: Iterable[str]) -> None:
 
 
 def best_on_dev(project: Project, settings: Parameters) -> str:
-    """The retriever with the highest dev value of the promotion metric, or the only one; test never chooses.
+    """The retriever with the highest dev value of the promotion metric, or the only one; test never
+    chooses.
 
-    Where nothing was trained it is the best baseline. Raises `FreshetError` if one of several is not evaluated or there
-    are no dev queries to choose by.
+    Where nothing was trained it is the best baseline. Raises `FreshetError` if one of several is
+    not evaluated or there are no dev queries to choose by.
     """
-    names = [name for name in settings.built if not left_out(evaluation_folder(project.artifacts, name))]
+    names = [
+        name for name in settings.built if not left_out(evaluation_folder(project.artifacts, name))
+    ]
     if not names:
         return best_untrained(project, settings)
     if len(names) == 1:
@@ -157,7 +199,9 @@ def best_on_dev(project: Project, settings: Parameters) -> str:
 
 
 def best_untrained(project: Project, settings: Parameters) -> str:
-    """The baseline with the highest dev value of the promotion metric where people judged dev, or the fusion."""
+    """The baseline with the highest dev value of the promotion metric where people judged dev, or
+    the fusion.
+    """
     metrics = {name: _on_dev(project, name) for name in parameters.BASELINES}
     if any(not dev.get("queries") for dev in metrics.values()):
         return parameters.BASELINES[-1]

@@ -1,4 +1,6 @@
-"""The gate before the champion: may a challenger take its place? Both are judged on the same queries of today."""
+"""The gate before the champion: may a challenger take its place? Both are judged on the same
+queries of today.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,12 @@ BY_TEST = (
 
 @dataclass(frozen=True)
 class Rules:
-    """What a challenger is judged by: `settings`, on the judged queries under the artifacts of `project`.
+    """What a challenger is judged by: `settings`, on the judged queries under the artifacts of
+    `project`.
 
-    new: the ids of queries that ask for documents added since the champion was trained, where the challenger is a
-    retrain: it must find these better and others no worse. None: better on all queries together.
+    new: the ids of queries that ask for documents added since the champion was trained, where the
+    challenger is a retrain: it must find these better and others no worse. None: better on all
+    queries together.
     """
 
     project: Project
@@ -57,11 +61,11 @@ class Rules:
 
 
 def may_promote(challenger: Version, champion: Version | None, rules: Rules) -> Verdict:
-    """Judge the challenger against the champion (None: there is none) on queries of the gate's own, or on the test
-    queries if it has none, which the verdict then says.
+    """Judge the challenger against the champion (None: there is none) on queries of the gate's own,
+    or on the test queries if it has none, which the verdict then says.
 
-    Where people judged none, nothing may replace a champion: made queries praised trainings by which real ones lost
-    .075 nDCG@10.
+    Where people judged none, nothing may replace a champion: made queries praised trainings by
+    which real ones lost .075 nDCG@10.
     """
     scores, others = versions.scores(rules.project, challenger), None
     if champion is not None and not scores.queries:
@@ -74,27 +78,33 @@ def may_promote(challenger: Version, champion: Version | None, rules: Rules) -> 
         verdict = judge_promotion(scores, others, rules.settings, rules.seed)
     else:
         verdict = judge_retrain(scores, others, rules.settings, rules.new, rules.seed)
-    return verdict if others is None or scores.split == GATE else replace(verdict, reasons=(*verdict.reasons, BY_TEST))
+    return (
+        verdict
+        if others is None or scores.split == GATE
+        else replace(verdict, reasons=(*verdict.reasons, BY_TEST))
+    )
 
 
 def rescore(project: Project, champion: Version) -> Path:
-    """Evaluate the champion as users search it on the judged queries under `artifacts/`; returns the scores' folder.
+    """Evaluate the champion as users search it on the judged queries under `artifacts/`; returns
+    the scores' folder.
 
-    That is its live generation, or its registered build if it is not live. Documents that it has not got yet, it
-    cannot find: that counts, since the challenger would find them. Those that only it has, which arrived after the
-    challenger's corpus was taken, are left out of its rankings.
+    That is its live generation, or its registered build if it is not live. Documents that it has
+    not got yet, it cannot find: that counts, since the challenger would find them. Those that only
+    it has, which arrived after the challenger's corpus was taken, are left out of its rankings.
     """
     output = project.state / "rescored" / champion.version
     return score(project, champion.retriever, _segments(project, champion), output)
 
 
 def score(project: Project, system: str, segments: Sequence[Segment], output: Path) -> Path:
-    """Evaluate the search of segments on the judged queries under `artifacts/`; returns the scores' folder, `output`.
+    """Evaluate the search of segments on the judged queries under `artifacts/`; returns the scores'
+    folder, `output`.
 
     Documents that `artifacts/` lacks are left out of the rankings.
     """
-
-    from model_code.stages.evaluate import Bench  # with torch: `freshet status` and the sensors import this module
+    # with torch: `freshet status` and the sensors import this module
+    from model_code.stages.evaluate import Bench
 
     settings = parameters.load(project.params_file)
     shutil.rmtree(output, ignore_errors=True)
@@ -115,7 +125,10 @@ def score(project: Project, system: str, segments: Sequence[Segment], output: Pa
 def live_searcher(project: Project, champion: Version) -> Searcher | None:
     """The champion's live collection as it is searched now; None if the champion is not live."""
     collection = Collection(project.live, champion.retriever)
-    if collection.current_number() is None or collection.current().fingerprint != champion.fingerprint:
+    if (
+        collection.current_number() is None
+        or collection.current().fingerprint != champion.fingerprint
+    ):
         return None
     return Searcher.open(project.live, champion.retriever)
 

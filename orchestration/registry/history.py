@@ -1,4 +1,6 @@
-"""The append-only history of promotions: one line for each move of the champion, and for each refused one."""
+"""The append-only history of promotions: one line for each move of the champion, and for each
+refused one.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +12,30 @@ from typing import Any
 
 from model_code.project import Project
 
-MOVES = ("promote", "rollback", "moved by hand")  # the actions after which another version is champion
+# the actions after which another version is champion
+MOVES = ("promote", "rollback", "moved by hand")
 
 
 def append(
-    project: Project, action: str, before: str | None, after: str | None, verdict: dict[str, Any] | None
+    project: Project,
+    action: str,
+    before: str | None,
+    after: str | None,
+    verdict: dict[str, Any] | None,
 ) -> None:
-    """Add one line and wait until it is on the disk; of a move, unless the last line says the same: that one was cut
-    off between its line and the alias.
+    """Add one line and wait until it is on the disk; of a move, unless the last line says the same:
+    that one was cut off between its line and the alias.
 
-    `action` is promote, refuse or rollback, or of an alias that was moved in MLflow `moved by hand` or `put back`;
-    `before` and `after` are the versions that it goes from and to; `verdict` is the gate's, with its intervals.
+    `action` is promote, refuse or rollback, or of an alias that was moved in MLflow `moved by hand`
+    or `put back`; `before` and `after` are the versions that it goes from and to; `verdict` is the
+    gate's, with its intervals.
     """
     last = (read(project) or [{}])[-1]
-    if action in MOVES and [last.get(name) for name in ("action", "from", "to")] == [action, before, after]:
+    if action in MOVES and [last.get(name) for name in ("action", "from", "to")] == [
+        action,
+        before,
+        after,
+    ]:
         return
     now = datetime.now(UTC).isoformat(timespec="seconds")
     line = {"when": now, "action": action, "from": before, "to": after, "verdict": verdict}

@@ -1,7 +1,8 @@
-"""From a finished build to what users search: registered as challenger, judged by the gate, promoted, opened, undone.
+"""From a finished build to what users search: registered as challenger, judged by the gate,
+promoted, opened, undone.
 
-A version is searchable before the alias `champion` moves to it: whatever fails or is cut off until then leaves the
-champion as it was, and the same call again does the rest.
+A version is searchable before the alias `champion` moves to it: whatever fails or is cut off until
+then leaves the champion as it was, and the same call again does the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from typing import Any
 
 from model_code.collection.generations.build import Parts
 from model_code.collection.generations.generation import Generation
-from model_code.collection.generations.generation_store import CURRENT, Collection, default_retriever
+from model_code.collection.generations.generation_store import (
+    CURRENT,
+    Collection,
+    default_retriever,
+)
 from model_code.collection.index.builds import MODEL_VERSION, open_build
 from model_code.collection.ledger.events import Position
 from model_code.errors import FreshetError
@@ -23,14 +28,30 @@ from model_code.settings import require
 from model_code.text.passages import TextRules
 from orchestration import parameters
 from orchestration.registry import gate, history, versions
-from orchestration.registry.build import NOWHERE, best_on_dev, best_untrained, find_build, require_current
+from orchestration.registry.build import (
+    NOWHERE,
+    best_on_dev,
+    best_untrained,
+    find_build,
+    require_current,
+)
 from orchestration.registry.gate import Rules
-from orchestration.registry.versions import CHALLENGER, CHAMPION, PREVIOUS, RECORDED, Registry, Version, open_registry
+from orchestration.registry.versions import (
+    CHALLENGER,
+    CHAMPION,
+    PREVIOUS,
+    RECORDED,
+    Registry,
+    Version,
+    open_registry,
+)
 
 
 @dataclass(frozen=True)
 class HandMove:
-    """The alias `champion` is not where Freshet put it: from which version, and to which (None: it was deleted)."""
+    """The alias `champion` is not where Freshet put it: from which version, and to which (None: it
+    was deleted).
+    """
 
     before: Version | None
     after: Version | None
@@ -41,9 +62,11 @@ class HandMove:
 
 @dataclass(frozen=True)
 class Move:
-    """What a promotion or rollback came to: the champion now, whether that was the wish, and one line to show.
+    """What a promotion or rollback came to: the champion now, whether that was the wish, and one
+    line to show.
 
-    again: it was so already, by a promotion before, which may have been cut off behind its last step here.
+    again: it was so already, by a promotion before, which may have been cut off behind its last
+    step here.
     """
 
     champion: Version | None
@@ -52,8 +75,11 @@ class Move:
     again: bool = False
 
 
-def register(project: Project, retriever: str | None = None, snapshot: Position = NOWHERE) -> Version:
-    """Register `retriever`, or the best on dev, as challenger, trained on `snapshot`; a build that runs is waited for.
+def register(
+    project: Project, retriever: str | None = None, snapshot: Position = NOWHERE
+) -> Version:
+    """Register `retriever`, or the best on dev, as challenger, trained on `snapshot`; a build that
+    runs is waited for.
 
     FreshetError if a part is missing or out of date.
     """
@@ -65,10 +91,12 @@ def register(project: Project, retriever: str | None = None, snapshot: Position 
 
 
 def open_first(project: Project) -> Move | None:
-    """Make the best untrained system champion and live; None where there is a champion, or something else is live.
+    """Make the best untrained system champion and live; None where there is a champion, or
+    something else is live.
 
-    So a corpus can be searched once it is encoded, and what is trained has something to beat. BM25, the base encoder
-    and their fusion are compared on dev where people judged it; else the fusion is taken, which is the safest of them.
+    So a corpus can be searched once it is encoded, and what is trained has something to beat. BM25,
+    the base encoder and their fusion are compared on dev where people judged it; else the fusion is
+    taken, which is the safest of them.
     """
     if versions.holder(project) is not None:
         return None
@@ -76,7 +104,8 @@ def open_first(project: Project) -> Move | None:
         name = best_untrained(project, parameters.load(project.params_file))
         require_current(project, [name])
         build = find_build(project, name)
-        live = _searched_build(project)  # without a champion also what a promotion left that was cut off, and goes on
+        # without a champion also what a promotion left that was cut off, and goes on
+        live = _searched_build(project)
         if live is not None and live.get("stage_key") != build.key:
             return None  # something else, such as a restored backup
         version = versions.register(project, build)
@@ -84,41 +113,64 @@ def open_first(project: Project) -> Move | None:
 
 
 def promote(
-    project: Project, rules: Rules | None = None, challenger: Version | None = None, verdict: Verdict | None = None
+    project: Project,
+    rules: Rules | None = None,
+    challenger: Version | None = None,
+    verdict: Verdict | None = None,
 ) -> Move:
-    """Make the challenger champion and live if the gate passes it; each verdict is a line of the history.
+    """Make the challenger champion and live if the gate passes it; each verdict is a line of the
+    history.
 
     One that does not pass leaves the champion as it is; a champion that is not live is opened.
-    rules: the project's by default. challenger: a version that need not have the alias, such as a retrain's; refused,
-    it is no challenger any more. verdict: what `judge` found, if it was asked. An alias that was moved by hand is
-    settled first.
+    rules: the project's by default. challenger: a version that need not have the alias, such as a
+    retrain's; refused, it is no challenger any more. verdict: what `judge` found, if it was asked.
+    An alias that was moved by hand is settled first.
     """
     with open_registry(project) as registry:
         settled = settle(project)
         if settled is not None and challenger is None and registry.holder(CHALLENGER) is None:
             return settled
         move = _promote(project, registry, rules or Rules.of(project), challenger, verdict)
-    if challenger is None and not move.passed and move.champion is not None and not _is_live(project, move.champion):
+    if (
+        challenger is None
+        and not move.passed
+        and move.champion is not None
+        and not _is_live(project, move.champion)
+    ):
         open_version(project, move.champion)
     return move
 
 
 def promote_by_hand(project: Project) -> Move:
-    """Make the challenger champion and live whatever the gate says, as if the alias had been moved to it in MLflow."""
+    """Make the challenger champion and live whatever the gate says, as if the alias had been moved
+    to it in MLflow.
+    """
     with open_registry(project) as registry:
         settled = settle(project)
         if settled is not None and registry.holder(CHALLENGER) is None:
             return settled
         (candidate, champion), rules = _candidates(project, registry, None), Rules.of(project)
-        require(rules.settings.by_hand == "follow", "promotion.by_hand is refuse: the gate alone makes a champion")
+        require(
+            rules.settings.by_hand == "follow",
+            "promotion.by_hand is refuse: the gate alone makes a champion",
+        )
         if candidate.is_same(champion):
             open_version(project, candidate)
             return Move(candidate, True, _already(candidate), again=True)
-        return _follow(project, registry, HandMove(champion, candidate), _verdict_by_hand(candidate, champion, rules))
+        return _follow(
+            project,
+            registry,
+            HandMove(champion, candidate),
+            _verdict_by_hand(candidate, champion, rules),
+        )
 
 
 def _promote(
-    project: Project, registry: Registry, rules: Rules, challenger: Version | None, verdict: Verdict | None
+    project: Project,
+    registry: Registry,
+    rules: Rules,
+    challenger: Version | None,
+    verdict: Verdict | None,
 ) -> Move:
     candidate, champion = _candidates(project, registry, challenger)
     if candidate.is_same(champion):
@@ -130,7 +182,9 @@ def _promote(
         open_version(project, candidate)
         _make_champion(project, registry, candidate, champion, verdict, "promote")
         return Move(candidate, True, f"{candidate} is the champion: {why}")
-    history.append(project, "refuse", champion and champion.version, candidate.version, asdict(verdict))
+    history.append(
+        project, "refuse", champion and champion.version, candidate.version, asdict(verdict)
+    )
     registry.note_verdict(candidate, verdict)
     if challenger is None:
         return Move(champion, False, f"{candidate} stays challenger: {why}")
@@ -139,31 +193,44 @@ def _promote(
 
 
 def _make_champion(
-    project: Project, registry: Registry, candidate: Version, champion: Version | None, verdict: Verdict, action: str
+    project: Project,
+    registry: Registry,
+    candidate: Version,
+    champion: Version | None,
+    verdict: Verdict,
+    action: str,
 ) -> None:
     registry.record_predecessor(candidate, champion)
-    history.append(project, action, champion and champion.version, candidate.version, asdict(verdict))
+    history.append(
+        project, action, champion and champion.version, candidate.version, asdict(verdict)
+    )
     registry.note_verdict(candidate, verdict)
     registry.set_champion(candidate)
     registry.end_challenge(candidate)
 
 
 def moved_by_hand(project: Project) -> HandMove | None:
-    """How a person moved the alias `champion` in MLflow, if live has not followed yet and nothing has put it back."""
+    """How a person moved the alias `champion` in MLflow, if live has not followed yet and nothing
+    has put it back.
+    """
     before, after = versions.holder(project, RECORDED), versions.holder(project)
     if before.is_same(after) if before else after is None:
         return None
-    last_move = next((line for line in reversed(history.read(project)) if line["action"] in history.MOVES), None)
+    last_move = next(
+        (line for line in reversed(history.read(project)) if line["action"] in history.MOVES), None
+    )
     if after is not None and last_move is not None and last_move["to"] == after.version:
-        return None  # a move of ours that was cut off behind the alias, or of before the tag was kept
+        # a move of ours that was cut off behind the alias, or of before the tag was kept
+        return None
     return HandMove(before, after)
 
 
 def settle(project: Project) -> Move | None:
-    """Follow an alias that was moved by hand, or put it back, as `promotion.by_hand` says; None where it was not moved.
+    """Follow an alias that was moved by hand, or put it back, as `promotion.by_hand` says; None
+    where it was not moved.
 
-    The gate's verdict is a line of the history either way. An alias that was deleted comes back, as no version takes
-    its place.
+    The gate's verdict is a line of the history either way. An alias that was deleted comes back, as
+    no version takes its place.
     """
     with open_registry(project) as registry:
         moved = moved_by_hand(project)
@@ -175,7 +242,9 @@ def settle(project: Project) -> Move | None:
         rules, after = Rules.of(project), moved.after
         verdict = _verdict_by_hand(after, moved.before, rules) if after else None
         foreign = after is not None and moved.before is not None and after.is_foreign(project)
-        refused = foreign or (rules.settings.by_hand == "refuse" and verdict is not None and not verdict.passed)
+        refused = foreign or (
+            rules.settings.by_hand == "refuse" and verdict is not None and not verdict.passed
+        )
         go_on = _follow if verdict and not refused else _put_back
         return go_on(project, registry, moved, verdict)
 
@@ -188,11 +257,15 @@ def _follow(project: Project, registry: Registry, moved: HandMove, verdict: Verd
     return Move(after, True, f"{after} is the champion, moved by hand, {gate_said}")
 
 
-def _put_back(project: Project, registry: Registry, moved: HandMove, verdict: Verdict | None) -> Move:
+def _put_back(
+    project: Project, registry: Registry, moved: HandMove, verdict: Verdict | None
+) -> Move:
     before, after = moved.before, moved.after
     if not _is_live(project, before):
         open_version(project, before)
-    history.append(project, "put back", before.version, after and after.version, verdict and asdict(verdict))
+    history.append(
+        project, "put back", before.version, after and after.version, verdict and asdict(verdict)
+    )
     registry.set_champion(before)
     if after is not None:
         registry.end_challenge(after)
@@ -203,7 +276,9 @@ def _put_back(project: Project, registry: Registry, moved: HandMove, verdict: Ve
 
 
 def _verdict_by_hand(candidate: Version, champion: Version | None, rules: Rules) -> Verdict:
-    """The gate's verdict; where it cannot judge, as the scores are of other queries, that is against the move."""
+    """The gate's verdict; where it cannot judge, as the scores are of other queries, that is
+    against the move.
+    """
     try:
         versions.require_own(rules.project, candidate)
         return gate.may_promote(candidate, champion, rules)
@@ -211,7 +286,9 @@ def _verdict_by_hand(candidate: Version, champion: Version | None, rules: Rules)
         return Verdict(False, (f"the gate cannot judge: {error}",), queries=0, intervals=())
 
 
-def judge(project: Project, rules: Rules | None = None, challenger: Version | None = None) -> Verdict:
+def judge(
+    project: Project, rules: Rules | None = None, challenger: Version | None = None
+) -> Verdict:
     """What `promote` would decide now; nothing is moved."""
     with open_registry(project) as registry:
         candidate, champion = _candidates(project, registry, challenger)
@@ -223,7 +300,8 @@ def judge(project: Project, rules: Rules | None = None, challenger: Version | No
 def rollback(project: Project) -> Move:
     """Make the previous champion live and champion again; raises `FreshetError` if there is none.
 
-    An alias that was moved by hand is settled first; one that was put back by that has been rolled back.
+    An alias that was moved by hand is settled first; one that was put back by that has been rolled
+    back.
     """
     with open_registry(project) as registry:
         settled = settle(project)
@@ -231,19 +309,25 @@ def rollback(project: Project) -> Move:
             return settled
         champion, previous = registry.holder(CHAMPION), registry.holder(PREVIOUS)
         if champion is None or previous is None:
-            raise FreshetError("there is no previous champion to go back to; `freshet status` shows the versions")
+            raise FreshetError(
+                "there is no previous champion to go back to; `freshet status` shows the versions"
+            )
         open_version(project, previous)
         history.append(project, "rollback", champion.version, previous.version, None)
         registry.set_champion(previous)
         return Move(previous, True, f"{previous} is the champion again, in place of {champion}")
 
 
-def _candidates(project: Project, registry: Registry, challenger: Version | None) -> tuple[Version, Version | None]:
+def _candidates(
+    project: Project, registry: Registry, challenger: Version | None
+) -> tuple[Version, Version | None]:
     """Who asks to be champion, and who is; the champion itself where nobody else does."""
     champion = registry.holder(CHAMPION)
     candidate = challenger or registry.holder(CHALLENGER) or champion
     if candidate is None:
-        raise FreshetError("there is no challenger: register a built retriever first (`freshet register`)")
+        raise FreshetError(
+            "there is no challenger: register a built retriever first (`freshet register`)"
+        )
     versions.require_own(project, candidate)
     return candidate, champion
 
@@ -257,17 +341,27 @@ def open_live(project: Project) -> Generation:
     champion = versions.holder(project)
     if champion is None:
         raise FreshetError("there is no champion to open: register and promote a retriever first")
-    if _is_live(project, champion):  # then whatever waits is for the next addition, and nothing is copied
+    # then whatever waits is for the next addition, and nothing is copied
+    if _is_live(project, champion):
         return Collection(project.live, champion.retriever).current()
     return open_version(project, champion)
 
 
 def open_version(project: Project, version: Version) -> Generation:
-    """Make a version's build what is searched, with all that arrived since it was made; nothing happens if it is."""
+    """Make a version's build what is searched, with all that arrived since it was made; nothing
+    happens if it is.
+    """
     versions.require_own(project, version)
-    files = versions.files(project, version)  # not inside: a promotion holds the registry and waits for the writer
-    parts = Parts(files / "encoder", files / "index", files / "documents.parquet", files / "hierarchy")
-    provenance = {MODEL_VERSION: version.version, "stage_key": version.key, "mlflow_run": version.run_id}
+    # not inside: a promotion holds the registry and waits for the writer
+    files = versions.files(project, version)
+    parts = Parts(
+        files / "encoder", files / "index", files / "documents.parquet", files / "hierarchy"
+    )
+    provenance = {
+        MODEL_VERSION: version.version,
+        "stage_key": version.key,
+        "mlflow_run": version.run_id,
+    }
     text = _text_rules(project, version)
     return open_build(project, version.retriever, parts, provenance, text, version.snapshot)
 
@@ -294,6 +388,9 @@ def _searched_build(project: Project) -> Mapping[str, Any] | None:
     if not (project.live / CURRENT).is_file():
         return None
     collection = Collection(project.live, default_retriever(project.live))
-    generations, number = {each.number: each for each in collection.generations()}, collection.current_number()
+    generations, number = (
+        {each.number: each for each in collection.generations()},
+        collection.current_number(),
+    )
     build = generations.get(generations[number].build) if number in generations else None
     return {} if build is None else build.manifest["provenance"]

@@ -1,9 +1,11 @@
-"""The versions of the registered model in MLflow, and which of them is challenger, champion, and the champion before.
+"""The versions of the registered model in MLflow, and which of them is challenger, champion, and
+the champion before.
 
-`challenger` and `champion` are aliases. A version that becomes champion remembers in the tag `replaced` whom it
-replaced: the champion before is read from there, so that one write moves the champion and says whom to go back to.
-The model's own tag `champion` is the last one that Freshet made champion: an alias elsewhere was moved by a person.
-`mlflow` is imported as late as by `orchestration.pipeline.runs`, here and in `build`.
+`challenger` and `champion` are aliases. A version that becomes champion remembers in the tag
+`replaced` whom it replaced: the champion before is read from there, so that one write moves the
+champion and says whom to go back to. The model's own tag `champion` is the last one that Freshet
+made champion: an alias elsewhere was moved by a person. `mlflow` is imported as late as by
+`orchestration.pipeline.runs`, here and in `build`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,16 @@ from model_code.evaluation.scores import SystemScores, load_gate_scores
 from model_code.files import read_json
 from model_code.project import Project, file_lock
 from model_code.settings import require
-from orchestration.pipeline.runs import KEY, OWNER, PARENT, STAGE, open_store, store_folder, tracking_uri, valid_name
+from orchestration.pipeline.runs import (
+    KEY,
+    OWNER,
+    PARENT,
+    STAGE,
+    open_store,
+    store_folder,
+    tracking_uri,
+    valid_name,
+)
 from orchestration.registry.build import ARTIFACT, Build, log_retriever
 
 if TYPE_CHECKING:
@@ -33,7 +44,8 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 
 ABOUT = "Retrievers of this project. `champion` is what is searched by default; moving it is a promotion."
-LOGGED, LONGEST_TAG = "models:/", 5000  # how a logged model's address begins, and what MLflow takes as a tag
+# how a logged model's address begins, and what MLflow takes as a tag
+LOGGED, LONGEST_TAG = "models:/", 5000
 RUN_NAME = "register@"  # how the name of a run begins that a version was registered from
 LOCK = "registry.lock"  # held by who reads or changes the registry, as long as that takes
 CHALLENGER, CHAMPION, PREVIOUS, RECORDED = "challenger", "champion", "previous", "recorded champion"
@@ -45,12 +57,13 @@ TEXT, EVENT, MARK, LOG = "text", "watermark", "watermark_mark", "log"
 
 @dataclass(frozen=True)
 class Version:
-    """A registered version: its number, retriever, key of the build, fingerprint of the encoder, and MLflow run.
+    """A registered version: its number, retriever, key of the build, fingerprint of the encoder,
+    and MLflow run.
 
-    corpus: hash of the documents, queries and qrels that it was built and scored on. text: by which rules it cut
-    documents into passages, as JSON; empty for a version of before they were kept. snapshot: the
-    position in the log of the documents that it was trained on. project: the identity of who registered it; empty for
-    a version of before that was kept, which counts as one's own.
+    corpus: hash of the documents, queries and qrels that it was built and scored on. text: by which
+    rules it cut documents into passages, as JSON; empty for a version of before they were kept.
+    snapshot: the position in the log of the documents that it was trained on. project: the identity
+    of who registered it; empty for a version of before that was kept, which counts as one's own.
     """
 
     version: str
@@ -73,7 +86,9 @@ class Version:
         event = int(tags.get(EVENT, 0))
         snapshot = Position(tags.get(LOG, ""), event, tags.get(MARK, "")) if event else Position()
         named = (tags[RETRIEVER], tags[KEY], tags[FINGERPRINT], tags[CORPUS], registered.run_id)
-        return cls(str(registered.version), *named, tags.get(TEXT, ""), snapshot, tags.get(OWNER, ""))
+        return cls(
+            str(registered.version), *named, tags.get(TEXT, ""), snapshot, tags.get(OWNER, "")
+        )
 
     def is_foreign(self, project: Project) -> bool:
         """Whether another project registered it, so that its documents are of there."""
@@ -85,7 +100,9 @@ class Version:
 
 
 class Registry:
-    """A project's versions in MLflow's model registry: those of the model that is called as its experiment."""
+    """A project's versions in MLflow's model registry: those of the model that is called as its
+    experiment.
+    """
 
     def __init__(self, client: MlflowClient, experiment: Experiment, owner: str) -> None:
         self.client, self.owner = client, owner
@@ -98,12 +115,16 @@ class Registry:
         return sorted(map(Version.read, registered), key=lambda version: int(version.version))
 
     def holder(self, role: str) -> Version | None:
-        """Who has one of the `ROLES`, or None; recorded champion is whom `set_champion` was last called with."""
+        """Who has one of the `ROLES`, or None; recorded champion is whom `set_champion` was last
+        called with.
+        """
         model, alias = self._registered(), role if role == CHALLENGER else CHAMPION
         number = model and (model.tags if role == RECORDED else model.aliases).get(alias)
         if number and role == PREVIOUS:
             number = self.client.get_model_version(self.model, number).tags.get(REPLACED)
-        return next((version for version in self.versions() if version.version == str(number)), None)
+        return next(
+            (version for version in self.versions() if version.version == str(number)), None
+        )
 
     def end_challenge(self, version: Version | None = None) -> None:
         """Take the alias from the challenger; version: unless it is another one than this."""
@@ -118,11 +139,15 @@ class Registry:
 
     def record_predecessor(self, version: Version, champion: Version | None) -> None:
         """Note on a version that is about to become champion whom a rollback of it goes back to."""
-        self.client.set_model_version_tag(self.model, version.version, REPLACED, champion.version if champion else "")
+        self.client.set_model_version_tag(
+            self.model, version.version, REPLACED, champion.version if champion else ""
+        )
 
     def note_verdict(self, version: Version, verdict: Verdict) -> None:
         """Say on the version's page what the gate found of it."""
-        words = f"{'passed' if verdict.passed else 'refused'}: {'; '.join(verdict.reasons)}"[:LONGEST_TAG]
+        words = f"{'passed' if verdict.passed else 'refused'}: {'; '.join(verdict.reasons)}"[
+            :LONGEST_TAG
+        ]
         self.client.set_model_version_tag(self.model, version.version, GATE, words)
         self._describe(version, words)
 
@@ -130,7 +155,10 @@ class Registry:
         """The version's card: what it is, its metrics, what the gate found, and its run."""
         metrics = self.client.get_run(version.run_id).data.metrics
         names = sorted({name.partition(".")[2] for name in metrics})
-        rows = [f"| {name} | {metrics.get(f'dev.{name}', '')} | {metrics.get(f'test.{name}', '')} |" for name in names]
+        rows = [
+            f"| {name} | {metrics.get(f'dev.{name}', '')} | {metrics.get(f'test.{name}', '')} |"
+            for name in names
+        ]
         run = f"#/experiments/{self.experiment}/runs/{version.run_id}"
         card = [
             f"**{version.retriever}**: encoder, index, hierarchy and documents of the build `{version.key[:12]}`, "
@@ -141,7 +169,9 @@ class Registry:
         self.client.update_model_version(self.model, version.version, "\n\n".join(card))
 
     def add(self, build: Build) -> Version:
-        """Register a build with a copy of its files; one with the same retriever and key is there already."""
+        """Register a build with a copy of its files; one with the same retriever and key is there
+        already.
+        """
         identity = {
             RETRIEVER: build.retriever,
             KEY: build.key,
@@ -152,7 +182,11 @@ class Registry:
         # one that is there already gets today's: its documents are the same
         facts = {TEXT: build.text, OWNER: self.owner}
         if build.snapshot.log and build.snapshot.event:
-            facts |= {EVENT: str(build.snapshot.event), MARK: build.snapshot.mark, LOG: build.snapshot.log}
+            facts |= {
+                EVENT: str(build.snapshot.event),
+                MARK: build.snapshot.mark,
+                LOG: build.snapshot.log,
+            }
         for name, value in facts.items():
             self.client.set_model_version_tag(self.model, number, name, value)
         return Version.read(self.client.get_model_version(self.model, number))
@@ -163,11 +197,18 @@ class Registry:
 
     def models(self, runs: Sequence[str]) -> list[LoggedModel]:
         """What was logged as a model in one of these runs."""
-        return [model for model in self.client.search_logged_models([self.experiment]) if model.source_run_id in runs]
+        return [
+            model
+            for model in self.client.search_logged_models([self.experiment])
+            if model.source_run_id in runs
+        ]
 
     def _find(self, identity: dict[str, str]) -> str | None:
         for registered in self.client.search_model_versions(f"name='{self.model}'"):
-            if identity.items() <= registered.tags.items() and registered.tags.get(OWNER, self.owner) == self.owner:
+            if (
+                identity.items() <= registered.tags.items()
+                and registered.tags.get(OWNER, self.owner) == self.owner
+            ):
                 return str(registered.version)
         return None
 
@@ -178,7 +219,9 @@ class Registry:
         tags = identity | self._above(build.key)
         with mlflow.start_run(experiment_id=self.experiment, run_name=name, tags=tags) as run:
             for part in ("metrics.json", "scores.parquet"):
-                self.client.log_artifact(run.info.run_id, str(build.evaluation / part), "evaluation")
+                self.client.log_artifact(
+                    run.info.run_id, str(build.evaluation / part), "evaluation"
+                )
             metrics = _metrics(build.evaluation)
             mlflow.log_metrics(metrics)
             model = log_retriever(build)
@@ -191,14 +234,18 @@ class Registry:
         return str(created.version)
 
     def _above(self, key: str) -> dict[str, str]:
-        """The tag that puts a registration below the run of the build that evaluated the retriever, if it has one."""
+        """The tag that puts a registration below the run of the build that evaluated the retriever,
+        if it has one.
+        """
         evaluated = f"tags.`{KEY}` = '{key}' and tags.`{STAGE}` != ''"
         for run in self.client.search_runs([self.experiment], evaluated, max_results=1):
             return {PARENT: run.data.tags[PARENT]} if PARENT in run.data.tags else {}
         return {}
 
     def _registered(self) -> RegisteredModel | None:
-        """The model with its aliases and tags; None without versions, of which MLflow's other questions are errors."""
+        """The model with its aliases and tags; None without versions, of which MLflow's other
+        questions are errors.
+        """
         return next(iter(self.client.search_registered_models(f"name='{self.model}'")), None)
 
 
@@ -210,7 +257,8 @@ def open_registry(project: Project) -> Iterator[Registry]:
         registry = Registry(*open_store(project), project.identity)
         import mlflow
 
-        mlflow.set_tracking_uri(uri)  # for the functions that take no client: start_run, log_model, download_artifacts
+        # for the functions that take no client: start_run, log_model, download_artifacts
+        mlflow.set_tracking_uri(uri)
         mlflow.set_registry_uri(uri)
         yield registry
 
@@ -225,7 +273,8 @@ def require_own(project: Project, version: Version) -> None:
 
 
 def register(project: Project, build: Build) -> Version:
-    """Register a finished build as challenger; one with the same retriever and key is there already, and not copied.
+    """Register a finished build as challenger; one with the same retriever and key is there
+    already, and not copied.
 
     The build of the champion itself is no challenger: after registering it there is none.
     """
@@ -253,19 +302,29 @@ def versions(project: Project) -> list[Version]:
 def scores(project: Project, version: Version) -> SystemScores:
     """The version's scores on the queries of the gate, as they were when it was registered."""
     with open_registry(project) as registry, tempfile.TemporaryDirectory() as folder:
-        return load_gate_scores(Path(registry.client.download_artifacts(version.run_id, "evaluation", folder)))
+        return load_gate_scores(
+            Path(registry.client.download_artifacts(version.run_id, "evaluation", folder))
+        )
 
 
 def files(project: Project, version: Version) -> Path:
-    """A local folder with the version's `encoder/`, `index/`, `hierarchy/` and `documents.parquet`, to be read only."""
+    """A local folder with the version's `encoder/`, `index/`, `hierarchy/` and `documents.parquet`,
+    to be read only.
+    """
     with open_registry(project) as registry:
         from mlflow.artifacts import download_artifacts
 
-        return Path(download_artifacts(f"models:/{registry.model}/{version.version}")) / "artifacts" / ARTIFACT
+        return (
+            Path(download_artifacts(f"models:/{registry.model}/{version.version}"))
+            / "artifacts"
+            / ARTIFACT
+        )
 
 
 def delete(project: Project, version: Version) -> None:
-    """Delete a version with its run and files; raises `FreshetError` if it is champion, challenger or previous."""
+    """Delete a version with its run and files; raises `FreshetError` if it is champion, challenger
+    or previous.
+    """
     with open_registry(project) as registry:
         role = next((role for role in ROLES if version.is_same(registry.holder(role))), None)
         if role is not None:
@@ -293,10 +352,24 @@ def run_folders(project: Project, runs: Sequence[str]) -> list[Path]:
         places = [registry.client.get_run(run).info.artifact_uri for run in runs]
         places += [model.artifact_location for model in registry.models(runs)]
     folders = [Path(unquote(place.removeprefix("file://"))).parent for place in places]
-    return [folder for folder in folders if folder.is_relative_to(store_folder(project)) and folder.is_dir()]
+    return [
+        folder
+        for folder in folders
+        if folder.is_relative_to(store_folder(project)) and folder.is_dir()
+    ]
 
 
 def _metrics(evaluation: Path) -> dict[str, float]:
-    splits = {split: rows for split, rows in read_json(evaluation / "metrics.json").items() if isinstance(rows, dict)}
-    flat = {f"{split}.{metric}": value for split, rows in splits.items() for metric, value in rows.items()}
-    return {valid_name(name): value for name, value in flat.items() if isinstance(value, (int, float))}
+    splits = {
+        split: rows
+        for split, rows in read_json(evaluation / "metrics.json").items()
+        if isinstance(rows, dict)
+    }
+    flat = {
+        f"{split}.{metric}": value
+        for split, rows in splits.items()
+        for metric, value in rows.items()
+    }
+    return {
+        valid_name(name): value for name, value in flat.items() if isinstance(value, (int, float))
+    }

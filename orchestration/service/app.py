@@ -1,4 +1,6 @@
-"""The FastAPI application of one project: its routes, the bounds around every request, its life cycle."""
+"""The FastAPI application of one project: its routes, the bounds around every request, its life
+cycle.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from orchestration.service.errors import add_handlers, error
 from orchestration.service.models import ErrorResponse
 from orchestration.service.service import Service
 
-METHODS, HEADERS = ("GET", "POST", "DELETE"), ("Authorization", "Content-Type")  # of pages of other sites
+# of pages of other sites
+METHODS, HEADERS = ("GET", "POST", "DELETE"), ("Authorization", "Content-Type")
 PAGES = ("/", "/docs", "/redoc")  # which a link from elsewhere may open
 DESCRIPTION = """Search, and add, update and delete documents, of one Freshet project. Every answer names the one
 generation that it comes from. Refusals are `{"error": "one line"}`; a 503 says in Retry-After when to come again."""
@@ -38,12 +41,14 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 MAX_BODY_BYTES = 64_000_000
 MAX_BODIES_BYTES = 4 * MAX_BODY_BYTES  # of all requests together
-MAX_VALUES = 4_000_000  # in one request: a list of nothing takes three bytes on the way and 64 in memory
+# in one request: a list of nothing takes three bytes on the way and 64 in memory
+MAX_VALUES = 4_000_000
 
 
 class BodyLimit:
-    """Refuse a body of more than `MAX_BODY_BYTES` or `MAX_VALUES`, by what its header says, else by what has come so
-    far; and any while the bodies that come at once have more than `MAX_BODIES_BYTES`.
+    """Refuse a body of more than `MAX_BODY_BYTES` or `MAX_VALUES`, by what its header says, else by
+    what has come so far; and any while the bodies that come at once have more than
+    `MAX_BODIES_BYTES`.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -67,11 +72,15 @@ class BodyLimit:
             piece = message.get("body", b"")
             size += len(piece)
             self.coming += len(piece)
-            values += sum(map(piece.count, (b"[", b"{", b",")))  # in texts, too, which are not told apart
+            # in texts, too, which are not told apart
+            values += sum(map(piece.count, (b"[", b"{", b",")))
             if size > MAX_BODY_BYTES or values > MAX_VALUES:
-                raise HTTPException(413, self._message())  # the one kind of error that FastAPI passes on from here
+                # the one kind of error that FastAPI passes on from here
+                raise HTTPException(413, self._message())
             if self.coming > MAX_BODIES_BYTES:
-                raise HTTPException(503, "too many bytes come at once; try again in a second", {"Retry-After": "1"})
+                raise HTTPException(
+                    503, "too many bytes come at once; try again in a second", {"Retry-After": "1"}
+                )
             return message
 
         try:
@@ -105,7 +114,8 @@ class RequestCount:
 def create_app(
     project: Project, host: str = "127.0.0.1", token: str | None = None, origins: Sequence[str] = ()
 ) -> FastAPI:
-    """The service of `project` as an ASGI application; its life cycle starts and stops what works behind it.
+    """The service of `project` as an ASGI application; its life cycle starts and stops what works
+    behind it.
 
     token: what whoever asks has to know; origins: other sites whose pages may ask, see `Guard`.
     """
@@ -132,6 +142,8 @@ def create_app(
     hosts = (*THIS_MACHINE, "testserver") if host in LOOPBACK else None
     app.add_middleware(Guard, hosts=hosts, page=PAGES.__contains__, token=token, origins=origins)
     if origins:  # before the guard, since a browser asks whether it may without the token
-        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=METHODS, allow_headers=HEADERS)
+        app.add_middleware(
+            CORSMiddleware, allow_origins=origins, allow_methods=METHODS, allow_headers=HEADERS
+        )
     app.add_middleware(RequestCount, requests=service.metrics.requests)
     return app

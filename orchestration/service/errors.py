@@ -27,7 +27,11 @@ class Refusal(FreshetError):
     retry_after: int | None = None
 
     def __init__(
-        self, message: str, status: int | None = None, retry_after: int | None = None, details: Mapping[str, Any] = {}
+        self,
+        message: str,
+        status: int | None = None,
+        retry_after: int | None = None,
+        details: Mapping[str, Any] = {},
     ) -> None:
         super().__init__(message)
         self.details = details
@@ -41,7 +45,9 @@ class Busy(Refusal):
 
 
 class NotReady(Refusal):
-    """No live collection to answer from yet, or documents in the ledger that could not be made searchable."""
+    """No live collection to answer from yet, or documents in the ledger that could not be made
+    searchable.
+    """
 
     status, retry_after = 503, 5
 
@@ -64,14 +70,20 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
-def error(status: int, message: str, retry_after: int | None = None, details: Mapping[str, Any] = {}) -> Response:
-    """The response `{"error": message}`, with `details` beside it; of a long message, the beginning."""
+def error(
+    status: int, message: str, retry_after: int | None = None, details: Mapping[str, Any] = {}
+) -> Response:
+    """The response `{"error": message}`, with `details` beside it; of a long message, the
+    beginning.
+    """
     headers = {"Retry-After": str(retry_after)} if retry_after is not None else None
     return line({"error": printable(message, MOST_CHARACTERS)} | dict(details), status, headers)
 
 
 async def _refused(request: Request, refused: Exception) -> Response:
-    """A `Refusal` knows its status; any other `FreshetError` is a request that the collection cannot answer."""
+    """A `Refusal` knows its status; any other `FreshetError` is a request that the collection
+    cannot answer.
+    """
     if isinstance(refused, Refusal):
         return error(refused.status, str(refused), refused.retry_after, refused.details)
     return error(422, str(refused))
@@ -82,8 +94,13 @@ async def _invalid(request: Request, invalid: Exception) -> Response:
     first = invalid.errors()[0]
     stated = request.headers.get("content-type", "")
     if first["loc"] == ("body",) and "json" not in stated:  # FastAPI takes the body for a text then
-        return error(422, f"the body is {stated or 'of no stated type'}; send JSON with Content-Type: application/json")
-    where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query")) or "the body"
+        return error(
+            422,
+            f"the body is {stated or 'of no stated type'}; send JSON with Content-Type: application/json",
+        )
+    where = (
+        ".".join(str(part) for part in first["loc"] if part not in ("body", "query")) or "the body"
+    )
     return error(422, f"{printable(where)}: {first['msg'].lower()}; see /docs")
 
 

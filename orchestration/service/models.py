@@ -10,7 +10,12 @@ from freshet.results import RejectedRow, SearchResult
 from model_code.collection.ledger.events import Opinion
 
 EXAMPLE = [
-    {"_id": "numpy.sort", "title": "numpy.sort", "text": "Return a sorted copy of an array.", "package": "numpy"}
+    {
+        "_id": "numpy.sort",
+        "title": "numpy.sort",
+        "text": "Return a sorted copy of an array.",
+        "package": "numpy",
+    }
 ]
 
 
@@ -30,10 +35,15 @@ class Options(Strict):
 
     k: int = Field(default=10, ge=1, description="How many documents.")
     filters: Filters = Field(default=[], description=FILTERS)
-    explain: bool = Field(default=False, description="Say what each score is made of (lexical and fused retrievers).")
-    retriever: str | None = Field(default=None, description="Another retriever that is live than the champion.")
+    explain: bool = Field(
+        default=False, description="Say what each score is made of (lexical and fused retrievers)."
+    )
+    retriever: str | None = Field(
+        default=None, description="Another retriever that is live than the champion."
+    )
     min_generation: int | None = Field(
-        default=None, description="Answer from this generation or a newer one, such as the one that an addition named."
+        default=None,
+        description="Answer from this generation or a newer one, such as the one that an addition named.",
     )
 
 
@@ -46,13 +56,19 @@ class SearchRequest(Options):
 class BatchRequest(Options):
     """Several searches, answered from one generation."""
 
-    texts: list[str] = Field(min_length=1, description="What you are looking for, each a search of its own.")
+    texts: list[str] = Field(
+        min_length=1, description="What you are looking for, each a search of its own."
+    )
 
 
 class SearchQuery(SearchRequest):
-    """The same in an address, where a filter is given as `filter=package=numpy` or `filters=package=numpy`."""
+    """The same in an address, where a filter is given as `filter=package=numpy` or
+    `filters=package=numpy`.
+    """
 
-    filters: list[str] = Field(default=[], description="Only documents with these fields, as package=numpy.")
+    filters: list[str] = Field(
+        default=[], description="Only documents with these fields, as package=numpy."
+    )
     filter: list[str] = Field(default=[], description="As filters.")
 
     @property
@@ -76,12 +92,18 @@ class AddRequest(Strict):
         description="Rows as in a JSONL file of the corpus: by default `_id`, `title`, `text`; others become fields.",
         examples=[EXAMPLE],
     )
-    source: str = Field(default="service", max_length=1000, description="Where they come from, for the ledger.")
-    only_known: bool = Field(default=False, description="Update only: refuse documents that are not there yet.")
+    source: str = Field(
+        default="service", max_length=1000, description="Where they come from, for the ledger."
+    )
+    only_known: bool = Field(
+        default=False, description="Update only: refuse documents that are not there yet."
+    )
 
 
 def _text(value: Any) -> str:
-    """The value if it is a text: one that is no UTF-8, too, so that it is refused alone, and not its whole request."""
+    """The value if it is a text: one that is no UTF-8, too, so that it is refused alone, and not
+    its whole request.
+    """
     if not isinstance(value, str):
         raise ValueError("an id is a text")
     return value
@@ -90,8 +112,12 @@ def _text(value: Any) -> str:
 class DeleteRequest(Strict):
     """Documents to delete."""
 
-    ids: list[Annotated[Any, AfterValidator(_text), WithJsonSchema({"type": "string"})]] = Field(min_length=1)
-    source: str = Field(default="service", max_length=1000, description="Who deletes them, for the ledger.")
+    ids: list[Annotated[Any, AfterValidator(_text), WithJsonSchema({"type": "string"})]] = Field(
+        min_length=1
+    )
+    source: str = Field(
+        default="service", max_length=1000, description="Who deletes them, for the ledger."
+    )
 
 
 class SyncRequest(Strict):
@@ -107,7 +133,9 @@ class FeedbackRequest(Strict):
     query: str = Field(min_length=1, max_length=1000, description="The text that was searched.")
     document_id: str = Field(max_length=2048, description="A document that it found.")
     verdict: Opinion = Field(description="A thumb up or down, or that it was opened.")
-    rank: int = Field(default=1, ge=1, le=1000, description="The hit's, by which a click is discounted.")
+    rank: int = Field(
+        default=1, ge=1, le=1000, description="The hit's, by which a click is discounted."
+    )
     who: str = Field(
         default="",
         max_length=100,
@@ -136,23 +164,31 @@ class LiveState(BaseModel):
     generation: int
     documents: int
     seconds: float | None = Field(description="Since the generation was made.")
-    explains: bool = Field(description="Whether a search may ask by `explain` what scores are made of.")
+    explains: bool = Field(
+        description="Whether a search may ask by `explain` what scores are made of."
+    )
 
 
 class StatusResponse(BaseModel):
     """Where the service stands."""
 
     ready: bool
-    reason: str | None = Field(description="Why it is not ready, or serves an older generation, or cannot add.")
+    reason: str | None = Field(
+        description="Why it is not ready, or serves an older generation, or cannot add."
+    )
     pid: int
     started: str
     default_retriever: str | None
-    live: list[str] = Field(description="The retrievers that a search may name; one is opened by its first search.")
+    live: list[str] = Field(
+        description="The retrievers that a search may name; one is opened by its first search."
+    )
     open: list[LiveState]
     swaps: int
     waiting_documents: int
     running_searches: int
-    behind: dict[str, str] = Field(description="Why a live retriever could not take in what arrived, by its name.")
+    behind: dict[str, str] = Field(
+        description="Why a live retriever could not take in what arrived, by its name."
+    )
     freshness: dict[str, Any] | None = Field(
         description="The ledger's account, as under `live` in `freshet status --json`."
     )

@@ -1,4 +1,6 @@
-"""The addresses of the service: its page at `/`, `/search`, `/documents`, and `/status`, `/health` and `/metrics`."""
+"""The addresses of the service: its page at `/`, `/search`, `/documents`, and `/status`, `/health`
+and `/metrics`.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,12 @@ MAX_DOCUMENTS = 10_000  # in one request
 MAX_VALUES = 20  # of a field, the commonest
 MAX_TOGETHER = 10_000  # hits of all searches of a batch
 GENERATION_SECONDS, POLL_SECONDS = 5.0, 0.05  # for a generation that a search demands
-CHANGE_SECONDS = 600.0  # until a request whose documents are not searchable yet is answered with its receipt only
-Wait = Annotated[bool, Query(description="Answer when the change is searchable (200), else once it is safe (202).")]
+# until a request whose documents are not searchable yet is answered with its receipt only
+CHANGE_SECONDS = 600.0
+Wait = Annotated[
+    bool,
+    Query(description="Answer when the change is searchable (200), else once it is safe (202)."),
+]
 
 
 async def _served(request: Request) -> Service:
@@ -60,15 +66,23 @@ async def _served(request: Request) -> Service:
 
 Served = Annotated[Service, Depends(_served)]
 ALL_REFUSED = "Every row was refused; if the request makes no sense, `error` only"
-REFUSED: dict[int | str, dict[str, Any]] = {422: {"model": models.RefusedResponse, "description": ALL_REFUSED}}
-SOON: dict[int | str, dict[str, Any]] = {202: {"model": ChangeResult, "description": "Received; searches show it soon"}}
+REFUSED: dict[int | str, dict[str, Any]] = {
+    422: {"model": models.RefusedResponse, "description": ALL_REFUSED}
+}
+SOON: dict[int | str, dict[str, Any]] = {
+    202: {"model": ChangeResult, "description": "Received; searches show it soon"}
+}
 PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
 
 
 def _hashes(element: str) -> str:
-    """The page's own inline content of a kind, as a Content-Security-Policy names what alone may run."""
+    """The page's own inline content of a kind, as a Content-Security-Policy names what alone may
+    run.
+    """
     inline = re.findall(f"<{element}>(.*?)</{element}>", PAGE, re.DOTALL)
-    return " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in inline)
+    return " ".join(
+        f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in inline
+    )
 
 
 PAGE_HEADERS = {
@@ -99,7 +113,9 @@ async def search(request: models.SearchRequest, service: Served) -> SearchResult
 
 
 @router.get("/search", tags=["search"])
-async def search_by_address(query: Annotated[models.SearchQuery, Query()], service: Served) -> SearchResult:
+async def search_by_address(
+    query: Annotated[models.SearchQuery, Query()], service: Served
+) -> SearchResult:
     """The same for a browser: `/search?text=sort+an+array&k=5&filter=package=numpy`."""
     return await search(query.request, service)
 
@@ -115,17 +131,26 @@ async def _search(request: models.BatchRequest, service: Served) -> list[SearchR
     if request.min_generation is not None:
         await run_sync(await_generation, service, request)
     alike = request.retriever, request.k, request.explain, json.dumps(request.filters)
-    return await service.pool.search(alike, request.texts, lambda texts: answers(service, request, texts))
+    return await service.pool.search(
+        alike, request.texts, lambda texts: answers(service, request, texts)
+    )
 
 
 def check(request: models.BatchRequest) -> None:
     """Refuse what exceeds the service's bounds, by a `SettingsError` that names the bound."""
     require_queries(request.texts)
-    written = request.filters if isinstance(request.filters, list) else [json.dumps(request.filters)]
+    written = (
+        request.filters if isinstance(request.filters, list) else [json.dumps(request.filters)]
+    )
     characters = max(map(len, request.texts)) + sum(map(len, written))
     filters, texts = len(request.filters), len(request.texts)
-    require(request.k <= MAX_RESULTS, f"k is {request.k}, but this service gives at most {MAX_RESULTS} documents")
-    require(filters <= MAX_FILTERS, f"{filters} filters, but this service takes at most {MAX_FILTERS}")
+    require(
+        request.k <= MAX_RESULTS,
+        f"k is {request.k}, but this service gives at most {MAX_RESULTS} documents",
+    )
+    require(
+        filters <= MAX_FILTERS, f"{filters} filters, but this service takes at most {MAX_FILTERS}"
+    )
     require(
         texts * request.k <= MAX_TOGETHER,
         f"{texts} texts with k = {request.k} ask for {texts * request.k:,} hits, but this service gives at most "
@@ -138,7 +163,9 @@ def check(request: models.BatchRequest) -> None:
 
 
 def await_generation(service: Service, request: models.BatchRequest) -> None:
-    """Wait for the generation that a search demands; Refusal if it is not searched after `GENERATION_SECONDS`."""
+    """Wait for the generation that a search demands; Refusal if it is not searched after
+    `GENERATION_SECONDS`.
+    """
     latest, demanded = time.monotonic() + GENERATION_SECONDS, request.min_generation or 0
     while (current := service.searchers.current(request.retriever).generation).number < demanded:
         if time.monotonic() > latest:
@@ -147,8 +174,12 @@ def await_generation(service: Service, request: models.BatchRequest) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def answers(service: Service, request: models.BatchRequest, texts: Sequence[str]) -> list[SearchResult]:
-    """Search `texts` as the request says, in this thread: one searcher is taken once, and all answers come from it."""
+def answers(
+    service: Service, request: models.BatchRequest, texts: Sequence[str]
+) -> list[SearchResult]:
+    """Search `texts` as the request says, in this thread: one searcher is taken once, and all
+    answers come from it.
+    """
     searcher = service.searchers.current(request.retriever)
     started = time.perf_counter()
     rankings = searcher.search_batch(texts, request.k, request.filters, request.explain)
@@ -158,16 +189,24 @@ def answers(service: Service, request: models.BatchRequest, texts: Sequence[str]
 
 
 @router.post("/feedback", tags=["search"])
-async def give_feedback(request: models.FeedbackRequest, service: Served) -> models.FeedbackResponse:
-    """Say that a hit answers a search, or does not: retrains learn from it, and the gate judges by it."""
+async def give_feedback(
+    request: models.FeedbackRequest, service: Served
+) -> models.FeedbackResponse:
+    """Say that a hit answers a search, or does not: retrains learn from it, and the gate judges by
+    it.
+    """
     return models.FeedbackResponse(verdict=Opinion(await run_sync(_judge, service, request)))
 
 
 def _judge(service: Service, request: models.FeedbackRequest) -> str:
     require_queries([request.query])
-    require("\0" not in request.query, "the query holds a character 0")  # which PostgreSQL keeps in no text
+    # which PostgreSQL keeps in no text
+    require("\0" not in request.query, "the query holds a character 0")
     stored(service, request.document_id)
-    said = request.model_dump() | {"query": " ".join(request.query.split()), "verdict": str(request.verdict)}
+    said = request.model_dump() | {
+        "query": " ".join(request.query.split()),
+        "verdict": str(request.verdict),
+    }
     return service.collection().ledger.judge(Feedback(**said))
 
 
@@ -185,7 +224,9 @@ async def list_fields(service: Served) -> FieldValues:
 @router.get("/documents", tags=["documents"])
 async def list_documents(
     service: Served,
-    after: Annotated[str, Query(description="The id that the page before ended with: its `next`.")] = "",
+    after: Annotated[
+        str, Query(description="The id that the page before ended with: its `next`.")
+    ] = "",
     limit: Annotated[int, Query(ge=1, le=MAX_RESULTS, description="How many documents.")] = 100,
 ) -> DocumentPage:
     """A page of all documents, in the order of their ids."""
@@ -219,7 +260,9 @@ def stored(service: Service, document_id: str) -> StoredDocument:
 
 
 def _stored(document: Document) -> StoredDocument:
-    return StoredDocument(document.document_id, document.title, document.text, document.fields, document.date)
+    return StoredDocument(
+        document.document_id, document.title, document.text, document.fields, document.date
+    )
 
 
 @router.post("/documents", tags=["documents"], responses=REFUSED | SOON)
@@ -258,7 +301,9 @@ def _deletion(ids: Sequence[str], source: str) -> Job:
 
 
 @router.delete("/documents/{document_id:path}", tags=["documents"])
-async def delete_document(document_id: str, service: Served, response: Response, wait: Wait = True) -> ChangeResult:
+async def delete_document(
+    document_id: str, service: Served, response: Response, wait: Wait = True
+) -> ChangeResult:
     """Delete one document; 404 if there is none of this id."""
     try:
         return await _change(service, _deletion([document_id], "service"), response, wait)
@@ -268,7 +313,9 @@ async def delete_document(document_id: str, service: Served, response: Response,
 
 @router.post("/sync", tags=["documents"])
 async def sync_source(request: models.SyncRequest, service: Served) -> SyncResult:
-    """Make the index hold what the project's own source holds now; 422, and no change, if much of it is gone."""
+    """Make the index hold what the project's own source holds now; 422, and no change, if much of
+    it is gone.
+    """
     return await run_sync(_synced, service, request)
 
 
@@ -285,20 +332,27 @@ def _synced(service: Service, request: models.SyncRequest) -> SyncResult:
 
 
 async def _change(service: Service, job: Job, response: Response, wait: bool) -> ChangeResult:
-    """Queue the job and wait for its answers; a client that leaves stops nothing. Refused if every row was."""
+    """Queue the job and wait for its answers; a client that leaves stops nothing. Refused if every
+    row was.
+    """
     service.writer.put(job)
     seconds = CHANGE_SECONDS
     try:
         receipt = await asyncio.wait_for(asyncio.wrap_future(job.received), seconds)
     except TimeoutError:
-        raise Busy(f"waiting to be received for {seconds:g} s, and still is; sent again, it changes nothing") from None
+        raise Busy(
+            f"waiting to be received for {seconds:g} s, and still is; sent again, it changes nothing"
+        ) from None
     if receipt.rejected and not (receipt.events or receipt.unchanged):
         first = receipt.rejected[0]
-        message = f"no row was accepted ({receipt.received:,} came); row {first.row}: {first.reason}"
+        message = (
+            f"no row was accepted ({receipt.received:,} came); row {first.row}: {first.reason}"
+        )
         raise NothingAccepted(message, details=asdict(change_result(receipt, None)))
     generation = None
     if wait:
-        with suppress(TimeoutError):  # it is safe in the ledger; the answer says that it cannot be found yet
+        # it is safe in the ledger; the answer says that it cannot be found yet
+        with suppress(TimeoutError):
             generation = await asyncio.wait_for(asyncio.wrap_future(job.applied), seconds)
     response.status_code = 202 if generation is None else 200
     return change_result(receipt, generation)
@@ -316,7 +370,9 @@ def change_result(receipt: Any, generation: int | None) -> ChangeResult:
     """What became of a change; generation: one that contains it, None while no search finds it."""
     rejected = [RejectedRow(each.row, each.document_id, each.reason) for each in receipt.rejected]
     searchable = generation is not None
-    return ChangeResult(searchable, generation, receipt.received, receipt.unchanged, rejected, list(receipt.events))
+    return ChangeResult(
+        searchable, generation, receipt.received, receipt.unchanged, rejected, list(receipt.events)
+    )
 
 
 @router.get("/status", tags=["state"])
@@ -342,7 +398,9 @@ async def liveness() -> models.HealthResponse:
 @router.get("/metrics", tags=["state"], response_class=Response)
 async def metrics(service: Served) -> Response:
     """Prometheus's text format."""
-    return Response(await run_sync(generate_latest, service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    return Response(
+        await run_sync(generate_latest, service.metrics.registry), media_type=CONTENT_TYPE_LATEST
+    )
 
 
 def _state(service: Service) -> models.StatusResponse:

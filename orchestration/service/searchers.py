@@ -1,7 +1,9 @@
-"""The searcher of each live retriever, exchanged for its successor while requests run; and the threads that search.
+"""The searcher of each live retriever, exchanged for its successor while requests run; and the
+threads that search.
 
-A request takes one reference and answers from it to its end, so every answer comes from exactly one generation; the
-exchange is the assignment of that reference, which is atomic. An old searcher is freed with its last request.
+A request takes one reference and answers from it to its end, so every answer comes from exactly one
+generation; the exchange is the assignment of that reference, which is atomic. An old searcher is
+freed with its last request.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from orchestration.service.errors import Busy, NotFound, NotReady
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 POLL_SECONDS = 0.2  # between two looks at the pointers
-THREADS, WAITING, WAIT_SECONDS = 2, 64, 10.0  # searches at once, how many more may wait, and for how long
+# searches at once, how many more may wait, and for how long
+THREADS, WAITING, WAIT_SECONDS = 2, 64, 10.0
 TOGETHER = 16  # texts that are searched at once
 
 
@@ -42,7 +45,9 @@ class Searchers:
         self._lock = threading.Lock()  # held to open or exchange, never to search
 
     def current(self, retriever: str | None = None) -> Searcher:
-        """The searcher to answer one request from; NotReady if nothing is live, NotFound if `retriever` is not."""
+        """The searcher to answer one request from; NotReady if nothing is live, NotFound if
+        `retriever` is not.
+        """
         name = retriever or self.default()
         return self._open.get(name) or self._first(name)
 
@@ -51,18 +56,25 @@ class Searchers:
         try:
             self._default = default_retriever(self.live)
         except FreshetError as error:
-            if self._default not in self._open:  # what is in memory goes on answering, whatever became of its files
+            # what is in memory goes on answering, whatever became of its files
+            if self._default not in self._open:
                 raise NotReady(str(error)) from None
         return self._default
 
     @property
     def failure(self) -> str | None:
-        """Why the newest generation of a retriever is not the one that is served; None if every one's is."""
-        return "; ".join(f"{name}: {reason}" for name, reason in sorted(self._failures.items())) or None
+        """Why the newest generation of a retriever is not the one that is served; None if every
+        one's is.
+        """
+        return (
+            "; ".join(f"{name}: {reason}" for name, reason in sorted(self._failures.items()))
+            or None
+        )
 
     def refresh(self) -> None:
-        """Exchange every searcher whose generation is no longer the current one, now, and let go of those whose
-        retriever was deleted. The one that is searched by default is missed, and answers on.
+        """Exchange every searcher whose generation is no longer the current one, now, and let go of
+        those whose retriever was deleted. The one that is searched by default is missed, and
+        answers on.
         """
         with self._lock:
             names = set(retrievers(self.live))
@@ -76,8 +88,9 @@ class Searchers:
                     self._failures.pop(name, None)
 
     def newest(self) -> tuple[str, int | None]:
-        """Look at every pointer now. Returns the retriever that is searched by default and the generation that answers
-        for it, None while its current one cannot be opened; NotReady if nothing is live.
+        """Look at every pointer now. Returns the retriever that is searched by default and the
+        generation that answers for it, None while its current one cannot be opened; NotReady if
+        nothing is live.
         """
         self.refresh()
         name = self.default()
@@ -96,21 +109,28 @@ class Searchers:
 
     def _first(self, name: str) -> Searcher:
         if name not in retrievers(self.live):
-            raise NotFound(f"retriever {name!r} is not live (live: {', '.join(retrievers(self.live))})")
+            raise NotFound(
+                f"retriever {name!r} is not live (live: {', '.join(retrievers(self.live))})"
+            )
         with self._lock:
             if name not in self._open:
                 self._open[name] = Searcher.open(self.live, name).ready()
             return self._open[name]
 
     def _renew(self, name: str) -> None:
-        """Exchange if needed. While the new generation cannot be opened, the old one serves, and `failure` says so."""
+        """Exchange if needed. While the new generation cannot be opened, the old one serves, and
+        `failure` says so.
+        """
         before = self._open[name]
         try:
             renewed = before.renewed().ready()
-        except Exception as error:  # whatever is wrong with the new one, the old one can still answer
+        # whatever is wrong with the new one, the old one can still answer
+        except Exception as error:
             reason = str(error) or type(error).__name__
             if self._failures.get(name) != reason:
-                log.error("the new generation of %s cannot be opened, the old one stays: %s", name, reason)
+                log.error(
+                    "the new generation of %s cannot be opened, the old one stays: %s", name, reason
+                )
             self._failures[name] = reason
             return
         if renewed is not before:
@@ -121,7 +141,9 @@ class Searchers:
 
 @dataclass(eq=False)
 class _QueuedSearch:
-    """Texts in line; kind: texts of equal kinds are searched alike. latest: when their turn must have come."""
+    """Texts in line; kind: texts of equal kinds are searched alike. latest: when their turn must
+    have come.
+    """
 
     kind: Hashable
     texts: Sequence[str]
@@ -134,16 +156,19 @@ class _QueuedSearch:
         waited = self.answer.set_running_or_notify_cancel()
         if not waited or time.monotonic() <= self.latest:
             return waited
-        reason = f"the search waited more than {WAIT_SECONDS:g} s for its turn; try again in a second"
+        reason = (
+            f"the search waited more than {WAIT_SECONDS:g} s for its turn; try again in a second"
+        )
         self.answer.set_exception(Busy(reason))
         return False
 
 
 class SearchPool:
-    """`THREADS` searches at once and `WAITING` in line; who comes then, or waits too long, is sent away.
+    """`THREADS` searches at once and `WAITING` in line; who comes then, or waits too long, is sent
+    away.
 
-    Whose turn comes takes along what waits and is searched alike, since an encoder reads its weights once for all
-    texts that it is given. Nobody waits for company.
+    Whose turn comes takes along what waits and is searched alike, since an encoder reads its
+    weights once for all texts that it is given. Nobody waits for company.
     """
 
     def __init__(self) -> None:
@@ -157,8 +182,12 @@ class SearchPool:
         (result,) = await self.search(object(), [""], lambda texts: [work()])
         return result
 
-    async def search(self, kind: Hashable, texts: Sequence[str], search: Callable[[list[str]], list[T]]) -> list[T]:
-        """What `search` finds for each of `texts`, perhaps asked together with others of this `kind`; Busy as `run`."""
+    async def search(
+        self, kind: Hashable, texts: Sequence[str], search: Callable[[list[str]], list[T]]
+    ) -> list[T]:
+        """What `search` finds for each of `texts`, perhaps asked together with others of this
+        `kind`; Busy as `run`.
+        """
         entry = _QueuedSearch(kind, texts, search, time.monotonic() + WAIT_SECONDS)
         with self._lock:
             if self.inside >= THREADS + WAITING:
@@ -167,7 +196,8 @@ class SearchPool:
                 )
             self.inside += 1
             self._line.append(entry)
-        entry.answer.add_done_callback(lambda _: self._leave())  # also if the client has gone: its search still runs
+        # also if the client has gone: its search still runs
+        entry.answer.add_done_callback(lambda _: self._leave())
         try:
             self._pool.submit(self._answer_next)
         except BaseException:
@@ -193,7 +223,9 @@ class SearchPool:
             self._answer(group)
 
     def _next_group(self) -> list[_QueuedSearch]:
-        """The first in line and those of its kind behind it, up to `TOGETHER` texts; they leave the line."""
+        """The first in line and those of its kind behind it, up to `TOGETHER` texts; they leave the
+        line.
+        """
         group: list[_QueuedSearch] = []
         room = TOGETHER
         with self._lock:
@@ -205,7 +237,9 @@ class SearchPool:
         return group
 
     def _answer(self, group: Sequence[_QueuedSearch]) -> None:
-        """Search all texts at once; each by itself if that fails, as nobody is to suffer from another's."""
+        """Search all texts at once; each by itself if that fails, as nobody is to suffer from
+        another's.
+        """
         try:
             results = iter(group[0].search([text for entry in group for text in entry.texts]))
         except BaseException as error:

@@ -1,4 +1,6 @@
-"""Run the service until it is told to stop: then it takes no more requests, finishes what it has, and leaves."""
+"""Run the service until it is told to stop: then it takes no more requests, finishes what it has,
+and leaves.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,15 @@ EXPOSED = (
 
 
 def serve(
-    project: Project, host: str, port: int, registration: Registration, token: bool = False, origins: Sequence[str] = ()
+    project: Project,
+    host: str,
+    port: int,
+    registration: Registration,
+    token: bool = False,
+    origins: Sequence[str] = (),
 ) -> None:
-    """Serve `project` until SIGINT, SIGTERM or SIGHUP; FreshetError if the port is taken or what is live is damaged.
+    """Serve `project` until SIGINT, SIGTERM or SIGHUP; FreshetError if the port is taken or what is
+    live is damaged.
 
     token: demand it on this machine's own addresses, too; origins: other sites whose pages may ask.
     """
@@ -52,20 +60,29 @@ def serve(
     if finished:
         print("stopped; everything that was received is kept", flush=True)
         return
-    print("stopped; what could not be made searchable in time waits in the ledger for the next start", flush=True)
+    print(
+        "stopped; what could not be made searchable in time waits in the ledger for the next start",
+        flush=True,
+    )
     registration.withdraw()
-    os._exit(0)  # what still works, or waits for another process's lock, is as safe as from `kill -9`
+    # what still works, or waits for another process's lock, is as safe as from `kill -9`
+    os._exit(0)
 
 
 class _Server(uvicorn.Server):
-    """A server that tells clients where it is once it listens, and no longer when it begins to stop."""
+    """A server that tells clients where it is once it listens, and no longer when it begins to
+    stop.
+    """
 
     def __init__(self, app: FastAPI, registration: Registration, url: str) -> None:
         quiet = {"log_level": "warning", "access_log": False, "lifespan": "off"}
-        super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=REQUEST_SECONDS, **quiet, **bounds()))
+        super().__init__(
+            uvicorn.Config(app, timeout_graceful_shutdown=REQUEST_SECONDS, **quiet, **bounds())
+        )
         self.registration, self.url, self.service = registration, url, app.state.service
         self.stopping_since: float | None = None  # when it was told to stop
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # uvicorn takes two while it runs, and raises them
+        # uvicorn takes two while it runs, and raises them
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(each, self.handle_exit)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -73,7 +90,10 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self.registration.announce(self.url, self.service.started)
-            print(f"serving {self.url}   (open it to search; also {self.url}/docs; Ctrl-C ends it)", flush=True)
+            print(
+                f"serving {self.url}   (open it to search; also {self.url}/docs; Ctrl-C ends it)",
+                flush=True,
+            )
 
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
         """Begin to stop."""
@@ -83,26 +103,32 @@ class _Server(uvicorn.Server):
     @property
     def seconds_left(self) -> float:
         """Seconds until it has to be over."""
-        return STOP_SECONDS - (time.monotonic() - self.stopping_since if self.stopping_since else 0.0)
+        return STOP_SECONDS - (
+            time.monotonic() - self.stopping_since if self.stopping_since else 0.0
+        )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Send no more clients here, then finish."""
         self.registration.withdraw()
-        asyncio.get_running_loop().call_later(REQUEST_SECONDS / 2, self.service.writer.release)  # answers who waits
+        # answers who waits
+        asyncio.get_running_loop().call_later(REQUEST_SECONDS / 2, self.service.writer.release)
         await super().shutdown(sockets)
 
 
 def _bound(host: str, port: int) -> socket.socket:
     """A socket bound to host and port, not listening yet; FreshetError if that cannot be."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # stated, or asyncio leaves Nagle's delay on
+    # stated, or asyncio leaves Nagle's delay on
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
     except OSError as error:
         bound.close()
         where = f"{host}:{port}"
-        raise FreshetError(f"cannot listen on {where} ({error.strerror or error}); choose another --port") from None
+        raise FreshetError(
+            f"cannot listen on {where} ({error.strerror or error}); choose another --port"
+        ) from None
     return bound
 
 

@@ -26,7 +26,8 @@ from orchestration.service.writer import Writer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-CANARY_SECONDS = 30.0  # at least between two searches for a new document, which cost as much as a user's
+# at least between two searches for a new document, which cost as much as a user's
+CANARY_SECONDS = 30.0
 SEARCH = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 CHANGE = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0)
 
@@ -37,11 +38,20 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         of = {"registry": self.registry}
-        self.requests = Counter("freshet_requests", "Requests by route and HTTP status.", ["route", "status"], **of)
-        self.search = Histogram("freshet_search_seconds", "Searching, without waiting.", buckets=SEARCH, **of)
-        self.apply = Histogram("freshet_apply_seconds", "From ledger to switch, per batch.", buckets=CHANGE, **of)
+        self.requests = Counter(
+            "freshet_requests", "Requests by route and HTTP status.", ["route", "status"], **of
+        )
+        self.search = Histogram(
+            "freshet_search_seconds", "Searching, without waiting.", buckets=SEARCH, **of
+        )
+        self.apply = Histogram(
+            "freshet_apply_seconds", "From ledger to switch, per batch.", buckets=CHANGE, **of
+        )
         self.fresh = Histogram(
-            "freshet_freshness_seconds", "From a request's arrival to searchable.", buckets=CHANGE, **of
+            "freshet_freshness_seconds",
+            "From a request's arrival to searchable.",
+            buckets=CHANGE,
+            **of,
         )
 
     def changed(self, apply_seconds: float, fresh_seconds: Sequence[float]) -> None:
@@ -61,21 +71,30 @@ class Service:
         self.pool = SearchPool()
         self.metrics = Metrics()
         self._stopping = threading.Event()
-        self.upkeep = Upkeep(project, lambda name: self.collection() if name == self.searchers.default() else None)
-        self.writer = Writer(self.collection, self.searchers.newest, self.metrics.changed, self._spare)
+        self.upkeep = Upkeep(
+            project, lambda name: self.collection() if name == self.searchers.default() else None
+        )
+        self.writer = Writer(
+            self.collection, self.searchers.newest, self.metrics.changed, self._spare
+        )
         self._collection: LiveCollection | None = None
-        self.freshness_failure: str | None = None  # why nobody could tell, when last asked, how fresh all is
-        self._looked = (-1, -CANARY_SECONDS)  # the generation whose documents were searched for, and when
+        # why nobody could tell, when last asked, how fresh all is
+        self.freshness_failure: str | None = None
+        # the generation whose documents were searched for, and when
+        self._looked = (-1, -CANARY_SECONDS)
         self._making = threading.Lock()
         self._running = False
         self.metrics.registry.register(self)
 
     def start(self) -> None:
-        """Load what is live, then begin to watch and to write; raises what is wrong with the collection."""
+        """Load what is live, then begin to watch and to write; raises what is wrong with the
+        collection.
+        """
         if self._running:
             return
         with suppress(NotReady):
-            self.searchers.current().search("warm", 1)  # the first search of a process is the slow one
+            # the first search of a process is the slow one
+            self.searchers.current().search("warm", 1)
             self.collection().warm()
         self.writer.start(resume=existing_ledger(self.project) is not None)
         threading.Thread(target=self._watch, name="watcher", daemon=True).start()
@@ -101,8 +120,8 @@ class Service:
         return None
 
     def freshness(self) -> dict[str, Any] | None:
-        """The ledger's account of the retriever that documents are added to; None if nothing is live, or the ledger
-        does not answer: `failure` says why.
+        """The ledger's account of the retriever that documents are added to; None if nothing is
+        live, or the ledger does not answer: `failure` says why.
         """
         return self._answer(lambda: live_status(self.project, self.collection().retriever), None)
 
@@ -111,7 +130,9 @@ class Service:
         name = self.searchers.default()
         with self._making:
             if self._collection is None or self._collection.retriever != name:
-                self._collection = LiveCollection(self.project, name, lambda: self.searchers.newest_of(name).parts)
+                self._collection = LiveCollection(
+                    self.project, name, lambda: self.searchers.newest_of(name).parts
+                )
             return self._collection
 
     def _watch(self) -> None:
@@ -120,23 +141,29 @@ class Service:
             self.searchers.refresh()
 
     def _spare(self) -> bool:
-        """Keep up the other live retrievers, and delete old generations, a piece at a time; whether there is more.
+        """Keep up the other live retrievers, and delete old generations, a piece at a time; whether
+        there is more.
 
-        Behind the last piece search for a document of the newest batch, at most once in `CANARY_SECONDS`.
+        Behind the last piece search for a document of the newest batch, at most once in
+        `CANARY_SECONDS`.
         """
         more = self.upkeep.step()
         self.searchers.refresh()
         if more:
             return True
         searcher, now = self.searchers.current(), time.monotonic()
-        if searcher.generation.number != self._looked[0] and now - self._looked[1] >= CANARY_SECONDS:
+        if (
+            searcher.generation.number != self._looked[0]
+            and now - self._looked[1] >= CANARY_SECONDS
+        ):
             self._looked = searcher.generation.number, now
             look_for_newest(self.project, searcher, self.collection().log_view)
         return False
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """What has its value whenever the page of metrics is read."""
-        newest = canary(self.project) or {"rank": math.nan, "lag": math.nan}  # before the first document
+        # before the first document
+        newest = canary(self.project) or {"rank": math.nan, "lag": math.nan}
         place = "where a search for its own title finds it, 0 if not among the first ten"
         lag = self._answer(self._waiting_seconds, math.nan)  # before `failure` is asked for
         for name, text, value in (
@@ -147,18 +174,31 @@ class Service:
             ("newest_lag_seconds", "How long it waited to be searchable.", newest["lag"]),
             ("searches_running", "Searches that run or wait.", self.pool.inside),
             ("generation_swaps", "Generations exchanged since the start.", self.searchers.swaps),
-            ("failing", "1 if a generation cannot be opened, documents not added, or the ledger not asked.",
-             self.failure is not None),
-        ):  # fmt: skip
+            (
+                "failing",
+                "1 if a generation cannot be opened, documents not added, or the ledger not asked.",
+                self.failure is not None,
+            ),
+        ):
             yield GaugeMetricFamily(f"freshet_{name}", text, float(value))
         opened, behind = self.searchers.opened(), dict(self.upkeep.failures)
         for name, text, values in (
-            ("behind", "1 if it could not take in what arrived.", {each: each in behind for each in opened | behind}),
-            ("generation", "The generation that is searched.",
-             {name: each.generation.number for name, each in opened.items()}),
-            ("documents", "Documents that a search can find.",
-             {name: each.generation.manifest["documents"] for name, each in opened.items()}),
-        ):  # fmt: skip
+            (
+                "behind",
+                "1 if it could not take in what arrived.",
+                {each: each in behind for each in opened | behind},
+            ),
+            (
+                "generation",
+                "The generation that is searched.",
+                {name: each.generation.number for name, each in opened.items()},
+            ),
+            (
+                "documents",
+                "Documents that a search can find.",
+                {name: each.generation.manifest["documents"] for name, each in opened.items()},
+            ),
+        ):
             gauge = GaugeMetricFamily(f"freshet_{name}", text, labels=["retriever"])
             for retriever, value in values.items():
                 gauge.add_metric([retriever], value)
@@ -171,7 +211,9 @@ class Service:
         return self._collection.log_view.backlog().seconds or 0.0
 
     def _answer(self, question: Callable[[], T], unknown: T) -> T:
-        """The answer; `unknown` if the ledger gives none, which the pages that tell of failures must survive."""
+        """The answer; `unknown` if the ledger gives none, which the pages that tell of failures
+        must survive.
+        """
         try:
             answer = question()
         except NotReady:
@@ -187,5 +229,7 @@ class Service:
 
     @property
     def failure(self) -> str | None:
-        """Why the newest documents are not found, or cannot come; None if nothing is known to be wrong."""
+        """Why the newest documents are not found, or cannot come; None if nothing is known to be
+        wrong.
+        """
         return self.writer.failure or self.searchers.failure or self.freshness_failure

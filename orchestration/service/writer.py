@@ -1,5 +1,6 @@
-"""The two threads that change the collection: one records each request in the ledger, the other makes searchable what
-is there by then, all of it as one batch. So a request is safe at once, however long an application takes.
+"""The two threads that change the collection: one records each request in the ledger, the other
+makes searchable what is there by then, all of it as one batch. So a request is safe at once,
+however long an application takes.
 """
 
 from __future__ import annotations
@@ -20,17 +21,22 @@ log = logging.getLogger(__name__)
 QUEUED_DOCUMENTS = 20_000  # changes that may wait for the writer
 RETRY_SECONDS = 5.0
 IDLE = 0.3  # seconds without a job, after which what is not urgent may begin
-LONGEST = 300.0  # seconds between two attempts at what fails again and again, each of which encodes all that waits
+# seconds between two attempts at what fails again and again, each of which encodes all that waits
+LONGEST = 300.0
 
 
 class Job:
-    """One request's documents. `received` and `applied` are never cancelled: the work goes on if the client leaves.
+    """One request's documents. `received` and `applied` are never cancelled: the work goes on if
+    the client leaves.
 
-    applied: the generation that contains it; None while that one cannot be opened, so that no search finds it yet.
+    applied: the generation that contains it; None while that one cannot be opened, so that no
+    search finds it yet.
     """
 
     def __init__(self, size: int, receive: Callable[[Any], Any]) -> None:
-        """size: documents; receive: what records them by a `LiveCollection` and returns the receipt."""
+        """size: documents; receive: what records them by a `LiveCollection` and returns the
+        receipt.
+        """
         self.size, self.receive, self.arrived = size, receive, time.monotonic()
         self.safe = False  # in the ledger
         self.received: Future[Any] = Future()
@@ -51,9 +57,9 @@ class Job:
 
 
 class Writer:
-    """A thread that runs jobs by a `LiveCollection`, of at most `QUEUED_DOCUMENTS` that wait. What the ledger has and
-    could not be applied is tried again after `RETRY_SECONDS`, then after twice as long and so on, up to `LONGEST`; the
-    next job begins anew.
+    """A thread that runs jobs by a `LiveCollection`, of at most `QUEUED_DOCUMENTS` that wait. What
+    the ledger has and could not be applied is tried again after `RETRY_SECONDS`, then after twice
+    as long and so on, up to `LONGEST`; the next job begins anew.
     """
 
     def __init__(
@@ -63,22 +69,26 @@ class Writer:
         measured: Callable[[float, Sequence[float]], None],
         spare: Callable[[], bool] = lambda: False,
     ) -> None:
-        """open_collection: for the retriever that is the default one now, called for each job and batch; returns the
-        same `LiveCollection` while that stays so. switched: make the searchers see the new generation; returns the
-        retriever that is the default one now, and the generation that is searched, None while the new one cannot be
-        opened. measured: told the seconds of each batch, and of each of its jobs from arrival to searchable. spare:
-        called after a batch whenever no job waits for a moment, until it says that there is nothing more to do.
+        """open_collection: for the retriever that is the default one now, called for each job and
+        batch; returns the same `LiveCollection` while that stays so. switched: make the searchers
+        see the new generation; returns the retriever that is the default one now, and the
+        generation that is searched, None while the new one cannot be opened. measured: told the
+        seconds of each batch, and of each of its jobs from arrival to searchable. spare: called
+        after a batch whenever no job waits for a moment, until it says that there is nothing more
+        to do.
         """
         self.open_collection, self.switched, self.measured = open_collection, switched, measured
         self.spare = spare
         self.failure: str | None = None  # why received documents are not searchable
         self.closed = False
-        self._jobs: deque[Job] = deque()  # those that wait: first what is in the ledger, then what is not
+        # those that wait: first what is in the ledger, then what is not
+        self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._resume = self._more = False
         self._pause = RETRY_SECONDS
         self._applying: Sequence[Job] = ()
-        # daemons: what holds them up, such as another process with the lock, does not hold up the end of this one
+        # daemons: what holds them up, such as another process with the lock, does not hold up the
+        # end of this one
         self._threads = [
             threading.Thread(target=each, name=name, daemon=True)
             for each, name in ((self._receive_all, "receiver"), (self._apply_all, "applier"))
@@ -102,7 +112,8 @@ class Writer:
             if self.closed:
                 raise Busy("the service is stopping and takes no more documents")
             waiting = sum(job.size for job in self._jobs)
-            if waiting and waiting + job.size > QUEUED_DOCUMENTS:  # a job larger than the line may still come alone
+            # a job larger than the line may still come alone
+            if waiting and waiting + job.size > QUEUED_DOCUMENTS:
                 raise Busy(
                     f"{waiting:,} documents wait for the writer, and {job.size:,} more exceed the {QUEUED_DOCUMENTS:,} "
                     "that may; try again in a second, or send fewer at once"
@@ -129,7 +140,9 @@ class Writer:
         return not any(thread.is_alive() for thread in self._threads)
 
     def release(self) -> None:
-        """Answer those who wait: what is in the ledger is safe there, and what is not was not received."""
+        """Answer those who wait: what is in the ledger is safe there, and what is not was not
+        received.
+        """
         with self._changed:
             waiting = [*self._applying, *self._jobs]
         for job in waiting:
@@ -146,18 +159,22 @@ class Writer:
                 self._changed.notify_all()
 
     def _first_unsafe(self) -> Job | None:
-        """The first job that is not in the ledger, once there is one; None if closed and there is none."""
+        """The first job that is not in the ledger, once there is one; None if closed and there is
+        none.
+        """
         first = lambda: next((job for job in self._jobs if not job.safe), None)  # noqa: E731
         with self._changed:
             self._changed.wait_for(lambda: first() or self.closed)
             return first()
 
     def _take(self) -> list[Job] | None:
-        """All that the ledger received, once something is there; an empty list after the time to wait; None if closed
-        and nothing is left or will come.
+        """All that the ledger received, once something is there; an empty list after the time to
+        wait; None if closed and nothing is left or will come.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self.closed if not self._jobs else self._jobs[0].safe, self._patience())
+            self._changed.wait_for(
+                lambda: self.closed if not self._jobs else self._jobs[0].safe, self._patience()
+            )
             if self.closed and not self._jobs:
                 return None
             taken = [job for job in self._jobs if job.safe]
@@ -166,7 +183,9 @@ class Writer:
             return taken
 
     def _receive(self, job: Job) -> bool:
-        """Record a job in the ledger; what the ledger refuses is this job's own and leaves the others alone."""
+        """Record a job in the ledger; what the ledger refuses is this job's own and leaves the
+        others alone.
+        """
         try:
             receipt = job.receive(self.open_collection())
         except FreshetError as error:
@@ -190,7 +209,9 @@ class Writer:
                 self._more = self._keep_up()
 
     def _keep_up(self) -> bool:
-        """`spare`; what it cannot do now, such as read settings that are being edited, waits for the next addition."""
+        """`spare`; what it cannot do now, such as read settings that are being edited, waits for
+        the next addition.
+        """
         try:
             return self.spare()
         except Exception as error:
@@ -217,7 +238,9 @@ class Writer:
             job.settle(generation)
 
     def _apply(self, collection: Any) -> int | None:
-        """Make what waits searchable, for another retriever, too, if that became the default one meanwhile."""
+        """Make what waits searchable, for another retriever, too, if that became the default one
+        meanwhile.
+        """
         while True:
             collection.apply()
             retriever, number = self.switched()
@@ -227,7 +250,11 @@ class Writer:
 
     def _fail(self, jobs: Sequence[Job], error: Exception) -> None:
         if str(error) != self.failure:
-            log.error("documents could not be made searchable: %s", error, exc_info=not isinstance(error, FreshetError))
+            log.error(
+                "documents could not be made searchable: %s",
+                error,
+                exc_info=not isinstance(error, FreshetError),
+            )
         again = self.failure is not None and not jobs
         self._pause = min(2 * self._pause, max(LONGEST, RETRY_SECONDS)) if again else RETRY_SECONDS
         self.failure = str(error) or type(error).__name__

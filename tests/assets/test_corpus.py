@@ -11,11 +11,18 @@ def test_a_generator_that_was_not_trained_says_so(tmp_path):
     assert "pseudo_queries.training.base" in preview_query_generator(tmp_path)["history"]
 
 
-def test_a_trained_one_shows_its_curve_with_the_likelihood_of_held_out_queries(tmp_path, monkeypatch):
+def test_a_trained_one_shows_its_curve_with_the_likelihood_of_held_out_queries(
+    tmp_path, monkeypatch
+):
     drawn = []
-    monkeypatch.setattr("model_code.evaluation.plots.draw", lambda size, paint: drawn.append(size) or b"png")
+    monkeypatch.setattr(
+        "model_code.evaluation.plots.draw", lambda size, paint: drawn.append(size) or b"png"
+    )
     write_json(tmp_path / "report.json", {"trained": True})
-    write_json(tmp_path / "history.json", [{"step": step, "loss": 2.0, "log_likelihood": -1.5} for step in range(20)])
+    write_json(
+        tmp_path / "history.json",
+        [{"step": step, "loss": 2.0, "log_likelihood": -1.5} for step in range(20)],
+    )
     rows = [row.data for row in preview_query_generator(tmp_path)["history"].records]
     assert rows[0] == {"log_likelihood": -1.5, "loss": 2.0, "step": 10}
     assert len(rows) == 10

@@ -1,4 +1,6 @@
-"""Guards that Dagster's checks see a finished artifact as its stage did: its inputs, its own settings, its name."""
+"""Guards that Dagster's checks see a finished artifact as its stage did: its inputs, its own
+settings, its name.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,16 @@ def test_a_broken_contract_fails_the_blocking_check_of_the_asset(project, monkey
     monkeypatch.setitem(CONTRACTS, "index", refuse_once)
     stage = INDEX.of("hce")
     failed, passed = check_result(project, stage), check_result(project, stage)
-    assert (failed.passed, failed.asset_key, failed.check_name) == (False, asset_key(stage), "contract_holds")
+    assert (failed.passed, failed.asset_key, failed.check_name) == (
+        False,
+        asset_key(stage),
+        "contract_holds",
+    )
     assert failed.metadata["violation"].value == "index/vectors.npy must be finite numbers"
-    assert "dvc repro --force --single-item index@hce makes it again" in failed.metadata["what to do"].value
+    assert (
+        "dvc repro --force --single-item index@hce makes it again"
+        in failed.metadata["what to do"].value
+    )
     assert passed.passed
     assert seen[0].output == project.root / "artifacts" / "index" / "hce"
     assert seen[0].inputs["trained"] == project.root / "artifacts" / "train" / "hce"
@@ -47,8 +56,12 @@ def test_a_broken_contract_fails_the_blocking_check_of_the_asset(project, monkey
     assert seen[0].name == "hce"
 
 
-@pytest.mark.parametrize(("error", "attempts"), [(StageRefused("the loss is nan"), 1), (FreshetError("killed"), 2)])
-def test_each_stage_is_a_step_and_what_cannot_pass_by_itself_is_not_tried_again(project, monkeypatch, error, attempts):
+@pytest.mark.parametrize(
+    ("error", "attempts"), [(StageRefused("the loss is nan"), 1), (FreshetError("killed"), 2)]
+)
+def test_each_stage_is_a_step_and_what_cannot_pass_by_itself_is_not_tried_again(
+    project, monkeypatch, error, attempts
+):
     tried = []
 
     def fail(self, address, say):
@@ -63,7 +76,9 @@ def test_each_stage_is_a_step_and_what_cannot_pass_by_itself_is_not_tried_again(
     assets = stage_assets(table, PAGES)
     assert [one.node_def.name for one in assets] == ["hce__encoder", "hce__index"]
     with dg.DagsterInstance.ephemeral() as instance:
-        result = dg.materialize(assets, instance=instance, resources={"project": project}, raise_on_error=False)
+        result = dg.materialize(
+            assets, instance=instance, resources={"project": project}, raise_on_error=False
+        )
     assert tried == ["train@hce"] * attempts
     assert {event.step_key for event in result.get_step_skipped_events()} <= {"hce__index"}
     assert str(error) in _first_failure(result)
@@ -73,12 +88,19 @@ def test_what_has_not_changed_keeps_its_page_and_is_not_drawn_again(project, mon
     drawn, now = [], {"version": "v1", "key": "k1", "ran": ["index@hce"]}
     monkeypatch.setattr(PlannedBuild, "__init__", lambda self, *_, **__: None)
     monkeypatch.setattr(PlannedBuild, "bring", lambda self, address, say: iter(now["ran"]))
-    monkeypatch.setattr("orchestration.pipeline.dvc.output_version", lambda root, stage: now["version"])
-    monkeypatch.setattr("orchestration.pipeline.stage_key.read", lambda stage, root: SimpleNamespace(key=now["key"]))
+    monkeypatch.setattr(
+        "orchestration.pipeline.dvc.output_version", lambda root, stage: now["version"]
+    )
+    monkeypatch.setattr(
+        "orchestration.pipeline.stage_key.read", lambda stage, root: SimpleNamespace(key=now["key"])
+    )
     monkeypatch.setattr("orchestration.pipeline.runs.find_run", lambda project, key: None)
     monkeypatch.setitem(CONTRACTS, "index", lambda context: None)
     monkeypatch.setattr("assets.stage_assets.read_json", lambda path: {"passages": 3})
-    page = replace(PAGES["index"], preview=lambda folder: drawn.append(dict(now)) or {"picture": f"drawn {len(drawn)}"})
+    page = replace(
+        PAGES["index"],
+        preview=lambda folder: drawn.append(dict(now)) or {"picture": f"drawn {len(drawn)}"},
+    )
     asset = stage_assets([INDEX.of("hce")], {"index": page})
 
     def shown():
@@ -88,7 +110,11 @@ def test_what_has_not_changed_keeps_its_page_and_is_not_drawn_again(project, mon
 
     with dg.DagsterInstance.ephemeral() as instance:
         first = shown()
-        assert (first["what happened"], first["picture"], first["passages"]) == ("ran", "drawn 1", 3)
+        assert (first["what happened"], first["picture"], first["passages"]) == (
+            "ran",
+            "drawn 1",
+            3,
+        )
         now["ran"] = []
         assert shown() == first | {"what happened": "unchanged: taken from DVC"}
         assert len(drawn) == 1
@@ -100,7 +126,9 @@ def test_what_has_not_changed_keeps_its_page_and_is_not_drawn_again(project, mon
 
 @pytest.mark.parametrize("stage", expand(["hce"], ["hce-fused"]), ids=lambda stage: stage.address)
 def test_the_check_asks_the_contract_of_its_stage(stage, project, monkeypatch):
-    (project.root / "params.yaml").write_text("retrievers: {hce: {}}\nfusions: {hce-fused: {of: [hce, bm25]}}\n")
+    (project.root / "params.yaml").write_text(
+        "retrievers: {hce: {}}\nfusions: {hce-fused: {of: [hce, bm25]}}\n"
+    )
     asked = []
     monkeypatch.setitem(CONTRACTS, stage.name, asked.append)
     assert check_result(project, stage).passed

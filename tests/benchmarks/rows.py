@@ -1,4 +1,6 @@
-"""What holds of the rows of benches, and tiny data for them: words, and a judged folder of documents."""
+"""What holds of the rows of benches, and tiny data for them: words, and a judged folder of
+documents.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,17 @@ from typing import Any
 import pytest
 
 COLUMNS = ["what", "ours", "peer", "ratio", "goal", "met"]
-WORDS = [f"{a}{b}" for a in ("red", "blue", "old", "new", "wet", "dry", "big", "odd") for b in ("cat", "dog", "car")]
+WORDS = [
+    f"{a}{b}"
+    for a in ("red", "blue", "old", "new", "wet", "dry", "big", "odd")
+    for b in ("cat", "dog", "car")
+]
 
 
 def check(found: Iterable[dict[str, Any]]) -> None:
-    """Every row has the agreed keys; ratio and verdict, where it has them, are computed from its numbers."""
+    """Every row has the agreed keys; ratio and verdict, where it has them, are computed from its
+    numbers.
+    """
     for line in found:
         assert list(line) == COLUMNS
         goal = line["goal"]
@@ -30,7 +38,9 @@ def check(found: Iterable[dict[str, Any]]) -> None:
             assert line["met"] is bool(line["ratio"] >= float(str(goal).removeprefix(">= ")))
 
 
-def write_beir(folder: Path, split: str, texts: Sequence[str], questions: Sequence[str], title: str = "") -> Path:
+def write_beir(
+    folder: Path, split: str, texts: Sequence[str], questions: Sequence[str], title: str = ""
+) -> Path:
     """Documents d0, d1, ... of these texts, and for each a question q0, q1, ..., in BEIR layout."""
     documents = [{"_id": f"d{i}", "title": title, "text": text} for i, text in enumerate(texts)]
     queries = [{"_id": f"q{i}", "text": text} for i, text in enumerate(questions)]

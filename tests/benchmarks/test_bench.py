@@ -1,5 +1,6 @@
-"""Guards `freshet bench`: a GPU that is not there is refused in one line, options belong to benchmarks, and a row that
-could not be measured is still printed."""
+"""Guards `freshet bench`: a GPU that is not there is refused in one line, options belong to
+benchmarks, and a row that could not be measured is still printed.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +37,18 @@ def test_a_gpu_that_is_not_there_or_not_used_is_refused(monkeypatch: pytest.Monk
         benches.run_bench("search", device="cuda")
 
 
-def test_gpu_and_large_reach_the_benchmark(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gpu_and_large_reach_the_benchmark(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = []
 
     def rows(device: str = "cpu", large: bool = False) -> list[dict]:
         given.append((device, large))
         return [row("x", 2.0, 1.0, goal=1.5), skipped("y", "no reason")]
 
-    monkeypatch.setattr(benches.importlib, "import_module", lambda module: types.SimpleNamespace(rows=rows))
+    monkeypatch.setattr(
+        benches.importlib, "import_module", lambda module: types.SimpleNamespace(rows=rows)
+    )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     bench("cluster", gpu=True, large=True)
     bench("cluster", as_json=True)
@@ -61,7 +66,9 @@ def test_an_option_of_another_benchmark_is_refused(option: str) -> None:
 
 
 @pytest.mark.parametrize("changed", [False, True])
-def test_an_idle_repro_is_measured_only_where_it_would_be_idle(changed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_repro_is_measured_only_where_it_would_be_idle(
+    changed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commands = []
 
     def run(project: object, command: list[str], check: bool = True) -> types.SimpleNamespace:
@@ -74,7 +81,9 @@ def test_an_idle_repro_is_measured_only_where_it_would_be_idle(changed: bool, mo
     assert (found["met"], found["ours"] is None) == ((None, True) if changed else (True, False))
 
 
-def test_without_a_name_every_benchmark_runs_and_an_option_reaches_its_owners(monkeypatch, capsys) -> None:
+def test_without_a_name_every_benchmark_runs_and_an_option_reaches_its_owners(
+    monkeypatch, capsys
+) -> None:
     ran: list[tuple] = []
 
     def run(name: str, **options: object) -> dict:
@@ -84,18 +93,25 @@ def test_without_a_name_every_benchmark_runs_and_an_option_reaches_its_owners(mo
     monkeypatch.setattr(benches, "run_bench", run)
     bench(kills=3)
     assert [name for name, _ in ran] == list(benches.BENCHES)
-    sources = [Path(importlib.util.find_spec(module).origin).read_text() for module in benches.BENCHES.values()]
+    sources = [
+        Path(importlib.util.find_spec(module).origin).read_text()
+        for module in benches.BENCHES.values()
+    ]
     assert all("\ndef rows(" in source for source in sources)
     assert [name for name, options in ran if options == {"kills": 3}] == ["faults"]
     printed = capsys.readouterr().out.splitlines()
-    assert [line.strip() for line in printed if line.strip() in benches.BENCHES] == list(benches.BENCHES)
+    assert [line.strip() for line in printed if line.strip() in benches.BENCHES] == list(
+        benches.BENCHES
+    )
     ran.clear()
     bench(gpu=True, as_json=True)
     assert ran == [(name, {"device": "cuda"}) for name in OWNERS["gpu"]]
     assert [one["name"] for one in json.loads(capsys.readouterr().out)] == list(OWNERS["gpu"])
 
 
-def test_freshet_bench_passes_its_arguments_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_freshet_bench_passes_its_arguments_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran = []
 
     def run(given: list[str], env: dict[str, str]) -> types.SimpleNamespace:
@@ -104,7 +120,10 @@ def test_freshet_bench_passes_its_arguments_on(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(command.subprocess, "run", run)
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
-    assert CliRunner().invoke(app, ["bench", "faults", "--kills", "3", "--json", "--help"]).exit_code == 3
+    assert (
+        CliRunner().invoke(app, ["bench", "faults", "--kills", "3", "--json", "--help"]).exit_code
+        == 3
+    )
     arguments = ["-m", "benchmarks", "faults", "--kills", "3", "--json", "--help"]
     assert ran == [(arguments, os.pathsep.join([str(command.CLONE), "elsewhere"]))]
     assert (command.CLONE / "benchmarks" / "__main__.py").is_file()

@@ -1,4 +1,6 @@
-"""Guards the clustering benchmark: both sides on the same vectors, an honest peer, and verdicts that are computed."""
+"""Guards the clustering benchmark: both sides on the same vectors, an honest peer, and verdicts
+that are computed.
+"""
 
 from __future__ import annotations
 
@@ -36,20 +38,29 @@ def test_without_faiss_the_papers_algorithm_is_the_peer(monkeypatch: pytest.Monk
 
 def test_large_is_a_million_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(clustering, "levels", lambda passages, **options: asked.append((passages, options)) or [])
+    monkeypatch.setattr(
+        clustering, "levels", lambda passages, **options: asked.append((passages, options)) or []
+    )
     rows(large=True, paper=0)
     assert [(passages, options["repeats"]) for passages, options in asked] == [(1_000_000, 1)]
 
 
 def test_algorithm_2_is_the_papers() -> None:
-    """Against loops in float64: dealt at random, then means and nearest centroids until nothing moves."""
-    vectors = torch.nn.functional.normalize(torch.from_numpy(synthetic_vectors(60, 8, seed=3)), dim=1)
+    """Against loops in float64: dealt at random, then means and nearest centroids until nothing
+    moves.
+    """
+    vectors = torch.nn.functional.normalize(
+        torch.from_numpy(synthetic_vectors(60, 8, seed=3)), dim=1
+    )
     labels = torch.randint(4, (60,), generator=torch.Generator().manual_seed(5)).tolist()
     points = vectors.double().numpy()
     for _ in range(50):
         sums = [sum(points[i] for i in range(60) if labels[i] == cluster) for cluster in range(4)]
         centroids = [one / np.sqrt((one**2).sum()) for one in sums]
-        before, labels = labels, [int(np.argmax([point @ one for one in centroids])) for point in points]
+        before, labels = (
+            labels,
+            [int(np.argmax([point @ one for one in centroids])) for point in points],
+        )
         if labels == before:
             break
     np.testing.assert_allclose(algorithm_2(vectors, 4, 50, seed=5).numpy(), centroids, atol=1e-5)

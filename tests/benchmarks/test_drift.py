@@ -1,4 +1,5 @@
-"""Guards the bench `drift`: rows that follow from their numbers, its intervals, and that it tells harm from no harm.
+"""Guards the bench `drift`: rows that follow from their numbers, its intervals, and that it tells
+harm from no harm.
 
 pytest tests/benchmarks/test_drift.py
 """
@@ -27,7 +28,9 @@ from model_code.errors import FreshetError
 from tests.benchmarks.rows import COLUMNS, WORDS, write_beir
 from tests.tiny_encoder import make_tiny_encoder
 
-TINY = StudyPlan(reference=120, batch=20, per_source=20, splits=1, more_splits=0, repeats=2, max_tokens=16)
+TINY = StudyPlan(
+    reference=120, batch=20, per_source=20, splits=1, more_splits=0, repeats=2, max_tokens=16
+)
 
 
 def made_up_docstrings(packages: tuple[str, ...]) -> list[tuple[str, str]]:
@@ -54,10 +57,15 @@ def test_rows_and_curve_on_docstrings(tmp_path: Path, monkeypatch: pytest.Monkey
         curve = list(csv.DictReader(stream))
     assert [line["share"] for line in curve[1:5]] == ["0.1", "0.25", "0.5", "1.0"]
     assert (tmp_path / "out" / "drift_curve.png").read_bytes().startswith(b"\x89PNG")
-    assert all(float(line["alarm_low"]) <= float(line["alarm"]) <= float(line["alarm_high"]) for line in curve)
+    assert all(
+        float(line["alarm_low"]) <= float(line["alarm"]) <= float(line["alarm_high"])
+        for line in curve
+    )
 
 
-def test_data_sets_add_sources_and_a_reference_by_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_sets_add_sources_and_a_reference_by_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("HOME", "NEIGHBOURS", "JARGON"):
         monkeypatch.setattr(drift_batches, name, ("argparse",))
     for name in drift_batches.SETS:
@@ -66,7 +74,9 @@ def test_data_sets_add_sources_and_a_reference_by_date(tmp_path: Path, monkeypat
     first, second = studies(tmp_path, StudyPlan(reference=10, per_source=5))
     assert set(first[2]) == {"argparse", "jargon", "tldr", "scifact"}
     assert [text for text, _ in second[1]] == [f"tldr text {i}" for i in range(20)]
-    assert [text for text, _ in second[2]["latest tldr"]] == [f"tldr text {i}" for i in range(25, 30)]
+    assert [text for text, _ in second[2]["latest tldr"]] == [
+        f"tldr text {i}" for i in range(25, 30)
+    ]
 
 
 def test_harmed_documents_are_due_and_found_and_others_are_not() -> None:
@@ -75,7 +85,12 @@ def test_harmed_documents_are_due_and_found_and_others_are_not() -> None:
         documents = chance.standard_normal((count, 16)) + shift
         made = documents + chance.standard_normal((count, 16))
         asked = documents + noise * chance.standard_normal((count, 16))
-        return Vectors(*(each / np.linalg.norm(each, axis=1, keepdims=True) for each in (documents, made, asked)))
+        return Vectors(
+            *(
+                each / np.linalg.norm(each, axis=1, keepdims=True)
+                for each in (documents, made, asked)
+            )
+        )
 
     plan = StudyPlan(reference=240, batch=40, splits=1, more_splits=1, repeats=6)
     elsewhere = {"harmless": vectors(80, 1, 1.0, 1.0), "harmful": vectors(80, 2, 6.0, 1.0)}
@@ -91,12 +106,17 @@ def test_harmed_documents_are_due_and_found_and_others_are_not() -> None:
     assert (due["ours"], due["goal"], due["met"]) == (1.0, 0.95, True)
     small = drift._row("x", "small", 0.1, CellCounts([0.05], [True], *4 * [[False]]))
     assert (small["goal"], small["met"]) == ("-", None), "what cannot fail is not met either"
-    assert "not retrained, of 6 batches" in drift._row("x", "harmless", 1.0, cells["harmless", 1.0])["what"]
+    assert (
+        "not retrained, of 6 batches"
+        in drift._row("x", "harmless", 1.0, cells["harmless", 1.0])["what"]
+    )
 
 
 def test_a_source_smaller_than_a_batch_is_refused() -> None:
     few, chance = Vectors(*3 * [np.eye(4)]), np.random.default_rng(0)
-    with pytest.raises(FreshetError, match=r"a batch of 8 needs as many documents; a source has 4 with a query"):
+    with pytest.raises(
+        FreshetError, match=r"a batch of 8 needs as many documents; a source has 4 with a query"
+    ):
         mixed(few, few, 1.0, 8, chance)
     assert len(mixed(few, few, 0.5, 8, chance).documents) == 8
 
@@ -118,7 +138,9 @@ def test_intervals_are_scipys(successes: int, trials: int) -> None:
     assert wilson(successes, trials) == pytest.approx((expected.low, expected.high), abs=1e-6)
 
 
-def test_population_stability_is_the_sum_written_out_and_above_its_customary_threshold_by_chance() -> None:
+def test_population_stability_is_the_sum_written_out_and_above_its_customary_threshold_by_chance() -> (
+    None
+):
     old, new = np.array([50, 30, 0, 20]), np.array([5, 0, 4, 1])
     total = 0.0
     for x, y in zip(old, new, strict=True):
@@ -126,5 +148,17 @@ def test_population_stability_is_the_sum_written_out_and_above_its_customary_thr
         total += (q - p) * np.log(q / p)
     assert population_stability(old, new) == pytest.approx(total)
     chance = np.random.default_rng(0)
-    drawn = [np.bincount(chance.integers(40, size=count), minlength=40) for count in (800, 100) for _ in range(100)]
-    assert np.mean([population_stability(*pair) > 0.2 for pair in zip(drawn[:100], drawn[100:], strict=True)]) > 0.5
+    drawn = [
+        np.bincount(chance.integers(40, size=count), minlength=40)
+        for count in (800, 100)
+        for _ in range(100)
+    ]
+    assert (
+        np.mean(
+            [
+                population_stability(*pair) > 0.2
+                for pair in zip(drawn[:100], drawn[100:], strict=True)
+            ]
+        )
+        > 0.5
+    )

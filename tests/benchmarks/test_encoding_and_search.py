@@ -1,4 +1,6 @@
-"""Guards the benches `encode` and `search`: complete rows, verdicts that follow from the numbers, faithful peers."""
+"""Guards the benches `encode` and `search`: complete rows, verdicts that follow from the numbers,
+faithful peers.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def test_encode(base: Path, bfloat16: bool, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_operations_are_those_of_the_matrix_products(base: Path) -> None:
-    """Counted by torch itself on one text without padding; ours leaves out what is no matrix product."""
+    """Counted by torch itself on one text without padding; ours leaves out what is no matrix
+    product.
+    """
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -45,7 +49,9 @@ def test_operations_are_those_of_the_matrix_products(base: Path) -> None:
     texts = [" ".join(encoding.mixed_texts(1)[0].split()[:20])]
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         encoder(encoder.tokenize(texts))
-    assert encoding._operations(encoder, texts) == pytest.approx(counter.get_total_flops(), rel=0.02)
+    assert encoding._operations(encoder, texts) == pytest.approx(
+        counter.get_total_flops(), rel=0.02
+    )
 
 
 def test_search(base: Path) -> None:
@@ -53,7 +59,11 @@ def test_search(base: Path) -> None:
     found = search.rows(passages=2000, dimension=16, queries=10, rounds=1, documents=200, base=base)
     assert [line["goal"] for line in found if "fused" in line["what"]] == ["<= 1.3"] * 2
     check(found)
-    assert sum("HNSW" in line["what"] for line in found) == sum("hierarchy" in line["what"] for line in found) == 2
+    assert (
+        sum("HNSW" in line["what"] for line in found)
+        == sum("hierarchy" in line["what"] for line in found)
+        == 2
+    )
     assert [line["ours"] >= 0.9 for line in found if "recall@10" in line["what"]] == [True]
 
 

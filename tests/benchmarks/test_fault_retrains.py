@@ -1,4 +1,6 @@
-"""Guards the killing of retrains: every part is marked and has its turn, and the checks notice each kind of harm."""
+"""Guards the killing of retrains: every part is marked and has its turn, and the checks notice each
+kind of harm.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,9 @@ def test_a_kill_with_children_leaves_none():
         ("1", "2", True, True),
     ],
 )
-def test_champion_and_live_build_are_both_old_or_both_new(monkeypatch, collection, champion, live, finished, wrong):
+def test_champion_and_live_build_are_both_old_or_both_new(
+    monkeypatch, collection, champion, live, finished, wrong
+):
     known = [SimpleNamespace(version=number) for number in ("1", "2")]
     monkeypatch.setattr(versions, "versions", lambda project: known)
     monkeypatch.setattr(checks, "champion_of", lambda project: champion)
@@ -116,9 +120,17 @@ def test_a_build_is_live_as_the_version_that_it_was_opened_as(collection):
 
 def test_a_promotion_is_noted_once_in_each_place(collection):
     project = collection.project
-    assert checks.notes_problem(collection, "7").startswith("version 7 is promoted 0 times in the ledger")
-    open_ledger(project, "hce").work.conclude_retrains("hce", WorkState.DONE, "why", {"version": "7"})
+    assert checks.notes_problem(collection, "7").startswith(
+        "version 7 is promoted 0 times in the ledger"
+    )
+    open_ledger(project, "hce").work.conclude_retrains(
+        "hce", WorkState.DONE, "why", {"version": "7"}
+    )
     history.append(project, "promote", None, "7", None)
     assert checks.notes_problem(collection, "7") is None
-    open_ledger(project, "hce").work.conclude_retrains("hce", WorkState.DONE, "why", {"version": "7"})
-    assert checks.notes_problem(collection, "7").startswith("version 7 is promoted 2 times in the ledger and 1")
+    open_ledger(project, "hce").work.conclude_retrains(
+        "hce", WorkState.DONE, "why", {"version": "7"}
+    )
+    assert checks.notes_problem(collection, "7").startswith(
+        "version 7 is promoted 2 times in the ledger and 1"
+    )

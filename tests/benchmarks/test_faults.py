@@ -1,4 +1,6 @@
-"""Guards the fault benchmark: a few real kills leave a whole collection, and the checks notice each kind of harm."""
+"""Guards the fault benchmark: a few real kills leave a whole collection, and the checks notice each
+kind of harm.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ def test_what_only_the_log_received_may_not_be_lost(trial, monkeypatch):
     """Killed between the commit and the receipt: nobody was told, and yet it has to be there."""
     action = {"kind": "put", "documents": {"new-1": "the array", "base-3": "the string"}}
     collection = LiveCollection(trial.project)
-    collection.receive([{"id": one, "title": one, "text": text} for one, text in action["documents"].items()], "x")
+    collection.receive(
+        [{"id": one, "title": one, "text": text} for one, text in action["documents"].items()], "x"
+    )
     monkeypatch.setattr(LiveCollection, "begin", jumping(LiveCollection.begin))
     trial._compare(action, acknowledged=False)
     assert trial.found[faults.PROBLEMS[1]] >= 1
@@ -113,7 +117,10 @@ def test_a_damaged_generation_is_noticed(trial):
 def test_a_ledger_that_says_otherwise_is_noticed(trial):
     collection = LiveCollection(trial.project)
     collection.receive([{"id": "new-1", "title": "", "text": "some text"}], "x")
-    assert checks.ledger_problem(collection, trial.state, []) == "events are pending after they were applied"
+    assert (
+        checks.ledger_problem(collection, trial.state, [])
+        == "events are pending after they were applied"
+    )
     collection.apply()
     state = checks.searched(collection)
     assert state == trial.state | {"new-1": "some text"}
@@ -126,7 +133,10 @@ def test_every_action_does_what_the_model_says(trial):
     state, generations = trial.state, dict(trial.generations)
     put = {"kind": "put", "documents": {"new-1": "the array", "base-3": "the string"}}
     retrain = {"kind": "retrain", "documents": {"new-2": "the file", "new-1": "a table"}, "seed": 5}
-    removal, back = {"kind": "remove", "ids": ["new-2", "base-1", "nobody"]}, {"kind": "revert", "to": None}
+    removal, back = (
+        {"kind": "remove", "ids": ["new-2", "base-1", "nobody"]},
+        {"kind": "revert", "to": None},
+    )
     others = [{"kind": kind} for kind in ("compact", "collect")]
     assert {action["kind"] for action in (put, retrain, removal, back, *others)} == set(ACTIONS)
     for action in (put, retrain, removal, *others, retrain | {"seed": 6}, back):
@@ -150,11 +160,15 @@ DRAWN = ("put", "revert", "remove", "put", "retrain")  # each twice in ten kills
 
 
 def crash(trial, number: int) -> None:
-    """As `Trial.kill`, in this process: one change goes well, the next dies before a step of the live collection."""
+    """As `Trial.kill`, in this process: one change goes well, the next dies before a step of the
+    live collection.
+    """
     collection, other = LiveCollection(trial.project), LiveCollection(trial.project, OTHER)
     kind = DRAWN[number % len(DRAWN)]
     chosen = sorted(trial.generations)[-3:]
-    action = next(drawn for drawn in iter(lambda: draw(trial.chance, chosen), None) if drawn["kind"] == kind)
+    action = next(
+        drawn for drawn in iter(lambda: draw(trial.chance, chosen), None) if drawn["kind"] == kind
+    )
     lines: list[dict] = [{"begin": action}]
     with pytest.MonkeyPatch.context() as patch:
         owner, step = trial.chance.choice(STEPS)
@@ -197,7 +211,9 @@ def pointer_first(keep):
 
 def halved(receive):
     """A batch in two transactions, the second of which never comes."""
-    return lambda self, documents, *rest, **named: receive(self, list(documents)[:-1], *rest, **named)
+    return lambda self, documents, *rest, **named: receive(
+        self, list(documents)[:-1], *rest, **named
+    )
 
 
 def cut_pending(pending):
@@ -217,7 +233,9 @@ def garbled(row):
 
 
 def forgetful(write):
-    return lambda folder, removed: write(folder, {part: ids for part, ids in removed.items() if part != min(removed)})
+    return lambda folder, removed: write(
+        folder, {part: ids for part, ids in removed.items() if part != min(removed)}
+    )
 
 
 MUTATIONS = {
@@ -226,14 +244,20 @@ MUTATIONS = {
     "a document of a batch is dropped": (Ledger, "receive", halved),
     "the last event is passed over": (LogView, "pending", cut_pending),
     "a removal is lost": (Ledger, "remove", silent_removal),
-    "what is replaced stays": (NetChanges, "of", lambda of: lambda *given: replace(of(*given), removed={})),
+    "what is replaced stays": (
+        NetChanges,
+        "of",
+        lambda of: lambda *given: replace(of(*given), removed={}),
+    ),
     "a revert compensates nothing": (ledger, "_compensations", lambda _: lambda *_: []),
     "a text is cut": (part, "document_row", garbled),
     "a build is opened as if it held all that arrived": (
-        builds, "_standing", lambda _: lambda log, snapshot: Standing(log.position()),
+        builds,
+        "_standing",
+        lambda _: lambda log, snapshot: Standing(log.position()),
     ),
     "what left the base is forgotten": (writer, "write_removed", forgetful),
-}  # fmt: skip
+}
 
 
 def test_crashes_without_a_mutation_do_no_harm(trial):

@@ -1,5 +1,5 @@
-"""Guards `freshet bench freshness`: measured through a real service, with verdicts that follow from the numbers, and a
-check for mixed generations that can fail.
+"""Guards `freshet bench freshness`: measured through a real service, with verdicts that follow from
+the numbers, and a check for mixed generations that can fail.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from tests.tiny_encoder import make_tiny_encoder
 def test_rows_are_measured(tmp_path, monkeypatch):
     monkeypatch.delenv("FRESHET_STATE", raising=False)
     texts = [f"{each['title']} {each['text']}" for each in documents("single", 30)]
-    base = make_tiny_encoder(tmp_path / "tiny", [*texts, "the marked page of this edition of the almanac"])
+    base = make_tiny_encoder(
+        tmp_path / "tiny", [*texts, "the marked page of this edition of the almanac"]
+    )
     found = rows(passages=300, singles=3, batch=10, seconds=0.6, readers=2, base=base)
     kinds = ["p50", "p95", "10 documents", *STEPS, "failed", "mix", "search p50", "search p99"]
     assert all(kind in each["what"] for kind, each in zip(kinds, found, strict=True))

@@ -1,4 +1,6 @@
-"""Guards `freshet bench growth`: exponents of known powers, verdicts at the bound, a picture, and real measurements."""
+"""Guards `freshet bench growth`: exponents of known powers, verdicts at the bound, a picture, and
+real measurements.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +17,33 @@ from tests.tiny_encoder import make_tiny_encoder
 @pytest.mark.parametrize("power", [0.0, 0.5, 5 / 3])
 def test_the_exponent_of_a_power_is_found(power: float) -> None:
     sizes = [100, 1000, 10_000]
-    assert growth.exponent(sizes, [0.03 * size**power for size in sizes]) == pytest.approx(power, abs=1e-9)
+    assert growth.exponent(sizes, [0.03 * size**power for size in sizes]) == pytest.approx(
+        power, abs=1e-9
+    )
 
 
 def test_more_than_promised_is_not_met() -> None:
     sizes = [100, 1000, 10_000]
-    measured = {name: [size ** (promised + 0.09) for size in sizes] for name, promised in growth.PROMISED.items()}
+    measured = {
+        name: [size ** (promised + 0.09) for size in sizes]
+        for name, promised in growth.PROMISED.items()
+    }
     assert all(row["met"] for row in growth.exponent_rows(sizes, measured))
-    measured = {name: [size ** (promised + 0.11) for size in sizes] for name, promised in growth.PROMISED.items()}
+    measured = {
+        name: [size ** (promised + 0.11) for size in sizes]
+        for name, promised in growth.PROMISED.items()
+    }
     assert not any(row["met"] for row in growth.exponent_rows(sizes, measured))
 
 
-def test_every_part_is_measured_at_every_size_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_part_is_measured_at_every_size_and_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     base = make_tiny_encoder(tmp_path / "tiny", ["alpha", "beta"])
     monkeypatch.setattr(growth, "AT_LEAST", 0.0)
-    monkeypatch.setattr(growth, "ProcessPoolExecutor", lambda workers, context: ThreadPoolExecutor(workers))
+    monkeypatch.setattr(
+        growth, "ProcessPoolExecutor", lambda workers, context: ThreadPoolExecutor(workers)
+    )
     calls = []
     measure = growth.measure
 

@@ -1,5 +1,6 @@
-"""Guards the bench `incdsi`: complete rows that follow from their numbers, a peer that minimises the same objective,
-and that ours is proven and never above it."""
+"""Guards the bench `incdsi`: complete rows that follow from their numbers, a peer that minimises
+the same objective, and that ours is proven and never above it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def test_the_goals_of_large_collections_are_higher(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_published_loop_reaches_the_score_of_the_closed_form() -> None:
-    """Without old documents in the way q.v is M + gamma1, but for lambda2; across q the random start may stay."""
+    """Without old documents in the way q.v is M + gamma1, but for lambda2; across q the random
+    start may stay.
+    """
     query = np.array([0.6, 0.0, 0.8])
     settings = IncDsiSettings(gamma1=1.0, gamma2=0.0, lambda2=0.01)
     far = np.array([[-10.0, 0.0, 0.0]], np.float32)

@@ -18,11 +18,18 @@ def test_a_row_is_met_or_not() -> None:
     assert [row_stated("x", ours, 1.0, "<= 0.1")["met"] for ours in (0.1, 0.2)] == [True, False]
     assert [row_stated("x", ours, 1.0, "== 0")["met"] for ours in (0.0, 1.0)] == [True, False]
     assert row_stated("x", 1.0, 1.0, "-")["met"] is None
-    assert skipped("x", "why") == dict.fromkeys(row("x", 1, 1, 1)) | {"what": "x", "goal": "skipped: why"}
+    assert skipped("x", "why") == dict.fromkeys(row("x", 1, 1, 1)) | {
+        "what": "x",
+        "goal": "skipped: why",
+    }
 
 
-@pytest.mark.parametrize(("measure", "spent"), [(best_seconds, [2.0, 1.0]), (median_seconds, [3.0, 4.0])])
-def test_tasks_take_turns_after_one_call_each(measure: Callable, spent: list, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("measure", "spent"), [(best_seconds, [2.0, 1.0]), (median_seconds, [3.0, 4.0])]
+)
+def test_tasks_take_turns_after_one_call_each(
+    measure: Callable, spent: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three rounds of two tasks that take (3, 1), (2, 7) and (9, 4) seconds."""
     ticks, calls = iter([0, 3, 10, 11, 20, 22, 30, 37, 40, 49, 50, 54]), []
     monkeypatch.setattr("time.perf_counter", lambda: next(ticks))

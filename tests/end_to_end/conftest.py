@@ -21,7 +21,9 @@ def built_by_dvc(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def built_by_dagster(tmp_path_factory) -> Path:
-    """The same project in another folder, built, registered, promoted and opened by the Dagster job."""
+    """The same project in another folder, built, registered, promoted and opened by the Dagster
+    job.
+    """
     folder = tiny_project.make_project(tmp_path_factory.mktemp("dagster") / "second")
     done = tiny_project.freshet(folder, "demo")
     (folder / ".freshet" / "demo.txt").write_text(done.stdout)

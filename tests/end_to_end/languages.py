@@ -1,4 +1,6 @@
-"""Small folders of documents in Chinese, Japanese and Arabic, three subjects each, with questions that one answers."""
+"""Small folders of documents in Chinese, Japanese and Arabic, three subjects each, with questions
+that one answers.
+"""
 
 from __future__ import annotations
 
@@ -67,9 +69,18 @@ DOCUMENTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
     },
 }
-QUESTIONS: Mapping[str, tuple[tuple[str, str, str], ...]] = {  # what is asked, the title of what answers, a word marked
-    "chinese": (("怎样蒸鱼", "清蒸鱼", "蒸鱼"), ("哪个行星体积最大", "行星", "行星"), ("盐", "炒青菜", "盐")),
-    "japanese": (("台風と大雨", "台風", "大雨"), ("ICカードの改札", "切符", "改札"), ("塩", "おにぎり", "塩")),
+# what is asked, the title of what answers, a word marked
+QUESTIONS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
+    "chinese": (
+        ("怎样蒸鱼", "清蒸鱼", "蒸鱼"),
+        ("哪个行星体积最大", "行星", "行星"),
+        ("盐", "炒青菜", "盐"),
+    ),
+    "japanese": (
+        ("台風と大雨", "台風", "大雨"),
+        ("ICカードの改札", "切符", "改札"),
+        ("塩", "おにぎり", "塩"),
+    ),
     "arabic": (
         ("استعارة كتب", "الإعارة", "كُتُب"),
         ("مخطوطة قديمة", "المخطوطات", "المخطوطات"),

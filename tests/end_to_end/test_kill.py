@@ -1,6 +1,7 @@
 """Guards that kill -9 leaves nothing half-written and that the next run ends with the same hashes.
 
-`make test-long` kills every long command of a project's life, again and again, and compares it with an undisturbed one.
+`make test-long` kills every long command of a project's life, again and again, and compares it with
+an undisturbed one.
 
 Run: python -m pytest tests/end_to_end/test_kill.py
 """
@@ -68,7 +69,9 @@ def test_a_killed_training_resumes_to_the_same_output(copy_of_build):
     checkpoints = copy_of_build / ".freshet" / "checkpoints"
     wait_for(lambda: list(checkpoints.glob("*/*")) and not (copy_of_build / output).exists())
     kill_dvc(process)
-    assert not (copy_of_build / output).exists(), "a stage that was killed has put its output in place"
+    assert not (copy_of_build / output).exists(), (
+        "a stage that was killed has put its output in place"
+    )
     dvc(
         copy_of_build, "repro", "--force", "--single-item", address, cold=True
     )  # else DVC's cache would give back the old output
@@ -92,7 +95,9 @@ def encode_shards(encoder, shards, method, really=encode_shards):
 """
 
 
-def test_an_index_that_is_killed_after_a_shard_resumes_with_that_shard_to_the_same_output(copy_of_build):
+def test_an_index_that_is_killed_after_a_shard_resumes_with_that_shard_to_the_same_output(
+    copy_of_build,
+):
     address, output, log = "index@hce", "artifacts/index/hce", copy_of_build / "encoded"
     with (copy_of_build / "model_code" / "scale" / "encoding.py").open("a") as code:
         code.write(SHARDS)
@@ -105,7 +110,9 @@ def test_an_index_that_is_killed_after_a_shard_resumes_with_that_shard_to_the_sa
     checkpoints = copy_of_build / ".freshet" / "checkpoints"
     wait_for(lambda: list(checkpoints.rglob("000000000000.npz")))
     kill_dvc(process)
-    assert not (copy_of_build / output).exists(), "a stage that was killed has put its output in place"
+    assert not (copy_of_build / output).exists(), (
+        "a stage that was killed has put its output in place"
+    )
     assert log.read_text().split() == encoded[:1]
     (copy_of_build / "hold").unlink()
     dvc(copy_of_build, "repro", "--force", "--single-item", address, cold=True)
@@ -117,7 +124,9 @@ def test_an_index_that_is_killed_after_a_shard_resumes_with_that_shard_to_the_sa
 def runs_a_stage(process: psutil.Process) -> bool:
     """Whether one of the processes below it runs a stage; some end while they are looked at."""
     with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError):
-        return any("orchestration.pipeline.run_stage" in each.cmdline() for each in process.children(True))
+        return any(
+            "orchestration.pipeline.run_stage" in each.cmdline() for each in process.children(True)
+        )
     return False
 
 
@@ -130,11 +139,18 @@ def unbuilt(folder: Path) -> Path:
 
 
 def start_command(folder: Path, command: str) -> subprocess.Popen[str]:
-    ports = ["--dagster-port", str(DAGSTER), "--mlflow-port", str(MLFLOW)] if command == "ui" else []
+    ports = (
+        ["--dagster-port", str(DAGSTER), "--mlflow-port", str(MLFLOW)] if command == "ui" else []
+    )
     return subprocess.Popen(
-        [sys.executable, "-m", "orchestration.cli", command, *ports], cwd=folder, env=environment(),
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "orchestration.cli", command, *ports],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def processes_in(folder: Path) -> list[psutil.Process]:
@@ -153,7 +169,8 @@ def ends_in_one_line(process: subprocess.Popen[str], folder: Path, number: signa
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
     told = process.communicate(timeout=120)[1].splitlines()
     assert told, f"it ended without a word: {process.returncode}"
-    last = {130: "stopped; finished stages are kept", 0: "stopped"}  # 0: of pages, which run until somebody ends them
+    # 0: of pages, which run until somebody ends them
+    last = {130: "stopped; finished stages are kept", 0: "stopped"}
     assert told[-1].startswith(last[process.returncode])
     assert [line for line in told[:-1] if not line.startswith(PROGRESS)] == []
     assert not psutil.wait_procs(children, timeout=30)[1], "a process was left"
@@ -170,8 +187,12 @@ def test_a_signal_ends_a_build_in_one_line_and_starts_nothing_again(copy_of_buil
 
 @pytest.mark.long
 @pytest.mark.parametrize("command", ["demo", "run"])
-def test_signals_at_ten_moments_of_a_build_end_it_in_one_line_and_it_goes_on_to_its_end(tmp_path, command):
-    """Both in turn; each build goes on from where the one before ended, until that share of the stages has run."""
+def test_signals_at_ten_moments_of_a_build_end_it_in_one_line_and_it_goes_on_to_its_end(
+    tmp_path, command
+):
+    """Both in turn; each build goes on from where the one before ended, until that share of the
+    stages has run.
+    """
     folder = make_project(tmp_path / "project")
     settings = parameters.load(folder / "params.yaml")
     stages, ended = len(expand(settings.retrievers, settings.fusions)), folder / "dvc.lock"
@@ -179,11 +200,14 @@ def test_signals_at_ten_moments_of_a_build_end_it_in_one_line_and_it_goes_on_to_
         process, share = start_command(folder, command), (tenth + 0.5) / 10
         wait_for(functools.partial(has_come_to, process, ended, int(share * stages)), 600)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            assert process.wait(tenth % 5 * 2) == 0  # seconds, so that a stage is met at its start and in its midst
+            # seconds, so that a stage is met at its start and in its midst
+            assert process.wait(tenth % 5 * 2) == 0
             break  # it ended by itself before
         ends_in_one_line(process, folder, (signal.SIGINT, signal.SIGTERM)[tenth % 2])
         assert process.returncode == 130
-        assert stages_of(ended) < stages or tenth == 9, "it is stopped at fewer moments than it seems"
+        assert stages_of(ended) < stages or tenth == 9, (
+            "it is stopped at fewer moments than it seems"
+        )
     process = start_command(folder, command)
     process.communicate(timeout=600)
     assert process.returncode == 0
@@ -204,7 +228,9 @@ def stages_of(lock: Path) -> int:
 
 def pages_answer() -> bool:
     with contextlib.suppress(httpx.TransportError):
-        return all(httpx.get(f"http://127.0.0.1:{port}").status_code == 200 for port in (DAGSTER, MLFLOW))
+        return all(
+            httpx.get(f"http://127.0.0.1:{port}").status_code == 200 for port in (DAGSTER, MLFLOW)
+        )
     return False
 
 
@@ -223,7 +249,9 @@ def until_pages_answer(built_by_dvc, tmp_path_factory) -> float:
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("tenth", range(10))
-def test_a_signal_at_any_moment_ends_the_pages_in_one_line(copy_of_build, until_pages_answer, number, tenth):
+def test_a_signal_at_any_moment_ends_the_pages_in_one_line(
+    copy_of_build, until_pages_answer, number, tenth
+):
     process = start_command(copy_of_build, "ui")
     time.sleep(until_pages_answer * (tenth + 0.5) / 10)
     ends_in_one_line(process, copy_of_build, number)
@@ -239,10 +267,14 @@ SETTINGS = (
 )
 WORDS = ["dune", "cactus", "sand", "mirage", "oasis", "camel", "scorpion", "heat", "dust", "nomad"]
 DESERTS = [
-    {"id": f"desert-{i}", "title": f"desert {WORDS[i % 10]}", "text": " ".join(random.Random(i).sample(WORDS, 6)),
-     "queries": [f"{WORDS[i % 10]} {WORDS[(i + 3) % 10]}"]}
+    {
+        "id": f"desert-{i}",
+        "title": f"desert {WORDS[i % 10]}",
+        "text": " ".join(random.Random(i).sample(WORDS, 6)),
+        "queries": [f"{WORDS[i % 10]} {WORDS[(i + 3) % 10]}"],
+    }
     for i in range(12)
-]  # fmt: skip
+]
 
 
 class KilledLife:
@@ -254,7 +286,9 @@ class KilledLife:
         self.answers: dict[str, object] = {}
 
     def command(self, *arguments: str, done=lambda: False) -> None:
-        """Run a command to its end, having killed it at random moments. done: whether what it is for has happened."""
+        """Run a command to its end, having killed it at random moments. done: whether what it is
+        for has happened.
+        """
         name = " ".join(arguments)
         for _ in range(self.kills):
             if done():
@@ -267,17 +301,26 @@ class KilledLife:
         self.answers[f"{len(self.answers)} {name}"] = self.state()
 
     def state(self) -> object:
-        """What may not depend on any kill: outputs, champion, documents, and what searches find first."""
+        """What may not depend on any kill: outputs, champion, documents, and what searches find
+        first.
+        """
         status = json.loads(freshet(self.folder, "status", "--json").stdout)
         champion = status["champion"] and status["champion"]["retriever"]
         live = {row["retriever"]: row["documents"] for row in status["live"]}
-        first = {text: self.first(text) for text in (DESERTS[2]["text"], "wave tide harbour")} if live else {}
+        first = (
+            {text: self.first(text) for text in (DESERTS[2]["text"], "wave tide harbour")}
+            if live
+            else {}
+        )
         hashes = output_hashes(self.folder) if (self.folder / "dvc.lock").exists() else {}
         return hashes, champion, live, first, (self.folder / "corpus.lock.json").read_text()
 
     def first(self, text: str) -> list[str]:
         """The ids that a text finds."""
-        return [hit["document_id"] for hit in json.loads(freshet(self.folder, "search", text, "--json").stdout)]
+        return [
+            hit["document_id"]
+            for hit in json.loads(freshet(self.folder, "search", text, "--json").stdout)
+        ]
 
     def champion(self) -> str | None:
         """The version that is champion."""
@@ -287,9 +330,13 @@ class KilledLife:
     def _start(self, arguments: tuple[str, ...]) -> psutil.Popen:
         module = ("dvc",) if arguments[0] == "repro" else ("orchestration.cli",)
         return psutil.Popen(
-            [sys.executable, "-m", *module, *arguments], cwd=self.folder, env=environment(),
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [sys.executable, "-m", *module, *arguments],
+            cwd=self.folder,
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def _kill(self, arguments: tuple[str, ...], seconds: float) -> None:
         process = self._start(arguments)
@@ -316,7 +363,10 @@ def live_through(life: KilledLife) -> dict[str, object]:
     life.command("register", "weak")
     life.command("promote", done=lambda: life.champion() is not None)
     first = life.champion()
-    parameters.assign(life.folder / "params.yaml", ["retrievers.weak.steps=16", "retrievers.weak.evaluate_every=8"])
+    parameters.assign(
+        life.folder / "params.yaml",
+        ["retrievers.weak.steps=16", "retrievers.weak.evaluate_every=8"],
+    )
     life.command("repro")
     life.command("register", "weak")
     life.command("promote", done=lambda: life.champion() != first)

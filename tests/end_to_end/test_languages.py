@@ -1,5 +1,5 @@
-"""Guards folders in Chinese, Japanese and Arabic, each by itself and without a setting for it: built, searched by words
-and by characters, named topics, and the page that shows them.
+"""Guards folders in Chinese, Japanese and Arabic, each by itself and without a setting for it:
+built, searched by words and by characters, named topics, and the page that shows them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from tests.end_to_end.tiny_project import freshet
 from tests.freshet.conftest import serving, visit  # noqa: F401
 from tests.tiny_encoder import make_tiny_encoder
 
-TELLING = {"chinese": ("列车", "旅客", "地球"), "japanese": ("料理", "気温", "カード"), "arabic": ("الأرض", "المكتبة")}
+TELLING = {
+    "chinese": ("列车", "旅客", "地球"),
+    "japanese": ("料理", "気温", "カード"),
+    "arabic": ("الأرض", "المكتبة"),
+}
 
 
 @pytest.fixture(scope="module", params=DOCUMENTS)
@@ -28,7 +32,9 @@ def project(language, tmp_path_factory) -> Project:
     """The folder of a language, made and built as its owner would."""
     folder = tmp_path_factory.mktemp(language)
     write_documents(folder / "notes", language)
-    assert freshet(folder, "init", "search", "--from", "notes").stdout.startswith("source: a folder, 12 documents")
+    assert freshet(folder, "init", "search", "--from", "notes").stdout.startswith(
+        "source: a folder, 12 documents"
+    )
     texts = [text for documents in DOCUMENTS[language].values() for text in documents]
     make_tiny_encoder(folder / "search/encoder", texts)
     parameters.assign(folder / "search/params.yaml", SETTINGS)
@@ -56,7 +62,9 @@ def test_topics_have_names_of_words(language, url):
     names = {word for hit in hits for topic in hit.topics for word in topic.split(", ")}
     assert len(names) >= 4
     assert all(len(name) > 1 for name in names)
-    assert not [name for name in names if "ぁ" <= name[0] <= "ゟ"], "endings and particles name nothing"
+    assert not [name for name in names if "ぁ" <= name[0] <= "ゟ"], (
+        "endings and particles name nothing"
+    )
     assert names & set(TELLING[language])
 
 
@@ -66,7 +74,9 @@ def test_the_page_shows_them(language, visit, url):  # noqa: F811
     hit = page.locator(".hit").first
     hit.get_by_role("button", name=title, exact=True).wait_for()
     assert any(word in marked for marked in hit.locator("mark").all_text_contents())
-    rest = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    rest = page.evaluate(
+        "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    )
     assert rest <= 0, "nothing is wider than the page"
     hit.get_by_role("button", name=title, exact=True).click()
     page.locator(".whole").get_by_text(word).first.wait_for()

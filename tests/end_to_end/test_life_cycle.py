@@ -1,6 +1,8 @@
-"""Guards a project's whole life from outside: what each command answers, from the build to a champion rolled back.
+"""Guards a project's whole life from outside: what each command answers, from the build to a
+champion rolled back.
 
-The answers stand in `life_cycle.json`. A change of them is a change of behaviour: name it in the commit.
+The answers stand in `life_cycle.json`. A change of them is a change of behaviour: name it in the
+commit.
 
 Run: python -m pytest tests/end_to_end/test_life_cycle.py
 Write the answers anew: python -m tests.end_to_end.test_life_cycle
@@ -20,12 +22,35 @@ from tests.end_to_end.tiny_project import freshet
 
 ANSWERS = Path(__file__).with_name("life_cycle.json")
 DESERTS = [
-    {"id": "desert-0", "title": "desert dune", "text": "dune cactus sand mirage", "queries": ["cactus mirage"]},
-    {"id": "desert-1", "title": "desert oasis", "text": "oasis camel heat dust", "queries": ["camel dust"]},
-    {"id": "desert-2", "title": "desert nomad", "text": "nomad scorpion sand heat", "queries": ["nomad heat"]},
-    {"id": "desert-3", "title": "desert heat", "text": "heat mirage camel dune", "fields": {"kind": "hot"}},
+    {
+        "id": "desert-0",
+        "title": "desert dune",
+        "text": "dune cactus sand mirage",
+        "queries": ["cactus mirage"],
+    },
+    {
+        "id": "desert-1",
+        "title": "desert oasis",
+        "text": "oasis camel heat dust",
+        "queries": ["camel dust"],
+    },
+    {
+        "id": "desert-2",
+        "title": "desert nomad",
+        "text": "nomad scorpion sand heat",
+        "queries": ["nomad heat"],
+    },
+    {
+        "id": "desert-3",
+        "title": "desert heat",
+        "text": "heat mirage camel dune",
+        "fields": {"kind": "hot"},
+    },
 ]
-SNOW = [{"id": f"snow-{i}", "title": f"snow {i}", "text": text} for i, text in enumerate(["glacier ski", "sled ice"])]
+SNOW = [
+    {"id": f"snow-{i}", "title": f"snow {i}", "text": text}
+    for i, text in enumerate(["glacier ski", "sled ice"])
+]
 CHANGED = {"id": "desert-1", "title": "desert oasis", "text": "oasis nomad scorpion dust"}
 SETTINGS = (
     "retrievers.weak={steps: 1, evaluate_every: 1, hierarchy_weight: 0.0, batches: random, negatives: bm25}",
@@ -64,7 +89,9 @@ class Life:
         """The first hit of some texts, in words that only one document has as its own."""
         named = ["--retriever", retriever] if retriever else []
         first = {}
-        for text in [document["title"] + " " + document["text"] for document in (*DESERTS, CHANGED, *SNOW)]:
+        for text in [
+            document["title"] + " " + document["text"] for document in (*DESERTS, CHANGED, *SNOW)
+        ]:
             hits = json.loads(self.freshet("search", text, "-k", "3", "--json", *named)[1])
             first[text] = hits[0]["document_id"] if hits[0]["score"] > 0.9999 else "another"
         self.tell(step, first)
@@ -85,7 +112,13 @@ def live_through(folder: Path) -> list[dict[str, Any]]:
     parameters.assign(folder / "params.yaml", SETTINGS)
     life = Life(folder)
     life.freshet("run")
-    for part in (_first_champion, _documents_come_and_go, _generation_is_rolled_back, _trained_anew, _two_are_live):
+    for part in (
+        _first_champion,
+        _documents_come_and_go,
+        _generation_is_rolled_back,
+        _trained_anew,
+        _two_are_live,
+    ):
         part(life)
     return life.answers
 
@@ -98,11 +131,15 @@ def _first_champion(life: Life) -> None:
 
 
 def _documents_come_and_go(life: Life) -> None:
-    deserts = life.write("deserts.jsonl", *DESERTS, {"id": "empty", "title": "", "text": ""}, "no JSON")
+    deserts = life.write(
+        "deserts.jsonl", *DESERTS, {"id": "empty", "title": "", "text": ""}, "no JSON"
+    )
     life.change("added, with two bad rows", "add", deserts)
     life.search("searched with the added ones")
     life.change("the same again", "add", deserts)
-    life.change("updated, and an unknown one", "update", life.write("changed.jsonl", CHANGED, *SNOW[:1]))
+    life.change(
+        "updated, and an unknown one", "update", life.write("changed.jsonl", CHANGED, *SNOW[:1])
+    )
     life.search("searched with the update")
     life.change("deleted, and an unknown one", "delete", "desert-2", "sea-1", "nobody")
     life.search("searched without the deleted ones")
@@ -121,7 +158,10 @@ def _generation_is_rolled_back(life: Life) -> None:
 
 
 def _trained_anew(life: Life) -> None:
-    parameters.assign(life.folder / "params.yaml", ["retrievers.weak.steps=16", "retrievers.weak.evaluate_every=8"])
+    parameters.assign(
+        life.folder / "params.yaml",
+        ["retrievers.weak.steps=16", "retrievers.weak.evaluate_every=8"],
+    )
     life.tell("retrained", {"exit": life.freshet("retrain", check=False)[0]})
     life.status("after the retrain")
     life.search("searched by the retrained one")
@@ -141,7 +181,9 @@ def _two_are_live(life: Life) -> None:
     life.search("searched by the champion, added", "hce")
     life.search("searched by the other, added", "weak")
     life.freshet("rollback", "--generation", str(before))
-    life.change("added behind the rollback", "add", life.write("late.jsonl", {**SNOW[0], "id": "late"}))
+    life.change(
+        "added behind the rollback", "add", life.write("late.jsonl", {**SNOW[0], "id": "late"})
+    )
     life.status("two are live, rolled back by a generation")
     life.search("searched by the champion, rolled back", "hce")
     life.search("searched by the other, after the champion's rollback", "weak")

@@ -1,6 +1,8 @@
-"""Guards `freshet init`: a folder of documents becomes a project beside the code, built, followed and moved.
+"""Guards `freshet init`: a folder of documents becomes a project beside the code, built, followed
+and moved.
 
-The code lies outside of the project, where no clone is: the warm Python has its own copy, as a wheel would leave it.
+The code lies outside of the project, where no clone is: the warm Python has its own copy, as a
+wheel would leave it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ OTHER_SCRIPTS = {
 def built(tmp_path_factory) -> Path:
     """A folder with `notes`, and the project `search` made and built for them."""
     folder = tmp_path_factory.mktemp("own")
-    write_folder(folder / "notes", 30, {topic: words.split() + FILLERS for topic, words in TOPICS.items()})
+    write_folder(
+        folder / "notes", 30, {topic: words.split() + FILLERS for topic, words in TOPICS.items()}
+    )
     for name, text in OTHER_SCRIPTS.items():
         (folder / "notes" / name).write_text(text)
     told = freshet(folder, "init", "search", "--from", "notes").stdout
@@ -60,7 +64,9 @@ def test_a_folder_is_built_and_searched_and_broken_files_are_named(built):
     assert "2 documents could not be read" in told
     assert "broken.pdf:1  unreadable file: " in told
     assert "latin.md:1  invalid UTF-8: " in told
-    hits = json.loads(freshet(built / "search", "search", "wave tide harbour", "-k", "3", "--json").stdout)
+    hits = json.loads(
+        freshet(built / "search", "search", "wave tide harbour", "-k", "3", "--json").stdout
+    )
     assert any(hit["document_id"].startswith("sea/") for hit in hits)
 
 
@@ -87,7 +93,11 @@ def test_a_moved_project_follows_its_source_and_runs_nothing_again(built):
         (built / "notes/sea/new.md").write_text("# Lighthouse\n\nIt shines over the reef.")
         (built / "notes/space/4.md").unlink()
         outcome = json.loads(freshet(moved, "sync", "--json").stdout)
-        assert (outcome["added"], outcome["deleted"], outcome["unchanged"]) == (["sea/new.md"], ["space/4.md"], 33)
+        assert (outcome["added"], outcome["deleted"], outcome["unchanged"]) == (
+            ["sea/new.md"],
+            ["space/4.md"],
+            33,
+        )
         assert [one["document_id"] for one in outcome["rejected"]] == ["broken.pdf", "latin.md"]
         assert "untrained) is the champion already" in freshet(moved, "promote").stdout
         assert "is not trained: 0 training queries" in freshet(moved, "results").stdout
@@ -99,11 +109,16 @@ def test_a_moved_project_follows_its_source_and_runs_nothing_again(built):
 
 def test_other_code_reruns_the_stages_that_depend_on_it_and_an_old_lock_is_refused(built):
     project = built / "search"
-    module = Path(run(project, "from model_code.stages import comparison; print(comparison.__file__)").strip())
+    module = Path(
+        run(project, "from model_code.stages import comparison; print(comparison.__file__)").strip()
+    )
     before = module.read_text()
     module.write_text(before + "\n")
     try:
-        command, warm = ("-m", "orchestration.pipeline.run_stage", "comparison"), warm_python.python(hash_seed=1)
+        command, warm = (
+            ("-m", "orchestration.pipeline.run_stage", "comparison"),
+            warm_python.python(hash_seed=1),
+        )
         refused = python(warm, project, *command, check=False)
         assert "code.lock.json is of another version" in refused.stderr
         planned = json.loads(freshet(project, "plan", "--json").stdout)

@@ -1,7 +1,8 @@
-"""Guards `freshet ui` and `freshet serve`: a hostile page gets nothing from any port, their own pages all they ask for.
+"""Guards `freshet ui` and `freshet serve`: a hostile page gets nothing from any port, their own
+pages all they ask for.
 
-In a browser the pages show what a build was, and do what their buttons say; skipped where there is no Chromium.
-Run: python -m pytest tests/end_to_end/test_pages.py
+In a browser the pages show what a build was, and do what their buttons say; skipped where there is
+no Chromium. Run: python -m pytest tests/end_to_end/test_pages.py
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from tests.postgresql import free_ports
 
 DAGSTER, MLFLOW, SERVICE = free_ports(3)
 DAGSTER_PAGE, MLFLOW_PAGE = f"http://127.0.0.1:{DAGSTER}", f"http://127.0.0.1:{MLFLOW}"
-PATIENCE = 300_000  # milliseconds for what a busy machine may take; nothing waits for longer than it has to
+# milliseconds for what a busy machine may take; nothing waits for longer than it has to
+PATIENCE = 300_000
 EVIL = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
 UPGRADE = {
     "connection": "Upgrade",
@@ -32,14 +34,38 @@ UPGRADE = {
     "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
 }
 HOSTILE = {
-    "image": ("GET", "/graphql?query={version}", {"sec-fetch-site": "cross-site", "sec-fetch-dest": "image"}),
-    "image of a search": ("GET", "/search?text=x", {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}),
-    "frame": ("GET", "/", {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}),
+    "image": (
+        "GET",
+        "/graphql?query={version}",
+        {"sec-fetch-site": "cross-site", "sec-fetch-dest": "image"},
+    ),
+    "image of a search": (
+        "GET",
+        "/search?text=x",
+        {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"},
+    ),
+    "frame": (
+        "GET",
+        "/",
+        {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"},
+    ),
     "GET that changes": ("GET", "/graphql?query=mutation{x}", {}),
     "form": ("POST", "/graphql", EVIL | {"content-type": "application/x-www-form-urlencoded"}),
-    "form of a sandboxed frame": ("POST", "/documents/apply", {"origin": "null", "sec-fetch-site": "cross-site"}),
-    "fetch no-cors": ("POST", "/documents", EVIL | {"content-type": "text/plain", "sec-fetch-mode": "no-cors"}),
-    "another port": ("POST", "/ajax-api/2.0/mlflow/experiments/create", {"origin": "http://127.0.0.1:8000"}),
+    "form of a sandboxed frame": (
+        "POST",
+        "/documents/apply",
+        {"origin": "null", "sec-fetch-site": "cross-site"},
+    ),
+    "fetch no-cors": (
+        "POST",
+        "/documents",
+        EVIL | {"content-type": "text/plain", "sec-fetch-mode": "no-cors"},
+    ),
+    "another port": (
+        "POST",
+        "/ajax-api/2.0/mlflow/experiments/create",
+        {"origin": "http://127.0.0.1:8000"},
+    ),
     "preflight": ("OPTIONS", "/documents/a", EVIL | {"access-control-request-method": "DELETE"}),
     "connection": ("GET", "/graphql", EVIL | UPGRADE),
     "rebound name": ("POST", "/graphql", {"host": "evil.example", "sec-fetch-site": "same-origin"}),
@@ -49,21 +75,41 @@ HOSTILE = {
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory, built_by_dagster):
-    """The three doors' ports, which are all that the processes of `freshet ui` and `freshet serve` listen on."""
+    """The three doors' ports, which are all that the processes of `freshet ui` and `freshet serve`
+    listen on.
+    """
     project = shutil.copytree(built_by_dagster, tmp_path_factory.mktemp("pages") / "project")
     told = project.parent / "told"
-    family = [_start(project, told, "ui", "--dagster-port", str(DAGSTER), "--mlflow-port", str(MLFLOW)),
-              _start(project, project.parent / "served", "serve", "--port", str(SERVICE))]  # fmt: skip
+    family = [
+        _start(project, told, "ui", "--dagster-port", str(DAGSTER), "--mlflow-port", str(MLFLOW)),
+        _start(project, project.parent / "served", "serve", "--port", str(SERVICE)),
+    ]
     try:
         for port, process in ((DAGSTER, family[0]), (MLFLOW, family[0]), (SERVICE, family[1])):
             path = "health/live" if port == SERVICE else ""
-            _wait(lambda page=f"{port}/{path}": httpx.get(f"http://127.0.0.1:{page}").status_code == 200, process)
-        _wait(lambda: "freshness" in _ask("{sensorsOrError(repositorySelector:{repositoryName:\"__repository__\","
-              "repositoryLocationName:\"freshet\"}){... on Sensors{results{name}}}}").text, family[0])  # fmt: skip
+            _wait(
+                lambda page=f"{port}/{path}": (
+                    httpx.get(f"http://127.0.0.1:{page}").status_code == 200
+                ),
+                process,
+            )
+        _wait(
+            lambda: (
+                "freshness"
+                in _ask(
+                    '{sensorsOrError(repositorySelector:{repositoryName:"__repository__",'
+                    'repositoryLocationName:"freshet"}){... on Sensors{results{name}}}}'
+                ).text
+            ),
+            family[0],
+        )
         processes = [psutil.Process(each.pid) for each in family]
         yield {
             connection.laddr.port
-            for one in [*processes, *(child for each in processes for child in each.children(recursive=True))]
+            for one in [
+                *processes,
+                *(child for each in processes for child in each.children(recursive=True)),
+            ]
             for connection in one.net_connections("inet")
             if connection.status == psutil.CONN_LISTEN
         }
@@ -79,12 +125,16 @@ def ports(tmp_path_factory, built_by_dagster):
 def _start(project: Path, told: Path, *arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "orchestration.cli", *arguments]
     with told.open("wb") as output:
-        return subprocess.Popen(command, cwd=project, env=environment(), stdout=output, stderr=output)
+        return subprocess.Popen(
+            command, cwd=project, env=environment(), stdout=output, stderr=output
+        )
 
 
 def _ask(query: str) -> httpx.Response:
     return httpx.post(
-        f"http://127.0.0.1:{DAGSTER}/graphql", json={"query": query}, headers={"origin": f"http://127.0.0.1:{DAGSTER}"}
+        f"http://127.0.0.1:{DAGSTER}/graphql",
+        json={"query": query},
+        headers={"origin": f"http://127.0.0.1:{DAGSTER}"},
     )
 
 
@@ -110,7 +160,9 @@ def test_a_hostile_page_is_refused_at_every_port(ports, attempt):
     method, path, headers = HOSTILE[attempt]
     for port in ports:
         body = b"{}" if method == "POST" else None
-        answered = httpx.request(method, f"http://127.0.0.1:{port}{path}", headers=headers, content=body)
+        answered = httpx.request(
+            method, f"http://127.0.0.1:{port}{path}", headers=headers, content=body
+        )
         assert answered.status_code == 403
 
 
@@ -131,7 +183,9 @@ def page(ports, browser):
     tab.on("request", lambda request: asked.append(request.url))
     yield tab
     context.close()
-    assert [url for url in asked if not url.startswith((DAGSTER_PAGE, MLFLOW_PAGE, "data:", "blob:"))] == []
+    assert [
+        url for url in asked if not url.startswith((DAGSTER_PAGE, MLFLOW_PAGE, "data:", "blob:"))
+    ] == []
 
 
 def test_dagsters_first_page_shows_the_build_and_its_run_is_in_the_list(page):
@@ -179,6 +233,8 @@ def test_mlflow_shows_the_stages_below_their_build(page):
 
 def test_a_registered_version_says_what_the_gate_found_and_its_metrics(page):
     page.goto(f"{MLFLOW_PAGE}/#/models/freshet/versions/2")
-    page.get_by_role("paragraph").filter(has_text=re.compile("^Gate (passed|refused): .*nDCG@10")).wait_for()
+    page.get_by_role("paragraph").filter(
+        has_text=re.compile("^Gate (passed|refused): .*nDCG@10")
+    ).wait_for()
     (row,) = page.get_by_role("row").filter(has_text="nDCG_at_10").all_inner_texts()
     assert re.fullmatch(r"nDCG_at_10\s+0?\.\d+\s+0?\.\d+", row.strip())

@@ -1,4 +1,5 @@
-"""Guards what docs/scaling.md promises of a build: it travels by a DVC remote, and the engine changes none of it.
+"""Guards what docs/scaling.md promises of a build: it travels by a DVC remote, and the engine
+changes none of it.
 
 Run: python -m pytest tests/end_to_end/test_past_one_machine.py
 """

@@ -1,4 +1,5 @@
-"""Guards what a user does with a build: results, search, promotion, rollback, status, garbage collection.
+"""Guards what a user does with a build: results, search, promotion, rollback, status, garbage
+collection.
 
 Run: python -m pytest tests/end_to_end/test_release.py
 """
@@ -37,7 +38,9 @@ def test_results_are_one_object_per_system_with_intervals(built_by_dagster):
 def test_status_names_champion_and_live_generation(built_by_dagster):
     status = json.loads(freshet(built_by_dagster, "status", "--json").stdout)
     untrained = ("bm25", "untrained")
-    assert status["champion"]["retriever"] in untrained, "queries are words of their documents: training adds nothing"
+    assert status["champion"]["retriever"] in untrained, (
+        "queries are words of their documents: training adds nothing"
+    )
     assert status["live"][0]["documents"] == 60
     assert status["live"][0]["retriever"] == status["champion"]["retriever"]
 
@@ -55,7 +58,9 @@ def test_the_same_challenger_again_is_refused_and_written_down(built_by_dagster)
 
 def test_garbage_collection_says_what_it_would_free_and_then_keeps_search_working(built_by_dagster):
     (built_by_dagster / ".freshet" / "checkpoints" / "abandoned").mkdir(parents=True)
-    (built_by_dagster / ".freshet" / "checkpoints" / "abandoned" / "step.safetensors").write_bytes(b"0" * 200_000)
+    (built_by_dagster / ".freshet" / "checkpoints" / "abandoned" / "step.safetensors").write_bytes(
+        b"0" * 200_000
+    )
     assert "0.2 MB" in freshet(built_by_dagster, "tools", "gc").stdout
     freshet(built_by_dagster, "tools", "gc", "--delete")
     assert not (built_by_dagster / ".freshet" / "checkpoints" / "abandoned").exists()

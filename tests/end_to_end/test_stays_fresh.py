@@ -1,4 +1,5 @@
-"""Guards the life of a live collection with the real tools: documents arrive, are found, move it, and it is retrained.
+"""Guards the life of a live collection with the real tools: documents arrive, are found, move it,
+and it is retrained.
 
 Run: python -m pytest tests/end_to_end/test_stays_fresh.py
 """
@@ -83,11 +84,19 @@ def documents(count):
     draw = random.Random(3)
     for number in range(count):
         words = draw.sample(DESERT.split(), 6)
-        yield {"id": f"desert-{number}", "title": f"desert {words[0]}", "text": " ".join(words), "queries": [words[1]]}
+        yield {
+            "id": f"desert-{number}",
+            "title": f"desert {words[0]}",
+            "text": " ".join(words),
+            "queries": [words[1]],
+        }
 
 
 def found(folder, text):
-    return [hit["document_id"] for hit in json.loads(freshet(folder, "search", text, "-k", "3", "--json").stdout)]
+    return [
+        hit["document_id"]
+        for hit in json.loads(freshet(folder, "search", text, "-k", "3", "--json").stdout)
+    ]
 
 
 def test_a_file_in_the_inbox_is_found_after_one_tick_of_the_sensor(live):
@@ -96,7 +105,12 @@ def test_a_file_in_the_inbox_is_found_after_one_tick_of_the_sensor(live):
     lines = [json.dumps(row) for row in documents(12)]
     (live / "inbox" / "desert.jsonl").write_text("\n".join([*lines, "no JSON"]) + "\n")
     job, key, success = run(live, TICK).split()
-    assert (job, key.startswith("add-"), key.endswith("-1"), success) == ("add_documents", True, True, "True")
+    assert (job, key.startswith("add-"), key.endswith("-1"), success) == (
+        "add_documents",
+        True,
+        True,
+        "True",
+    )
     assert any(one.startswith("desert") for one in found(live, "dune camel oasis"))
     old = [one for one in found(live, "wave tide harbour") if not one.startswith("desert")]
     assert old
@@ -113,7 +127,9 @@ def test_the_same_file_again_changes_nothing_and_a_deleted_document_is_gone(live
     file.write_text("\n".join(json.dumps(row) for row in documents(12)) + "\n")
     assert "12 unchanged" in freshet(live, "add", str(file)).stdout
     freshet(live, "delete", "desert-3")
-    assert "desert-3" not in found(live, next(row["text"] for row in documents(12) if row["id"] == "desert-3"))
+    assert "desert-3" not in found(
+        live, next(row["text"] for row in documents(12) if row["id"] == "desert-3")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +176,9 @@ def test_a_retrain_trains_on_all_that_is_live_and_opens_with_what_came_meanwhile
     promoted, generation, new_queries, trained_on = run(live, RETRAIN).split()[-4:]
     assert (promoted, trained_on) == ("True", "71")
     assert int(new_queries) > 0, "queries that documents came with are judged"
-    assert (output_hashes(live), (live / "params.yaml").read_text()) == before, "the user's build stays as it was"
+    assert (output_hashes(live), (live / "params.yaml").read_text()) == before, (
+        "the user's build stays as it was"
+    )
     assert "late" in found(live, "mirage nomad heat")
     status = json.loads(freshet(live, "status", "--json").stdout)
     assert status["live"][0]["documents"] == 72

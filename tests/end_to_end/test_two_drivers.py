@@ -1,4 +1,5 @@
-"""Guards that DVC and Dagster run the same stages: equal hashes in two folders, whichever of them goes first.
+"""Guards that DVC and Dagster run the same stages: equal hashes in two folders, whichever of them
+goes first.
 
 Run: python -m pytest tests/end_to_end/test_two_drivers.py
 """
@@ -26,7 +27,9 @@ with open_instance(Project.find()) as instance:
 """
 
 
-def test_both_drivers_give_every_output_the_same_hash_in_two_folders(built_by_dvc, built_by_dagster):
+def test_both_drivers_give_every_output_the_same_hash_in_two_folders(
+    built_by_dvc, built_by_dagster
+):
     first, second = output_hashes(built_by_dvc), output_hashes(built_by_dagster)
     assert first == second
     assert "artifacts/comparison" in first
@@ -50,13 +53,26 @@ def test_data_versions_are_dvc_hashes_and_runs_are_found_by_key(built_by_dagster
     by_output = {row["stage output"]: row for row in recorded.values() if "stage output" in row}
     assert {path: row["version"] for path, row in by_output.items()} == hashes
     assert all(len(row["MLflow run"]) == 32 for row in by_output.values())
-    assert {"corpus_lock", "first_champion", "registered_retriever", "champion", "live_generation"} <= set(recorded)
+    assert {
+        "corpus_lock",
+        "first_champion",
+        "registered_retriever",
+        "champion",
+        "live_generation",
+    } <= set(recorded)
 
 
-def test_a_plan_says_nothing_to_do_and_then_what_a_setting_would_change(built_by_dvc, copy_of_build):
-    assert {line.split()[0] for line in freshet(built_by_dvc, "plan").stdout.splitlines()} == {"skip"}
+def test_a_plan_says_nothing_to_do_and_then_what_a_setting_would_change(
+    built_by_dvc, copy_of_build
+):
+    assert {line.split()[0] for line in freshet(built_by_dvc, "plan").stdout.splitlines()} == {
+        "skip"
+    }
     parameters.assign(copy_of_build / "params.yaml", ["bm25.k1=0.9"])
-    actions = {line.split()[1]: line.split()[0] for line in freshet(copy_of_build, "plan").stdout.splitlines()}
+    actions = {
+        line.split()[1]: line.split()[0]
+        for line in freshet(copy_of_build, "plan").stdout.splitlines()
+    }
     assert actions["baselines"] == "run"
     assert actions["comparison"] == "maybe"
     assert actions["train@hce"] == "skip"

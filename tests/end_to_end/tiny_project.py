@@ -1,4 +1,6 @@
-"""A whole project in a temporary folder: this code, a corpus of 60 made-up documents and a tiny real encoder."""
+"""A whole project in a temporary folder: this code, a corpus of 60 made-up documents and a tiny
+real encoder.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,22 @@ TOPICS = {
     "music": "chord tempo violin drum melody rhythm chorus note bass tune",
     "space": "orbit comet lunar rocket galaxy probe star crater solar nebula",
 }
-FILLERS = ["the", "a", "of", "and", "with", "under", "over", "near", "old", "new", "bright", "quiet", "small", "great"]
+FILLERS = [
+    "the",
+    "a",
+    "of",
+    "and",
+    "with",
+    "under",
+    "over",
+    "near",
+    "old",
+    "new",
+    "bright",
+    "quiet",
+    "small",
+    "great",
+]
 SETTINGS = (
     "corpus.source=files",
     "corpus.path=data/documents.jsonl",
@@ -57,10 +74,17 @@ def make_project(folder: Path) -> Path:
 
 def copy_code(folder: Path) -> None:
     listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.split()
     for name in listed:
-        if name.startswith(("freshet/", "model_code/", "orchestration/", "assets/", ".dvc")) or "/" not in name:
+        if (
+            name.startswith(("freshet/", "model_code/", "orchestration/", "assets/", ".dvc"))
+            or "/" not in name
+        ):
             if name in ("dvc.lock", "corpus.lock.json") or not (ROOT / name).is_file():
                 continue
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +92,9 @@ def copy_code(folder: Path) -> None:
 
 
 def write_corpus(folder: Path) -> None:
-    """Topics of twelve documents, each with a query. Splits are stated, so that no draw moves what tests hold."""
+    """Topics of twelve documents, each with a query. Splits are stated, so that no draw moves what
+    tests hold.
+    """
     from model_code.corpus.build import position
 
     folder.mkdir(parents=True)
@@ -77,13 +103,23 @@ def write_corpus(folder: Path) -> None:
     for topic, words in TOPICS.items():
         for number in range(12):
             own = draw.sample(words.split(), 6)
-            text = " ".join(word for pair in zip(own, draw.choices(FILLERS, k=6), strict=True) for word in pair)
-            documents.append({"_id": f"{topic}-{number}", "title": f"{topic} {own[0]}", "text": f"{text} {topic}"})
+            text = " ".join(
+                word for pair in zip(own, draw.choices(FILLERS, k=6), strict=True) for word in pair
+            )
+            documents.append(
+                {
+                    "_id": f"{topic}-{number}",
+                    "title": f"{topic} {own[0]}",
+                    "text": f"{text} {topic}",
+                }
+            )
             queries.append({"_id": f"q-{topic}-{number}", "text": f"{own[1]} {own[3]} {own[5]}"})
             place = position(f"q-{topic}-{number}", 0, "queries")
             split = "test" if place < 0.5 else "dev" if place < 0.6 else "train"
             qrels.append(f"q-{topic}-{number}\t{topic}-{number}\t1\t{split}")
-    documents.append({"_id": "sea-0", "title": "a second document of this id", "text": "quarantined"})
+    documents.append(
+        {"_id": "sea-0", "title": "a second document of this id", "text": "quarantined"}
+    )
     (folder / "documents.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
     (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
     (folder / "qrels.tsv").write_text("\n".join(qrels) + "\n")
@@ -96,9 +132,13 @@ def write_encoder(folder: Path) -> None:
 
 
 def environment(program: Path = COLD, **extra: str) -> dict[str, str]:
-    """What a command finds: this process's variables without the project's own, and `program` as its Python."""
+    """What a command finds: this process's variables without the project's own, and `program` as
+    its Python.
+    """
     inherited = {
-        key: value for key, value in os.environ.items() if not key.startswith(("FRESHET_", "DAGSTER_", "MLFLOW_"))
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("FRESHET_", "DAGSTER_", "MLFLOW_"))
     }
     path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
     return {**inherited, "PATH": path, "OMP_NUM_THREADS": "1", "DVC_NO_ANALYTICS": "1", **extra}
@@ -106,8 +146,12 @@ def environment(program: Path = COLD, **extra: str) -> dict[str, str]:
 
 def python(program: Path, folder: Path, *arguments: str, check: bool = True, **extra: str) -> Done:
     variables = environment(program, **extra)
-    done = subprocess.run([program, *arguments], cwd=folder, env=variables, capture_output=True, text=True)
-    assert not check or done.returncode == 0, f"{' '.join(arguments)}:\n{done.stdout}\n{done.stderr}"
+    done = subprocess.run(
+        [program, *arguments], cwd=folder, env=variables, capture_output=True, text=True
+    )
+    assert not check or done.returncode == 0, (
+        f"{' '.join(arguments)}:\n{done.stdout}\n{done.stderr}"
+    )
     return done
 
 
@@ -118,7 +162,9 @@ def freshet(folder: Path, *arguments: str, check: bool = True, cold: bool = Fals
 
 
 def dvc(folder: Path, *arguments: str, cold: bool = False) -> Done:
-    """Run bare DVC, where sets have another order than in `freshet`, as they have in any two processes of a user."""
+    """Run bare DVC, where sets have another order than in `freshet`, as they have in any two
+    processes of a user.
+    """
     program = COLD if cold else warm_python.python(hash_seed=2)
     return python(program, folder, "-m", "dvc", *arguments, FRESHET_TRACKING="off")
 
@@ -126,7 +172,9 @@ def dvc(folder: Path, *arguments: str, cold: bool = False) -> Done:
 def git(folder: Path, *arguments: str) -> None:
     """Run git in a folder, as somebody."""
     who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-    subprocess.run(["git", *who, *arguments], cwd=folder, env=environment(), check=True, capture_output=True)
+    subprocess.run(
+        ["git", *who, *arguments], cwd=folder, env=environment(), check=True, capture_output=True
+    )
 
 
 def run(folder: Path, code: str) -> str:

@@ -1,9 +1,9 @@
 """A Python that has everything imported; every command is forked from it.
 
-A process of its own still runs each, with its own folder, environment and arguments, so that nothing is shared but
-what importing made. A cold one takes seconds to import, and DVC starts one for every stage. `python` gives the path of
-a program that takes `-m` and `-c` as Python does, hands them to the warm process and ends as the command does; all
-else it leaves to the real Python.
+A process of its own still runs each, with its own folder, environment and arguments, so that
+nothing is shared but what importing made. A cold one takes seconds to import, and DVC starts one
+for every stage. `python` gives the path of a program that takes `-m` and `-c` as Python does, hands
+them to the warm process and ends as the command does; all else it leaves to the real Python.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ os._exit(answer[0] if answer else 70)
 
 @functools.cache
 def python(hash_seed: int) -> Path:
-    """The program, whose process is started at the first call and ends with this one; sets are ordered by the seed."""
+    """The program, whose process is started at the first call and ends with this one; sets are
+    ordered by the seed.
+    """
     from tests.end_to_end.tiny_project import copy_code
 
     folder = Path(tempfile.mkdtemp(prefix="warm"))
@@ -86,7 +88,9 @@ def python(hash_seed: int) -> Path:
 
 
 def serve(address: str, program: str) -> None:
-    """Fork a process for each connection, until standard input ends; a client that goes away ends its process."""
+    """Fork a process for each connection, until standard input ends; a client that goes away ends
+    its process.
+    """
     for name in IMPORTED.split():
         importlib.import_module(name)
     sys.executable = program
@@ -142,7 +146,9 @@ def _end(key: selectors.SelectorKey, selector: selectors.BaseSelector) -> None:
     client.close()
 
 
-def _become(arguments: list[str], folder: str, variables: dict[str, str], streams: list[int]) -> None:
+def _become(
+    arguments: list[str], folder: str, variables: dict[str, str], streams: list[int]
+) -> None:
     """Run the command as a Python that was started for it would; never returns."""
     code: Any = 1
     try:
@@ -160,7 +166,8 @@ def _become(arguments: list[str], folder: str, variables: dict[str, str], stream
             exec(compile(arguments[1], "<string>", "exec"), main.__dict__)
         else:
             if not hasattr(sys.modules.get(arguments[1]), "__path__"):
-                sys.modules.pop(arguments[1], None)  # imported for what it imports: it runs as `__main__`
+                # imported for what it imports: it runs as `__main__`
+                sys.modules.pop(arguments[1], None)
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as end:

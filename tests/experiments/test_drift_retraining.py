@@ -1,4 +1,5 @@
-"""Guards the bench that asks a retrain whether it was due: what is learned, what is measured, and when it says yes.
+"""Guards the bench that asks a retrain whether it was due: what is learned, what is measured, and
+when it says yes.
 
 pytest tests/experiments/test_drift_retraining.py
 """
@@ -48,18 +49,26 @@ def triples(count: int, seed: int) -> Triples:
 
 
 @pytest.mark.parametrize("queries", [False, True])
-def test_no_measured_query_is_learned(queries: bool, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_measured_query_is_learned(
+    queries: bool, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     learned: list[tuple[Triples, Triples, Triples, int]] = []
 
     def record(
-        documents: Triples, cut: Triples, written: Triples, trial: RetrainingTrial, base: Path, seed: int
+        documents: Triples,
+        cut: Triples,
+        written: Triples,
+        trial: RetrainingTrial,
+        base: Path,
+        seed: int,
     ) -> Any:
         learned.append((documents, cut, written, seed))
         return Encoder.load(base, trial.drift.max_tokens)
 
     monkeypatch.setattr(drift_retraining, "train", record)
     home, away = triples(320, 0), triples(21, 1)  # of which 20 may arrive
-    away[0] = (away[0][0], away[0][1], home[int(np.random.default_rng(3).permutation(320)[0])][2])  # a known query
+    # a known query
+    away[0] = (away[0][0], away[0][1], home[int(np.random.default_rng(3).permutation(320)[0])][2])
     champion = Champion(home, replace(TINY, queries=queries), base, seed=3)
     shifts = {Shift(AGAIN, 0.0): [], Shift("", 0.0): [], Shift("away", 0.5): away}
     effects = {shift: Effect() for shift in shifts}
@@ -91,7 +100,11 @@ def test_a_retrain_is_due_where_the_interval_of_the_gain_is_above_zero() -> None
     ranks = Ranks(np.full(8, 0.5), np.tile([0.25, 0.5], 8))
     better, worse = Ranks(ranks.old - 0.25, ranks.new + 0.25), Ranks(ranks.old, ranks.new - 0.25)
     line = dict(
-        zip(HEAD, Effect([ranks, ranks], [better, Ranks(ranks.old, ranks.new + 0.0625)], calls).line("x"), strict=True)
+        zip(
+            HEAD,
+            Effect([ranks, ranks], [better, Ranks(ranks.old, ranks.new + 0.0625)], calls).line("x"),
+            strict=True,
+        )
     )
     assert (line["measured"], line["added"], line["retrained"]) == ("32", "0.375", "0.531")
     assert line["gain"].startswith("+0.156 [+0.1")
@@ -99,19 +112,38 @@ def test_a_retrain_is_due_where_the_interval_of_the_gain_is_above_zero() -> None
     assert (line["due"], line["new below old"], line["called for"]) == ("yes", "+0.125", "1 of 2")
     assert Effect([ranks], [worse], calls).line("x")[5] == "no"
     slightly = Ranks(ranks.old, np.where(np.arange(16) < 2, ranks.new - 0.01, ranks.new))
-    assert Effect([ranks, ranks], [better, slightly], calls).line("x")[5] == "no", "with one seed it was found worse"
+    assert Effect([ranks, ranks], [better, slightly], calls).line("x")[5] == "no", (
+        "with one seed it was found worse"
+    )
 
 
 def test_the_command_trains_and_prints_a_table(
     base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def docstrings(packages: tuple[str, ...]) -> list[tuple[str, str]]:
-        return [(text, written) for text, _, written in triples(310 if len(packages) > 1 else 90, len(packages))]
+        return [
+            (text, written)
+            for text, _, written in triples(310 if len(packages) > 1 else 90, len(packages))
+        ]
 
     monkeypatch.setattr(drift_batches, "_docstrings", docstrings)
     monkeypatch.setattr(drift_retraining, "StudyPlan", lambda: TINY.drift)
     monkeypatch.setitem(drift_retraining.SETTINGS, "frozen_layers", 1)
-    main(["--base", str(base), "--old", "260", "--new", "40", "--steps", "2", "--seeds", "1", "--queries"])
+    main(
+        [
+            "--base",
+            str(base),
+            "--old",
+            "260",
+            "--new",
+            "40",
+            "--steps",
+            "2",
+            "--seeds",
+            "1",
+            "--queries",
+        ]
+    )
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "docstrings, 1 of 1 seeds"
     assert lines[3] == f"| {' | '.join(HEAD)} |"

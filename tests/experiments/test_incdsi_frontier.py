@@ -1,4 +1,5 @@
-"""Guards IncDSI's protocol: it runs on tiny data, no part sees another's documents or queries, and its mathematics.
+"""Guards IncDSI's protocol: it runs on tiny data, no part sees another's documents or queries, and
+its mathematics.
 
 Run: python -m pytest tests/experiments/test_incdsi_frontier.py
 """
@@ -18,7 +19,15 @@ from experiments.incdsi_frontier.encoded import Encoded, encode
 from experiments.incdsi_frontier.frontier import BEST, AdditionOrders, choices, undominated
 from experiments.incdsi_frontier.gates import Difference, adding_cost, at_matched_loss, resampled
 from experiments.incdsi_frontier.learning import Asking, learn
-from experiments.incdsi_frontier.methods import ENCODED, INCDSI, METHODS, PLAIN, SCALED, Method, tried
+from experiments.incdsi_frontier.methods import (
+    ENCODED,
+    INCDSI,
+    METHODS,
+    PLAIN,
+    SCALED,
+    Method,
+    tried,
+)
 from experiments.incdsi_frontier.pages import NEW, OLD, TUNING, Pages
 from experiments.incdsi_frontier.protocol import Protocol, ProtocolPlan
 from experiments.incdsi_frontier.ranks import CachedRanks
@@ -51,14 +60,23 @@ DAY = "2025-01-01"
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An encoder and a judged collection with dates: later ones first, two share a title, p30 has no train query."""
+    """An encoder and a judged collection with dates: later ones first, two share a title, p30 has
+    no train query.
+    """
     root, random = tmp_path_factory.mktemp("frontier"), np.random.default_rng(0)
     (root / "beir" / "qrels").mkdir(parents=True)
     documents, queries, qrels = [], [], {"train": [], "dev": [], "test": []}
     for number in range(OLD_COUNT + NEW_COUNT)[::-1]:
         own = random.choice(WORDS, 8, replace=False)
         date = f"{2024 if number < OLD_COUNT else 2025}-01-{number % 28 + 1:02d}"
-        documents.append({"_id": f"p{number}", "title": f"title{number // 2}", "text": " ".join(own), "date": date})
+        documents.append(
+            {
+                "_id": f"p{number}",
+                "title": f"title{number // 2}",
+                "text": " ".join(own),
+                "date": date,
+            }
+        )
         for split in qrels:
             if split != "train" or number != OLD_COUNT:
                 queries.append({"_id": f"{split}{number}", "text": " ".join(random.choice(own, 3))})
@@ -66,7 +84,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, rows in (("corpus", documents), ("queries", queries)):
         (root / "beir" / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     for split, rows in qrels.items():
-        (root / "beir" / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
+        (root / "beir" / "qrels" / f"{split}.tsv").write_text(
+            "\n".join(["query-id\tcorpus-id\tscore", *rows])
+        )
     make_tiny_encoder(root / "encoder", WORDS)
     return root
 
@@ -81,10 +101,27 @@ def test_the_command_prints_every_table(
 ) -> None:
     monkeypatch.setattr(run, "BASE", str(root / "encoder"))
     monkeypatch.setattr(run, "MAX_TOKENS", 32)
-    words = [str(root / "beir"), "--space", "dsi", "--trials", "2", "--orders", "2", "--steps", "5", "--fronts"]
+    words = [
+        str(root / "beir"),
+        "--space",
+        "dsi",
+        "--trials",
+        "2",
+        "--orders",
+        "2",
+        "--steps",
+        "5",
+        "--fronts",
+    ]
     main([*words, "--methods", "plain", "paper", "centred", "ours", "retrain", "tune"])
     said = capsys.readouterr().out
-    for part in ("30 old documents", "before any addition", "against plain", "added by | old hit@1", "ours at the"):
+    for part in (
+        "30 old documents",
+        "before any addition",
+        "against plain",
+        "added by | old hit@1",
+        "ours at the",
+    ):
         assert part in said
     for method in ("retraining on all", "continual fine-tuning (as published)", "plain encoding"):
         assert f"| {method} | " in said
@@ -94,7 +131,9 @@ def test_the_command_prints_every_table(
         main([str(root / "beir"), "--split", "thirds"])
 
 
-def test_parts_share_no_document_and_no_query_and_titles_come_whole(root: Path, encoded: Encoded) -> None:
+def test_parts_share_no_document_and_no_query_and_titles_come_whole(
+    root: Path, encoded: Encoded
+) -> None:
     pages = encoded.pages
     parts = [{pages.ids[row] for row in pages.rows(part)} for part in (OLD, TUNING, NEW)]
     assert sum(map(len, parts)) == len(set().union(*parts)) == len(pages.ids)
@@ -102,11 +141,15 @@ def test_parts_share_no_document_and_no_query_and_titles_come_whole(root: Path, 
     tuning, test = encoded.splits()
     assert [{one.id for one in split.documents} for split in (tuning, test)] == parts[1:]
     assert [set(split.new_targets) for split in (tuning, test)] == parts[1:]
-    numbers = [set(pages.of(pages.ids[: pages.old], split)[0].tolist()) for split in ("dev", "test")]
+    numbers = [
+        set(pages.of(pages.ids[: pages.old], split)[0].tolist()) for split in ("dev", "test")
+    ]
     assert not numbers[0] & numbers[1]
     assert len(Pages.read(root / "beir", DAY, documents=51).ids) == 52, "two of each title"
     written = pages.with_written()
-    own = [[*written.queries, *written.written][row] for row in written.asked["train"][written.ids[0]]]
+    own = [
+        [*written.queries, *written.written][row] for row in written.asked["train"][written.ids[0]]
+    ]
     assert own == constraint_texts("", written.texts[0], 4)
     assert written.asked["test"] == pages.asked["test"], "what is measured is never written"
     with pytest.raises(SettingsError, match="no document is old"):
@@ -119,7 +162,9 @@ def test_a_document_without_queries_is_its_own(encoded: Encoded) -> None:
     assert not np.allclose(encoded.asks(asked), encoded.documents[asked])
 
 
-def test_the_first_steps_equal_a_shorter_run_and_equal_calls_give_equal_points(encoded: Encoded) -> None:
+def test_the_first_steps_equal_a_shorter_run_and_equal_calls_give_equal_points(
+    encoded: Encoded,
+) -> None:
     state, (_, test) = Space(encoded).state(), encoded.splits()
     settings = Way(gamma1=0.5, gamma2=0.5)
     arrivals = AdditionOrders(TrialBench(state, test), 2, (3,))
@@ -131,7 +176,9 @@ def test_the_first_steps_equal_a_shorter_run_and_equal_calls_give_equal_points(e
     shorter = replace(test, documents=documents, new_queries=queries, new_targets=targets)
     trial = TrialBench(state, shorter).trial("", settings)
     assert (old.mean(), new.mean()) == (pytest.approx(trial.old), pytest.approx(trial.new))
-    assert sorted(arrivals.orders[1]) == list(arrivals.orders[0]) == list(range(len(test.documents)))
+    assert (
+        sorted(arrivals.orders[1]) == list(arrivals.orders[0]) == list(range(len(test.documents)))
+    )
     assert arrivals.points("", BEST, settings) == arrivals.points("", BEST, settings)
 
 
@@ -148,15 +195,21 @@ def test_choices_are_the_best_within_each_loss_and_undominated_ones_are_beaten_b
     assert [one.settings.gamma1 for one in undominated(trials)] == [4.0, 1.0]
 
 
-def test_what_a_method_includes_is_tried_once(encoded: Encoded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_method_includes_is_tried_once(
+    encoded: Encoded, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = TrialBench(Space(encoded).state(), encoded.splits()[0])
     apart = tried(INCDSI, bench, 3, seed=0)
     monkeypatch.setattr(bench, "add", lambda *arguments: pytest.fail("tried again"))
     assert tried(Method(includes=(INCDSI,)), bench, 3, seed=0) == apart
 
 
-def test_plain_differs_from_itself_by_nothing_and_each_beta_has_what_it_likes_best(encoded: Encoded) -> None:
-    plan = ProtocolPlan(methods={"plain": PLAIN, "scaled": SCALED}, ways={}, trials=4, orders=1, steps=(5,))
+def test_plain_differs_from_itself_by_nothing_and_each_beta_has_what_it_likes_best(
+    encoded: Encoded,
+) -> None:
+    plan = ProtocolPlan(
+        methods={"plain": PLAIN, "scaled": SCALED}, ways={}, trials=4, orders=1, steps=(5,)
+    )
     protocol = Protocol(Space(encoded), plan)
     old, new = protocol.against_plain(protocol.points())["plain"]
     assert (old.mean, new.mean) == (0.0, 0.0)
@@ -167,7 +220,10 @@ def test_plain_differs_from_itself_by_nothing_and_each_beta_has_what_it_likes_be
         vectors = np.stack([one.vector for one in judge.add(best.settings)])
         for ours, theirs in zip(row.found, judge.ranks.reciprocal_ranks(vectors), strict=True):
             np.testing.assert_array_equal(ours, theirs)
-    three = [replace(one, queries=np.repeat(one.queries, 3, axis=0) * [[1], [2], [3]]) for one in judge.split.documents]
+    three = [
+        replace(one, queries=np.repeat(one.queries, 3, axis=0) * [[1], [2], [3]])
+        for one in judge.split.documents
+    ]
     cut = with_queries(TrialBench(judge.state, replace(judge.split, documents=three)), 2)
     for fewer, before in zip(cut.split.documents, three, strict=True):
         np.testing.assert_array_equal(fewer.queries, before.queries[: len(fewer.queries)])
@@ -179,7 +235,8 @@ def found_by(old: float, new: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_an_interval_covers_about_95_percent_and_resampling_is_paired() -> None:
-    values = np.random.default_rng(1).normal(0.1, 1, (400, 100))  # many samples of one distribution, resampled alike
+    # many samples of one distribution, resampled alike
+    values = np.random.default_rng(1).normal(0.1, 1, (400, 100))
     samples = resampled(values, samples=300)
     found = [Difference.between(0.0, samples[:, number]) for number in range(400)]
     assert 0.9 <= np.mean([one.low <= 0.1 <= one.high for one in found]) <= 0.98
@@ -193,7 +250,9 @@ def test_ours_is_interpolated_at_the_papers_old_documents_and_met_only_where_it_
     assert one.change.mean == pytest.approx(0.05)
     assert one.change.low < 0.05 < one.change.high
     assert (one.reached, one.met) == (True, True)
-    above, below = at_matched_loss([found_by(0.7, 0.1), found_by(0.5, 0.9)], [found_by(0.6, 0.2), found_by(0.4, 0.8)])
+    above, below = at_matched_loss(
+        [found_by(0.7, 0.1), found_by(0.5, 0.9)], [found_by(0.6, 0.2), found_by(0.4, 0.8)]
+    )
     assert [(one.reached, one.met) for one in (above, below)] == [(False, False), (True, False)]
     assert adding_cost(found_by(0.48, 0.0), found_by(0.5, 0.0)).mean == pytest.approx(0.02)
 
@@ -220,7 +279,9 @@ def test_one_step_follows_the_gradient_of_the_cross_entropy_over_all_documents()
     assert (asking.queries @ learned.T).argmax(axis=1).tolist() == targets.tolist()
 
 
-def test_retraining_a_dense_space_without_another_encoder_is_plain_encoding(encoded: Encoded) -> None:
+def test_retraining_a_dense_space_without_another_encoder_is_plain_encoding(
+    encoded: Encoded,
+) -> None:
     space = Space(encoded)
     arrivals = AdditionOrders(TrialBench(space.state(), encoded.splits()[1]), 2, (5,))
     ours = retraining.retrain(space, space.vectors(space.old), encoded.new)
@@ -246,7 +307,9 @@ def test_a_trial_is_what_adding_and_searching_gives() -> None:
     state, split = make_split(seed=3)
     settings = Way(gamma1=0.5, gamma2=0.5)
     trial = TrialBench(state, split).trial("one", settings)
-    IncDsiAdder(state, settings.incdsi).add_batch([settings.pulled(document) for document in split.documents])
+    IncDsiAdder(state, settings.incdsi).add_batch(
+        [settings.pulled(document) for document in split.documents]
+    )
 
     def mrr(queries: np.ndarray, targets: list[str]) -> float:
         scores = np.float32(queries) @ state.vectors.view.T
@@ -289,7 +352,10 @@ def test_every_dimension_is_a_setting() -> None:
 
 def reciprocal_rank(query: np.ndarray, vectors: np.ndarray, target: int) -> float:
     scores = (vectors @ query).tolist()
-    rank = 1 + sum(score > scores[target] or (score == scores[target] and i < target) for i, score in enumerate(scores))
+    rank = 1 + sum(
+        score > scores[target] or (score == scores[target] and i < target)
+        for i, score in enumerate(scores)
+    )
     return 1 / rank if rank <= 10 else 0.0
 
 
@@ -297,8 +363,13 @@ def reciprocal_rank(query: np.ndarray, vectors: np.ndarray, target: int) -> floa
 def test_equal_to_ranking_everything_anew(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "BLOCK", 7)
     random = np.random.default_rng(seed)
-    old, new = (random.integers(-2, 3, (count, 3)).astype(np.float32) for count in (5 + 20 * seed, 9))  # many ties
-    old_queries, new_queries = (random.integers(-2, 3, (count, 3)).astype(np.float32) for count in (30, 25))
+    # many ties
+    old, new = (
+        random.integers(-2, 3, (count, 3)).astype(np.float32) for count in (5 + 20 * seed, 9)
+    )
+    old_queries, new_queries = (
+        random.integers(-2, 3, (count, 3)).astype(np.float32) for count in (30, 25)
+    )
     old_targets, new_targets = random.integers(len(old), size=30), random.integers(9, size=25)
     cached = CachedRanks(old, old_queries, old_targets, new_queries, new_targets)
     order = random.permutation(9)
@@ -306,7 +377,10 @@ def test_equal_to_ranking_everything_anew(seed: int, monkeypatch: pytest.MonkeyP
         present = order[:count]
         found = cached.reciprocal_ranks(new[present], present)
         together = np.concatenate([old, new[present]])
-        of_old = [reciprocal_rank(*pair) for pair in zip(old_queries, [together] * 30, old_targets, strict=True)]
+        of_old = [
+            reciprocal_rank(*pair)
+            for pair in zip(old_queries, [together] * 30, old_targets, strict=True)
+        ]
         places = {number: len(old) + place for place, number in enumerate(present)}
         of_new = [
             reciprocal_rank(query, together, places[target])

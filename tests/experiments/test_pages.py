@@ -1,4 +1,6 @@
-"""Guards the experiments' folders: every one has a page that the index names, and settings that can be run again."""
+"""Guards the experiments' folders: every one has a page that the index names, and settings that can
+be run again.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,15 @@ FOLDER = Path(__file__).parents[2] / "experiments"
 def test_the_index_names_every_page() -> None:
     index = (FOLDER / "README.md").read_text()
     pages = sorted(path.parent.name for path in FOLDER.glob("*/README.md"))
-    assert pages == sorted(path.name for path in FOLDER.iterdir() if path.is_dir() and path.name != "__pycache__")
+    assert pages == sorted(
+        path.name for path in FOLDER.iterdir() if path.is_dir() and path.name != "__pycache__"
+    )
     assert not [page for page in pages if f"({page}/README.md)" not in index]
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*/*.yaml")), ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize(
+    "path", sorted(FOLDER.glob("*/*.yaml")), ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
 def test_settings_are_still_valid(path: Path) -> None:
     assert {"contrastive", "hce"} <= set(parameters.load(path).retrievers)
 
@@ -37,7 +43,9 @@ MEASURED = [clicks, composed, fused_live, incdsi_fused, late_interaction, parts]
 @pytest.mark.parametrize("experiment", MEASURED, ids=lambda module: module.HERE.name)
 def test_the_tables_of_a_page_are_those_of_its_result(experiment) -> None:
     folder = experiment.HERE
-    assert experiment.tables(read_json(folder / "result.json")) in (folder / "README.md").read_text()
+    assert (
+        experiment.tables(read_json(folder / "result.json")) in (folder / "README.md").read_text()
+    )
 
 
 def test_the_table_of_forms_is_that_of_its_result() -> None:

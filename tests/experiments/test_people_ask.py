@@ -1,4 +1,6 @@
-"""Guards that the questions are fifty different ones, and that the shares told are those of the documents found."""
+"""Guards that the questions are fifty different ones, and that the shares told are those of the
+documents found.
+"""
 
 from __future__ import annotations
 
@@ -16,5 +18,10 @@ def test_the_shares_are_those_of_what_was_found():
     assert len(questions) == result["questions"] == 50
     for shares in result["systems"].values():
         assert shares["found"].keys() == questions.keys()
-        by_id = [bool(set(answers) & set(shares["found"][text][:1])) for text, answers in questions.items()]
-        assert sum(by_id) / 50 == pytest.approx(shares["first 1"]), "no first answer is known by an alias alone"
+        by_id = [
+            bool(set(answers) & set(shares["found"][text][:1]))
+            for text, answers in questions.items()
+        ]
+        assert sum(by_id) / 50 == pytest.approx(shares["first 1"]), (
+            "no first answer is known by an alias alone"
+        )

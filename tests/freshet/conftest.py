@@ -1,4 +1,6 @@
-"""A project of ten passages, live in two retrievers, its service on a port of its own, and pages of it in a browser."""
+"""A project of ten passages, live in two retrievers, its service on a port of its own, and pages of
+it in a browser.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,12 @@ def visit(browser, url):
     def visit(address: str = "/", **options):
         contexts.append(browser.new_context(**options))
         page = contexts[-1].new_page()
-        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda message: (
+                wrong.append(message.text) if message.type in ("error", "warning") else None
+            ),
+        )
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
         page.goto(url + address)
@@ -58,7 +65,9 @@ def visit(browser, url):
 @contextmanager
 def serving(project: Project, **options) -> Iterator[str]:
     """The address of a service of the project."""
-    server = uvicorn.Server(uvicorn.Config(create_app(project, **options), port=0, log_level="warning"))
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(project, **options), port=0, log_level="warning")
+    )
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

@@ -1,5 +1,5 @@
-"""Guards the integrations: LangChain's own suites for retrievers and vector stores, LlamaIndex, MCP, and that every
-example of the page on applications runs.
+"""Guards the integrations: LangChain's own suites for retrievers and vector stores, LlamaIndex,
+MCP, and that every example of the page on applications runs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import re
 from pathlib import Path
 
 import pytest
-from langchain_tests.integration_tests import RetrieversIntegrationTests, VectorStoreIntegrationTests
+from langchain_tests.integration_tests import (
+    RetrieversIntegrationTests,
+    VectorStoreIntegrationTests,
+)
 
 import freshet
 from freshet.integrations.langchain import FreshetRetriever, FreshetVectorStore
@@ -46,8 +49,10 @@ class TestVectorStore(VectorStoreIntegrationTests):
     @pytest.fixture
     def vectorstore(self, opened):
         """The collection without its documents, which are there again afterwards."""
-        before = [{"_id": one.document_id, "title": one.title, "text": one.text, "fields": one.fields}
-                  for one in opened.documents()]  # fmt: skip
+        before = [
+            {"_id": one.document_id, "title": one.title, "text": one.text, "fields": one.fields}
+            for one in opened.documents()
+        ]
         opened.delete([row["_id"] for row in before])
         yield FreshetVectorStore(opened)
         opened.add(before)
@@ -72,7 +77,9 @@ def test_a_filter_and_the_metadata_reach_the_vector_store(opened):
 def test_llama_index_gets_passages_with_their_scores(opened):
     nodes = FreshetNodes(opened, 2, filters={"package": ["str", "re"]}).retrieve("split a string")
     hits = opened.search("split a string", 2, filters={"package": ["str", "re"]}).hits
-    assert [(node.node.text, node.score) for node in nodes] == [(hit.text, hit.score) for hit in hits]
+    assert [(node.node.text, node.score) for node in nodes] == [
+        (hit.text, hit.score) for hit in hits
+    ]
     assert nodes[0].node.metadata["package"] in ("str", "re")
 
 
@@ -91,9 +98,13 @@ def test_an_mcp_server_searches_and_reads(opened):
 
 def test_every_example_of_the_page_runs(project, url):
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    names: dict[str, object] = {"model": lambda prompt: f"See [1]. ({len(prompt)} characters were read.)"}
+    names: dict[str, object] = {
+        "model": lambda prompt: f"See [1]. ({len(prompt)} characters were read.)"
+    }
     for example in examples:
-        own = example.replace("http://127.0.0.1:8765", url).replace('"path/to/project"', repr(str(project.root)))
+        own = example.replace("http://127.0.0.1:8765", url).replace(
+            '"path/to/project"', repr(str(project.root))
+        )
         exec(own, names)
     assert len(examples) >= 6
     assert names["cited"] == ["linear.solve"]

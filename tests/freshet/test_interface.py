@@ -1,4 +1,6 @@
-"""Guards the one interface of `Client`, `AsyncClient` and `Project`: each does the same, from search to the errors."""
+"""Guards the one interface of `Client`, `AsyncClient` and `Project`: each does the same, from
+search to the errors.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,18 @@ from orchestration.service.server import _bound
 from tests.model_code.collection.conftest import DOCUMENTS, NAMES
 
 CHANGES = ("add", "update", "delete", "apply", "sync")
-VERBS = ("search", "search_many", "get", "page", "documents", "fields", *CHANGES, "feedback", "status", "close")
+VERBS = (
+    "search",
+    "search_many",
+    "get",
+    "page",
+    "documents",
+    "fields",
+    *CHANGES,
+    "feedback",
+    "status",
+    "close",
+)
 LINES = {"_id": "io/lines.md", "title": "Lines", "text": "Read all lines of a file.", "year": 2024}
 
 
@@ -33,7 +46,9 @@ class Awaited:
 
         def call(*arguments, **options):
             answer = method(*arguments, **options)
-            return self.loop.run_until_complete(collect(answer) if inspect.isasyncgen(answer) else answer)
+            return self.loop.run_until_complete(
+                collect(answer) if inspect.isasyncgen(answer) else answer
+            )
 
         return call
 
@@ -56,7 +71,9 @@ def api(request, url, project):
 def test_one_interface(project):
     for kind in (Client, AsyncClient, freshet.Project):
         for verb in VERBS:
-            own, model = (list(inspect.signature(getattr(each, verb)).parameters) for each in (kind, Client))
+            own, model = (
+                list(inspect.signature(getattr(each, verb)).parameters) for each in (kind, Client)
+            )
             assert own == model, verb
     assert set(VERBS) == {name for name in vars(Client) if not name.startswith("_")}
 
@@ -66,10 +83,23 @@ def test_a_document_is_added_read_found_changed_and_deleted(api):
     assert (added.searchable, [row.document_id for row in added.rejected]) == (True, ["empty"])
     found = api.search("Lines Read all lines of a file", 1, min_generation=added.generation)
     (hit,) = found.hits
-    assert (found.retriever, hit.document_id, hit.title, hit.text) == ("hce", "io/lines.md", "Lines", LINES["text"])
-    assert hit.topics == (NAMES[hit.path[0]],), "an addition stands below the node that it is placed in"
-    assert (found.generation, hit.generation, hit.fields) == (added.generation, added.generation, {"year": 2024})
-    assert api.get("io/lines.md") == freshet.StoredDocument("io/lines.md", "Lines", LINES["text"], {"year": 2024}, None)
+    assert (found.retriever, hit.document_id, hit.title, hit.text) == (
+        "hce",
+        "io/lines.md",
+        "Lines",
+        LINES["text"],
+    )
+    assert hit.topics == (NAMES[hit.path[0]],), (
+        "an addition stands below the node that it is placed in"
+    )
+    assert (found.generation, hit.generation, hit.fields) == (
+        added.generation,
+        added.generation,
+        {"year": 2024},
+    )
+    assert api.get("io/lines.md") == freshet.StoredDocument(
+        "io/lines.md", "Lines", LINES["text"], {"year": 2024}, None
+    )
     assert api.update([{**LINES, "text": "Read no line."}]).searchable
     assert api.get("io/lines.md").text == "Read no line."
     assert api.delete(["io/lines.md"]).searchable
@@ -80,7 +110,10 @@ def test_a_document_is_added_read_found_changed_and_deleted(api):
 def test_all_documents_come_in_pages(api):
     api.apply()  # what another one deleted is seen
     first = api.page(limit=4)
-    assert ([one.document_id for one in first.documents], first.total) == (sorted(DOCUMENTS)[:4], len(DOCUMENTS))
+    assert ([one.document_id for one in first.documents], first.total) == (
+        sorted(DOCUMENTS)[:4],
+        len(DOCUMENTS),
+    )
     assert first.next == sorted(DOCUMENTS)[3]
     assert [one.document_id for one in api.page(first.next, 99).documents] == sorted(DOCUMENTS)[4:]
     assert api.page(first.next, len(DOCUMENTS) - 4).next is None
@@ -113,8 +146,13 @@ def test_a_filter_is_an_object_or_texts_everywhere(api):
 def test_a_sync_follows_the_source_of_the_project(api, project):
     def write(*more, of=tuple(DOCUMENTS)):
         documents = [api.get(name) for name in of]
-        rows = [{"_id": one.document_id, "title": one.title, "text": one.text, **one.fields} for one in documents]
-        (project.root / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *more]))
+        rows = [
+            {"_id": one.document_id, "title": one.title, "text": one.text, **one.fields}
+            for one in documents
+        ]
+        (project.root / "rows.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in [*rows, *more])
+        )
 
     api.apply()
     write({"_id": "moss", "text": "Moss grows on stone."}, {"_id": "broken"})
@@ -123,7 +161,9 @@ def test_a_sync_follows_the_source_of_the_project(api, project):
         assert (done.added, done.updated, done.deleted, done.waiting) == (["moss"], [], [], [])
         assert (done.unchanged, done.beside) == (len(DOCUMENTS), 0)
         assert [row.document_id for row in done.rejected] == ["broken"]
-    assert api.search("moss on stone", 1, min_generation=done.generation).hits[0].document_id == "moss"
+    assert (
+        api.search("moss on stone", 1, min_generation=done.generation).hits[0].document_id == "moss"
+    )
     write(of=())
     with pytest.raises(InvalidRequest, match="10 of 10 documents are no longer in the source"):
         api.sync()
@@ -147,7 +187,9 @@ def test_feedback_is_kept_and_what_makes_no_sense_is_refused(api, project):
     assert api.feedback(query, "str.split", "up", who="ada") == "up"
     assert api.feedback(query, "str.split", "click", rank=3, who="ada") == "up"
     kept = [each for each in all_feedback(project) if each.query == "split a string by feedback"]
-    assert [(each.document_id, each.verdict, each.who) for each in kept] == [("str.split", "up", "ada")]
+    assert [(each.document_id, each.verdict, each.who) for each in kept] == [
+        ("str.split", "up", "ada")
+    ]
     with pytest.raises(NotFoundError, match="there is no document 'none'"):
         api.feedback(query, "none", "up")
     for wrong in (
@@ -166,11 +208,27 @@ def test_what_is_wrong_is_an_error_that_says_so(api, monkeypatch):
     monkeypatch.setattr(routes, "GENERATION_SECONDS", 0.1)
     for wrong, kind, message in (
         (lambda: api.search(" "), InvalidRequest, "text is empty"),
-        (lambda: api.search("x", 0), InvalidRequest, "k: input should be greater than or equal to 1"),
-        (lambda: api.search("x", filters=["colour=red"]), InvalidRequest, "no document has a field 'colour'"),
+        (
+            lambda: api.search("x", 0),
+            InvalidRequest,
+            "k: input should be greater than or equal to 1",
+        ),
+        (
+            lambda: api.search("x", filters=["colour=red"]),
+            InvalidRequest,
+            "no document has a field 'colour'",
+        ),
         (lambda: api.search("x", retriever="mlr"), NotFoundError, "'mlr' is not live"),
-        (lambda: api.search("x", min_generation=10**6), Unavailable, "generation 1000000 of hce is not searchable: "),
-        (lambda: api.update([LINES]), InvalidRequest, "row 1: unknown id: no such document is searchable or waiting"),
+        (
+            lambda: api.search("x", min_generation=10**6),
+            Unavailable,
+            "generation 1000000 of hce is not searchable: ",
+        ),
+        (
+            lambda: api.update([LINES]),
+            InvalidRequest,
+            "row 1: unknown id: no such document is searchable or waiting",
+        ),
         (lambda: api.delete(["nobody"]), InvalidRequest, "row 1: unknown id"),
     ):
         with pytest.raises(kind, match=message):
@@ -190,6 +248,8 @@ def test_a_connection_that_was_closed_meanwhile_is_opened_again(url):
 
 
 def test_answers_on_a_connection_that_is_kept_are_not_held_back():
-    """asyncio sets TCP_NODELAY where the socket states its protocol; else each answer waits 40 ms for the client."""
+    """asyncio sets TCP_NODELAY where the socket states its protocol; else each answer waits 40 ms
+    for the client.
+    """
     with _bound("127.0.0.1", 0) as listening:
         assert listening.proto == socket.IPPROTO_TCP

@@ -1,4 +1,5 @@
-"""Guards the page at `/` in a real browser: typing, filters, what is added, keys, hostile titles, light and dark.
+"""Guards the page at `/` in a real browser: typing, filters, what is added, keys, hostile titles,
+light and dark.
 
 Skipped where Debian's Chromium is not installed.
 """
@@ -25,7 +26,9 @@ NEW = {
 def test_the_page_is_small_and_may_run_nothing_but_its_own_script(url):
     answer = httpx.get(url)
     assert len(answer.content) <= 50_000
-    policy = dict(part.strip().split(" ", 1) for part in answer.headers["Content-Security-Policy"].split(";"))
+    policy = dict(
+        part.strip().split(" ", 1) for part in answer.headers["Content-Security-Policy"].split(";")
+    )
     assert policy["default-src"] == "'none'"
     assert re.fullmatch(r"'sha256-[^']+'", policy["script-src"])
     assert re.fullmatch(r"'sha256-[^']+'", policy["style-src"])
@@ -39,7 +42,9 @@ def test_what_is_typed_is_searched_filtered_and_kept_in_the_address(visit):
     page.get_by_role("button", name="str.split", exact=True).wait_for()
     assert page.locator("mark").first.text_content().lower() in ("split", "a", "string")
     told = re.search(r"in (\d+) ms$", page.locator("#told").text_content())
-    assert int(told[1]) < 2000, "milliseconds; what a built project takes is measured in experiments/as_you_type"
+    assert int(told[1]) < 2000, (
+        "milliseconds; what a built project takes is measured in experiments/as_you_type"
+    )
     page.get_by_label("Search the documents").press_sequentially(" by a regul")
     expect(page.locator(".hit").first).to_contain_text("re.split")
     page.get_by_label("strings").check()
@@ -52,11 +57,20 @@ def test_what_is_typed_is_searched_filtered_and_kept_in_the_address(visit):
 def test_keys_lead_from_the_box_to_a_document_and_back(visit):
     page = visit("/#q=read+rows+of+a+csv+file")
     page.locator(".hit").first.wait_for()
-    for key, focused in (("Enter", ".hit:nth-child(1) .title"), ("ArrowDown", ".hit:nth-child(2) .title"),
-                         ("ArrowUp", ".hit:nth-child(1) .title"), ("ArrowUp", "#box"), ("ArrowDown", ".title"),
-                         ("Escape", "#box"), ("Enter", ".title")):  # fmt: skip
+    for key, focused in (
+        ("Enter", ".hit:nth-child(1) .title"),
+        ("ArrowDown", ".hit:nth-child(2) .title"),
+        ("ArrowUp", ".hit:nth-child(1) .title"),
+        ("ArrowUp", "#box"),
+        ("ArrowDown", ".title"),
+        ("Escape", "#box"),
+        ("Enter", ".title"),
+    ):
         page.keyboard.press(key)
-        assert page.evaluate("selector => document.activeElement.matches(selector)", focused), (key, focused)
+        assert page.evaluate("selector => document.activeElement.matches(selector)", focused), (
+            key,
+            focused,
+        )
     page.keyboard.press("Enter")
     page.locator(".whole").get_by_text("csv").first.wait_for()
 
@@ -76,7 +90,10 @@ def test_an_addition_appears_by_itself_as_text_and_nothing_of_it_runs(visit, url
     try:
         page.get_by_role("button", name=NEW["title"], exact=True).wait_for()
         assert page.locator(".hit", has_text="archive <b>of</b> files").locator(".new").count() == 1
-        assert page.locator(".hit mark").first.evaluate("node => node.textContent").lower() in ("open", "archive")
+        assert page.locator(".hit mark").first.evaluate("node => node.textContent").lower() in (
+            "open",
+            "archive",
+        )
     finally:
         with Client(url) as client:
             client.delete(["zip.open"])
@@ -92,7 +109,11 @@ def test_thumbs_and_keys_judge_a_hit_and_the_latest_counts(visit, project):
     first.locator(".down[aria-pressed=true]").wait_for()
     page.get_by_role("button", name=name, exact=True).click()
     page.locator(".whole").wait_for()
-    (said,) = [each for each in all_feedback(project) if each.document_id == name and each.query == "split a string"]
+    (said,) = [
+        each
+        for each in all_feedback(project)
+        if each.document_id == name and each.query == "split a string"
+    ]
     assert (said.verdict, said.rank) == ("down", 1)
     assert re.fullmatch("[0-9a-f]{16}", said.who)
 
@@ -127,7 +148,9 @@ def test_behind_a_token_the_page_is_searched_and_judged_with_it_as_password(brow
         first.get_by_role("button", name="math.sqrt answers").click()
         first.locator(".up[aria-pressed=true]").wait_for()
         context.close()
-    assert any(each.query == "square root" and each.verdict == "up" for each in all_feedback(project))
+    assert any(
+        each.query == "square root" and each.verdict == "up" for each in all_feedback(project)
+    )
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,5 +1,5 @@
-"""Guards the OpenAPI schema: what schemathesis makes of it is answered as it says; its names read well, and its pages
-fetch nothing from elsewhere.
+"""Guards the OpenAPI schema: what schemathesis makes of it is answered as it says; its names read
+well, and its pages fetch nothing from elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from orchestration.service import routes
 
-NOT_IN_A_SCHEMA = [positive_data_acceptance]  # such as that a text is not blank, or that an id is one of a document
+# such as that a text is not blank, or that an id is one of a document
+NOT_IN_A_SCHEMA = [positive_data_acceptance]
 GENERATED = settings(
     max_examples=20,
     deadline=None,
@@ -24,10 +25,23 @@ GENERATED = settings(
     suppress_health_check=list(HealthCheck),
 )
 OPERATIONS = {
-    "search", "search_by_address", "search_batch", "give_feedback", "list_fields", "list_documents", "get_document",
-    "add_documents", "apply_changes", "sync_source", "delete_documents", "delete_document", "status", "health",
-    "liveness", "metrics",
-}  # fmt: skip
+    "search",
+    "search_by_address",
+    "search_batch",
+    "give_feedback",
+    "list_fields",
+    "list_documents",
+    "get_document",
+    "add_documents",
+    "apply_changes",
+    "sync_source",
+    "delete_documents",
+    "delete_document",
+    "status",
+    "health",
+    "liveness",
+    "metrics",
+}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +62,9 @@ def test_requests_of_the_schema_are_answered_as_it_says(schema, monkeypatch):
 
 
 def test_operations_are_named_as_one_would_call_them(schema):
-    named = {operation.ok().definition.raw["operationId"] for operation in schema.get_all_operations()}
+    named = {
+        operation.ok().definition.raw["operationId"] for operation in schema.get_all_operations()
+    }
     assert named == OPERATIONS
 
 

@@ -1,5 +1,7 @@
-"""Guards what is on the disk when: a file replaced whole or not at all, and a folder whose files wait for one sync;
-a sealed folder with facts and files that come later, and files that change behind its back."""
+"""Guards what is on the disk when: a file replaced whole or not at all, and a folder whose files
+wait for one sync; a sealed folder with facts and files that come later, and files that change
+behind its back.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,23 @@ from pathlib import Path
 import pytest
 
 from model_code.errors import FreshetError
-from model_code.files import add_facts, fsync_tree, read_manifest, replacing, seal, syncing_later, verify, write_text
+from model_code.files import (
+    add_facts,
+    fsync_tree,
+    read_manifest,
+    replacing,
+    seal,
+    syncing_later,
+    verify,
+    write_text,
+)
 
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files and folders that were forced to the disk; those written aside without their suffix."""
+    """The names of the files and folders that were forced to the disk; those written aside without
+    their suffix.
+    """
     names: list[str] = []
 
     def record(handle: int) -> None:
@@ -42,7 +55,9 @@ def test_a_file_and_its_folder_are_synced_unless_they_are_below_one_that_waits(t
     assert synced[4:] == ["c", "waiting"]
 
 
-def test_a_tree_is_synced_with_every_file_and_folder_and_an_error_is_raised(tmp_path, synced, monkeypatch):
+def test_a_tree_is_synced_with_every_file_and_folder_and_an_error_is_raised(
+    tmp_path, synced, monkeypatch
+):
     for name in ("a", "x/b", "x/y/c"):
         write_text(tmp_path / name, name)
     (tmp_path / "link").symlink_to("nowhere")

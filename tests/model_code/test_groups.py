@@ -1,4 +1,6 @@
-"""Guards the groups of `params.yaml`: defaults are allowed, impossible values are refused with a line that teaches."""
+"""Guards the groups of `params.yaml`: defaults are allowed, impossible values are refused with a
+line that teaches.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,20 @@ REFUSED: dict[tuple[str, type[Settings]], list[tuple[dict[str, Any], str]]] = {
         ({"dev_share": 0.1}, "only people's judgements judge"),
         ({"consistency_filter": {"by": "bm25"}}, "word for word are dropped; delete the key"),
         ({"generators": ["inverse_cloze", "inverse_cloze"]}, "names one twice"),
-        ({"generators": ["inverse_close"]}, r"generators\[0\] is 'inverse_close', but must be one of 'inverse_cloze'"),
+        (
+            {"generators": ["inverse_close"]},
+            r"generators\[0\] is 'inverse_close', but must be one of 'inverse_cloze'",
+        ),
         ({"inverse_cloze": {"min_words": 9, "max_words": 8}}, "min_words 9"),
         ({"inverse_cloze": {"max_share": 0.0}}, "max_share is 0"),
         ({"inverse_cloze": {"per_document": 0}}, "per_document is 0"),
         ({"sequence_to_sequence": {"section_tokens": 2}}, "section_tokens is 2"),
         ({"training": {"epochs": 0}}, "epochs is 0"),
         ({"training": {"base": ""}}, "base is '', but must be of length at least 1, or null"),
-        ({"training": {"gradient_clip": 1.0}}, "gradient_clip is no longer a setting: its default is a constant now"),
+        (
+            {"training": {"gradient_clip": 1.0}},
+            "gradient_clip is no longer a setting: its default is a constant now",
+        ),
         (
             {"generators": ["sequence_to_sequence"], "sequence_to_sequence": {"model": "trained"}},
             "training.base is null, so that no model is trained; set training.base",
@@ -68,7 +76,10 @@ REFUSED: dict[tuple[str, type[Settings]], list[tuple[dict[str, Any], str]]] = {
     ("hierarchy", HierarchySettings): [
         ({"branching": 1}, "branching"),
         ({"max_iterations": 0}, "max_iterations"),
-        ({"method": "top_down"}, "hierarchy.method is no longer a setting: trees are built bottom up"),
+        (
+            {"method": "top_down"},
+            "hierarchy.method is no longer a setting: trees are built bottom up",
+        ),
     ],
     ("incdsi", IncDsiSettings): [
         ({"lambda1": 6.0}, "lambda1 is 6.0, but must be above 0, below 1"),
@@ -77,21 +88,34 @@ REFUSED: dict[tuple[str, type[Settings]], list[tuple[dict[str, Any], str]]] = {
     ("drift", DriftSettings): [
         ({"alpha": 0.0}, r"^drift.alpha is 0.0, but must be above 0, at most 0.5: chance"),
         ({"alpha": 0.005}, r"alpha is 0.005, but must be at least 0.009"),
-        ({"draws": 100}, r"drift.draws is no longer a setting: its default is a constant now; delete the key"),
+        (
+            {"draws": 100},
+            r"drift.draws is no longer a setting: its default is a constant now; delete the key",
+        ),
         ({"minimum_batch": 5}, r"minimum_batch is 5, but must be at least 10"),
         ({"minimum_batch": 501}, r"minimum_batch is 501, but must be at most 500"),
         ({"window": 0}, r"window is 0, but must be at least 1"),
         ({"cooldown": -1}, r"cooldown is -1, but must be at least 0"),
         ({"growth_limit": 0.0}, r"growth_limit is 0.0, but must be above 0"),
         ({"conflict_limit": 1.0}, "conflict_limit is 1.0, but must be above 0, below 1"),
-        ({"batches": "in_order"}, r"drift.batches is no longer a setting: batches of the null are drawn"),
-        ({"topic_divergence": "jensen_shannon"}, r"topic_divergence is no longer a setting: shares of topics"),
+        (
+            {"batches": "in_order"},
+            r"drift.batches is no longer a setting: batches of the null are drawn",
+        ),
+        (
+            {"topic_divergence": "jensen_shannon"},
+            r"topic_divergence is no longer a setting: shares of topics",
+        ),
     ],
 }
 
 
-@pytest.mark.parametrize(("group", "values", "message"), [(g, *row) for g, rows in REFUSED.items() for row in rows])
-def test_impossible_values_are_refused_by_name(group: tuple[str, type[Settings]], values: Any, message: str) -> None:
+@pytest.mark.parametrize(
+    ("group", "values", "message"), [(g, *row) for g, rows in REFUSED.items() for row in rows]
+)
+def test_impossible_values_are_refused_by_name(
+    group: tuple[str, type[Settings]], values: Any, message: str
+) -> None:
     where, settings = group
     assert parse(settings, {}, where) == settings()
     with pytest.raises(SettingsError, match=message):
@@ -99,9 +123,13 @@ def test_impossible_values_are_refused_by_name(group: tuple[str, type[Settings]]
 
 
 def test_nested_groups_override_single_values() -> None:
-    cloze = parse(PseudoQuerySettings, {"inverse_cloze": {"min_words": 4, "max_words": 5}}, "it").inverse_cloze
+    cloze = parse(
+        PseudoQuerySettings, {"inverse_cloze": {"min_words": 4, "max_words": 5}}, "it"
+    ).inverse_cloze
     assert (cloze.min_words, cloze.max_words, cloze.per_document) == (4, 5, 3)
 
 
 def test_what_the_gate_asks_for_is_evaluated() -> None:
-    assert {PromotionSettings().metric, *PromotionSettings().protected} <= set(EvaluationSettings().metrics)
+    assert {PromotionSettings().metric, *PromotionSettings().protected} <= set(
+        EvaluationSettings().metrics
+    )

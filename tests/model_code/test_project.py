@@ -1,4 +1,6 @@
-"""Guards locks between processes, that who waits says for what, and where a project keeps its state."""
+"""Guards locks between processes, that who waits says for what, and where a project keeps its
+state.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ with Project(root).lock(), (root / "log").open("a") as log:
 
 
 def start_holder(root: Path, name: str) -> subprocess.Popen[str]:
-    """A process that takes the lock, and lets go of it when it is sent a line; it has asked for it on return."""
+    """A process that takes the lock, and lets go of it when it is sent a line; it has asked for it
+    on return.
+    """
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(root), name],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -51,8 +55,16 @@ def test_two_processes_never_hold_the_lock_at_once(tmp_path):
     time.sleep(0.3)  # the second would be in by now, were it not waiting
     assert (tmp_path / "log").read_text() == "first in\n"
     said = [process.communicate("let go\n", timeout=30)[1] for process in (first, second)]
-    assert said == ["", f"{WAITING}: process {first.pid} (-c {tmp_path} first) holds project.lock\n"]
-    assert (tmp_path / "log").read_text().splitlines() == ["first in", "first out", "second in", "second out"]
+    assert said == [
+        "",
+        f"{WAITING}: process {first.pid} (-c {tmp_path} first) holds project.lock\n",
+    ]
+    assert (tmp_path / "log").read_text().splitlines() == [
+        "first in",
+        "first out",
+        "second in",
+        "second out",
+    ]
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path):
@@ -82,7 +94,9 @@ def test_state_lies_in_the_project_unless_the_environment_says_where(tmp_path, m
     assert Project(tmp_path / "project").state == tmp_path / "elsewhere"
     monkeypatch.setenv("FRESHET_STATE", "state")
     monkeypatch.chdir("/")
-    assert Project(tmp_path / "project").state == tmp_path / "project" / "state", "wherever it is asked"
+    assert Project(tmp_path / "project").state == tmp_path / "project" / "state", (
+        "wherever it is asked"
+    )
 
 
 def test_a_project_is_found_from_any_folder_in_it(tmp_path):

@@ -1,4 +1,6 @@
-"""Guards what the settings make of values: what YAML reads as another type than meant, what is refused, and how."""
+"""Guards what the settings make of values: what YAML reads as another type than meant, what is
+refused, and how.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +123,9 @@ def test_settings_are_values() -> None:
 
 
 def test_a_removed_key_says_what_to_do_instead() -> None:
-    with pytest.raises(SettingsError, match=r"^additions\.hinge is no longer a setting: hinges .*; delete the key$"):
+    with pytest.raises(
+        SettingsError, match=r"^additions\.hinge is no longer a setting: hinges .*; delete the key$"
+    ):
         parse(Parts, {"hinge": "plain"}, "additions")
     assert all(instead and "\n" not in instead for instead in REMOVED.values())
 
@@ -150,7 +154,10 @@ def test_a_constant_is_set_by_code_alone() -> None:
     assert Drawing(draws=9).draws == 9
     assert [row.key for row in describe(Outer, "drift")] == ["drift.drawing.alpha"]
     for given, key in (({"draws": 9}, "draws"), ({"inner": {"share": 0.1}}, "inner")):
-        with pytest.raises(SettingsError, match=rf"^drift\.drawing\.{key} is no longer a setting: .*; delete the key$"):
+        with pytest.raises(
+            SettingsError,
+            match=rf"^drift\.drawing\.{key} is no longer a setting: .*; delete the key$",
+        ):
             parse(Outer, {"drawing": given}, "drift")
     with pytest.raises(SettingsError, match=r"Known: alpha$"):
         parse(Drawing, {"beta": 1}, "drift")

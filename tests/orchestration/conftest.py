@@ -30,7 +30,8 @@ print(run_store(Project(Path(sys.argv[1]))).record_stage(record))
 
 @pytest.fixture(scope="session")
 def tracked_project(tmp_path_factory) -> Project:
-    """A project whose fresh store two processes opened at the same time; what they printed lies in `started.json`.
+    """A project whose fresh store two processes opened at the same time; what they printed lies in
+    `started.json`.
 
     Its folder has the signs that URLs and SQL have to quote, but for those that MLflow fails at.
     """

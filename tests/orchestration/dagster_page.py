@@ -1,4 +1,6 @@
-"""Dagster at work for a project: its sensors look, its daemon judges the policies, at whatever time it is."""
+"""Dagster at work for a project: its sensors look, its daemon judges the policies, at whatever time
+it is.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ class Page:
 
     def __init__(self, project, instance, *settings):
         parameters.assign(project.params_file, settings)
-        self.repository, self.instance, self.cursor = definitions(project).get_repository_def(), instance, None
+        self.repository, self.instance, self.cursor = (
+            definitions(project).get_repository_def(),
+            instance,
+            None,
+        )
         self.given = {"project": project}
 
     def look(self):
@@ -64,7 +70,10 @@ class Page:
             )
             state = asyncio.run(judge.evaluate_freshness(context, node))
         change = FreshnessStateChange(
-            key=key, new_state=state, previous_state=FreshnessState.UNKNOWN, state_change_timestamp=time.time()
+            key=key,
+            new_state=state,
+            previous_state=FreshnessState.UNKNOWN,
+            state_change_timestamp=time.time(),
         )
         self.instance._report_runless_asset_event(change)
         return state.value

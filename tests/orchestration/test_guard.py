@@ -1,4 +1,6 @@
-"""Guards the guard: what another site's page can send is refused, what the page itself and programs send is not."""
+"""Guards the guard: what another site's page can send is refused, what the page itself and programs
+send is not.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from model_code.errors import FreshetError
-from orchestration.guard import TOKEN_FILE, Guard, _guarded, require_origins, token_of, token_to_demand
+from orchestration.guard import (
+    TOKEN_FILE,
+    Guard,
+    _guarded,
+    require_origins,
+    token_of,
+    token_to_demand,
+)
 from tests.orchestration.service.conftest import until
 
 ROOT = Path(__file__).parents[2]
@@ -75,13 +84,15 @@ def door():
         ("GET", "/search?text=x", LINK, 403),  # from another site
         ("GET", "/", {**LINK, "sec-fetch-dest": "iframe"}, 403),
         ("GET", "/search?text=x", IMAGE, 403),
-        ("GET", "/search?text=x", {**IMAGE, "sec-fetch-site": "same-site"}, 403),  # another port of this machine
+        # another port of this machine
+        ("GET", "/search?text=x", {**IMAGE, "sec-fetch-site": "same-site"}, 403),
         ("GET", "/graphql?query=mutation{x}", {}, 403),
         ("GET", "/graphql?query=mutation{x}", OWN, 403),
         ("POST", "/graphql", {"origin": "http://evil.example"}, 403),
         ("POST", "/graphql", {"origin": "http://127.0.0.1:8000"}, 403),
         ("POST", "/graphql", {"origin": "null"}, 403),  # a file, or a sandboxed frame
-        ("POST", "/graphql", {"host": "evil.example:3000"}, 403),  # a name that was made to mean this machine
+        # a name that was made to mean this machine
+        ("POST", "/graphql", {"host": "evil.example:3000"}, 403),
         ("GET", "/", {"host": "evil.example"}, 403),
         ("GET", "/", {"host": ""}, 403),
         ("GET", "/", {"host": "localhost:3000"}, 200),
@@ -94,9 +105,14 @@ def test_a_request_is_let_in_by_what_its_browser_says(door, method, path, header
     assert status == 200 or len(answered.text.splitlines()) == 1
 
 
-@pytest.mark.parametrize("headers", [{"origin": "http://evil.example"}, IMAGE, {"host": "evil.example"}])
+@pytest.mark.parametrize(
+    "headers", [{"origin": "http://evil.example"}, IMAGE, {"host": "evil.example"}]
+)
 def test_a_connection_of_another_site_is_refused_and_that_of_the_page_itself_is_not(door, headers):
-    with pytest.raises(WebSocketDisconnect), door.websocket_connect("/talk", headers={**HERE, **headers}):
+    with (
+        pytest.raises(WebSocketDisconnect),
+        door.websocket_connect("/talk", headers={**HERE, **headers}),
+    ):
         pass
     with door.websocket_connect("/talk", headers={**HERE, **OWN}) as socket:
         assert socket.receive_text() == "done"
@@ -105,7 +121,12 @@ def test_a_connection_of_another_site_is_refused_and_that_of_the_page_itself_is_
 def test_where_others_may_listen_any_name_is_taken_but_no_other_site():
     door = TestClient(Guard(Starlette(routes=[Route("/", answer)]), hosts=None))
     assert door.get("/", headers={"host": "search.example"}).status_code == 200
-    assert door.get("/", headers={"host": "search.example", "origin": "http://evil.example"}).status_code == 403
+    assert (
+        door.get(
+            "/", headers={"host": "search.example", "origin": "http://evil.example"}
+        ).status_code
+        == 403
+    )
 
 
 def basic(text: str) -> str:
@@ -132,14 +153,20 @@ def basic(text: str) -> str:
 )
 def test_who_asks_a_door_with_a_token_has_to_know_it(authorization, status):
     door = TestClient(Guard(Starlette(routes=[Route("/", answer)]), None, token="secret"))
-    answered = door.get("/", headers={"authorization": authorization} if authorization is not None else {})
+    answered = door.get(
+        "/", headers={"authorization": authorization} if authorization is not None else {}
+    )
     assert answered.status_code == status
     assert ("www-authenticate" in answered.headers) == (status == 401)
-    assert answered.text.endswith("\n") == (status == 401), "a line, below which the prompt of a terminal stands"
+    assert answered.text.endswith("\n") == (status == 401), (
+        "a line, below which the prompt of a terminal stands"
+    )
 
 
 def test_the_token_opens_nothing_to_another_site_and_no_connection_goes_past_it():
-    door = TestClient(Guard(Starlette(routes=[WebSocketRoute("/talk", talk)]), None, token="secret"))
+    door = TestClient(
+        Guard(Starlette(routes=[WebSocketRoute("/talk", talk)]), None, token="secret")
+    )
     known = {"authorization": "Bearer secret"}
     with door.websocket_connect("/talk", headers=known) as socket:
         assert socket.receive_text() == "done"
@@ -149,7 +176,9 @@ def test_the_token_opens_nothing_to_another_site_and_no_connection_goes_past_it(
 
 
 def test_a_site_that_was_named_may_ask():
-    door = TestClient(Guard(Starlette(routes=[Route("/", answer)]), origins=["https://app.example"]))
+    door = TestClient(
+        Guard(Starlette(routes=[Route("/", answer)]), origins=["https://app.example"])
+    )
     asked = HERE | {"sec-fetch-site": "cross-site", "sec-fetch-mode": "cors"}
     assert door.get("/", headers=asked | {"origin": "https://app.example"}).status_code == 200
     for other in ("http://app.example", "https://app.example.evil"):
@@ -177,7 +206,9 @@ def test_the_token_is_made_once_and_for_this_user_alone(tmp_path):
         token_of(file)
 
 
-def test_a_page_that_is_told_to_demands_the_token_whatever_name_it_is_asked_by(tmp_path, monkeypatch):
+def test_a_page_that_is_told_to_demands_the_token_whatever_name_it_is_asked_by(
+    tmp_path, monkeypatch
+):
     assert _guarded(answer).token is None
     monkeypatch.setenv(TOKEN_FILE, str(tmp_path / "token"))
     page = _guarded(answer)
@@ -190,12 +221,17 @@ def bounded():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command, variables = [sys.executable, "-c", SERVE, str(port)], {**os.environ, "PYTHONPATH": str(ROOT)}
+    command, variables = (
+        [sys.executable, "-c", SERVE, str(port)],
+        {**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     process = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
     assert until(lambda: _answers(port), 60)
     yield port, process
     process.terminate()
-    assert set(process.communicate(timeout=30)[1].splitlines()) <= {"WARNING:  Invalid HTTP request received."}
+    assert set(process.communicate(timeout=30)[1].splitlines()) <= {
+        "WARNING:  Invalid HTTP request received."
+    }
 
 
 def _answers(port: int) -> int | None:
@@ -213,11 +249,15 @@ def test_four_hundred_idle_connections_keep_nobody_out(bounded):
     port, process = bounded
     opened = []
     for number in range(400):
-        if number % 25 == 0:  # so that 25 are taken in at once, as on a machine that has much else to do
+        # so that 25 are taken in at once, as on a machine that has much else to do
+        if number % 25 == 0:
             os.kill(process.pid, signal.SIGSTOP)
         opened.append(socket.create_connection(("127.0.0.1", port), timeout=20))
         if number % 2:
-            opened[-1].sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n" + b"\r\n12" * (number % 4 > 1))
+            opened[-1].sendall(
+                b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n"
+                + b"\r\n12" * (number % 4 > 1)
+            )
         if number % 25 == 24:
             os.kill(process.pid, signal.SIGCONT)
             assert _answers(port) == 200
@@ -227,14 +267,16 @@ def test_four_hundred_idle_connections_keep_nobody_out(bounded):
 
 
 @pytest.mark.parametrize(
-    "sent", [b"", b"GET / HTTP/1.1\r\nHost:", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"]
+    "sent",
+    [b"", b"GET / HTTP/1.1\r\nHost:", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"],
 )
 def test_who_sends_too_slowly_is_let_go(bounded, sent):
     with socket.create_connection(("127.0.0.1", bounded[0]), timeout=20) as slow:
         started = time.monotonic()
         while time.monotonic() - started < 20:
             try:
-                slow.sendall(sent[:1] if sent.startswith(b"G") else sent)  # one byte after the other helps nobody
+                # one byte after the other helps nobody
+                slow.sendall(sent[:1] if sent.startswith(b"G") else sent)
                 sent = sent[1:] if sent.startswith(b"G") else b""
                 slow.settimeout(0.2)
                 if slow.recv(1) == b"":

@@ -1,4 +1,6 @@
-"""Guards that a run of Dagster that was killed gives its pool back, at once or after a restart of everything."""
+"""Guards that a run of Dagster that was killed gives its pool back, at once or after a restart of
+everything.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def status(instance, run_id):
 def test_a_run_whose_process_is_gone_is_failed_and_its_slot_is_free(project):
     with open_instance(project) as instance:
         run_id = start(instance, ended_process())
-        assert not instance.event_log_storage.claim_concurrency_slot(POOL, "another", "one").is_claimed
+        assert not instance.event_log_storage.claim_concurrency_slot(
+            POOL, "another", "one"
+        ).is_claimed
     assert fail_abandoned_runs(project) == [run_id]
     with open_instance(project) as instance:
         assert status(instance, run_id) == DagsterRunStatus.FAILURE
@@ -72,8 +76,14 @@ def test_the_slot_of_a_run_that_dagster_has_failed_is_free_a_minute_later(projec
         assert instance.run_monitoring_enabled
         seconds = instance.run_monitoring_settings["free_slots_after_run_end_seconds"]
         assert seconds == 60
-        monkeypatch.setitem(instance.run_monitoring_settings, "free_slots_after_run_end_seconds", 0.001)
-        list(execute_concurrency_slots_iteration(SimpleNamespace(instance=instance), logging.getLogger()))
+        monkeypatch.setitem(
+            instance.run_monitoring_settings, "free_slots_after_run_end_seconds", 0.001
+        )
+        list(
+            execute_concurrency_slots_iteration(
+                SimpleNamespace(instance=instance), logging.getLogger()
+            )
+        )
         assert instance.event_log_storage.claim_concurrency_slot(POOL, "another", "one").is_claimed
 
 

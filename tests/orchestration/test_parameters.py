@@ -21,7 +21,9 @@ def params(tmp_path):
     return Path(shutil.copy(SHIPPED, tmp_path / "params.yaml"))
 
 
-def test_the_shipped_file_names_the_control_and_a_retriever_inherits_training_and_overrides_it(params):
+def test_the_shipped_file_names_the_control_and_a_retriever_inherits_training_and_overrides_it(
+    params,
+):
     assert parameters.load(params).retrievers["contrastive"].training.hierarchy_weight == 0
     parameters.assign(params, ["training.temperature=0.03", "retrievers.hce.temperature=0.07"])
     loaded = parameters.load(params)
@@ -31,19 +33,29 @@ def test_the_shipped_file_names_the_control_and_a_retriever_inherits_training_an
 
 def test_a_group_alone_is_what_it_is_in_the_whole_and_does_not_suffer_from_another(params):
     parameters.assign(params, ["corpus.max_characters=7"])
-    assert Project(params.parent).settings("corpus", CorpusSettings) == parameters.load(params).corpus
+    assert (
+        Project(params.parent).settings("corpus", CorpusSettings) == parameters.load(params).corpus
+    )
     params.write_text(params.read_text().replace("\ntraining:", "\ntraining:\n  wrong: 1"))
     assert Project(params.parent).settings("corpus", CorpusSettings).max_characters == 7
     params.write_text(params.read_text().replace("max_characters", "max_charcters"))
-    with pytest.raises(SettingsError, match="corpus.max_charcters is not a setting; did you mean 'max_characters'"):
+    with pytest.raises(
+        SettingsError, match="corpus.max_charcters is not a setting; did you mean 'max_characters'"
+    ):
         Project(params.parent).settings("corpus", CorpusSettings)
 
 
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("additions.written_queries.per_document=5", "additions.written_queries is no longer a setting: write queries"),
-        ("training.temprature=1", "training.temprature is not a setting; did you mean 'temperature'"),
+        (
+            "additions.written_queries.per_document=5",
+            "additions.written_queries is no longer a setting: write queries",
+        ),
+        (
+            "training.temprature=1",
+            "training.temprature is not a setting; did you mean 'temperature'",
+        ),
         ("retrievers.hce.stepz=1", "retrievers.hce.stepz is not a setting"),
         ("trainings.temperature=1", "params.yaml.trainings is not a setting"),
         ("retrievers.bm25.steps=1", "belongs to a baseline"),
@@ -52,32 +64,64 @@ def test_a_group_alone_is_what_it_is_in_the_whole_and_does_not_suffer_from_anoth
         ("fusions.hce={of: [hce, bm25]}", "fusions.hce: a retriever has this name"),
         ("fusions.fused={of: [hce]}", "a fused retriever has two parts or more, each once"),
         ("fusions.fused={of: [hce, bm26]}", "fusions.fused.of names ['bm26'], which is none of"),
-        ("fusions.fused={of: [hce, bm25], weights: {hce: 1}}", "give one for each of ['hce', 'bm25']"),
+        (
+            "fusions.fused={of: [hce, bm25], weights: {hce: 1}}",
+            "give one for each of ['hce', 'bm25']",
+        ),
         ("fusions.fused={of: [hce, bm25], weights: {hce: 1, bm25: -1}}", "none may be below 0"),
         ("fusions.bm25={of: [hce, bm25]}", "belongs to a baseline"),
         ("fusions=[hce]", "fusions must map names to settings"),
         ("training.batch_size=many", "training.batch_size must be of type int"),
-        ("promotion.metric=R@50", "promotion.metric names R@50, which is not measured; take one of evaluation.metrics"),
-        ("promotion.protected=[nDCG@10, hit@3]", "promotion.protected names hit@3, which is not measured"),
-        ("pseudo_queries.generators=[inverse_close]", "pseudo_queries.generators[0] is 'inverse_close', but must be"),
-        ("pseudo_queries.held_out_generator=x", "pseudo_queries.held_out_generator is no longer a setting"),
+        (
+            "promotion.metric=R@50",
+            "promotion.metric names R@50, which is not measured; take one of evaluation.metrics",
+        ),
+        (
+            "promotion.protected=[nDCG@10, hit@3]",
+            "promotion.protected names hit@3, which is not measured",
+        ),
+        (
+            "pseudo_queries.generators=[inverse_close]",
+            "pseudo_queries.generators[0] is 'inverse_close', but must be",
+        ),
+        (
+            "pseudo_queries.held_out_generator=x",
+            "pseudo_queries.held_out_generator is no longer a setting",
+        ),
         ("seed=-1", "seed is -1, but must be at least 0"),
         ("seed=true", "seed must be of type int, not True"),
         ("training.temperature=.inf", "training.temperature is inf, but must be a finite number"),
-        ("retrievers.dsi.document_vectors={train_encoder: 1}", "document_vectors.train_encoder must be "),
-        ("retrievers.current.steps=1", "retrievers.current: this name belongs to the folder of what is live"),
+        (
+            "retrievers.dsi.document_vectors={train_encoder: 1}",
+            "document_vectors.train_encoder must be ",
+        ),
+        (
+            "retrievers.current.steps=1",
+            "retrievers.current: this name belongs to the folder of what is live",
+        ),
         ("seed.x=1", "is a value, not a group"),
         ("temperature", "write it as group.key=value"),
         ("training.temperature=[", "--set training.temperature=[: the value is not valid YAML"),
-        ("corpus.columns.document_id=@id", """text goes between quotes, --set 'corpus.columns.document_id="..."'"""),
+        (
+            "corpus.columns.document_id=@id",
+            """text goes between quotes, --set 'corpus.columns.document_id="..."'""",
+        ),
         ("corpus.path=2025-02-30", "the value is not valid YAML: day is out of range for month"),
-        ("retrievers.größe.epochs=1", "retrievers.größe: a name has letters from a to z, digits, _ and -"),
+        (
+            "retrievers.größe.epochs=1",
+            "retrievers.größe: a name has letters from a to z, digits, _ and -",
+        ),
         ("retrievers.-x.epochs=1", "begins with a letter or a digit"),
-        ("retrievers={1: {epochs: 1}}", "retrievers.1: YAML reads this name as int; put quotes around it, '1'"),
+        (
+            "retrievers={1: {epochs: 1}}",
+            "retrievers.1: YAML reads this name as int; put quotes around it, '1'",
+        ),
         ("retrievers={true: {epochs: 1}}", "retrievers.True: YAML reads this name as bool"),
     ],
 )
-def test_nonsense_is_refused_with_its_name_and_the_file_stays_as_it_was(params, assignment, message):
+def test_nonsense_is_refused_with_its_name_and_the_file_stays_as_it_was(
+    params, assignment, message
+):
     before = params.read_bytes()
     with pytest.raises(SettingsError, match=re.escape(message)):
         parameters.assign(params, [assignment])
@@ -94,7 +138,9 @@ def test_an_edit_keeps_comments_and_everything_else(params):
     assert "# divides cosines" in changed[0][1]
 
 
-@pytest.mark.parametrize("assignment", ["corpus.hub.name=2025-01-01", "corpus.hub={name: 2025-01-01}"])
+@pytest.mark.parametrize(
+    "assignment", ["corpus.hub.name=2025-01-01", "corpus.hub={name: 2025-01-01}"]
+)
 def test_a_date_is_written_as_text_which_dvc_can_read(params, assignment):
     parameters.assign(params, [assignment])
     assert parameters.read(params)["corpus"]["hub"]["name"] == "2025-01-01"
@@ -107,12 +153,17 @@ def test_a_date_is_written_as_text_which_dvc_can_read(params, assignment):
         (b"seed: [1", r"params\.yaml is not valid YAML: .* at line 1, column \d+$"),
         (b"seed: 1\nseed: 2\n", r"not valid YAML: found duplicate key \"seed\""),
         (b"seed: \x07\n", "params.yaml is not valid YAML: unacceptable character #x0007"),
-        (b"# gr\xf6\xdfe\n", r"params\.yaml is not UTF-8 \(byte 0xf6 in line 1\): save it as UTF-8"),
+        (
+            b"# gr\xf6\xdfe\n",
+            r"params\.yaml is not UTF-8 \(byte 0xf6 in line 1\): save it as UTF-8",
+        ),
         (b"", "params.yaml must hold groups of settings"),
         (b"- seed\n", "params.yaml must hold groups of settings"),
     ],
 )
-@pytest.mark.parametrize("act", [parameters.load, parameters.read, lambda path: parameters.assign(path, ["seed=1"])])
+@pytest.mark.parametrize(
+    "act", [parameters.load, parameters.read, lambda path: parameters.assign(path, ["seed=1"])]
+)
 def test_a_broken_file_is_one_teaching_line(params, content, message, act):
     params.write_bytes(content)
     with pytest.raises(SettingsError, match=message) as raised:

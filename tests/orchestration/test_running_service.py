@@ -1,4 +1,6 @@
-"""Guards how a service is found: while it lives, and never by what a dead one left; and the client's plain errors."""
+"""Guards how a service is found: while it lives, and never by what a dead one left; and the
+client's plain errors.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ with registered(Path(sys.argv[1])) as registration:
 @pytest.fixture
 def holder(tmp_path):
     """Another process that is registered."""
-    command, environment = [sys.executable, "-c", HOLD, str(tmp_path)], {**os.environ, "PYTHONPATH": str(ROOT)}
+    command, environment = (
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        {**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -61,7 +66,9 @@ def test_what_a_killed_service_left_is_ignored(tmp_path, holder):
     assert (tmp_path / FILE).exists()
     assert running(tmp_path) is None
     with registered(tmp_path) as registration:
-        assert running(tmp_path) is None, "the new one is not ready, and the dead one's address leads nowhere"
+        assert running(tmp_path) is None, (
+            "the new one is not ready, and the dead one's address leads nowhere"
+        )
         registration.announce("http://127.0.0.1:2", "later")
         assert running(tmp_path)["pid"] == os.getpid()
     assert not (tmp_path / FILE).exists()
@@ -98,7 +105,12 @@ def test_a_service_that_does_not_answer_is_one_line():
 @pytest.mark.parametrize(
     ("status", "body", "message", "kind"),
     [
-        (503, b'{"error": "come later"}', r"come later \(answered by the service at http", Unavailable),
+        (
+            503,
+            b'{"error": "come later"}',
+            r"come later \(answered by the service at http",
+            Unavailable,
+        ),
         (422, b'{"error": "no field"}', "no field", InvalidRequest),
         (404, b'{"error": "no document"}', "no document", NotFoundError),
         (200, b"<html>", "no JSON", ServiceError),
@@ -134,5 +146,7 @@ def test_the_client_imports_nothing_slow():
         "slow = {'numpy', 'torch', 'dagster', 'mlflow', 'fastapi', 'pydantic', 'httpx', 'sqlalchemy', 'ruamel.yaml'};"
         "print(sorted(slow & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     assert done.stdout.strip() == "[]"

@@ -1,4 +1,6 @@
-"""Guards what Dagster knows of freshness: what the sensor vouches for, what it asks for, and the schedule of a sync."""
+"""Guards what Dagster knows of freshness: what the sensor vouches for, what it asks for, and the
+schedule of a sync.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def project(tmp_path):
     return make_project(tmp_path)
 
 
-def test_the_sensor_vouches_while_nothing_waits_and_the_policy_fails_when_it_no_longer_does(project):
+def test_the_sensor_vouches_while_nothing_waits_and_the_policy_fails_when_it_no_longer_does(
+    project,
+):
     start = datetime.now(UTC)
     with dg.DagsterInstance.ephemeral() as instance:
         page = Page(project, instance)
@@ -61,7 +65,9 @@ def test_what_a_service_made_searchable_is_looked_at_for_drift_and_asked_for_onc
             found = page.look()
         (request,) = found.run_requests
         assert (request.job_name, request.partition_key) == ("look_at_drift", request.run_key)
-        assert [each.partition_keys for each in found.dynamic_partitions_requests] == [[request.partition_key]]
+        assert [each.partition_keys for each in found.dynamic_partitions_requests] == [
+            [request.partition_key]
+        ]
         assert MEASURED not in [event.asset_key for event in found.asset_events]
         assert [each.run_key for each in page.look().run_requests] == [request.run_key]
         collection_of(project).ledger.record_drift({"report": {}}, (1, 10))
@@ -85,13 +91,17 @@ def test_a_look_at_drift_that_failed_is_tried_again_three_times_at_most(project,
         assert len(page.look().run_requests) == 1, "with as many more it is another one"
 
 
-def test_a_schedule_has_the_index_follow_its_source_and_one_that_stopped_is_stale(project, monkeypatch):
+def test_a_schedule_has_the_index_follow_its_source_and_one_that_stopped_is_stale(
+    project, monkeypatch
+):
     monkeypatch.setattr(syncing, "sync", lambda live: syncing.Synced(added=["a"], unchanged=2))
     start = datetime.now(UTC).replace(minute=0, second=5)
     with dg.DagsterInstance.ephemeral() as instance:
         page = Page(project, instance, "live.sync=0 * * * *")
         (schedule,) = page.repository.schedule_defs
-        context = dg.build_schedule_context(instance, repository_def=page.repository, scheduled_execution_time=start)
+        context = dg.build_schedule_context(
+            instance, repository_def=page.repository, scheduled_execution_time=start
+        )
         assert len(schedule.evaluate_tick(context).run_requests) == 1
         with at(start):
             done = page.repository.get_job(schedule.job_name).execute_in_process(instance=instance)
@@ -102,7 +112,9 @@ def test_a_schedule_has_the_index_follow_its_source_and_one_that_stopped_is_stal
                 assert page.state(SYNCED) == state
 
 
-def test_without_a_setting_nothing_is_scheduled_and_where_nothing_is_live_nothing_is_synced(tmp_path, project):
+def test_without_a_setting_nothing_is_scheduled_and_where_nothing_is_live_nothing_is_synced(
+    tmp_path, project
+):
     with dg.DagsterInstance.ephemeral() as instance:
         assert Page(project, instance).repository.schedule_defs == []
         page = Page(project, instance, "live.sync=0 * * * *")

@@ -1,4 +1,6 @@
-"""Guards what importing `orchestration` sets: no telemetry but what the user asks for, and threads by the share."""
+"""Guards what importing `orchestration` sets: no telemetry but what the user asks for, and threads
+by the share.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,21 @@ DG = "import orchestration; from dagster_dg_core.utils.telemetry import get_tele
 
 def printed(code: str, variables: dict[str, str]) -> str:
     command, root = [sys.executable, "-c", code], Path(__file__).parents[2]
-    return subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        command, cwd=root, env=variables, capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_every_switch_is_set_and_what_the_user_set_is_kept():
     environment = {name: value for name, value in os.environ.items() if name not in TELEMETRY_OFF}
     assert json.loads(printed(SHOW, environment)) == list(TELEMETRY_OFF.values())
-    switches = dict(zip(TELEMETRY_OFF, json.loads(printed(SHOW, environment | {"DO_NOT_TRACK": "false"})), strict=True))
+    switches = dict(
+        zip(
+            TELEMETRY_OFF,
+            json.loads(printed(SHOW, environment | {"DO_NOT_TRACK": "false"})),
+            strict=True,
+        )
+    )
     assert switches["DO_NOT_TRACK"] == "false"
 
 

@@ -1,4 +1,5 @@
-"""`freshet backup` and `freshet restore`: all that cannot be made again, copied while the project works.
+"""`freshet backup` and `freshet restore`: all that cannot be made again, copied while the project
+works.
 
     DIR/live/...            pointers and generations, hard links where the disk is the same
     DIR/live/ledger.sqlite  by SQLite's own backup, after the generations: so the log knows every event that these name
@@ -48,10 +49,11 @@ def export(project: Project, retriever: str) -> Iterator[dict[str, Any]]:
 
 
 def backup(project: Project, target: Path) -> str | None:
-    """Copy the project's live collections, ledger and settings to the new folder `target`, whole or not at all.
+    """Copy the project's live collections, ledger and settings to the new folder `target`, whole or
+    not at all.
 
-    Documents may arrive meanwhile; what is to be searched waits for as long as links take. Returns what is left to do
-    where the ledger is on a server. FreshetError if the folder exists.
+    Documents may arrive meanwhile; what is to be searched waits for as long as links take. Returns
+    what is left to do where the ledger is on a server. FreshetError if the folder exists.
     """
     if target.exists():
         raise FreshetError(f"{target} exists: name a new folder, such as {target}-2")
@@ -91,7 +93,9 @@ def _copy_ledger(project: Project, target: Path) -> str | None:
 
 
 def link(source: str | Path, target: str | Path) -> None:
-    """Show a file under another name without copying it where that is possible, as one that never changes."""
+    """Show a file under another name without copying it where that is possible, as one that never
+    changes.
+    """
     try:
         os.link(os.path.realpath(source), target)
     except OSError:  # another disk, or one without links
@@ -109,7 +113,9 @@ def restore(source: Path, root: Path) -> Project:
     file = ledger_file(project)
     for path in (project.live, *([file] if file else [])):
         if path.exists():
-            raise FreshetError(f"{path} is there: move it away first, and delete it once the backup has what you miss")
+            raise FreshetError(
+                f"{path} is there: move it away first, and delete it once the backup has what you miss"
+            )
     aside = root / ".live.making"
     shutil.rmtree(aside, ignore_errors=True)
     shutil.copytree(source / "live", aside)

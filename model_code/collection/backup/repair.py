@@ -1,11 +1,13 @@
 """`freshet verify`: whether all that is live is as it was written, and says the same; reads only.
 
-Every file of every generation is read once: about a second per gigabyte, and as much memory as the documents' ids.
+Every file of every generation is read once: about a second per gigabyte, and as much memory as the
+documents' ids.
 
-`freshet repair`: what is live goes on from what is whole, in a log that every live retriever stands in. Nothing is
-deleted. Folders and databases that are damaged are set aside, and what a retriever loses with them it takes
-from the log again. Where the log itself is lost, is another one or an older copy, the documents come from the
-generations: the newest watermark's contents win, and what only another retriever or the log holds is put again.
+`freshet repair`: what is live goes on from what is whole, in a log that every live retriever stands
+in. Nothing is deleted. Folders and databases that are damaged are set aside, and what a retriever
+loses with them it takes from the log again. Where the log itself is lost, is another one or an
+older copy, the documents come from the generations: the newest watermark's contents win, and what
+only another retriever or the log holds is put again.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from model_code.collection.generations.generation import REPAIR, Generation, document_hashes, removed_by_part
+from model_code.collection.generations.generation import (
+    REPAIR,
+    Generation,
+    document_hashes,
+    removed_by_part,
+)
 from model_code.collection.generations.generation_store import (
     CURRENT,
     GENERATIONS,
@@ -53,14 +60,26 @@ def problems(project: Project) -> Iterator[str]:
     yield from _errors(_require_whole_log, project)
     for collection in _collections(project):
         folders = sorted((collection.folder / GENERATIONS).glob("[0-9]*"))
-        damaged = [line for each in folders for line in _errors(lambda folder=each: Generation.read(folder).verify())]
+        damaged = [
+            line
+            for each in folders
+            for line in _errors(lambda folder=each: Generation.read(folder).verify())
+        ]
         yield from damaged
-        yield from _errors(collection.current) if damaged else _errors(_require_agreement, project, collection)
+        yield from (
+            _errors(collection.current)
+            if damaged
+            else _errors(_require_agreement, project, collection)
+        )
 
 
 def _collections(project: Project) -> list[Collection]:
     """Those of which anything is there."""
-    names = {path.parent.name for kind in (CURRENT, GENERATIONS) for path in project.live.glob(f"*/{kind}")}
+    names = {
+        path.parent.name
+        for kind in (CURRENT, GENERATIONS)
+        for path in project.live.glob(f"*/{kind}")
+    }
     return [Collection(project.live, name) for name in sorted(names)]
 
 
@@ -83,8 +102,8 @@ def _require_whole_log(project: Project) -> None:
 
 
 def _require_agreement(project: Project, collection: Collection) -> None:
-    """FreshetError where index, documents, counts and log of the current generation, whose files are whole, say
-    different things.
+    """FreshetError where index, documents, counts and log of the current generation, whose files
+    are whole, say different things.
     """
     generation = collection.current()
     for number in removed_by_part(generation):
@@ -94,22 +113,33 @@ def _require_agreement(project: Project, collection: Collection) -> None:
         (ids,) = read_columns(folder / DOCUMENTS, "document_id")
         stated = read_json(folder / INDEX / MANIFEST)["documents"]
         if set(ids) != set(read_json(folder / PASSAGES)) or len(ids) != stated:
-            raise Damaged(f"{folder} keeps {len(ids)} documents, but its index holds others ({stated})", REPAIR)
+            raise Damaged(
+                f"{folder} keeps {len(ids)} documents, but its index holds others ({stated})",
+                REPAIR,
+            )
     documents, stated = len(document_hashes(generation)), generation.manifest["documents"]
     if documents != stated and (generation.folder / INDEX).is_dir():
-        raise Damaged(f"{generation.folder} holds {documents} documents, but states {stated}", REPAIR)
+        raise Damaged(
+            f"{generation.folder} holds {documents} documents, but states {stated}", REPAIR
+        )
     _require_log(project, generation)
 
 
 def _require_log(project: Project, generation: Generation) -> None:
-    """FreshetError where the log is not the generation's own, or says of a document that it holds something else."""
+    """FreshetError where the log is not the generation's own, or says of a document that it holds
+    something else.
+    """
     ledger = own_ledger(project, generation)
     if ledger is None:
         return
     with ledger:
         standing, hashes = standing_of(ledger, generation), document_hashes(generation)
         arrived = ledger.seen_from(standing).snapshot()
-        wrong = [each.document_id for each in arrived if hashes.get(each.document_id) != each.content_hash]
+        wrong = [
+            each.document_id
+            for each in arrived
+            if hashes.get(each.document_id) != each.content_hash
+        ]
     if wrong:
         raise Damaged(
             f"generation {generation.number} of {generation.retriever!r} lacks what its log says of {len(wrong)} "
@@ -126,8 +156,9 @@ SOURCE = "freshet repair"
 class Files:
     """What the files of a live retriever still say.
 
-    number: of the current generation, None if the pointer is torn; texts, whole: the newest generations whose documents
-    can be read, and of which every file is as it was; damaged: folders that are not.
+    number: of the current generation, None if the pointer is torn; texts, whole: the newest
+    generations whose documents can be read, and of which every file is as it was; damaged: folders
+    that are not.
     """
 
     collection: Collection
@@ -179,12 +210,17 @@ class Statement:
         if generation is None:
             return cls(files.name, {}, lambda ids: ())
         hashes = document_hashes(generation)
-        return cls(files.name, hashes, lambda ids: (each for _, each in contents(generation, ids).values()))
+        return cls(
+            files.name, hashes, lambda ids: (each for _, each in contents(generation, ids).values())
+        )
 
     @classmethod
     def of_changes(cls, changes: Mapping[str, Change]) -> Statement:
         """That of a log which can be read in part."""
-        hashes = {id_: each.content_hash if isinstance(each, Document) else "" for id_, each in changes.items()}
+        hashes = {
+            id_: each.content_hash if isinstance(each, Document) else ""
+            for id_, each in changes.items()
+        }
         return cls("the damaged ledger", hashes, lambda ids: (changes[id_] for id_ in ids))  # type: ignore[misc]
 
 
@@ -196,12 +232,17 @@ def repair(
 ) -> list[str]:
     """Mend what is live; a line for each thing that was done, none if all was well.
 
-    champion: which retriever is searched by default where nothing says so any more; adopt: go on with a log that
-    another project may use. FreshetError if that would be needed; then nothing was changed.
+    champion: which retriever is searched by default where nothing says so any more; adopt: go on
+    with a log that another project may use. FreshetError if that would be needed; then nothing was
+    changed.
     """
     done: list[str] = []
     with file_lock(project.live / WRITER_LOCK):
-        live = [files for files in map(Files.inspect, _collections(project)) if files.whole or files.damaged]
+        live = [
+            files
+            for files in map(Files.inspect, _collections(project))
+            if files.whole or files.damaged
+        ]
         ledger, rescued, origins = _open_log(
             project, max((each.texts.watermark for each in live if each.texts), default=0), done
         )
@@ -222,8 +263,12 @@ def repair(
     return done
 
 
-def _open_log(project: Project, after: int, done: list[str]) -> tuple[Ledger, dict[str, Change], dict[str, str]]:
-    """The project's log, and of one that is torn and set aside: the changes behind the event `after`, and origins."""
+def _open_log(
+    project: Project, after: int, done: list[str]
+) -> tuple[Ledger, dict[str, Change], dict[str, str]]:
+    """The project's log, and of one that is torn and set aside: the changes behind the event
+    `after`, and origins.
+    """
     try:
         ledger = open_ledger(project)
         if ledger.damage() is None:
@@ -277,35 +322,47 @@ def _statements(
 ) -> list[Statement]:
     """All that is said, the newest first.
 
-    What stands in the log says nothing that the log does not. An older copy of a log knows less than what was filled
-    from the whole one, and of another log nobody knows when it was written.
+    What stands in the log says nothing that the log does not. An older copy of a log knows less
+    than what was filled from the whole one, and of another log nobody knows when it was written.
     """
     newest = sorted(live, key=lambda files: -(files.texts.watermark if files.texts else -1))
     ahead = [files for files in newest if lost.get(files.name) not in (None, ANOTHER)]
     sound = [files for files in newest if files.name not in lost]
     foreign = [files for files in newest if lost.get(files.name) == ANOTHER]
     log = Statement("the ledger", ledger.contents(), lambda ids: ())  # which has them already
-    order: list[Files | None] = [*ahead, None, *sound, *foreign] if sound else [*ahead, *foreign, None]
+    order: list[Files | None] = (
+        [*ahead, None, *sound, *foreign] if sound else [*ahead, *foreign, None]
+    )
     said = [log if files is None else Statement.of_files(files) for files in order]
     return [Statement.of_changes(rescued), *said] if rescued else said
 
 
 def _say(
-    ledger: Ledger, statements: Sequence[Statement], live: Sequence[Files], origins: Mapping[str, str]
+    ledger: Ledger,
+    statements: Sequence[Statement],
+    live: Sequence[Files],
+    origins: Mapping[str, str],
 ) -> Iterator[str]:
     """Append to the log what it lacks to lead from any generation and any build to what is said.
 
-    origins: where documents are known to have come from, so that a sync still follows what its source deletes.
+    origins: where documents are known to have come from, so that a sync still follows what its
+    source deletes.
     """
     said: dict[str, Statement] = {}
     for statement in statements:
         said |= dict.fromkeys(statement.hashes.keys() - said.keys(), statement)
     logged = ledger.contents()
     # what the log has to lead from: where retrievers go on, and the builds that may be opened again
-    starts = [document_hashes(each) for files in live for each in (*files.builds, files.whole) if each]
+    starts = [
+        document_hashes(each) for files in live for each in (*files.builds, files.whole) if each
+    ]
 
     def is_known(document_id: str, content: str) -> bool:
-        stated = [logged[document_id]] if document_id in logged else [start.get(document_id, "") for start in starts]
+        stated = (
+            [logged[document_id]]
+            if document_id in logged
+            else [start.get(document_id, "") for start in starts]
+        )
         return all(each == content for each in stated)
 
     newest = next((each for each in statements if each.hashes), None)
@@ -314,13 +371,16 @@ def _say(
         missing = [id_ for id_ in ids if not is_known(id_, statement.hashes[id_])]
         puts = [id_ for id_ in missing if statement.hashes[id_]]
         for origin in sorted({origins.get(id_, SOURCE) for id_ in puts}):
-            ledger.receive(statement.read([id_ for id_ in puts if origins.get(id_, SOURCE) == origin]), origin)
+            ledger.receive(
+                statement.read([id_ for id_ in puts if origins.get(id_, SOURCE) == origin]), origin
+            )
         ledger.remove([id_ for id_ in missing if not statement.hashes[id_]], SOURCE)
         if statement is not newest and (only := [id_ for id_ in ids if statement.hashes[id_]]):
             yield f"put again, as only {statement.name} held them: {', '.join(only)}"
         elif puts:
             yield f"{len(puts):,} documents of {statement.name} are written to the log again"
-    if all(files.texts for files in live):  # else what is nowhere may have been in what cannot be read
+    # else what is nowhere may have been in what cannot be read
+    if all(files.texts for files in live):
         ledger.remove(sorted({id_ for start in starts for id_ in start} - said.keys()), SOURCE)
 
 
@@ -342,10 +402,14 @@ def _go_on(ledger: Ledger, files: Files, lost: bool) -> Iterator[str]:
         write_text(collection.folder / CURRENT, f"{whole.number}\n")
         yield f"{collection.folder / CURRENT} names generation {whole.number} again"
     if lost:
-        current = collection.publish_again(whole, Standing(ledger.position(0), replay=True), {"adopted": ledger.id})
+        current = collection.publish_again(
+            whole, Standing(ledger.position(0), replay=True), {"adopted": ledger.id}
+        )
         yield f"{files.name} goes on with the log {ledger.id}, as generation {current.number}"
     elif files.number is not None and whole.number != files.number:
-        current = collection.publish_again(whole, standing_of(ledger, whole), {"rewound_to": whole.number})
+        current = collection.publish_again(
+            whole, standing_of(ledger, whole), {"rewound_to": whole.number}
+        )
         yield f"{files.name} is at generation {whole.number} again, as {current.number}, and takes in what it lacks"
 
 

@@ -52,16 +52,23 @@ def add_build(
 ) -> Generation:
     """Add a finished build to a collection; nobody searches it before a `switch`.
 
-    provenance: what the manifest shall say of the build (model version, run id, stage key); text: how it cut documents
-    into passages, without which nothing can be added; standing: up to which event of the log it holds all documents.
-    choose: picks one of the generations that the collection has of this very build, oldest first, or none of them. The
-    files are copied, so that no later build changes what is searched. FreshetError if the parts do not belong together;
-    then nothing is changed.
+    provenance: what the manifest shall say of the build (model version, run id, stage key); text:
+    how it cut documents into passages, without which nothing can be added; standing: up to which
+    event of the log it holds all documents. choose: picks one of the generations that the
+    collection has of this very build, oldest first, or none of them. The files are copied, so that
+    no later build changes what is searched. FreshetError if the parts do not belong together; then
+    nothing is changed.
     """
     with collection.aside() as folder:
         facts = copy_build(folder, parts, text)
         number = collection.next_number()
-        facts |= {"base": number, "build": number, "segments": [], "removed": None, "provenance": dict(provenance)}
+        facts |= {
+            "base": number,
+            "build": number,
+            "segments": [],
+            "removed": None,
+            "provenance": dict(provenance),
+        }
         manifest = collection.seal(folder, facts, standing)
         return choose(collection.copies_of(manifest)) or collection.keep(folder, number)
 
@@ -69,18 +76,26 @@ def add_build(
 def copy_build(folder: Path, parts: Parts, text: TextRules | None) -> dict[str, Any]:
     """Fill `folder` with the parts of a build and return the facts for its manifest.
 
-    Only the documents that the index holds are taken over, and the tree gets the centroids of the index's own vectors.
-    FreshetError if the encoder is not the one that made the vectors, a document's text is missing, the hierarchy has
-    another number of passages, or the documents were not cut into passages as `text` says.
+    Only the documents that the index holds are taken over, and the tree gets the centroids of the
+    index's own vectors. FreshetError if the encoder is not the one that made the vectors, a
+    document's text is missing, the hierarchy has another number of passages, or the documents were
+    not cut into passages as `text` says.
     """
     hierarchy = parts.hierarchy
-    if missing := [name for name in (DOCUMENT_IDS, SUMMARY, TENSORS) if not (hierarchy / name).is_file()]:
-        raise FreshetError(f"{hierarchy} has no {missing[0]}: an older version built it; run the stage hierarchy again")
+    if missing := [
+        name for name in (DOCUMENT_IDS, SUMMARY, TENSORS) if not (hierarchy / name).is_file()
+    ]:
+        raise FreshetError(
+            f"{hierarchy} has no {missing[0]}: an older version built it; run the stage hierarchy again"
+        )
     shutil.copytree(parts.encoder, folder / ENCODER)
     shutil.copytree(parts.index, folder / INDEX)
     (folder / HIERARCHY).mkdir()
     shutil.copyfile(hierarchy / DOCUMENT_IDS, folder / PASSAGES)
-    stated, opened = read_json(folder / INDEX / MANIFEST), open_retriever(folder / ENCODER, folder / INDEX)
+    stated, opened = (
+        read_json(folder / INDEX / MANIFEST),
+        open_retriever(folder / ENCODER, folder / INDEX),
+    )
     if opened.fingerprint != stated["fingerprint"]:
         raise FingerprintMismatch(
             f"{parts.encoder} is encoder {opened.fingerprint[:12]}, but {parts.index} was built with "
@@ -93,7 +108,11 @@ def copy_build(folder: Path, parts: Parts, text: TextRules | None) -> dict[str, 
     _place(folder, tree, opened.passage_vectors(passages.document_ids))
     write_documents(parts.documents, folder / DOCUMENTS, set(passages.document_ids))
     _check_text(folder, passages, text)
-    facts = {"fingerprint": opened.fingerprint, "documents": passages.documents, "passages": len(passages)}
+    facts = {
+        "fingerprint": opened.fingerprint,
+        "documents": passages.documents,
+        "passages": len(passages),
+    }
     return facts | {"text": None if text is None else vars(text)}
 
 
@@ -116,11 +135,15 @@ def _place(folder: Path, tree: Hierarchy, vectors: np.ndarray) -> None:
 
 
 def _check_text(folder: Path, passages: IdMap, text: TextRules | None) -> None:
-    """Compare the number of passages of every document with what the rules give: what is added must be cut alike."""
+    """Compare the number of passages of every document with what the rules give: what is added must
+    be cut alike.
+    """
     if text is None:
         return
     counts = Counter(passages.document_ids)
-    for document, body in zip(*read_columns(folder / DOCUMENTS, "document_id", "text"), strict=True):
+    for document, body in zip(
+        *read_columns(folder / DOCUMENTS, "document_id", "text"), strict=True
+    ):
         if (places := len(text.places(body))) != counts[document]:
             raise FreshetError(
                 f"document {document!r} has {counts[document]} passages in the build, but {places} by the "

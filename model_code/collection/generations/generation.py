@@ -1,4 +1,6 @@
-"""A generation of a live collection: an immutable folder with what it added, and a manifest that names the rest."""
+"""A generation of a live collection: an immutable folder with what it added, and a manifest that
+names the rest.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,12 @@ REPAIR = "mend it: freshet repair"
 class Generation:
     """One generation, whose `folder` is never written to again.
 
-    The folder of a build holds encoder, index, documents and hierarchy; that of an addition the same of its documents,
-    without encoder and tree; `removed.json` is in those that took documents out. Beside the fields below the manifest
-    states format, `parent` (the generation that it was made of, or None), the counts `documents` and `passages` of all
-    that can be found, `text` (how documents become passages, None: unknown), `provenance` (what its maker said of where
-    it comes from), and a checksum per file of the folder.
+    The folder of a build holds encoder, index, documents and hierarchy; that of an addition the
+    same of its documents, without encoder and tree; `removed.json` is in those that took documents
+    out. Beside the fields below the manifest states format, `parent` (the generation that it was
+    made of, or None), the counts `documents` and `passages` of all that can be found, `text` (how
+    documents become passages, None: unknown), `provenance` (what its maker said of where it comes
+    from), and a checksum per file of the folder.
     """
 
     folder: Path
@@ -37,14 +40,20 @@ class Generation:
     retriever: str  # whom it serves
     fingerprint: str  # of the encoder that made the vectors, and that queries must be encoded with
     base: int  # the number of the generation that is a build: encoder, tree, and most documents
-    build: int  # of the build that was opened, which `base` is, unless an earlier Freshet clustered all anew
-    segments: tuple[int, ...]  # the numbers of the generations whose added documents are searched too, oldest first
-    removed: int | None  # that of the one that lists which documents of the parts are no more; None: all are there
-    standing: Standing | None  # where it stands in the log; None if a version made it that did not say so
+    # of the build that was opened, which `base` is, unless an earlier Freshet clustered all anew
+    build: int
+    # the numbers of the generations whose added documents are searched too, oldest first
+    segments: tuple[int, ...]
+    # that of the one that lists which documents of the parts are no more; None: all are there
+    removed: int | None
+    # where it stands in the log; None if a version made it that did not say so
+    standing: Standing | None
 
     @classmethod
     def read(cls, folder: Path) -> Generation:
-        """Read the manifest; FreshetError if `folder` is no finished generation of a format that is known."""
+        """Read the manifest; FreshetError if `folder` is no finished generation of a format that is
+        known.
+        """
         manifest = read_manifest(folder, *FORMATS, remedy=REPAIR)
         base, place, standing = manifest["base"], manifest.get("position"), None
         if place is not None:
@@ -56,11 +65,17 @@ class Generation:
     @property
     def watermark(self) -> int:
         """The last event of the log that the generation contains; 0 before the first."""
-        return self.manifest["ledger"]["watermark"] if self.standing is None else self.standing.position.event
+        return (
+            self.manifest["ledger"]["watermark"]
+            if self.standing is None
+            else self.standing.position.event
+        )
 
     @property
     def text(self) -> TextRules:
-        """How documents become passages; FreshetError if the build did not say, so that nothing can be added."""
+        """How documents become passages; FreshetError if the build did not say, so that nothing can
+        be added.
+        """
         if self.manifest["text"] is None:
             raise FreshetError(
                 f"generation {self.number} of {self.retriever!r} does not say how its documents were cut into "
@@ -76,7 +91,9 @@ class Generation:
 
     @property
     def complete(self) -> bool:
-        """Whether all that it reads is there; garbage collection leaves of some only what newer ones share."""
+        """Whether all that it reads is there; garbage collection leaves of some only what newer
+        ones share.
+        """
         return all((self.sibling(number) / MANIFEST).is_file() for number in self.needs)
 
     def sibling(self, number: int) -> Path:
@@ -84,7 +101,9 @@ class Generation:
         return self.folder if number == self.number else self.folder.with_name(f"{number:06d}")
 
     def verify(self) -> None:
-        """Compare every file of the own folder with its checksum; Damaged names the first that differs."""
+        """Compare every file of the own folder with its checksum; Damaged names the first that
+        differs.
+        """
         verify(self.folder, self.manifest, REPAIR)
 
     def verify_all(self) -> None:
@@ -93,7 +112,9 @@ class Generation:
             self._needed(number).verify()
 
     def verify_documents(self) -> None:
-        """The same for the files alone that say which documents it holds: whoever copies texts asks first."""
+        """The same for the files alone that say which documents it holds: whoever copies texts asks
+        first.
+        """
         for number in removed_by_part(self):
             part = self._needed(number)
             verify_file(part.folder, part.manifest, DOCUMENTS, REPAIR)
@@ -104,15 +125,20 @@ class Generation:
     def _needed(self, number: int) -> Generation:
         folder = self.sibling(number)
         if not (folder / MANIFEST).is_file():
-            raise Damaged(f"generation {self.number} of {self.retriever!r} needs {folder}, which is gone", REPAIR)
+            raise Damaged(
+                f"generation {self.number} of {self.retriever!r} needs {folder}, which is gone",
+                REPAIR,
+            )
         return Generation.read(folder)
 
 
 @dataclass(frozen=True)
 class Intact(AbstractContextManager[None]):
-    """In this block a generation's files are read: where that fails as one is damaged, this is what is said.
+    """In this block a generation's files are read: where that fails as one is damaged, this is what
+    is said.
 
-    Libraries fail in a hundred ways on what was cut off. The checksums are only compared once one has.
+    Libraries fail in a hundred ways on what was cut off. The checksums are only compared once one
+    has.
     """
 
     generation: Generation
@@ -129,16 +155,25 @@ Removed = dict[int, frozenset[str]]
 
 
 def removed_by_part(generation: Generation) -> Removed:
-    """The numbers of the parts that a generation searches, the base first, and what is removed from each."""
+    """The numbers of the parts that a generation searches, the base first, and what is removed from
+    each.
+    """
     table: dict[str, list[str]] = {}
     if generation.removed is not None:
         with Intact(generation):
             table = read_json(generation.sibling(generation.removed) / REMOVED)
-    return {number: frozenset(table.get(str(number), ())) for number in (generation.base, *generation.segments)}
+    return {
+        number: frozenset(table.get(str(number), ()))
+        for number in (generation.base, *generation.segments)
+    }
 
 
-def document_rows(generation: Generation, ids: Iterable[str], columns: Sequence[str] = COLUMNS) -> dict[str, Any]:
-    """The rows of those documents that the generation finds, by id, with these columns of its files."""
+def document_rows(
+    generation: Generation, ids: Iterable[str], columns: Sequence[str] = COLUMNS
+) -> dict[str, Any]:
+    """The rows of those documents that the generation finds, by id, with these columns of its
+    files.
+    """
     keys, documents = set(ids), {}
     with Intact(generation):
         for number, removed in removed_by_part(generation).items():
@@ -154,7 +189,9 @@ def write_removed(folder: Path, removed: Mapping[int, frozenset[str]]) -> None:
 
 
 def trained_documents(generation: Generation) -> set[str]:
-    """The documents of the build that was opened: its retriever was trained with them, and knows no others."""
+    """The documents of the build that was opened: its retriever was trained with them, and knows no
+    others.
+    """
     return set(read_columns(generation.sibling(generation.base) / DOCUMENTS, "document_id")[0])
 
 
@@ -172,6 +209,8 @@ def document_hashes(generation: Generation) -> dict[str, str]:
 def live_rows(generation: Generation, *columns: str) -> Iterator[tuple[Any, ...]]:
     """These columns of every document that the generation finds; the first one is the id."""
     for number, gone in removed_by_part(generation).items():
-        for row in zip(*read_columns(generation.sibling(number) / DOCUMENTS, *columns), strict=True):
+        for row in zip(
+            *read_columns(generation.sibling(number) / DOCUMENTS, *columns), strict=True
+        ):
             if row[0] not in gone:
                 yield row

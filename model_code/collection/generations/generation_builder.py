@@ -1,6 +1,8 @@
-"""The one that changes a live collection: every change is a new generation, and the pointer's switch its commit.
+"""The one that changes a live collection: every change is a new generation, and the pointer's
+switch its commit.
 
-What must hold of a generation before anyone searches it: what was added is found, what was deleted is not.
+What must hold of a generation before anyone searches it: what was added is found, what was deleted
+is not.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from model_code.collection.generations.generation import Generation, Intact, Rem
 from model_code.collection.generations.generation_store import ONCE, Collection
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.ledger.events import Standing
-from model_code.collection.segments.segment import Base, Part, PartView, merge_segments, open_segment, write_segment
+from model_code.collection.segments.segment import (
+    Base,
+    Part,
+    PartView,
+    merge_segments,
+    open_segment,
+    write_segment,
+)
 from model_code.errors import FreshetError
 from model_code.retrieval.base import Refine
 from model_code.retrieval.protocol import Ranking
@@ -29,9 +38,11 @@ from model_code.text.passages import TextRules
 
 @dataclass(frozen=True)
 class Applied:
-    """What became of a call's changes: the ids of documents, ascending, by what they are to who searches.
+    """What became of a call's changes: the ids of documents, ascending, by what they are to who
+    searches.
 
-    generation: the one that is current now; before: how many documents could be found in the one that was changed.
+    generation: the one that is current now; before: how many documents could be found in the one
+    that was changed.
     """
 
     generation: Generation
@@ -43,24 +54,31 @@ class Applied:
 
 
 Guard = Callable[[Searcher, Applied], None]
-"""Told what an addition came to, with a searcher of the generation that is about to become current; raises to refuse"""
+"""Told what an addition came to, with a searcher of the generation that is about to become current;
+raises to refuse
+"""
 
 
 @dataclass
 class NetChanges:
-    """The documents to add, and the ids of all that were named by `STATUSES`, both ascending; and what is no more of
-    the parts when the changes are made."""
+    """The documents to add, and the ids of all that were named by `STATUSES`, both ascending; and
+    what is no more of the parts when the changes are made.
+    """
 
     puts: list[Document]
     ids: dict[str, list[str]]
     removed: Removed
 
     @classmethod
-    def of(cls, changes: Iterable[Change], views: Sequence[PartView], anew: Ids[str] = ()) -> NetChanges:
-        """The effect of `changes`, in their order, on the parts of a generation: the last one of each document.
+    def of(
+        cls, changes: Iterable[Change], views: Sequence[PartView], anew: Ids[str] = ()
+    ) -> NetChanges:
+        """The effect of `changes`, in their order, on the parts of a generation: the last one of
+        each document.
 
-        A put of equal content, and the removal of a document that is not there, leave their document "unchanged".
-        anew: documents that are put also with equal content, as they were changed in between.
+        A put of equal content, and the removal of a document that is not there, leave their
+        document "unchanged". anew: documents that are put also with equal content, as they were
+        changed in between.
         """
         net = cls([], {status: [] for status in STATUSES}, {})
         gone = {view.part.number: set(view.removed) for view in views}
@@ -79,9 +97,11 @@ class NetChanges:
 
 
 def steps(changes: Iterable[Change], views: Sequence[PartView]) -> list[Change]:
-    """Those of `changes` that change a document when all are made one after the other, in their order.
+    """Those of `changes` that change a document when all are made one after the other, in their
+    order.
 
-    Unlike the net effect they hold what later ones undo or overwrite: vectors that were found in between depend on it.
+    Unlike the net effect they hold what later ones undo or overwrite: vectors that were found in
+    between depend on it.
     """
     effective: list[Change] = []
     contents: dict[str, str | None] = {}
@@ -89,7 +109,9 @@ def steps(changes: Iterable[Change], views: Sequence[PartView]) -> list[Change]:
         document_id, after = change.document_id, change.content_hash
         if document_id not in contents:
             owner = _owner(views, document_id)
-            contents[document_id] = None if owner is None else owner.part.content_hashes[document_id]
+            contents[document_id] = (
+                None if owner is None else owner.part.content_hashes[document_id]
+            )
         if contents[document_id] != after:
             effective.append(change)
         contents[document_id] = after
@@ -102,10 +124,11 @@ def _owner(views: Sequence[PartView], document_id: str) -> PartView | None:
 
 
 def merge_count(sizes: Sequence[int], most: int) -> int:
-    """How many of the newest segments to merge, 0 where there are at most `most`; sizes: documents, oldest first.
+    """How many of the newest segments to merge, 0 where there are at most `most`; sizes: documents,
+    oldest first.
 
-    The newest two, and older ones as long as each is at most as large as what is merged already. So a document is
-    copied only when its segment at least doubles, or when it is among the newest.
+    The newest two, and older ones as long as each is at most as large as what is merged already. So
+    a document is copied only when its segment at least doubles, or when it is among the newest.
 
     >>> merge_count([1, 1, 1], most=3), merge_count([9, 1, 1, 1], most=3), merge_count([3, 2, 1, 1], most=3)
     (0, 3, 4)
@@ -128,18 +151,27 @@ WriteSegment = Callable[[Path, Base, Sequence[Document], TextRules], Part]
 
 
 class Draft:
-    """What the next generation will search: `base`, shared `segments`, oldest first, and `fresh`, a new one, if any."""
+    """What the next generation will search: `base`, shared `segments`, oldest first, and `fresh`, a
+    new one, if any.
+    """
 
     def __init__(self, folder: Path, searcher: Searcher, removed: Removed) -> None:
-        """folder: empty, for what is added; removed: all that each part has lost. Segments with nothing left go."""
-        views = [PartView(view.part, removed.get(view.part.number, frozenset())) for view in searcher.views]
+        """folder: empty, for what is added; removed: all that each part has lost. Segments with
+        nothing left go.
+        """
+        views = [
+            PartView(view.part, removed.get(view.part.number, frozenset()))
+            for view in searcher.views
+        ]
         self.folder, self.current, self.before = folder, searcher.generation, searcher.views
         self.root: Base = searcher.base
         self.base, self.segments = views[0], [view for view in views[1:] if view.documents]
         self.fresh: PartView | None = None
 
     def add(self, puts: Sequence[Document], write: WriteSegment, most: int) -> None:
-        """Write a segment of new documents; where there would be more than `most`, merge it with the newest others."""
+        """Write a segment of new documents; where there would be more than `most`, merge it with
+        the newest others.
+        """
         merged = merge_count([*(view.documents for view in self.segments), len(puts)], most)
         target = self.folder / FRESH if merged else self.folder
         self.fresh = PartView(write(target, self.root, puts, self.current.text))
@@ -148,8 +180,13 @@ class Draft:
             shutil.rmtree(target)
 
     def merge(self, newest: int) -> None:
-        """Write one segment of the `newest` shared ones and of the fresh one; of nothing at all, none."""
-        shared, merged = self.segments[: len(self.segments) - newest], self.segments[len(self.segments) - newest :]
+        """Write one segment of the `newest` shared ones and of the fresh one; of nothing at all,
+        none.
+        """
+        shared, merged = (
+            self.segments[: len(self.segments) - newest],
+            self.segments[len(self.segments) - newest :],
+        )
         merged += [] if self.fresh is None else [self.fresh]
         self.segments, self.fresh = shared, None
         if merged:
@@ -157,19 +194,23 @@ class Draft:
             self.fresh = PartView(open_segment(self.root, self.folder))
 
     def facts(self, number: int) -> dict[str, Any]:
-        """What the manifest of generation `number` says of parts and counts; writes `removed.json` if that is new."""
+        """What the manifest of generation `number` says of parts and counts; writes `removed.json`
+        if that is new.
+        """
         shared = [self.base, *self.segments]
         views = shared + ([] if self.fresh is None else [self.fresh])
         before = {view.part.number: view.removed for view in self.before}
         removed = {view.part.number: view.removed for view in shared if view.removed}
-        lists = self.current.removed if removed else None  # whose `removed.json` holds; it may name other parts too
+        # whose `removed.json` holds; it may name other parts too
+        lists = self.current.removed if removed else None
         if any(gone != before[number] for number, gone in removed.items()):
             write_removed(self.folder, removed)
             lists = number
         return {
             "base": self.current.base,
             "build": self.current.build,
-            "segments": [view.part.number for view in self.segments] + ([] if self.fresh is None else [number]),
+            "segments": [view.part.number for view in self.segments]
+            + ([] if self.fresh is None else [number]),
             "removed": lists,
             "fingerprint": self.current.fingerprint,
             "text": self.current.manifest["text"],
@@ -178,28 +219,38 @@ class Draft:
         }
 
 
-Loaded = Callable[[], dict[int, Part]]  # by number, the parts of a collection that others have in memory
+# by number, the parts of a collection that others have in memory
+Loaded = Callable[[], dict[int, Part]]
 
 
 class LiveWriter:
-    """Changes one retriever's live collection; there must be one writer at a time. Encoder and parts stay loaded."""
+    """Changes one retriever's live collection; there must be one writer at a time. Encoder and
+    parts stay loaded.
+    """
 
     _write_segment = staticmethod(write_segment)
 
-    def __init__(self, live: Path, retriever: str, refine: Refine | None = None, max_segments: int = 8) -> None:
-        """refine: what makes the vectors of new documents from the encoder's; None leaves them as they are.
+    def __init__(
+        self, live: Path, retriever: str, refine: Refine | None = None, max_segments: int = 8
+    ) -> None:
+        """refine: what makes the vectors of new documents from the encoder's; None leaves them as
+        they are.
 
-        max_segments: additions are searched in so many separate indexes at most; more are merged, newest first.
+        max_segments: additions are searched in so many separate indexes at most; more are merged,
+        newest first.
         """
         self.max_segments = max_segments
         self.collection, self.refine = Collection(live, retriever), refine
         self._searcher: Searcher | None = None
         self.loaded: Loaded = dict
-        self.opened: Generation | None = None  # what is changed in place of the current one: nobody searches it yet
+        # what is changed in place of the current one: nobody searches it yet
+        self.opened: Generation | None = None
 
     @property
     def searcher(self) -> Searcher:
-        """The generation that changes are made to, loaded; parts that were loaded before, or elsewhere, are shared."""
+        """The generation that changes are made to, loaded; parts that were loaded before, or
+        elsewhere, are shared.
+        """
         generation = self.opened or self.collection.current()
         if self._searcher is None or self._searcher.generation != generation:
             parts = {} if self._searcher is None else self._searcher.parts
@@ -214,12 +265,13 @@ class LiveWriter:
         guard: Guard | None = None,
         anew: Ids[str] = (),
     ) -> Applied:
-        """Make the net effect of `changes`, in their order, the current generation; only the last of a document counts.
+        """Make the net effect of `changes`, in their order, the current generation; only the last
+        of a document counts.
 
-        standing: where the new generation stands in the log. Where nothing changes, one is made only to stand there.
-        guard: looks at the new generation before anyone else; if it raises, the generation is deleted. FreshetError if
-        the collection is not live, or its build does not say how documents become passages; then nothing is changed.
-        anew: see `NetChanges.of`.
+        standing: where the new generation stands in the log. Where nothing changes, one is made
+        only to stand there. guard: looks at the new generation before anyone else; if it raises,
+        the generation is deleted. FreshetError if the collection is not live, or its build does not
+        say how documents become passages; then nothing is changed. anew: see `NetChanges.of`.
         """
         searcher = self.searcher
         current = searcher.generation
@@ -227,7 +279,10 @@ class LiveWriter:
             net = NetChanges.of(changes, searcher.views, anew)
             ids = {status: tuple(keys) for status, keys in net.ids.items()}
             applied = Applied(current, **ids, before=current.manifest["documents"])
-            if not (applied.added or applied.updated or applied.deleted) and standing == current.standing:
+            if (
+                not (applied.added or applied.updated or applied.deleted)
+                and standing == current.standing
+            ):
                 return applied
             opened = self._make(searcher, net.removed, net.puts, standing, provenance)
             applied = replace(applied, generation=opened.generation)
@@ -242,10 +297,11 @@ class LiveWriter:
         return applied
 
     def compact(self, standing: Standing | None = None) -> Generation:
-        """Merge all segments into one, without what is removed from them; the current generation if that changes none.
+        """Merge all segments into one, without what is removed from them; the current generation if
+        that changes none.
 
-        standing: that of the current generation, None if it says so itself. No ranking changes: vectors are copied, not
-        made again.
+        standing: that of the current generation, None if it says so itself. No ranking changes:
+        vectors are copied, not made again.
         """
         searcher = self.searcher
         current, segments = searcher.generation, searcher.views[1:]
@@ -253,13 +309,18 @@ class LiveWriter:
             return current
         removed = {view.part.number: view.removed for view in searcher.views}
         said = current.manifest["provenance"].items()
-        provenance = {name: value for name, value in said if name not in ONCE} | {"compacted": current.number}
+        provenance = {name: value for name, value in said if name not in ONCE} | {
+            "compacted": current.number
+        }
         with Intact(current):
-            self._searcher = self._make(searcher, removed, None, standing or current.standing, provenance)
+            self._searcher = self._make(
+                searcher, removed, None, standing or current.standing, provenance
+            )
             return self.collection.switch(self._searcher.generation)
 
     def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> tuple[int, ...]:
-        """Delete all generations but the `keep` newest, the current one, the `registered`, and what these share.
+        """Delete all generations but the `keep` newest, the current one, the `registered`, and what
+        these share.
 
         What a searcher has open stays until the next time.
         """
@@ -275,7 +336,9 @@ class LiveWriter:
         standing: Standing,
         provenance: Mapping[str, Any],
     ) -> Searcher:
-        """A generation on top of the searcher's that nobody searches yet; puts: None merges all segments instead."""
+        """A generation on top of the searcher's that nobody searches yet; puts: None merges all
+        segments instead.
+        """
         made_of = searcher.generation.number
         with self.collection.aside(after=made_of) as folder:
             draft = Draft(folder, searcher, removed)
@@ -294,30 +357,44 @@ class LiveWriter:
         return Searcher(self.collection.live, generation, loaded)
 
 
-def everything_is_found(searcher: Searcher, applied: Applied, sample: int = SAMPLE, seed: int = 0) -> None:
-    """Refuse a generation in which a changed document, or one of a sample of the others, is not found as it should.
+def everything_is_found(
+    searcher: Searcher, applied: Applied, sample: int = SAMPLE, seed: int = 0
+) -> None:
+    """Refuse a generation in which a changed document, or one of a sample of the others, is not
+    found as it should.
 
-    A fault in vectors, in the list of their documents, or in what is removed, shows as a document that its own vector
-    does not find. So every document that changed is asked for by its own vector, and some of those that did not.
+    A fault in vectors, in the list of their documents, or in what is removed, shows as a document
+    that its own vector does not find. So every document that changed is asked for by its own
+    vector, and some of those that did not.
 
-    Only the part that is new is searched, so that a change costs the same however large the base is. That proves the
-    same: parts rank on their own and are merged by score, so one that is shared ranks its documents as it did before,
-    and what it loses puts nothing above another. By Cauchy and Schwarz it puts a document above one of another part,
-    asked for by its own vector, only by a vector that is at least as long, which is no fault. Counting shows that it
-    loses nothing else. Searches look through parts together, which ranks alike: the laws hold it to the bit.
+    Only the part that is new is searched, so that a change costs the same however large the base
+    is. That proves the same: parts rank on their own and are merged by score, so one that is shared
+    ranks its documents as it did before, and what it loses puts nothing above another. By Cauchy
+    and Schwarz it puts a document above one of another part, asked for by its own vector, only by a
+    vector that is at least as long, which is no fault. Counting shows that it loses nothing else.
+    Searches look through parts together, which ranks alike: the laws hold it to the bit.
 
-    sample: so many others, drawn by the seed and the generation's number. A document counts as found if nothing ranks
-    above it for the first of its own vectors but equal ones and longer ones, whose inner product may be larger. Kinds
-    that search by words are asked for the document alone. FreshetError names the first that fails.
+    sample: so many others, drawn by the seed and the generation's number. A document counts as
+    found if nothing ranks above it for the first of its own vectors but equal ones and longer ones,
+    whose inner product may be larger. Kinds that search by words are asked for the document alone.
+    FreshetError names the first that fails.
     """
     changed = [*applied.added, *applied.updated]
-    owners = {key: [view for view in searcher.views if key in view] for key in (*applied.deleted, *changed)}
+    owners = {
+        key: [view for view in searcher.views if key in view]
+        for key in (*applied.deleted, *changed)
+    }
     _refuse([key for key in applied.deleted if owners[key]], "deleted, but still there")
     _refuse([key for key in changed if not owners[key]], "added, but in no part")
     _refuse([key for key in changed if len(owners[key]) > 1], "in two parts")
-    total, more = sum(view.documents for view in searcher.views), len(applied.added) - len(applied.deleted)
+    total, more = (
+        sum(view.documents for view in searcher.views),
+        len(applied.added) - len(applied.deleted),
+    )
     if total != applied.before + more:
-        raise FreshetError(f"{REFUSED}: it holds {total:,} documents in place of {applied.before:,} and {more:+,}")
+        raise FreshetError(
+            f"{REFUSED}: it holds {total:,} documents in place of {applied.before:,} and {more:+,}"
+        )
     if searcher.base.retriever.dense is None:
         _by_words(searcher, changed)
         return
@@ -328,20 +405,24 @@ def everything_is_found(searcher: Searcher, applied: Applied, sample: int = SAMP
 
 
 def _lost_documents(searcher: Searcher, owners: Mapping[str, PartView]) -> list[str]:
-    """Those documents that their own vector does not find before what is new; FreshetError for vectors that are no
-    numbers. owners: the part that has each document.
+    """Those documents that their own vector does not find before what is new; FreshetError for
+    vectors that are no numbers. owners: the part that has each document.
     """
     new = [view for view in searcher.views if view.part.number == searcher.generation.number]
     if not owners or not new:
         return []
     vectors = own_vectors(owners)
     _refuse([key for key, vector in vectors.items() if not np.isfinite(vector).all()], "not finite")
-    _refuse([key for key, vector in vectors.items() if owners[key] in new and not vector.any()], "of an empty vector")
+    _refuse(
+        [key for key, vector in vectors.items() if owners[key] in new and not vector.any()],
+        "of an empty vector",
+    )
     rankings = new[0].part.dense.search_encoded(np.stack(list(vectors.values())), 1)
     return [
-        key for (key, vector), ranking in zip(vectors.items(), rankings, strict=True)
+        key
+        for (key, vector), ranking in zip(vectors.items(), rankings, strict=True)
         if not _is_found(searcher, key, vector, ranking, owners[key], alone=owners[key] not in new)
-    ]  # fmt: skip
+    ]
 
 
 def own_vectors(owners: Mapping[str, PartView]) -> dict[str, np.ndarray]:
@@ -349,19 +430,27 @@ def own_vectors(owners: Mapping[str, PartView]) -> dict[str, np.ndarray]:
     vectors: dict[str, np.ndarray] = {}
     for view in dict.fromkeys(owners.values()):
         index = view.part.dense.index
-        ids, rows = index.ids.document_ids, index.ids.rows_of([key for key, owner in owners.items() if owner is view])
-        vectors |= {ids[row]: index.vectors[row] for row in reversed(rows.tolist())}  # so that its first one stays
+        ids, rows = (
+            index.ids.document_ids,
+            index.ids.rows_of([key for key, owner in owners.items() if owner is view]),
+        )
+        # so that its first one stays
+        vectors |= {ids[row]: index.vectors[row] for row in reversed(rows.tolist())}
     return {key: vectors[key] for key in owners}
 
 
-def _is_found(searcher: Searcher, key: str, query: np.ndarray, ranking: Ranking, owner: PartView, alone: bool) -> bool:
-    """Whether the document leads the ranking of its own vector, or what does may well lead: by an equal score, or by a
-    longer vector, as |q| |d| bounds the inner product of a query with a document (Cauchy and Schwarz).
+def _is_found(
+    searcher: Searcher, key: str, query: np.ndarray, ranking: Ranking, owner: PartView, alone: bool
+) -> bool:
+    """Whether the document leads the ranking of its own vector, or what does may well lead: by an
+    equal score, or by a longer vector, as |q| |d| bounds the inner product of a query with a
+    document (Cauchy and Schwarz).
 
-    Scores of a document and its copy are equal but for rounding: processors round an encoding by what else is in its
-    batch, so that the copy may come out a little ahead.
+    Scores of a document and its copy are equal but for rounding: processors round an encoding by
+    what else is in its batch, so that the copy may come out a little ahead.
 
-    alone: the document's own part was not searched, so that it only has its score. An approximate index may miss any.
+    alone: the document's own part was not searched, so that it only has its score. An approximate
+    index may miss any.
     """
     if not ranking or ranking[0][0] == key:
         return bool(ranking) or alone
@@ -374,7 +463,9 @@ def _is_found(searcher: Searcher, key: str, query: np.ndarray, ranking: Ranking,
         return alone or owner.part.dense.index.approximate is not None
     index = searcher.view_of(winner).part.dense.index
     longest = max(float(np.linalg.norm(index.vectors[row])) for row in index.ids.rows_of([winner]))
-    return best - score <= ROUNDING * abs(best) or longest > float(np.linalg.norm(query)) * (1 + ROUNDING)
+    return best - score <= ROUNDING * abs(best) or longest > float(np.linalg.norm(query)) * (
+        1 + ROUNDING
+    )
 
 
 def _by_words(searcher: Searcher, changed: Sequence[str]) -> None:
@@ -384,8 +475,12 @@ def _by_words(searcher: Searcher, changed: Sequence[str]) -> None:
         _refuse([] if np.isfinite(score) else [key], "without a score")
 
 
-def _sample(views: Sequence[PartView], but: set[str], number: int, seed: list[int]) -> dict[str, PartView]:
-    """At most `number` documents that can be found, others than `but`, ascending, with the part that has each."""
+def _sample(
+    views: Sequence[PartView], but: set[str], number: int, seed: list[int]
+) -> dict[str, PartView]:
+    """At most `number` documents that can be found, others than `but`, ascending, with the part
+    that has each.
+    """
     rows = [view.part.rows.document_ids for view in views]
     sizes, drawn = np.cumsum([len(ids) for ids in rows]), {}
     for row in np.random.default_rng(seed).integers(0, sizes[-1], number).tolist():

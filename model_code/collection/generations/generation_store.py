@@ -4,9 +4,9 @@
     live/RETRIEVER/current                    the current generation's number, which only rises
     live/RETRIEVER/generations/000000/...     immutable
 
-The pointer is replaced atomically, and only after the generation is whole on the disk. So a reader, or whoever looks
-after a crash, finds the old generation or the new one, never a mixture. What has a number above the current one was
-never searched, and the next writer deletes it.
+The pointer is replaced atomically, and only after the generation is whole on the disk. So a reader,
+or whoever looks after a crash, finds the old generation or the new one, never a mixture. What has a
+number above the current one was never searched, and the next writer deletes it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ from model_code.settings import require
 
 LIVE, CURRENT, GENERATIONS = "live", "current", "generations"
 MAKING, REMOVING = ".making.", ".removing."
-ONCE = ("model_version", "stage_key", "mlflow_run", "events")  # what provenance says of one build or batch alone
+# what provenance says of one build or batch alone
+ONCE = ("model_version", "stage_key", "mlflow_run", "events")
 COPIED = ("base", "build", "segments", "removed", "fingerprint", "text", "documents", "passages")
 
 
 class Collection:
-    """The generations of one retriever under the folder `live`. Any number of readers; one writer at a time."""
+    """The generations of one retriever under the folder `live`. Any number of readers; one writer
+    at a time.
+    """
 
     def __init__(self, live: Path, retriever: str) -> None:
         self.live, self.retriever = live, retriever
@@ -44,7 +47,9 @@ class Collection:
 
     def generations(self) -> list[Generation]:
         """All finished generations that this version reads, oldest first."""
-        folders = sorted(path for path in (self.folder / GENERATIONS).glob("[0-9]*") if path.is_dir())
+        folders = sorted(
+            path for path in (self.folder / GENERATIONS).glob("[0-9]*") if path.is_dir()
+        )
         return [generation for folder in folders if (generation := _read(folder)) is not None]
 
     def next_number(self) -> int:
@@ -59,7 +64,8 @@ class Collection:
         if not pointer.is_file():
             return None
         text = pointer.read_bytes()
-        if not (text.endswith(b"\n") and text[:-1].isdigit()):  # one that was cut off could name another generation
+        # one that was cut off could name another generation
+        if not (text.endswith(b"\n") and text[:-1].isdigit()):
             raise Damaged(f"{pointer} is torn: it names no generation", REPAIR)
         return int(text)
 
@@ -74,31 +80,46 @@ class Collection:
             )
         folder = self.folder / GENERATIONS / f"{number:06d}"
         if not folder.is_dir():
-            raise Damaged(f"{self.folder / CURRENT} names generation {number}, which is gone", REPAIR)
+            raise Damaged(
+                f"{self.folder / CURRENT} names generation {number}, which is gone", REPAIR
+            )
         return Generation.read(folder)
 
     def read(self, number: int) -> Generation:
         """The generation with a number; FreshetError if there is none."""
         folder = self.folder / GENERATIONS / f"{number:06d}"
         if not folder.is_dir():
-            complete = (generation.number for generation in self.generations() if generation.complete)
+            complete = (
+                generation.number for generation in self.generations() if generation.complete
+            )
             numbers = ", ".join(map(str, complete)) or "none"
-            raise FreshetError(f"retriever {self.retriever!r} has no generation {number}; there are: {numbers}")
+            raise FreshetError(
+                f"retriever {self.retriever!r} has no generation {number}; there are: {numbers}"
+            )
         return Generation.read(folder)
 
     def switch(self, generation: Generation) -> Generation:
-        """Make a generation the current one that is whole: it was just made, or `verify_all` said so."""
+        """Make a generation the current one that is whole: it was just made, or `verify_all` said
+        so.
+        """
         write_text(self.folder / CURRENT, f"{generation.number}\n")
         return generation
 
-    def publish_again(self, generation: Generation, standing: Standing, provenance: Mapping[str, Any]) -> Generation:
+    def publish_again(
+        self, generation: Generation, standing: Standing, provenance: Mapping[str, Any]
+    ) -> Generation:
         """Make a generation the current one under a new number, which shares all of its files.
 
-        provenance: what is to be said beside what was said of it. FreshetError if it is damaged; nothing is changed.
+        provenance: what is to be said beside what was said of it. FreshetError if it is damaged;
+        nothing is changed.
         """
         generation.verify_all()
         stated = {name: generation.manifest[name] for name in COPIED if name in generation.manifest}
-        said = {name: value for name, value in generation.manifest["provenance"].items() if name not in ONCE}
+        said = {
+            name: value
+            for name, value in generation.manifest["provenance"].items()
+            if name not in ONCE
+        }
         with self.aside() as folder:
             facts = {"build": generation.build, **stated, "provenance": {**said, **provenance}}
             self.seal(folder, facts, standing, parent=generation.number)
@@ -107,10 +128,12 @@ class Collection:
 
     @contextmanager
     def aside(self, after: int | None = None) -> Iterator[Path]:
-        """An empty folder on the collection's own disk to make a generation in; what is left of it is removed.
+        """An empty folder on the collection's own disk to make a generation in; what is left of it
+        is removed.
 
-        `keep` forces its files to the disk, all at once. What a writer left that was killed, at any point before the
-        switch, is removed first. after: a generation that was made to be continued, though nobody has searched it.
+        `keep` forces its files to the disk, all at once. What a writer left that was killed, at any
+        point before the switch, is removed first. after: a generation that was made to be
+        continued, though nobody has searched it.
         """
         parent = self.folder / GENERATIONS
         parent.mkdir(parents=True, exist_ok=True)
@@ -126,9 +149,12 @@ class Collection:
     def tidy(self, after: int | None = None) -> None:
         """Remove what was never switched to, and what was half deleted; after: see `aside`.
 
-        Earlier versions went back by the pointer alone: of theirs, what lies above it may have been searched.
+        Earlier versions went back by the pointer alone: of theirs, what lies above it may have been
+        searched.
         """
-        searched = max((number for number in (self.current_number(), after) if number is not None), default=-1)
+        searched = max(
+            (number for number in (self.current_number(), after) if number is not None), default=-1
+        )
         parent = self.folder / GENERATIONS
         for name in os.listdir(parent) if parent.is_dir() else []:
             if name.startswith((MAKING, REMOVING)):
@@ -145,15 +171,29 @@ class Collection:
 
         parent: the generation that it was made of, None for a build.
         """
-        return seal(folder, FORMAT, {**facts, **asdict(standing), "retriever": self.retriever, "parent": parent})
+        return seal(
+            folder,
+            FORMAT,
+            {**facts, **asdict(standing), "retriever": self.retriever, "parent": parent},
+        )
 
     def copies_of(self, stated: Mapping[str, Any]) -> list[Generation]:
-        """The whole generations of the build that has the files which a manifest states, oldest first."""
+        """The whole generations of the build that has the files which a manifest states, oldest
+        first.
+        """
         existing = self.generations()
         builds = [generation for generation in existing if generation.build == generation.number]
         same = {build.number for build in builds if _is_same_build(build.manifest, stated)}
-        copies = [generation for generation in existing if generation.build in same and generation.complete]
-        return [generation for generation in copies if generation.needs <= intact_folders(copies)] if copies else []
+        copies = [
+            generation
+            for generation in existing
+            if generation.build in same and generation.complete
+        ]
+        return (
+            [generation for generation in copies if generation.needs <= intact_folders(copies)]
+            if copies
+            else []
+        )
 
     def keep(self, folder: Path, number: int) -> Generation:
         """Give a folder, which is sealed, its number, the `next_number`."""
@@ -164,20 +204,31 @@ class Collection:
         return Generation.read(target)
 
     def unneeded_generations(self, keep: int, registered: Ids[int] = ()) -> list[Generation]:
-        """All generations but the `keep` newest, the current one, the `registered` ones and those that these read."""
+        """All generations but the `keep` newest, the current one, the `registered` ones and those
+        that these read.
+        """
         require(keep >= 1, f"keep is {keep}, but at least the newest generation stays: 1 or more")
         generations = self.generations()
-        chosen = {generation.number for generation in generations[-keep:]} | set(registered) | {self.current_number()}
-        needed = {number for generation in generations if generation.number in chosen for number in generation.needs}
+        chosen = (
+            {generation.number for generation in generations[-keep:]}
+            | set(registered)
+            | {self.current_number()}
+        )
+        needed = {
+            number
+            for generation in generations
+            if generation.number in chosen
+            for number in generation.needs
+        }
         return [generation for generation in generations if generation.number not in needed]
 
     def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> tuple[int, ...]:
-        """Delete `unneeded_generations`, and return the numbers; folders that somebody still reads stay until the next
-        time, with what they need.
+        """Delete `unneeded_generations`, and return the numbers; folders that somebody still reads
+        stay until the next time, with what they need.
 
-        The newest goes first. A generation reads folders of older ones alone, so that none that was to go is left
-        without what it needs, wherever this is cut off. What stays only because newer ones share its folder need not be
-        `complete`.
+        The newest goes first. A generation reads folders of older ones alone, so that none that was
+        to go is left without what it needs, wherever this is cut off. What stays only because newer
+        ones share its folder need not be `complete`.
         """
         deleted: list[int] = []
         read: set[int] = set()
@@ -228,7 +279,9 @@ def set_default_retriever(live: Path, retriever: str) -> None:
 def intact_folders(generations: Iterable[Generation]) -> set[int]:
     """The numbers of those folders that these generations read which have every file as it was."""
     intact = set()
-    for folder in {generation.sibling(number) for generation in generations for number in generation.needs}:
+    for folder in {
+        generation.sibling(number) for generation in generations for number in generation.needs
+    }:
         with suppress(Damaged):
             Generation.read(folder).verify()
             intact.add(int(folder.name))
@@ -246,9 +299,12 @@ def _read(folder: Path) -> Generation | None:
 
 
 def _is_same_build(manifest: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two manifests have the same files and rules; formats differ in how they write documents."""
+    """Whether two manifests have the same files and rules; formats differ in how they write
+    documents.
+    """
     ignored = set() if manifest["format"] == other["format"] else {DOCUMENTS}
     files, others = (
-        {name: each["checksums"][name] for name in each["checksums"].keys() - ignored} for each in (manifest, other)
+        {name: each["checksums"][name] for name in each["checksums"].keys() - ignored}
+        for each in (manifest, other)
     )
     return files == others and manifest["text"] == other["text"]

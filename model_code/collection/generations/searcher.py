@@ -1,4 +1,6 @@
-"""Search a live collection: open once, then answer from memory. Reads live generations only, never `artifacts/`."""
+"""Search a live collection: open once, then answer from memory. Reads live generations only, never
+`artifacts/`.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,16 @@ if TYPE_CHECKING:
 
 
 class Searcher:
-    """One generation, loaded: indexes and hierarchy in memory, texts on disk. It answers from this generation for good.
+    """One generation, loaded: indexes and hierarchy in memory, texts on disk. It answers from this
+    generation for good.
 
     What only some searches need, such as fields, is read by the first of them and kept.
     """
 
     def __init__(self, live: Path, generation: Generation, loaded: Mapping[int, Part]) -> None:
-        """Load the parts of `generation` that are not among those `loaded`, by their numbers; Damaged if one is."""
+        """Load the parts of `generation` that are not among those `loaded`, by their numbers;
+        Damaged if one is.
+        """
         self.live, self.generation = live, generation
         with Intact(generation):
             loaded = {number: part for number, part in loaded.items() if part.reading.is_there()}
@@ -42,55 +47,74 @@ class Searcher:
                 if isinstance(base, Base)
                 else Base.open(generation.sibling(generation.base), generation.fingerprint)
             )
-            segments = {n: loaded.get(n) or open_segment(self.base, generation.sibling(n)) for n in generation.segments}
+            segments = {
+                n: loaded.get(n) or open_segment(self.base, generation.sibling(n))
+                for n in generation.segments
+            }
             parts = {generation.base: self.base} | segments
-            self.views = tuple(PartView(parts[number], gone) for number, gone in removed_by_part(generation).items())
+            self.views = tuple(
+                PartView(parts[number], gone)
+                for number, gone in removed_by_part(generation).items()
+            )
 
     @cached_property
     def retriever(self) -> Retriever:
-        """The search of all parts together; put together by the first that asks, as not all who open a searcher do."""
+        """The search of all parts together; put together by the first that asks, as not all who
+        open a searcher do.
+        """
         return type(self.base.retriever).joined([view.segment for view in self.views])
 
     @classmethod
     def open(cls, live: Path, retriever: str | None = None) -> Searcher:
         """Load the current generation of `retriever` (default: the live folder's default one).
 
-        FreshetError if nothing is live; FingerprintMismatch if encoder, index and manifest are not of one piece.
+        FreshetError if nothing is live; FingerprintMismatch if encoder, index and manifest are not
+        of one piece.
         """
         return _open(live, retriever or default_retriever(live), {})
 
     def renewed(self) -> Searcher:
-        """A searcher of the current generation that shares every part with this one; this one if it is current.
+        """A searcher of the current generation that shares every part with this one; this one if it
+        is current.
 
-        Numbers begin anew where a live collection was deleted: the manifest tells one generation from another.
+        Numbers begin anew where a live collection was deleted: the manifest tells one generation
+        from another.
         """
         if Collection(self.live, self.generation.retriever).current() == self.generation:
             return self
         return _open(self.live, self.generation.retriever, self.parts)
 
     def ready(self) -> Self:
-        """Itself, once what every search needs is put together, so that the first search need not wait for it."""
+        """Itself, once what every search needs is put together, so that the first search need not
+        wait for it.
+        """
         _ = self.retriever
         return self
 
     @property
     def parts(self) -> dict[int, Part]:
-        """What is loaded, by its generation's number; it never changes, so that searchers and threads share it."""
+        """What is loaded, by its generation's number; it never changes, so that searchers and
+        threads share it.
+        """
         return {view.part.number: view.part for view in self.views}
 
-    def search(self, text: str, k: int = 10, filters: Filters = (), explain: bool = False) -> list[Hit]:
+    def search(
+        self, text: str, k: int = 10, filters: Filters = (), explain: bool = False
+    ) -> list[Hit]:
         """The k best documents for a text, best first; fewer if the collection holds fewer.
 
-        filters: an object or texts, see `model_code.collection.segments.filters`. explain: the hits say what their
-        scores are made of.
-        SettingsError if the text is empty, FreshetError if no document has the fields that the filters name.
+        filters: an object or texts, see `model_code.collection.segments.filters`. explain: the hits
+        say what their scores are made of. SettingsError if the text is empty, FreshetError if no
+        document has the fields that the filters name.
         """
         return self.search_batch([text], k, filters, explain)[0]
 
     def search_batch(
         self, texts: Sequence[str], k: int = 10, filters: Filters = (), explain: bool = False
     ) -> list[list[Hit]]:
-        """The hits of several texts at once, in their order. Each is encoded once. SettingsError if one is empty."""
+        """The hits of several texts at once, in their order. Each is encoded once. SettingsError if
+        one is empty.
+        """
         require_queries(texts)
         with Intact(self.generation):
             allowed = None
@@ -104,7 +128,10 @@ class Searcher:
                     return [[] for _ in texts]
             queries = self.retriever.encode_queries(texts)
             rankings = self.retriever.find(queries, k, allowed)
-            return [self._hits(text, queries[i : i + 1], rankings[i], explain) for i, text in enumerate(texts)]
+            return [
+                self._hits(text, queries[i : i + 1], rankings[i], explain)
+                for i, text in enumerate(texts)
+            ]
 
     @property
     def explains(self) -> bool:
@@ -116,7 +143,9 @@ class Searcher:
         for view in reversed(self.views):
             if document_id in view:
                 return view
-        raise FreshetError(f"the collection holds no document {document_id!r}: it was never added, or is deleted")
+        raise FreshetError(
+            f"the collection holds no document {document_id!r}: it was never added, or is deleted"
+        )
 
     @cached_property
     def _fields(self) -> Index:
@@ -156,13 +185,17 @@ class Searcher:
         if not explain:
             return hits
         shares = self.retriever.explain_all(text, query, names)
-        return [replace(hit, tokens=tuple(tokens)) for hit, tokens in zip(hits, shares, strict=True)]
+        return [
+            replace(hit, tokens=tuple(tokens)) for hit, tokens in zip(hits, shares, strict=True)
+        ]
 
     def _hit(self, rank: int, score: float, document: Document, text: str, query: Any) -> Hit:
         """query: the encoded `text`, which the best passage is found and the snippet is cut by."""
         part = self.view_of(document.document_id).part
         rows = part.rows.rows_of([document.document_id])
-        best = self.retriever.best_passage_encoded(query, document.document_id) if len(rows) > 1 else 0
+        best = (
+            self.retriever.best_passage_encoded(query, document.document_id) if len(rows) > 1 else 0
+        )
         place = self._place(document.text, best, len(rows))
         passage = document.text[place.start : place.end]
         language = self.retriever.language
@@ -187,14 +220,18 @@ class Searcher:
         )
 
     def _place(self, text: str, best: int, passages: int) -> Place:
-        """Where the best of a document's passages stands; all of the text where it was not cut, or nobody knows how."""
+        """Where the best of a document's passages stands; all of the text where it was not cut, or
+        nobody knows how.
+        """
         rules = self.generation.manifest["text"] and self.generation.text
         places = rules.places(text) if rules and passages > 1 else []
         return places[best] if len(places) == passages else Place(0, len(text))
 
 
 def _open(live: Path, retriever: str, loaded: Mapping[int, Part]) -> Searcher:
-    """Load the current generation; once more if it was replaced, and its folders deleted, while it was being read."""
+    """Load the current generation; once more if it was replaced, and its folders deleted, while it
+    was being read.
+    """
     collection = Collection(live, retriever)
     number = collection.current_number()
     try:

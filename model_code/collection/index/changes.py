@@ -1,7 +1,8 @@
-"""What `freshet add`, `update` and `delete` do: record here, then make searchable, and say what came of it.
+"""What `freshet add`, `update` and `delete` do: record here, then make searchable, and say what
+came of it.
 
-If the service runs it does the latter, its encoder being warm; if not, this process does. What most calls do without is
-imported inside of functions, as each `freshet add` is a process of its own.
+If the service runs it does the latter, its encoder being warm; if not, this process does. What most
+calls do without is imported inside of functions, as each `freshet add` is a process of its own.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ CHANGES = ("added", "updated", "deleted")
 
 @dataclass
 class Outcome:
-    """What came of a command: document ids by what became of them, refused rows as plain values, the generation.
+    """What came of a command: document ids by what became of them, refused rows as plain values,
+    the generation.
 
-    erased: those whose texts were removed as well; waiting: recorded, and not searchable yet; behind: which other live
-    retrievers could not take the documents in, and why.
+    erased: those whose texts were removed as well; waiting: recorded, and not searchable yet;
+    behind: which other live retrievers could not take the documents in, and why.
     """
 
     added: list[str] = field(default_factory=list)
@@ -60,16 +62,24 @@ class Outcome:
 
     def __str__(self) -> str:
         """A line, and a line for each refused row."""
-        lists = {name: len(getattr(self, name)) for name in (*CHANGES, "erased", "waiting", "rejected")}
+        lists = {
+            name: len(getattr(self, name)) for name in (*CHANGES, "erased", "waiting", "rejected")
+        }
         counts = (lists | {"unchanged": self.unchanged}).items()
-        line = ", ".join(f"{number:,} {name}" for name, number in counts if number) or "nothing to do"
+        line = (
+            ", ".join(f"{number:,} {name}" for name, number in counts if number) or "nothing to do"
+        )
         end = "" if self.generation is None else f" (generation {self.generation})"
         behind = (f"  behind    {name}  {reason}" for name, reason in sorted(self.behind.items()))
         return "\n".join([line + end, *map(_refused_text, self.rejected), *behind])
 
 
 def add_files(
-    live: LiveCollection, files: Sequence[Path], suffix: str = ".jsonl", only_known: bool = False, dry_run: bool = False
+    live: LiveCollection,
+    files: Sequence[Path],
+    suffix: str = ".jsonl",
+    only_known: bool = False,
+    dry_run: bool = False,
 ) -> Outcome:
     """Add the documents of files and of folders, "-" for standard input of the format `suffix`.
 
@@ -89,7 +99,9 @@ def add_files(
     return outcome
 
 
-def delete_documents(live: LiveCollection, document_ids: Sequence[str], source: str = "freshet delete") -> Outcome:
+def delete_documents(
+    live: LiveCollection, document_ids: Sequence[str], source: str = "freshet delete"
+) -> Outcome:
     """Remove documents."""
     before = forecast(live.generation, map(Remove, filter(is_possible_id, document_ids)))
     receipt = live.remove(document_ids, source)
@@ -101,12 +113,17 @@ def delete_documents(live: LiveCollection, document_ids: Sequence[str], source: 
 
 
 def apply(
-    live: LiveCollection, outcome: Outcome, receipts: Iterable[Receipt], make: Callable[[], int | None] | None = None
+    live: LiveCollection,
+    outcome: Outcome,
+    receipts: Iterable[Receipt],
+    make: Callable[[], int | None] | None = None,
 ) -> None:
-    """Make what was recorded searchable, or have the service do it; nothing if the rows said nothing new.
+    """Make what was recorded searchable, or have the service do it; nothing if the rows said
+    nothing new.
 
-    A document that a process recorded which was killed then is new to who searches, though its row says nothing new.
-    make: another way to do it, such as that of the service itself; the generation in which searches find the documents.
+    A document that a process recorded which was killed then is new to who searches, though its row
+    says nothing new. make: another way to do it, such as that of the service itself; the generation
+    in which searches find the documents.
     """
     made = None
     if outcome.changed or any(receipt.events for receipt in receipts):
@@ -119,15 +136,23 @@ def apply(
             made = service.apply().generation
         else:
             applied = live.apply()
-            outcome.behind = Upkeep(live.project, {live.retriever: live}.get).finish(but=live.retriever)
+            outcome.behind = Upkeep(live.project, {live.retriever: live}.get).finish(
+                but=live.retriever
+            )
             made = (applied or live).generation.number
         if made is None:
-            outcome.waiting, outcome.added, outcome.updated, outcome.deleted = outcome.changed, [], [], []
+            outcome.waiting, outcome.added, outcome.updated, outcome.deleted = (
+                outcome.changed,
+                [],
+                [],
+                [],
+            )
     outcome.generation = live.generation.number if made is None else made
 
 
 def _named(live: LiveCollection, file: Path) -> Iterator[tuple[str, Path]]:
-    """What to call a file, or each of a folder: the same as in the corpus where that is a folder around it.
+    """What to call a file, or each of a folder: the same as in the corpus where that is a folder
+    around it.
 
     The name is one that any ledger can hold.
     """
@@ -145,7 +170,13 @@ def _named(live: LiveCollection, file: Path) -> Iterator[tuple[str, Path]]:
         files = FolderSource(settings.replace(source="folder", path=str(path)), path).files.values()
     home = (live.project.root / settings.path).resolve() if settings.path else path
     for each in files:
-        inside = home if home.is_dir() and each.is_relative_to(home) else path if path.is_dir() else path.parent
+        inside = (
+            home
+            if home.is_dir() and each.is_relative_to(home)
+            else path
+            if path.is_dir()
+            else path.parent
+        )
         name = each.relative_to(inside).as_posix()
         yield printable(name, len(name)), each
 
@@ -154,16 +185,22 @@ def _require_own_ids(named: Sequence[tuple[str, Path]]) -> None:
     """FreshetError if two files of one document each would be the same document."""
     first: dict[str, Path] = {}
     for name, file in named:
-        if file.suffix.lower() in DOCUMENT_SUFFIXES and first.setdefault(name, file).resolve() != file.resolve():
+        if (
+            file.suffix.lower() in DOCUMENT_SUFFIXES
+            and first.setdefault(name, file).resolve() != file.resolve()
+        ):
             raise FreshetError(
                 f"{first[name]} and {file} would both be the document {name!r}: add the folder around them instead, in "
                 "which their paths are their ids"
             )
 
 
-def _read(live: LiveCollection, name: str, file: Path, suffix: str, only_known: bool) -> tuple[str, CleanRows]:
+def _read(
+    live: LiveCollection, name: str, file: Path, suffix: str, only_known: bool
+) -> tuple[str, CleanRows]:
     """What a file is called, and its rows, sound and refused ones."""
-    if file == STANDARD_INPUT:  # as a file, which can be read twice and tells its format by its name
+    # as a file, which can be read twice and tells its format by its name
+    if file == STANDARD_INPUT:
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / f"input{suffix}"
             copy.write_bytes(sys.stdin.buffer.read())

@@ -1,8 +1,9 @@
-"""The way of a document into a live collection: cleaned, written to the ledger, made part of a new generation.
+"""The way of a document into a live collection: cleaned, written to the ledger, made part of a new
+generation.
 
-The switch of the live collection's pointer is the one commit point. A generation's manifest says where it stands in the
-log, and that is all that says so: whatever was interrupted, what is pending follows from the two, and each event is
-applied exactly once.
+The switch of the live collection's pointer is the one commit point. A generation's manifest says
+where it stands in the log, and that is all that says so: whatever was interrupted, what is pending
+follows from the two, and each event is applied exactly once.
 """
 
 from __future__ import annotations
@@ -17,8 +18,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from model_code.collection.generations.generation import Generation, document_rows
-from model_code.collection.generations.generation_builder import Applied, LiveWriter, Loaded, everything_is_found
-from model_code.collection.generations.generation_store import CURRENT, Collection, default_retriever, retrievers
+from model_code.collection.generations.generation_builder import (
+    Applied,
+    LiveWriter,
+    Loaded,
+    everything_is_found,
+)
+from model_code.collection.generations.generation_store import (
+    CURRENT,
+    Collection,
+    default_retriever,
+    retrievers,
+)
 from model_code.collection.ledger.database import Database, existing_database, sqlite_file
 from model_code.collection.ledger.events import ANOTHER, EventKind, Feedback, Receipt, Standing
 from model_code.collection.ledger.ledger import Contents, Ledger, Target
@@ -34,7 +45,8 @@ from model_code.project import Project, file_lock, sqlite_url
 from model_code.text.documents import STATUSES, Change, Remove, status_of
 
 URL = "FRESHET_LEDGER"
-DAMAGED = "damaged"  # the folder of a live retriever, and the suffix of a ledger, that was set aside
+# the folder of a live retriever, and the suffix of a ledger, that was set aside
+DAMAGED = "damaged"
 WRITER_LOCK = "writer.lock"  # in the folder of the live collections; held by whoever changes one
 UNKNOWN = "unknown id: no such document is searchable or waiting"
 
@@ -43,14 +55,18 @@ class ApplyingService(Protocol):
     """A running service that applies recorded changes, because its encoder is already loaded."""
 
     def apply(self) -> Any:
-        """Apply all pending changes; the result's `generation` is the first one in which searches find them."""
+        """Apply all pending changes; the result's `generation` is the first one in which searches
+        find them.
+        """
 
 
 FindService = Callable[[Project], ApplyingService | None]
 
 
 class LiveCollection:
-    """Receives documents for one retriever's live collection and applies them; one process applies at a time."""
+    """Receives documents for one retriever's live collection and applies them; one process applies
+    at a time.
+    """
 
     def __init__(
         self,
@@ -59,11 +75,17 @@ class LiveCollection:
         loaded: Loaded = dict,
         find_service: FindService = lambda project: None,
     ) -> None:
-        """retriever: the one that is searched by default; loaded: see `Loaded`. FreshetError if nothing is live.
+        """retriever: the one that is searched by default; loaded: see `Loaded`. FreshetError if
+        nothing is live.
 
-        find_service: finds a running service of the project, which then applies what this process records.
+        find_service: finds a running service of the project, which then applies what this process
+        records.
         """
-        self.project, self.retriever, self.loaded = project, retriever or default_retriever(project.live), loaded
+        self.project, self.retriever, self.loaded = (
+            project,
+            retriever or default_retriever(project.live),
+            loaded,
+        )
         self.collection = Collection(project.live, self.retriever)
         self.collection.current()
         self.find_service = find_service
@@ -71,7 +93,9 @@ class LiveCollection:
 
     @property
     def existing_ledger(self) -> Ledger | None:
-        """The project's log; None if no document ever arrived, FreshetError if the one of the generation is gone."""
+        """The project's log; None if no document ever arrived, FreshetError if the one of the
+        generation is gone.
+        """
         if self._ledger is None or self._ledger.is_replaced():
             self._ledger = existing_ledger(self.project, self.retriever)
             if self._ledger is None:
@@ -107,20 +131,27 @@ class LiveCollection:
         return self.project.settings("corpus", CorpusSettings)
 
     def receive(
-        self, rows: Iterable[RawRow] | CleanRows, source: str, batch: str | None = None, only_known: bool = False
+        self,
+        rows: Iterable[RawRow] | CleanRows,
+        source: str,
+        batch: str | None = None,
+        only_known: bool = False,
     ) -> Receipt:
         """Record documents to add or update; `apply` makes them searchable.
 
-        rows: of a file (`read_file`), plain mappings with id, title, text, fields and queries, or what `clean` made of
-        them. source: where they come from, such as "api"; batch: a name, such as a file's hash, that is received once
-        only; only_known: refuse documents that are not there yet.
+        rows: of a file (`read_file`), plain mappings with id, title, text, fields and queries, or
+        what `clean` made of them. source: where they come from, such as "api"; batch: a name, such
+        as a file's hash, that is received once only; only_known: refuse documents that are not
+        there yet.
         """
         cleaned = self.clean(rows, source, only_known)
         ledger = self.ledger
         require_sound(ledger, self.generation)
         return ledger.receive(cleaned.documents, source, cleaned.rejected, batch)
 
-    def clean(self, rows: Iterable[RawRow] | CleanRows, source: str, only_known: bool = False) -> CleanRows:
+    def clean(
+        self, rows: Iterable[RawRow] | CleanRows, source: str, only_known: bool = False
+    ) -> CleanRows:
         """The rows as `receive` takes them: sound documents, and rows to refuse."""
         cleaned = rows if isinstance(rows, CleanRows) else clean(rows, self.settings, source)
         if not only_known:
@@ -131,7 +162,11 @@ class LiveCollection:
         """Record removals; ids of no document, searchable or waiting, are refused."""
         ids = list(document_ids)
         existing = self.existing_ids(ids, removed_too=True)
-        refused = [Rejection(row, printable(id_), UNKNOWN) for row, id_ in enumerate(ids, 1) if id_ not in existing]
+        refused = [
+            Rejection(row, printable(id_), UNKNOWN)
+            for row, id_ in enumerate(ids, 1)
+            if id_ not in existing
+        ]
         ledger = self.ledger
         require_sound(ledger, self.generation)
         return ledger.remove([id_ for id_ in ids if id_ in existing], source, refused)
@@ -139,7 +174,8 @@ class LiveCollection:
     def existing_ids(self, document_ids: Iterable[str], removed_too: bool = False) -> set[str]:
         """Return the ids that exist: added and not removed since, or part of the built corpus.
 
-        removed_too: those removed since as well, so that removing twice is no error. Asking makes no ledger.
+        removed_too: those removed since as well, so that removing twice is no error. Asking makes
+        no ledger.
         """
         ids = set(filter(is_possible_id, document_ids))
         ledger = self.existing_ledger
@@ -149,14 +185,17 @@ class LiveCollection:
         return added | (document_rows(self.generation, silent, ()).keys() if silent else set())
 
     def apply(self, limit: int | None = None) -> Applied | None:
-        """Make the oldest pending events (at least `limit`) a new generation; None if there are none.
+        """Make the oldest pending events (at least `limit`) a new generation; None if there are
+        none.
 
-        FreshetError if not every document would be found by its own vector, see `everything_is_found`; the events stay
-        pending.
+        FreshetError if not every document would be found by its own vector, see
+        `everything_is_found`; the events stay pending.
         """
         with self._writing() as log_view:
             pending = log_view.pending(limit)
-            return apply_pending(self.writer, log_view.standing, pending) if pending.events else None
+            return (
+                apply_pending(self.writer, log_view.standing, pending) if pending.events else None
+            )
 
     def compact(self) -> Generation:
         """Merge the generation's segments into one; rankings stay as they are."""
@@ -166,9 +205,9 @@ class LiveCollection:
     def revert(self, number: int) -> Generation:
         """Take all documents back to what generation `number` holds, and search it again.
 
-        What arrived since is taken back, in every retriever; what no search had found yet waits on, and is applied
-        next. FreshetError if the generation is missing or damaged, or the retriever is not the one that is searched by
-        default; then nothing is changed.
+        What arrived since is taken back, in every retriever; what no search had found yet waits on,
+        and is applied next. FreshetError if the generation is missing or damaged, or the retriever
+        is not the one that is searched by default; then nothing is changed.
         """
         default = default_retriever(self.project.live)
         if self.retriever != default:
@@ -191,14 +230,18 @@ class LiveCollection:
             return self._publish_reverted(number, event)
 
     def rewind(self, number: int) -> Generation:
-        """Search generation `number` again, as an index that went wrong; its documents follow the log as before."""
+        """Search generation `number` again, as an index that went wrong; its documents follow the
+        log as before.
+        """
         with self._writing():
             chosen = self.collection.read(number)
             standing = standing_of(self.ledger, chosen)
             return self.collection.publish_again(chosen, standing, {"rewound_to": number})
 
     def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> tuple[int, ...]:
-        """Delete generations that neither the `keep` newest, the current nor the `registered` ones need."""
+        """Delete generations that neither the `keep` newest, the current nor the `registered` ones
+        need.
+        """
         with self._writing():
             return self.writer.collect_garbage(keep, registered)
 
@@ -208,7 +251,9 @@ class LiveCollection:
         return self.ledger.seen_from(standing_of(self.ledger, self.generation))
 
     def begin(self) -> None:
-        """Do what every writer does first: remove what one that was killed left, finish its revert, check the log."""
+        """Do what every writer does first: remove what one that was killed left, finish its revert,
+        check the log.
+        """
         with self._writing():
             pass
 
@@ -222,7 +267,8 @@ class LiveCollection:
 
     @contextmanager
     def _writing(self) -> Iterator[LogView]:
-        """Hold the one writer's lock, with a log that is the collection's own; yields its view of the log.
+        """Hold the one writer's lock, with a log that is the collection's own; yields its view of
+        the log.
 
         What a writer that was killed left is removed, and a revert that it had begun is finished.
         """
@@ -230,32 +276,42 @@ class LiveCollection:
             self.collection.tidy()
             ledger, current = self.ledger, self.generation
             standing, last = require_sound(ledger, current), ledger.last_revert()
-            mine = last is not None and (last.retriever, last.current) == (self.retriever, current.number)
+            mine = last is not None and (last.retriever, last.current) == (
+                self.retriever,
+                current.number,
+            )
             if mine and last.id > standing.position.event:
                 standing = standing_of(ledger, self._publish_reverted(last.generation, last.id))
             yield ledger.seen_from(standing)
 
 
 def ledger_url(project: Project) -> str:
-    """The environment's `FRESHET_LEDGER` (any SQLAlchemy URL), else SQLite beside the live collections.
+    """The environment's `FRESHET_LEDGER` (any SQLAlchemy URL), else SQLite beside the live
+    collections.
 
-    A relative file of SQLite is meant from the project's root, wherever a command is called and in a workspace, too.
+    A relative file of SQLite is meant from the project's root, wherever a command is called and in
+    a workspace, too.
     """
     url = os.environ.get(URL) or sqlite_url(project.live / "ledger.sqlite")
     kind, separator, file = url.partition(":///")
-    if kind.startswith("sqlite") and separator and file and not file.startswith(("/", ":", "file:")):
+    if (
+        kind.startswith("sqlite")
+        and separator
+        and file
+        and not file.startswith(("/", ":", "file:"))
+    ):
         return f"{kind}{sqlite_url(project.home or project.root).removeprefix('sqlite')}/{file}"
     return url
 
 
 def ledger_file(project: Project) -> Path | None:
     """The ledger's file; None where it is on a server."""
-
     return sqlite_file(ledger_url(project))
 
 
 def open_ledger(project: Project, retriever: str = "") -> Ledger:
-    """The project's log, made if there is none; that of an earlier version is migrated. `with` closes it.
+    """The project's log, made if there is none; that of an earlier version is migrated. `with`
+    closes it.
 
     retriever: whose drift reports are meant.
     """
@@ -264,13 +320,14 @@ def open_ledger(project: Project, retriever: str = "") -> Ledger:
 
 def existing_ledger(project: Project, retriever: str = "") -> Ledger | None:
     """The project's log, or None if no document ever arrived: looking makes none."""
-
     database = existing_database(ledger_url(project), partial(_migrate, project))
     return None if database is None else Ledger(database, retriever)
 
 
 def standing_of(ledger: Ledger, generation: Generation) -> Standing:
-    """Where a generation stands; one of an earlier version does not say so, and any log's events are new to it."""
+    """Where a generation stands; one of an earlier version does not say so, and any log's events
+    are new to it.
+    """
     if generation.standing is not None:
         return generation.standing
     base = Generation.read(generation.sibling(generation.base))
@@ -284,7 +341,9 @@ def all_feedback(project: Project) -> list[Feedback]:
 
 
 def backlog_of(ledger: Ledger, generation: Generation) -> Backlog | None:
-    """What waits for a generation; None where nothing does, or the log is not the one that it stands in."""
+    """What waits for a generation; None where nothing does, or the log is not the one that it
+    stands in.
+    """
     standing = standing_of(ledger, generation)
     if ledger.unsound(standing.position) is not None:
         return None
@@ -293,7 +352,9 @@ def backlog_of(ledger: Ledger, generation: Generation) -> Backlog | None:
 
 
 def require_sound(ledger: Ledger, generation: Generation) -> Standing:
-    """Where a generation stands; FreshetError if that is not in this log: whoever goes on would lose documents."""
+    """Where a generation stands; FreshetError if that is not in this log: whoever goes on would
+    lose documents.
+    """
     standing = standing_of(ledger, generation)
     if (reason := ledger.unsound(standing.position)) is not None:
         raise FreshetError(_lost(generation, f"this is {reason}"))
@@ -301,13 +362,17 @@ def require_sound(ledger: Ledger, generation: Generation) -> Standing:
 
 
 def require_no_log(generation: Generation) -> None:
-    """FreshetError if a generation stands in a log, so that it says what it holds: there is none here."""
+    """FreshetError if a generation stands in a log, so that it says what it holds: there is none
+    here.
+    """
     if in_a_log(generation):
         raise FreshetError(_lost(generation, "there is none here"))
 
 
 def own_ledger(project: Project, generation: Generation) -> Ledger | None:
-    """The log that a generation stands in; None if no document ever arrived. FreshetError if it is lost, or another."""
+    """The log that a generation stands in; None if no document ever arrived. FreshetError if it is
+    lost, or another.
+    """
     ledger = existing_ledger(project, generation.retriever)
     if ledger is None:
         require_no_log(generation)
@@ -337,12 +402,19 @@ def _lost(generation: Generation, reason: str) -> str:
 
 
 def contents(generation: Generation, ids: Ids[str]) -> Contents:
-    """Those of some documents that a generation holds, as the log takes them: content hash and document."""
-    return {id_: (row["content_hash"], document_of(row)) for id_, row in document_rows(generation, ids).items()}
+    """Those of some documents that a generation holds, as the log takes them: content hash and
+    document.
+    """
+    return {
+        id_: (row["content_hash"], document_of(row))
+        for id_, row in document_rows(generation, ids).items()
+    }
 
 
 def _migrate(project: Project, database: Database) -> None:
-    """Bring a log of an earlier version to that of today, once, while nobody changes a live collection."""
+    """Bring a log of an earlier version to that of today, once, while nobody changes a live
+    collection.
+    """
     from model_code.collection.ledger.migration import migrate  # which hardly any process needs
 
     with file_lock(project.live / WRITER_LOCK):
@@ -359,8 +431,9 @@ def additions_folder(project: Project) -> Path:
 
 
 def writer_of(project: Project, retriever: str) -> LiveWriter:
-    """The writer of a retriever's live collection; plain where the settings leave encodings as they are."""
-
+    """The writer of a retriever's live collection; plain where the settings leave encodings as they
+    are.
+    """
     chosen = project.settings("additions", AdditionSettings)
     if not chosen.refine:
         return LiveWriter(project.live, retriever)
@@ -374,7 +447,6 @@ def apply_pending(writer: LiveWriter, standing: Standing, pending: Pending) -> A
 
     standing: where the generation stands that they are applied to.
     """
-
     events = pending.events
     sources = sorted({event.source for event in events})
     provenance = {"sources": sources, "events": [events[0].id, events[-1].id]}
@@ -384,13 +456,17 @@ def apply_pending(writer: LiveWriter, standing: Standing, pending: Pending) -> A
 
 
 def subscribers(project: Project) -> list[str]:
-    """Names of the live retrievers, which all receive new documents; the one searched by default first."""
+    """Names of the live retrievers, which all receive new documents; the one searched by default
+    first.
+    """
     default = default_retriever(project.live)
     return [default, *(name for name in retrievers(project.live) if name != default)]
 
 
 def forecast(generation: Generation, changes: Iterable[Change]) -> dict[str, list[str]]:
-    """What making `changes` searchable would come to: ids by status, of which the last change of a document decides."""
+    """What making `changes` searchable would come to: ids by status, of which the last change of a
+    document decides.
+    """
     last = {change.document_id: change for change in changes}
     before = document_rows(generation, last, ("content_hash",))
     ids: dict[str, list[str]] = {status: [] for status in STATUSES}

@@ -17,13 +17,18 @@ COLLECTED = 10  # as soon as so many old generations can go, they do
 
 
 class Upkeep:
-    """What is due after an addition and no search waits for: the other live retrievers, and generations nobody needs.
+    """What is due after an addition and no search waits for: the other live retrievers, and
+    generations nobody needs.
 
-    Documents arrive for every retriever at once, in one ledger, and each live collection takes them in by itself. The
-    one that is searched by default comes first; this is the rest, in pieces that a waiting addition is not kept long
-    by. `failures`: why a retriever could not take in what arrived, by its name."""
+    Documents arrive for every retriever at once, in one ledger, and each live collection takes them
+    in by itself. The one that is searched by default comes first; this is the rest, in pieces that
+    a waiting addition is not kept long by. `failures`: why a retriever could not take in what
+    arrived, by its name.
+    """
 
-    def __init__(self, project: Project, loaded: Callable[[str], LiveCollection | None] = lambda name: None) -> None:
+    def __init__(
+        self, project: Project, loaded: Callable[[str], LiveCollection | None] = lambda name: None
+    ) -> None:
         """loaded: a retriever's collection if it is open already, with encoder and index in memory."""
         self.project, self._loaded = project, loaded
         self.failures: dict[str, str] = {}
@@ -31,7 +36,8 @@ class Upkeep:
         self._failed_now: set[str] = set()
 
     def step(self, limit: int | None = PIECE, but: str | None = None) -> bool:
-        """Do one piece, of at most `limit` changes; False if none is left but that of retrievers that failed.
+        """Do one piece, of at most `limit` changes; False if none is left but that of retrievers
+        that failed.
 
         but: a retriever that has just taken in what there was.
         """
@@ -59,7 +65,9 @@ class Upkeep:
         except Exception as error:  # the other retrievers do not suffer from it
             self.failures[name] = str(error) or type(error).__name__
             self._failed_now.add(name)
-            log.error("%s: %s", name, self.failures[name], exc_info=not isinstance(error, FreshetError))
+            log.error(
+                "%s: %s", name, self.failures[name], exc_info=not isinstance(error, FreshetError)
+            )
             return False
 
     def _take_in(self, name: str, limit: int | None) -> bool:
@@ -70,8 +78,9 @@ class Upkeep:
     def _collect(self, name: str) -> bool:
         """Delete old generations, if enough can go.
 
-        The builds that were opened stay, as a rollback of the champion returns to them, and so does what a retrain that
-        has just begun reads. `freshet tools gc` asks the registry, too, which builds may go.
+        The builds that were opened stay, as a rollback of the champion returns to them, and so does
+        what a retrain that has just begun reads. `freshet tools gc` asks the registry, too, which
+        builds may go.
         """
         collection = Collection(self.project.live, name)
         if collection.next_number() < COLLECTED:
@@ -82,7 +91,9 @@ class Upkeep:
         if (keep := self.project.settings("live", LiveSettings).keep_generations) is None:
             return False
 
-        protected = {build.number for build in opened_builds(collection)} | planned(self.project, name)
+        protected = {build.number for build in opened_builds(collection)} | planned(
+            self.project, name
+        )
         if len(collection.unneeded_generations(keep, protected)) < COLLECTED:
             return False
         return bool(self._collection(name).collect_garbage(keep, protected))

@@ -1,4 +1,6 @@
-"""The plan of a retrain: the live generation whose documents it takes, which stays until it has copied them."""
+"""The plan of a retrain: the live generation whose documents it takes, which stays until it has
+copied them.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ FOLDER, PLAN, WORKSPACE = "retraining", "plan.json", "project"
 
 @dataclass(frozen=True)
 class Plan:
-    """A retrain's `key`, the generation whose documents it takes with its watermark, and the documents new to it.
+    """A retrain's `key`, the generation whose documents it takes with its watermark, and the
+    documents new to it.
 
-    mark, log: what tells the watermark's event from another log's (see `Position`); origin: hash of the generation's
-    manifest. Numbers of both begin anew with another log or live collection.
+    mark, log: what tells the watermark's event from another log's (see `Position`); origin: hash of
+    the generation's manifest. Numbers of both begin anew with another log or live collection.
     """
 
     key: str
@@ -36,7 +39,11 @@ class Plan:
 
     def summary(self) -> dict[str, Any]:
         """The plan as plain values, with the number of new documents in place of their ids."""
-        shown = {name: value for name, value in asdict(self).items() if name not in ("mark", "log", "origin")}
+        shown = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("mark", "log", "origin")
+        }
         return {**shown, "new": len(self.new)}
 
     @property
@@ -64,12 +71,15 @@ def make_plan(project: Project, key: str) -> Plan:
 
 
 def is_of_another_collection(project: Project, plan: Plan) -> bool:
-    """Whether the plan was made of a ledger or a live collection that was deleted meanwhile: its key says nothing."""
+    """Whether the plan was made of a ledger or a live collection that was deleted meanwhile: its
+    key says nothing.
+    """
     ledger, position = existing_ledger(project), plan.snapshot
     if position.log is not None and (ledger is None or ledger.unsound(position) is not None):
         return True
     collection = Collection(project.live, plan.retriever)
-    same = [each for each in collection.generations() if each.number == plan.generation]  # none if it was not kept
+    # none if it was not kept
+    same = [each for each in collection.generations() if each.number == plan.generation]
     return bool(plan.origin and same and _origin(same[0]) != plan.origin)
 
 
@@ -87,9 +97,13 @@ def read_plan(project: Project, key: str) -> Plan | None:
 
 
 def planned(project: Project, retriever: str) -> set[int]:
-    """The generations of a retriever whose documents a retrain is about to copy, so that they stay until it has."""
+    """The generations of a retriever whose documents a retrain is about to copy, so that they stay
+    until it has.
+    """
     keys = [path.parent.name for path in (project.state / FOLDER).glob(f"*/{PLAN}")]
-    plans = [read_plan(project, key) for key in keys if not workspace_of(project, key).root.is_dir()]
+    plans = [
+        read_plan(project, key) for key in keys if not workspace_of(project, key).root.is_dir()
+    ]
     return {plan.generation for plan in plans if plan is not None and plan.retriever == retriever}
 
 

@@ -14,20 +14,27 @@ from model_code.collection.ledger.states import LogView
 from model_code.files import MANIFEST, read_json, write_json
 from model_code.project import Project
 
-CANARY, DEPTH = "canary.json", 10  # in the project's state; hits among which a new document is looked for
+# in the project's state; hits among which a new document is looked for
+CANARY, DEPTH = "canary.json", 10
 TRIED = 20  # events of a batch among which one is looked for whose document is still there
 SHOWN = 5  # of each kind of thing that is remembered
 TIMES = {"recorded", "received", "asked", "ended"}
 
 
 def live_status(project: Project, retriever: str) -> dict[str, Any]:
-    """The retriever's generation and watermark, and of its ledger: documents by state, lag, work, drift.
+    """The retriever's generation and watermark, and of its ledger: documents by state, lag, work,
+    drift.
 
-    Times are texts in ISO 8601, in UTC. `ledger` is None if no document ever arrived; FreshetError if it is lost.
+    Times are texts in ISO 8601, in UTC. `ledger` is None if no document ever arrived; FreshetError
+    if it is lost.
     """
-
     current = Collection(project.live, retriever).current()
-    status = {"retriever": retriever, "generation": current.number, "watermark": current.watermark, "ledger": None}
+    status = {
+        "retriever": retriever,
+        "generation": current.number,
+        "watermark": current.watermark,
+        "ledger": None,
+    }
     newest = canary(project)
     status["newest"] = newest if newest and newest["retriever"] == retriever else None
     ledger = own_ledger(project, current)
@@ -46,25 +53,36 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
     return status
 
 
-def look_for_newest(project: Project, searcher: Searcher, log_view: LogView) -> dict[str, Any] | None:
-    """How the first document of the newest batch fared, kept for `canary`; None where a generation brought none.
+def look_for_newest(
+    project: Project, searcher: Searcher, log_view: LogView
+) -> dict[str, Any] | None:
+    """How the first document of the newest batch fared, kept for `canary`; None where a generation
+    brought none.
 
-    lag: seconds from the ledger to searchable. rank: where a search for its own title finds it, None if not among the
-    first ten. The canary is a real document: one of our own would be in the log, in exports and in every retrain.
+    lag: seconds from the ledger to searchable. rank: where a search for its own title finds it,
+    None if not among the first ten. The canary is a real document: one of our own would be in the
+    log, in exports and in every retrain.
     """
     generation = searcher.generation
     if "events" not in generation.manifest["provenance"]:
         return None
     first, last = generation.manifest["provenance"]["events"]
     events = log_view.events(first, min(last, first + TRIED))
-    event = next((event for event in events if event.state == EventState.LIVE and event.document), None)
+    event = next(
+        (event for event in events if event.state == EventState.LIVE and event.document), None
+    )
     if event is None or event.document is None:
         return None
     published = (generation.folder / MANIFEST).stat().st_mtime
     hits = searcher.search(event.document.title or event.document.text[:200], DEPTH)
     rank = next((hit.rank for hit in hits if hit.document_id == event.document_id), None)
     lag = round(max(0.0, published - event.received), 3)
-    facts = {"retriever": generation.retriever, "document": event.document_id, "rank": rank, "lag": lag}
+    facts = {
+        "retriever": generation.retriever,
+        "document": event.document_id,
+        "rank": rank,
+        "lag": lag,
+    }
     write_json(project.state / CANARY, facts)
     return facts
 
@@ -82,7 +100,10 @@ def _dated(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     [{'id': 1, 'recorded': '1970-01-01T00:00:00.500000+00:00'}]
     """
     iso = lambda seconds: datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")  # noqa: E731
-    return [dict(row) | {name: iso(row[name]) for name in TIMES & row.keys() if row[name] is not None} for row in rows]
+    return [
+        dict(row) | {name: iso(row[name]) for name in TIMES & row.keys() if row[name] is not None}
+        for row in rows
+    ]
 
 
 def live_status_lines(status: Mapping[str, Any], default: bool = True) -> Iterator[str]:
@@ -93,15 +114,25 @@ def live_status_lines(status: Mapping[str, Any], default: bool = True) -> Iterat
     ledger = status["ledger"]
     if ledger is None:
         return
-    states = [f"{number:,} {state.replace('_', ' ')}" for state, number in ledger["documents"].items() if number]
+    states = [
+        f"{number:,} {state.replace('_', ' ')}"
+        for state, number in ledger["documents"].items()
+        if number
+    ]
     if default:
         yield f"documents   {', '.join(states) or 'none arrived'} (after event {status['watermark']})"
     number, seconds = ledger["lag"]["pending"], ledger["lag"]["seconds"]
-    yield "lag         " + (f"{number:,} waiting, the oldest for {_span(seconds)}" if number else "none waiting")
+    yield "lag         " + (
+        f"{number:,} waiting, the oldest for {_span(seconds)}" if number else "none waiting"
+    )
     if not default:
         return
     if newest := status.get("newest"):
-        where = f"at rank {newest['rank']} by its title" if newest["rank"] else "not among the first ten by its title"
+        where = (
+            f"at rank {newest['rank']} by its title"
+            if newest["rank"]
+            else "not among the first ten by its title"
+        )
         yield f"newest      {newest['document']}: searchable after {newest['lag']:.1f} s, found {where}"
     if ledger["drift"]:
         yield from _drift_lines(ledger["drift"]["report"])

@@ -14,19 +14,34 @@ from typing import Any
 from uuid import uuid4
 
 import sqlalchemy as sa
-from sqlalchemy import JSON, BigInteger, Column, Float, Index, Integer, MetaData, String, Table, Text, literal_column
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    literal_column,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from model_code.errors import Damaged, FreshetError
 
 BUSY_SECONDS = 60  # how long a writer waits for another one
 WRITER_BYTE = 120  # of the file beside a write-ahead log: SQLite locks it for whoever writes
-FIRST = 0x46726573  # number of PostgreSQL's lock for whoever makes the tables, which are not there to be locked
-DAMAGE = ("malformed", "not a database", "disk I/O error: short read")  # in what SQLite says of a torn file
+# number of PostgreSQL's lock for whoever makes the tables, which are not there to be locked
+FIRST = 0x46726573
+# in what SQLite says of a torn file
+DAMAGE = ("malformed", "not a database", "disk I/O error: short read")
 CHUNK = 500  # values in one IN (...): SQLite once took no more than 999
 VERSION = 3
 metadata = MetaData()
-Number = BigInteger().with_variant(Integer, "sqlite")  # of an event; SQLite's integers are of 64 bits anyway
+# of an event; SQLite's integers are of 64 bits anyway
+Number = BigInteger().with_variant(Integer, "sqlite")
 
 log = Table(  # its identity, and the version of its tables
     "ledger_version",  # where an older Freshet looks, which then says that it cannot read this one
@@ -48,7 +63,8 @@ events = Table(
     Column("again", Number),
     sqlite_autoincrement=True,  # an id is a position: it must never be given out twice
 )
-IS_REVERT = events.c.kind == literal_column("'revert'")  # literally, as the partial index is only used for this text
+# literally, as the partial index is only used for this text
+IS_REVERT = events.c.kind == literal_column("'revert'")
 IS_AGAIN = events.c.again.is_not(None)
 Index("ledger_events_document", events.c.document_id, events.c.id)
 Index("ledger_events_revert", events.c.id, sqlite_where=IS_REVERT, postgresql_where=IS_REVERT)
@@ -77,7 +93,8 @@ rejections = Table(
 feedback = Table(
     "ledger_feedback",
     metadata,
-    Column("hash", String, primary_key=True),  # of person, query and document, of which one verdict counts
+    # of person, query and document, of which one verdict counts
+    Column("hash", String, primary_key=True),
     Column("who", String, nullable=False),
     Column("query", Text, nullable=False),
     Column("document_id", String, nullable=False),
@@ -99,7 +116,9 @@ drift_reports = Table(
 
 
 class Database:
-    """A SQLAlchemy engine whose writers take turns, so that a smaller event id is never committed after a larger."""
+    """A SQLAlchemy engine whose writers take turns, so that a smaller event id is never committed
+    after a larger.
+    """
 
     def __init__(self, url: str) -> None:
         """Whatever tables are there. FreshetError if it is no URL, or needs a driver."""
@@ -108,11 +127,15 @@ class Database:
         self._opened = self._file.stat() if self._file is not None and self._file.exists() else None
         self.close = weakref.finalize(self, engine.dispose)  # at the latest with this object
         views = {"isolation_level": "REPEATABLE READ"}  # SQLite's always are
-        self._reading = engine.execution_options(**views if engine.dialect.name == "postgresql" else {})
+        self._reading = engine.execution_options(
+            **views if engine.dialect.name == "postgresql" else {}
+        )
         self._writing = engine.execution_options(ledger_writes=True)
 
     def version(self) -> int | None:
-        """The version of the ledger's tables; None if there are none. FreshetError if the database does not answer."""
+        """The version of the ledger's tables; None if there are none. FreshetError if the database
+        does not answer.
+        """
         try:
             with self.read() as connection:
                 ready = sa.inspect(connection).has_table(log.name)
@@ -133,24 +156,33 @@ class Database:
     def write(self) -> Iterator[sa.Connection]:
         """One transaction that has the ledger to itself: all of it happens, or nothing."""
         with self._writing.begin() as connection:
-            if connection.dialect.name == "postgresql":  # SQLite's `BEGIN IMMEDIATE` does so by itself
+            # SQLite's `BEGIN IMMEDIATE` does so by itself
+            if connection.dialect.name == "postgresql":
                 connection.exec_driver_sql(f"LOCK TABLE {events.name} IN EXCLUSIVE MODE")
             yield connection
 
     def forget(self) -> None:
-        """Write the database anew, without what rows held before they changed; FreshetError while others read it."""
+        """Write the database anew, without what rows held before they changed; FreshetError while
+        others read it.
+        """
         if self._engine.dialect.name != "sqlite":
-            with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            with self._engine.connect().execution_options(
+                isolation_level="AUTOCOMMIT"
+            ) as connection:
                 connection.exec_driver_sql(f"VACUUM FULL {events.name}")
             return
         with closing(self._engine.raw_connection()) as pooled:
             cursor = pooled.cursor()  # of the driver, which begins no transaction here
             cursor.execute("VACUUM")
             if cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
-                raise FreshetError("the ledger is being read, so that its former pages are still there: try again")
+                raise FreshetError(
+                    "the ledger is being read, so that its former pages are still there: try again"
+                )
 
     def damage(self) -> str | None:
-        """What SQLite finds wrong with its file; None if nothing. Every page is read. Of a server nothing is asked."""
+        """What SQLite finds wrong with its file; None if nothing. Every page is read. Of a server
+        nothing is asked.
+        """
         if self._engine.dialect.name != "sqlite":
             return None
         with self.read() as connection:
@@ -165,7 +197,8 @@ class Database:
 
 
 def open_database(url: str, migrate: Callable[[Database], None] | None = None) -> Database:
-    """The database at `url`, its tables made if they are missing; FreshetError for one of another version.
+    """The database at `url`, its tables made if they are missing; FreshetError for one of another
+    version.
 
     migrate: what brings one of an earlier version to that of today.
     """
@@ -175,7 +208,9 @@ def open_database(url: str, migrate: Callable[[Database], None] | None = None) -
     return database or open_database(url)
 
 
-def existing_database(url: str, migrate: Callable[[Database], None] | None = None) -> Database | None:
+def existing_database(
+    url: str, migrate: Callable[[Database], None] | None = None
+) -> Database | None:
     """The same, or None if there are no tables."""
     file = sqlite_file(url)
     if file is not None and not file.exists():
@@ -189,7 +224,9 @@ def existing_database(url: str, migrate: Callable[[Database], None] | None = Non
         return database
     database.close()
     if version is not None:
-        raise FreshetError(f"{database} is a ledger of version {version}, but this Freshet reads {VERSION}; update it")
+        raise FreshetError(
+            f"{database} is a ledger of version {version}, but this Freshet reads {VERSION}; update it"
+        )
     return None
 
 
@@ -212,9 +249,13 @@ def _engine(url: str) -> sa.Engine:
     try:
         engine = sa.create_engine(url)
     except ModuleNotFoundError as error:
-        raise FreshetError(f"the ledger's URL needs a driver: {error}; pip install -e '.[postgres]'") from None
+        raise FreshetError(
+            f"the ledger's URL needs a driver: {error}; pip install -e '.[postgres]'"
+        ) from None
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError) as error:
-        raise FreshetError(f"the ledger's URL cannot be opened: {error}; write it as sqlite:///live/x.sqlite") from None
+        raise FreshetError(
+            f"the ledger's URL cannot be opened: {error}; write it as sqlite:///live/x.sqlite"
+        ) from None
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
@@ -223,7 +264,9 @@ def _engine(url: str) -> sa.Engine:
 
 
 def _tell(context: sa.engine.ExceptionContext) -> None:
-    """One line in place of what SQLite says of a file that is none of its own, torn, or that another one keeps."""
+    """One line in place of what SQLite says of a file that is none of its own, torn, or that
+    another one keeps.
+    """
     reason = str(context.original_exception)
     file = str(context.engine.url.database) if context.engine else "the ledger"
     if any(sign in reason for sign in DAMAGE):
@@ -238,16 +281,25 @@ def _holder(file: str) -> str:
     with suppress(OSError):  # there is no such list elsewhere, or it has ended meanwhile
         shared = f":{Path(f'{file}-shm').stat().st_ino} {WRITER_BYTE} {WRITER_BYTE}"
         lines = Path("/proc/locks").read_text(encoding="utf-8").splitlines()
-        pid = next((line.split()[-4] for line in lines if line.endswith(shared) and "->" not in line), "of no name")
+        pid = next(
+            (line.split()[-4] for line in lines if line.endswith(shared) and "->" not in line),
+            "of no name",
+        )
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
         return f"process {pid} ({' '.join(command).strip()[:100]})"
     return "another process"
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:
-    """Write-ahead log, so that readers and the writer do not wait for each other; commits reach the disk."""
+    """Write-ahead log, so that readers and the writer do not wait for each other; commits reach the
+    disk.
+    """
     connection.isolation_level = None  # the driver's own BEGIN comes too late and takes no lock
-    for pragma in (f"busy_timeout = {BUSY_SECONDS * 1000}", "journal_mode = WAL", "synchronous = FULL"):
+    for pragma in (
+        f"busy_timeout = {BUSY_SECONDS * 1000}",
+        "journal_mode = WAL",
+        "synchronous = FULL",
+    ):
         connection.execute(f"PRAGMA {pragma}")
 
 
@@ -283,7 +335,11 @@ def upsert(
     *key: str,
     where: sa.ColumnElement[bool] | None = None,
 ) -> None:
-    """Insert rows, or put them in the place of those that have their key; where: only those of which this holds."""
+    """Insert rows, or put them in the place of those that have their key; where: only those of
+    which this holds.
+    """
     insert = {"sqlite": sqlite, "postgresql": postgresql}[connection.dialect.name].insert(table)
     values = {name: insert.excluded[name] for name in rows[0].keys() - set(key)}
-    connection.execute(insert.on_conflict_do_update(index_elements=key, set_=values, where=where), rows)
+    connection.execute(
+        insert.on_conflict_do_update(index_elements=key, set_=values, where=where), rows
+    )

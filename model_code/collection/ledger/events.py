@@ -20,7 +20,9 @@ class EventKind(StrEnum):
 
 
 class EventState(StrEnum):
-    """What became of an event in one generation; a row that was refused is none, but is counted beside them."""
+    """What became of an event in one generation; a row that was refused is none, but is counted
+    beside them.
+    """
 
     PENDING = "pending"
     LIVE = "live"
@@ -41,7 +43,9 @@ class Opinion(StrEnum):
 
 @dataclass(frozen=True)
 class Feedback:
-    """A verdict of `who` on a document that was the `rank`-th hit (from 1) of a query; received: seconds since 1970."""
+    """A verdict of `who` on a document that was the `rank`-th hit (from 1) of a query; received:
+    seconds since 1970.
+    """
 
     query: str
     document_id: str
@@ -58,7 +62,9 @@ class Feedback:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What became of rows that came in: `received` of them = new `events` + `unchanged` + `rejected`."""
+    """What became of rows that came in: `received` of them = new `events` + `unchanged` +
+    `rejected`.
+    """
 
     received: int
     unchanged: int
@@ -68,7 +74,8 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Position:
-    """An event, and the log that it is of: all up to this one. Event 0 has no mark: it lies before the first.
+    """An event, and the log that it is of: all up to this one. Event 0 has no mark: it lies before
+    the first.
 
     log: the log's identity; None where there was none, which every log continues.
     """
@@ -82,8 +89,9 @@ class Position:
 class Standing:
     """Where a generation stands: the position up to which it holds all documents.
 
-    trained: the last event of which its retriever may have been trained; replay: it says nothing of the events before,
-    so that all events after the position are to be applied, and none is passed over.
+    trained: the last event of which its retriever may have been trained; replay: it says nothing of
+    the events before, so that all events after the position are to be applied, and none is passed
+    over.
     """
 
     position: Position = Position()

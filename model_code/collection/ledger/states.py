@@ -1,7 +1,8 @@
-"""Events, and what became of them in one generation. That is stored nowhere: it follows from where it stands.
+"""Events, and what became of them in one generation. That is stored nowhere: it follows from where
+it stands.
 
-A revert appends a block: compensations, then the event of the revert itself. So history only grows, and what counts at
-a position, or leads from there to the end, is a list of a few intervals.
+A revert appends a block: compensations, then the event of the revert itself. So history only grows,
+and what counts at a position, or leads from there to the end, is a list of a few intervals.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from model_code.collection.ledger.database import IS_AGAIN, IS_REVERT, Database, chunks, events, log, rejections
+from model_code.collection.ledger.database import (
+    IS_AGAIN,
+    IS_REVERT,
+    Database,
+    chunks,
+    events,
+    log,
+    rejections,
+)
 from model_code.collection.ledger.events import EventKind, EventState, Position, Standing
 from model_code.files import hash_text
 from model_code.text.documents import Document
@@ -28,9 +37,9 @@ CHANGES = (
     .where(events.c.id > sa.bindparam("start"), events.c.id <= sa.bindparam("end"), IS_CHANGE)
     .order_by(events.c.id)
 )
-MARKED = sa.select(events.c.received, events.c.document_id, events.c.content_hash, log.c.log).select_from(
-    sa.outerjoin(log, events, events.c.id == sa.bindparam("event"))
-)
+MARKED = sa.select(
+    events.c.received, events.c.document_id, events.c.content_hash, log.c.log
+).select_from(sa.outerjoin(log, events, events.c.id == sa.bindparam("event")))
 ROWS = 1000  # contents that are held in memory at a time
 Interval = tuple[int, int]
 """The events after the first number, up to the second."""
@@ -40,8 +49,9 @@ Interval = tuple[int, int]
 class Event:
     """A line of the log: a document was put (with its `payload`) or removed.
 
-    received: seconds since 1970; again: the event that this one repeats, which waited while a revert came; state: what
-    became of it in the generation that was asked about, None for what a revert appended and where nothing was asked.
+    received: seconds since 1970; again: the event that this one repeats, which waited while a
+    revert came; state: what became of it in the generation that was asked about, None for what a
+    revert appended and where nothing was asked.
     """
 
     id: int
@@ -63,11 +73,12 @@ class Event:
 
 @dataclass(frozen=True)
 class Revert:
-    """The block of the events `first` to `id` that took the log back to what counted at the event `to`.
+    """The block of the events `first` to `id` that took the log back to what counted at the event
+    `to`.
 
-    files: the contents that it restored are those of a generation's files, as no event says where that stood: nobody
-    may pass the block over.
-    retriever, generation: what was searched again; current: the generation in whose place.
+    files: the contents that it restored are those of a generation's files, as no event says where
+    that stood: nobody may pass the block over. retriever, generation: what was searched again;
+    current: the generation in whose place.
     """
 
     id: int
@@ -99,7 +110,8 @@ class History:
         return self._without_detours(0, event, over_files=True)
 
     def path(self, event: int, head: int, replay: bool = False) -> list[Interval]:
-        """The events that lead from a position to that of `head`, ascending, without detours; with all if `replay`.
+        """The events that lead from a position to that of `head`, ascending, without detours; with
+        all if `replay`.
 
         A position that was taken back itself gets the compensations like any change.
 
@@ -110,7 +122,9 @@ class History:
         return [(event, head)] if replay else self._without_detours(event, head, over_files=False)
 
     def _without_detours(self, start: int, top: int, over_files: bool) -> list[Interval]:
-        """What leads from an event to another one, the blocks of reverts in place of what they took back."""
+        """What leads from an event to another one, the blocks of reverts in place of what they took
+        back.
+        """
         blocks: list[Interval] = []
         for revert in reversed(self.reverts):
             if start < revert.id <= top and revert.to >= start and (over_files or not revert.files):
@@ -119,12 +133,15 @@ class History:
         return [(first, last) for first, last in [(start, top), *reversed(blocks)] if first < last]
 
     def end_of_block(self, event: int) -> int:
-        """The end of the block that an event lies in, where a position may be; the event itself outside of them all.
+        """The end of the block that an event lies in, where a position may be; the event itself
+        outside of them all.
 
         >>> History([Revert(id=6, first=4, to=2)]).end_of_block(5)
         6
         """
-        return next((revert.id for revert in self.reverts if revert.first <= event <= revert.id), event)
+        return next(
+            (revert.id for revert in self.reverts if revert.first <= event <= revert.id), event
+        )
 
 
 def contains(intervals: Iterable[Interval], event: int) -> bool:
@@ -134,7 +151,9 @@ def contains(intervals: Iterable[Interval], event: int) -> bool:
 
 @dataclass(frozen=True)
 class Pending:
-    """The changes to apply next, oldest first, and the position that a generation has which holds them."""
+    """The changes to apply next, oldest first, and the position that a generation has which holds
+    them.
+    """
 
     events: tuple[Event, ...]
     position: Position
@@ -142,7 +161,9 @@ class Pending:
 
 @dataclass(frozen=True)
 class Backlog:
-    """How many changes wait, the ids of the first and the last, and when the oldest arrived; None without one."""
+    """How many changes wait, the ids of the first and the last, and when the oldest arrived; None
+    without one.
+    """
 
     number: int
     first: int | None
@@ -159,7 +180,8 @@ class Backlog:
 class LogView:
     """The log as a generation sees it that stands there. Every method is one transaction.
 
-    An event that waited while a revert came was appended once more: both are one event here, which counts once.
+    An event that waited while a revert came was appended once more: both are one event here, which
+    counts once.
     """
 
     _database: Database
@@ -175,12 +197,21 @@ class LogView:
             path = history.path(self.standing.position.event, head, self.standing.replay)
             end = max(head, self.standing.position.event)
             if limit is not None and not self.standing.replay:
-                ids = sa.select(events.c.id).where(in_intervals(path), IS_CHANGE).order_by(events.c.id).limit(limit)
+                ids = (
+                    sa.select(events.c.id)
+                    .where(in_intervals(path), IS_CHANGE)
+                    .order_by(events.c.id)
+                    .limit(limit)
+                )
                 first = connection.scalars(ids).all()
                 end = history.end_of_block(first[-1]) if len(first) == limit else end
             parts = [{"start": start, "end": min(last, end)} for start, last in path]
-            changes = tuple(Event(**row._mapping) for part in parts for row in connection.execute(CHANGES, part))
-            return Pending(changes, position_at(connection, end) if changes else self.standing.position)
+            changes = tuple(
+                Event(**row._mapping) for part in parts for row in connection.execute(CHANGES, part)
+            )
+            return Pending(
+                changes, position_at(connection, end) if changes else self.standing.position
+            )
 
     def backlog(self) -> Backlog:
         """What waits, without its contents."""
@@ -188,20 +219,35 @@ class LogView:
         facts = sa.select(count, first, last, sa.func.min(events.c.received)).where(IS_CHANGE)
         standing = self.standing
         with self._database.read() as connection:
-            path = history_of(connection).path(standing.position.event, connection.scalar(HEAD), standing.replay)
+            path = history_of(connection).path(
+                standing.position.event, connection.scalar(HEAD), standing.replay
+            )
             return Backlog(*connection.execute(facts.where(in_intervals(path))).one())
 
     def counts(self) -> dict[EventState, int]:
-        """How many events are in each state; each document has one live, deleted or absorbed event at most."""
+        """How many events are in each state; each document has one live, deleted or absorbed event
+        at most.
+        """
         with self._database.read() as connection:
             here, once = _Here.read(connection, self.standing), events.c.again.is_(None)
             repeated = events.c.id.in_(sa.select(events.c.again).where(IS_AGAIN))
-            arrived, waiting = once & sa.not_(in_intervals(here.blocks)), sa.not_(repeated) & in_intervals(here.path)
-            counts = dict.fromkeys(EventState, 0) | self._effective_counts(connection, here.effective)
-            pending = _count(connection, events, arrived & waiting) + sum(map(here.is_pending, here.repeats.values()))
+            arrived, waiting = (
+                once & sa.not_(in_intervals(here.blocks)),
+                sa.not_(repeated) & in_intervals(here.path),
+            )
+            counts = dict.fromkeys(EventState, 0) | self._effective_counts(
+                connection, here.effective
+            )
+            pending = _count(connection, events, arrived & waiting) + sum(
+                map(here.is_pending, here.repeats.values())
+            )
             rolled_back = _count(connection, events, arrived) - sum(counts.values()) - pending
             rejected = _count(connection, rejections, sa.true())
-        states = {EventState.PENDING: pending, EventState.ROLLED_BACK: rolled_back, EventState.REJECTED: rejected}
+        states = {
+            EventState.PENDING: pending,
+            EventState.ROLLED_BACK: rolled_back,
+            EventState.REJECTED: rejected,
+        }
         return counts | states
 
     def events(self, first: int, last: int) -> list[Event]:
@@ -213,30 +259,49 @@ class LogView:
         return self._select(events.c.document_id == document_id)
 
     def arrivals(self, first: int, last: int) -> list[Event]:
-        """The puts from the id `first` to `last` whose document is searched as it arrived then, oldest first."""
+        """The puts from the id `first` to `last` whose document is searched as it arrived then,
+        oldest first.
+        """
         changes = self.events(first, last)
-        return [event for event in changes if event.kind == EventKind.PUT and event.state == EventState.LIVE]
+        return [
+            event
+            for event in changes
+            if event.kind == EventKind.PUT and event.state == EventState.LIVE
+        ]
 
     def snapshot(self) -> Iterator[Document]:
         """The documents of the generation that came through the log, by id."""
         with self._database.read() as connection:
             last = _last(history_of(connection).effective(self.standing.position.event))
             query = sa.select(events.c.document_id, events.c.payload).where(
-                events.c.id.in_(sa.select(last.c.event)), events.c.kind == EventKind.PUT, events.c.payload.is_not(None)
+                events.c.id.in_(sa.select(last.c.event)),
+                events.c.kind == EventKind.PUT,
+                events.c.payload.is_not(None),
             )
-            rows = connection.execution_options(yield_per=ROWS).execute(query.order_by(events.c.document_id))
+            rows = connection.execution_options(yield_per=ROWS).execute(
+                query.order_by(events.c.document_id)
+            )
             for some in rows.partitions():
                 yield from (Document.from_payload(row.document_id, row.payload) for row in some)
 
-    def _effective_counts(self, connection: sa.Connection, effective: Iterable[Interval]) -> dict[EventState, int]:
-        """How many of the events that count are in each state: of a document's all but the last are superseded."""
+    def _effective_counts(
+        self, connection: sa.Connection, effective: Iterable[Interval]
+    ) -> dict[EventState, int]:
+        """How many of the events that count are in each state: of a document's all but the last are
+        superseded.
+        """
         last = _last(effective)
         trained = events.c.id <= self.standing.trained
         query = sa.select(events.c.kind, trained, sa.func.count(), sa.func.sum(last.c.number))
-        query = query.select_from(last.join(events, events.c.id == last.c.event)).group_by(events.c.kind, trained)
+        query = query.select_from(last.join(events, events.c.id == last.c.event)).group_by(
+            events.c.kind, trained
+        )
         counts: Counter[EventState] = Counter()
         for kind, absorbed, documents, number in connection.execute(query):
-            counts += {state_of(kind, bool(absorbed)): documents, EventState.SUPERSEDED: int(number) - documents}
+            counts += {
+                state_of(kind, bool(absorbed)): documents,
+                EventState.SUPERSEDED: int(number) - documents,
+            }
         return counts
 
     def _select(self, condition: sa.ColumnElement[bool]) -> list[Event]:
@@ -244,19 +309,27 @@ class LogView:
             return select_events(connection, self.standing, condition)
 
 
-def select_events(connection: sa.Connection, standing: Standing, condition: sa.ColumnElement[bool]) -> list[Event]:
+def select_events(
+    connection: sa.Connection, standing: Standing, condition: sa.ColumnElement[bool]
+) -> list[Event]:
     """Events, oldest first, with what became of them; a revert's own is left out."""
     query = sa.select(events).where(condition, IS_CHANGE).order_by(events.c.id)
     changes = [Event(**row._mapping) for row in connection.execute(query)]
     here = _Here.read(connection, standing)
     named = {event.document_id for event in changes}
-    last = {row.document_id: row.id for row in last_events(connection, named, *PLACE, within=here.effective)}
-    return [replace(event, state=here.state(event, last.get(event.document_id))) for event in changes]
+    last = {
+        row.document_id: row.id
+        for row in last_events(connection, named, *PLACE, within=here.effective)
+    }
+    return [
+        replace(event, state=here.state(event, last.get(event.document_id))) for event in changes
+    ]
 
 
 @dataclass(frozen=True)
 class _Here:
-    """The intervals that count at a standing, those that lead from there, and what reverts appended.
+    """The intervals that count at a standing, those that lead from there, and what reverts
+    appended.
 
     repeats: for each event that was appended once more, itself and what repeats it.
     """
@@ -276,7 +349,9 @@ class _Here:
 
     def is_pending(self, same: Iterable[int]) -> bool:
         """Whether one event, which may be in the log several times, waits."""
-        waits = any(contains(self.path, event) and not contains(self.blocks, event) for event in same)
+        waits = any(
+            contains(self.path, event) and not contains(self.blocks, event) for event in same
+        )
         return waits and not any(contains(self.effective, event) for event in same)
 
     def state(self, event: Event, last: int | None) -> EventState | None:
@@ -292,14 +367,24 @@ class _Here:
 
 def state_of(kind: str, trained: bool) -> EventState:
     """The state of a document's last event that counts."""
-    return EventState.DELETED if kind == EventKind.REMOVE else EventState.ABSORBED if trained else EventState.LIVE
+    return (
+        EventState.DELETED
+        if kind == EventKind.REMOVE
+        else EventState.ABSORBED
+        if trained
+        else EventState.LIVE
+    )
 
 
 def history_of(connection: sa.Connection) -> History:
-    """All reverts of the log; what an upgrade appended names no retriever and is none, so that its events count."""
+    """All reverts of the log; what an upgrade appended names no retriever and is none, so that its
+    events count.
+    """
     rows = connection.execute(REVERTS)
     reverts = ((event, facts) for event, facts in rows if facts.get("retriever"))
-    return History([Revert(event, **facts | {"first": facts["first"] or event}) for event, facts in reverts])
+    return History(
+        [Revert(event, **facts | {"first": facts["first"] or event}) for event, facts in reverts]
+    )
 
 
 def repeats_of(connection: sa.Connection) -> dict[int, list[int]]:
@@ -323,12 +408,16 @@ def mark(event: int, received: float, document_id: str, content_hash: str) -> st
 def position_at(connection: sa.Connection, event: int) -> Position:
     """The position of an event, without a mark if the log has none of this number."""
     received, document_id, content_hash, log_id = connection.execute(MARKED, {"event": event}).one()
-    return Position(log_id, event, "" if received is None else mark(event, received, document_id, content_hash))
+    return Position(
+        log_id, event, "" if received is None else mark(event, received, document_id, content_hash)
+    )
 
 
 def in_intervals(intervals: Iterable[Interval]) -> sa.ColumnElement[bool]:
     """The condition that an event lies in one of the intervals."""
-    return sa.or_(sa.false(), *((events.c.id > start) & (events.c.id <= end) for start, end in intervals))
+    return sa.or_(
+        sa.false(), *((events.c.id > start) & (events.c.id <= end) for start, end in intervals)
+    )
 
 
 def last_events(
@@ -342,7 +431,9 @@ def last_events(
     rows: list[sa.Row[Any]] = []
     for ids in chunks(sorted(document_ids)):
         last = sa.select(sa.func.max(events.c.id)).where(events.c.document_id.in_(ids), among)
-        query = sa.select(*(columns or events.c)).where(events.c.id.in_(last.group_by(events.c.document_id)))
+        query = sa.select(*(columns or events.c)).where(
+            events.c.id.in_(last.group_by(events.c.document_id))
+        )
         rows += connection.execute(query)
     return rows
 
@@ -350,7 +441,12 @@ def last_events(
 def _last(intervals: Iterable[Interval]) -> sa.Subquery:
     """By document: the last event of some intervals, and their number."""
     last = (sa.func.max(events.c.id).label("event"), sa.func.count().label("number"))
-    return sa.select(*last).where(in_intervals(intervals), IS_CHANGE).group_by(events.c.document_id).subquery()
+    return (
+        sa.select(*last)
+        .where(in_intervals(intervals), IS_CHANGE)
+        .group_by(events.c.document_id)
+        .subquery()
+    )
 
 
 def _count(connection: sa.Connection, table: sa.Table, condition: sa.ColumnElement[bool]) -> int:

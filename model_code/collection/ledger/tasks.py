@@ -1,8 +1,9 @@
-"""Work: what a project has to do next (an addition, a look at drift, a pilot, a retrain), and what came of it.
+"""Work: what a project has to do next (an addition, a look at drift, a pilot, a retrain), and what
+came of it.
 
-Work is asked for once: while it is open, asking for the same returns it. One that fails is tried again, at most
-`ATTEMPTS` times; then a person must look. Its id is random, as Dagster never forgets a run's key and another log would
-give the same numbers again.
+Work is asked for once: while it is open, asking for the same returns it. One that fails is tried
+again, at most `ATTEMPTS` times; then a person must look. Its id is random, as Dagster never forgets
+a run's key and another log would give the same numbers again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ ATTEMPTS = 3  # at the same work; after so many failures a person must look
 
 
 class WorkKind(StrEnum):
-    """What is to be done: apply what waits, look at its drift, train on a sample of what is live, or on all of it."""
+    """What is to be done: apply what waits, look at its drift, train on a sample of what is live,
+    or on all of it.
+    """
 
     ADD = "add"
     DRIFT = "drift"
@@ -32,7 +35,9 @@ class WorkKind(StrEnum):
 
 
 class WorkState(StrEnum):
-    """`OPEN` while it is due or runs. `REFUSED`: done, and it led to nothing, as gate, pilot or look says."""
+    """`OPEN` while it is due or runs. `REFUSED`: done, and it led to nothing, as gate, pilot or
+    look says.
+    """
 
     OPEN = "open"
     DONE = "done"
@@ -53,9 +58,9 @@ class EventRange:
 class Work:
     """Something to do for a retriever, and why.
 
-    about: the events that it is about; None where a person asked. attempts: including the one that is due. asked_by:
-    "sensor", "drift", "person", or the id of the pilot that asked. asked, ended: seconds since 1970. outcome: what came
-    of it, in words; details: the same as plain values.
+    about: the events that it is about; None where a person asked. attempts: including the one that
+    is due. asked_by: "sensor", "drift", "person", or the id of the pilot that asked. asked, ended:
+    seconds since 1970. outcome: what came of it, in words; details: the same as plain values.
     """
 
     id: str
@@ -79,9 +84,11 @@ class Work:
 
     @property
     def run_key(self) -> str:
-        """The key of the Dagster run of this attempt, which also names its partition and the folder that it works in.
+        """The key of the Dagster run of this attempt, which also names its partition and the folder
+        that it works in.
 
-        It is compared, never parsed. Kind and moment are for people; what is random makes it unlike any other.
+        It is compared, never parsed. Kind and moment are for people; what is random makes it unlike
+        any other.
         """
         moment = datetime.fromtimestamp(self.asked, UTC)
         return f"{self.kind}-{moment:%Y-%m-%d-%H%M}-{self.id[-8:]}-{self.attempts}"
@@ -105,8 +112,10 @@ table = sa.Table(
     sa.Column("outcome", sa.Text),
     sa.Column("details", sa.JSON, nullable=False),
 )
-IS_KNOWN = table.c.kind.in_(list(WorkKind))  # later versions may keep other kinds here, which are theirs
-IS_OPEN = table.c.state == sa.literal_column("'open'")  # literally, as a partial index is only used for this text
+# later versions may keep other kinds here, which are theirs
+IS_KNOWN = table.c.kind.in_(list(WorkKind))
+# literally, as a partial index is only used for this text
+IS_OPEN = table.c.state == sa.literal_column("'open'")
 sa.Index(
     "work_open",
     *(table.c[name] for name in ("kind", "first_event", "last_event", "retriever")),
@@ -118,7 +127,8 @@ sa.Index(
 
 @dataclass(frozen=True)
 class WorkTable:
-    """The work of one project. Every method is one transaction; of two that ask at once one finds what the other asked.
+    """The work of one project. Every method is one transaction; of two that ask at once one finds
+    what the other asked.
 
     `ledger.work` is that of a log.
     """
@@ -127,16 +137,22 @@ class WorkTable:
 
     # Asking
 
-    def ask(self, kind: WorkKind, retriever: str, about: EventRange, reason: str, asked_by: str) -> Work | None:
-        """The open work about these events: that which is there, or a new one. None if it failed or was canceled.
+    def ask(
+        self, kind: WorkKind, retriever: str, about: EventRange, reason: str, asked_by: str
+    ) -> Work | None:
+        """The open work about these events: that which is there, or a new one. None if it failed or
+        was canceled.
 
-        A retrain takes the place of the pilots that are open, which would only tell whether one is due.
+        A retrain takes the place of the pilots that are open, which would only tell whether one is
+        due.
         """
         with self._database.write() as connection:
             return _ask(connection, kind, retriever, about, reason, asked_by)
 
     def keep_only(self, kind: WorkKind, retriever: str, about: EventRange | None) -> None:
-        """End what is open of a kind and about other events: it was done, or is part of what is asked for now."""
+        """End what is open of a kind and about other events: it was done, or is part of what is
+        asked for now.
+        """
         others = sa.true() if about is None else sa.not_(_about(about))
         with self._database.write() as connection:
             ended = _ended(WorkState.DONE, "nothing of it waits any more")
@@ -162,28 +178,50 @@ class WorkTable:
     ) -> None:
         """Note what came of one; one that is not open any more stays as it is.
 
-        retrain: ask for a retrain about the same events, in the same transaction, so that a kill loses neither; not
-        where the work was settled meanwhile.
+        retrain: ask for a retrain about the same events, in the same transaction, so that a kill
+        loses neither; not where the work was settled meanwhile.
         """
         with self._database.write() as connection:
             ended = _end(connection, _ended(state, outcome, run_id, details), table.c.id == work.id)
             if ended and retrain and work.about:
-                _ask(connection, WorkKind.RETRAIN, work.retriever, work.about, outcome, asked_by=work.id)
+                _ask(
+                    connection,
+                    WorkKind.RETRAIN,
+                    work.retriever,
+                    work.about,
+                    outcome,
+                    asked_by=work.id,
+                )
 
     def conclude_retrains(
-        self, retriever: str, state: WorkState, outcome: str, details: Mapping[str, Any], run_id: str | None = None
+        self,
+        retriever: str,
+        state: WorkState,
+        outcome: str,
+        details: Mapping[str, Any],
+        run_id: str | None = None,
     ) -> None:
-        """Note what came of a retrain: of all that are open, whoever began it; one that nobody asked for is noted too.
+        """Note what came of a retrain: of all that are open, whoever began it; one that nobody
+        asked for is noted too.
 
         Open pilots end with it: what it leaves in doubt, a later report asks for again.
         """
         ended = _ended(state, outcome, run_id, details)
         with self._database.write() as connection:
-            if not _end(connection, ended, table.c.kind == WorkKind.RETRAIN, table.c.retriever == retriever):
+            if not _end(
+                connection, ended, table.c.kind == WorkKind.RETRAIN, table.c.retriever == retriever
+            ):
                 _insert(connection, WorkKind.RETRAIN, retriever, None, **ended)
             _settle_pilots(connection, retriever, "a retrain ended")
 
-    def note(self, kind: WorkKind, retriever: str, state: WorkState, outcome: str, details: Mapping[str, Any]) -> None:
+    def note(
+        self,
+        kind: WorkKind,
+        retriever: str,
+        state: WorkState,
+        outcome: str,
+        details: Mapping[str, Any],
+    ) -> None:
         """Note what came of work that a person did and that answers nothing that was asked."""
         with self._database.write() as connection:
             _insert(connection, kind, retriever, None, **_ended(state, outcome, details=details))
@@ -202,7 +240,9 @@ class WorkTable:
 
     def last(self, retriever: str, number: int, *kinds: WorkKind) -> list[Work]:
         """The work that was asked for or ended last, newest first."""
-        conditions = [IS_KNOWN, table.c.retriever == retriever] + ([table.c.kind.in_(kinds)] if kinds else [])
+        conditions = [IS_KNOWN, table.c.retriever == retriever] + (
+            [table.c.kind.in_(kinds)] if kinds else []
+        )
         newest = sa.func.coalesce(table.c.ended, table.c.asked).desc(), table.c.id.desc()
         query = sa.select(table).where(*conditions).order_by(*newest).limit(number)
         with self._database.read() as connection:
@@ -210,10 +250,19 @@ class WorkTable:
 
 
 def _ask(
-    connection: sa.Connection, kind: WorkKind, retriever: str, about: EventRange, reason: str, asked_by: str
+    connection: sa.Connection,
+    kind: WorkKind,
+    retriever: str,
+    about: EventRange,
+    reason: str,
+    asked_by: str,
 ) -> Work | None:
     subject = table.c.kind == kind, table.c.retriever == retriever, _about(about)
-    same = _select(connection, *subject, table.c.state.in_((WorkState.OPEN, WorkState.FAILED, WorkState.CANCELED)))
+    same = _select(
+        connection,
+        *subject,
+        table.c.state.in_((WorkState.OPEN, WorkState.FAILED, WorkState.CANCELED)),
+    )
     if same:
         return same[-1] if same[-1].state == WorkState.OPEN else None
     if kind == WorkKind.RETRAIN:
@@ -226,21 +275,40 @@ def _about(events: EventRange) -> sa.ColumnElement[bool]:
     return (table.c.first_event == events.first) & (table.c.last_event == events.last)
 
 
-def _insert(connection: sa.Connection, kind: WorkKind, retriever: str, about: EventRange | None, **values: Any) -> None:
+def _insert(
+    connection: sa.Connection,
+    kind: WorkKind,
+    retriever: str,
+    about: EventRange | None,
+    **values: Any,
+) -> None:
     """Add a row; it is open, asked for now and by a person unless `values` say otherwise."""
     events = {"first_event": about.first, "last_event": about.last} if about else {}
     person = {"reason": "a person asked", "asked_by": "person", "asked": time.time()}
     row = {"state": WorkState.OPEN, "attempts": 1, "details": {}, **person, **events, **values}
-    connection.execute(sa.insert(table).values(id=str(uuid4()), kind=kind, retriever=retriever, **row))
+    connection.execute(
+        sa.insert(table).values(id=str(uuid4()), kind=kind, retriever=retriever, **row)
+    )
 
 
 def _ended(
-    state: WorkState, outcome: str, run_id: str | None = None, details: Mapping[str, Any] | None = None
+    state: WorkState,
+    outcome: str,
+    run_id: str | None = None,
+    details: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    return {"state": state, "ended": time.time(), "outcome": outcome, "run_id": run_id, "details": dict(details or {})}
+    return {
+        "state": state,
+        "ended": time.time(),
+        "outcome": outcome,
+        "run_id": run_id,
+        "details": dict(details or {}),
+    }
 
 
-def _end(connection: sa.Connection, values: Mapping[str, Any], *which: sa.ColumnElement[bool]) -> bool:
+def _end(
+    connection: sa.Connection, values: Mapping[str, Any], *which: sa.ColumnElement[bool]
+) -> bool:
     """Note what came of open work; whether there was such."""
     return connection.execute(sa.update(table).where(IS_OPEN, *which).values(values)).rowcount > 0
 
@@ -259,4 +327,6 @@ def _work(row: sa.Row[Any]) -> Work:
     values = dict(row._mapping)
     first, last = values.pop("first_event"), values.pop("last_event")
     about = None if first is None else EventRange(first, last)
-    return Work(**values | {"about": about, "kind": WorkKind(row.kind), "state": WorkState(row.state)})
+    return Work(
+        **values | {"about": about, "kind": WorkKind(row.kind), "state": WorkState(row.state)}
+    )

@@ -19,7 +19,8 @@ from model_code.text.documents import Document, canonical_fields
 ENCODER, INDEX, DOCUMENTS, HIERARCHY = "encoder", "index", "documents.parquet", "hierarchy"
 PASSAGES = f"{HIERARCHY}/{DOCUMENT_IDS}"
 SOURCE = ("document_id", "title", "text", "fields")
-LATER = {"queries": "[]", "date": None}  # columns that files of earlier versions lack, and what they then mean
+# columns that files of earlier versions lack, and what they then mean
+LATER = {"queries": "[]", "date": None}
 COLUMNS = (*SOURCE, "content_hash", *LATER)
 ROW_GROUP = 64  # documents; a lookup reads whole row groups, found by their first ids
 Row = dict[str, Any]
@@ -33,28 +34,41 @@ def document_of(row: Row) -> Document:
 
 
 def write_documents(source: Path, target: Path, document_ids: Collection[str]) -> None:
-    """Write id, title, text, fields (a JSON object) and content hash of documents from a corpus's `documents.parquet`.
+    """Write id, title, text, fields (a JSON object) and content hash of documents from a corpus's
+    `documents.parquet`.
 
     Rows ascend by id. FreshetError if the corpus lacks one of them.
     """
     import pyarrow.parquet as pq
 
     dated = (*SOURCE, "date")
-    table = pq.read_table(source, columns=list(dated), filters=[("document_id", "in", sorted(document_ids))])
+    table = pq.read_table(
+        source, columns=list(dated), filters=[("document_id", "in", sorted(document_ids))]
+    )
     columns = [table[name].to_pylist() for name in dated]
     missing = sorted(set(document_ids) - set(columns[0]))
     if missing:
-        raise FreshetError(f"{source} lacks {len(missing)} documents that the index holds, first {missing[0]!r}")
+        raise FreshetError(
+            f"{source} lacks {len(missing)} documents that the index holds, first {missing[0]!r}"
+        )
     rows = zip(*columns, strict=True)
-    documents = (Document(id_, title, text, json.loads(fields), date=date) for id_, title, text, fields, date in rows)
+    documents = (
+        Document(id_, title, text, json.loads(fields), date=date)
+        for id_, title, text, fields, date in rows
+    )
     write_rows(map(document_row, documents), target)
 
 
 def document_row(document: Document) -> Row:
     """A document as it is kept."""
-    queries, fields = json.dumps(list(document.queries), ensure_ascii=False), canonical_fields(document.fields)
+    queries, fields = (
+        json.dumps(list(document.queries), ensure_ascii=False),
+        canonical_fields(document.fields),
+    )
     texts = document.document_id, document.title, document.text
-    return dict(zip(COLUMNS, (*texts, fields, document.content_hash, queries, document.date), strict=True))
+    return dict(
+        zip(COLUMNS, (*texts, fields, document.content_hash, queries, document.date), strict=True)
+    )
 
 
 def write_rows(rows: Iterable[Row], target: Path) -> None:
@@ -69,9 +83,11 @@ def write_rows(rows: Iterable[Row], target: Path) -> None:
 
 
 class DocumentFile:
-    """Look-up of documents in a file that `write_rows` wrote, whose footer it reads once; any thread may ask.
+    """Look-up of documents in a file that `write_rows` wrote, whose footer it reads once; any
+    thread may ask.
 
-    Rows are chosen by hand, since pyarrow's own filters and selections import pandas: a second of a cold search.
+    Rows are chosen by hand, since pyarrow's own filters and selections import pandas: a second of a
+    cold search.
     """
 
     def __init__(self, path: Path) -> None:
@@ -79,10 +95,16 @@ class DocumentFile:
 
         self.path, self._footer = path, pq.read_metadata(path)
         groups = (self._footer.row_group(group) for group in range(self._footer.num_row_groups))
-        self._first: list[str] = [group.column(0).statistics.min for group in groups if group.num_rows]
+        self._first: list[str] = [
+            group.column(0).statistics.min for group in groups if group.num_rows
+        ]
 
-    def read(self, document_ids: Collection[str], columns: Sequence[str] = COLUMNS) -> dict[str, dict[str, Any]]:
-        """Those of `document_ids` that the file has, by id; the columns, of which `document_id` is always one."""
+    def read(
+        self, document_ids: Collection[str], columns: Sequence[str] = COLUMNS
+    ) -> dict[str, dict[str, Any]]:
+        """Those of `document_ids` that the file has, by id; the columns, of which `document_id` is
+        always one.
+        """
         import pyarrow.parquet as pq
 
         keys = set(document_ids)
@@ -92,7 +114,11 @@ class DocumentFile:
         with pq.ParquetFile(self.path, metadata=self._footer) as file:
             table = file.read_row_groups(groups, named, use_threads=False)
         ids = table["document_id"].to_pylist()
-        return {ids[row]: table.slice(row, 1).to_pylist()[0] for row in range(len(ids)) if ids[row] in keys}
+        return {
+            ids[row]: table.slice(row, 1).to_pylist()[0]
+            for row in range(len(ids))
+            if ids[row] in keys
+        }
 
 
 def read_columns(path: Path, *columns: str) -> list[list[str]]:
@@ -106,6 +132,11 @@ def read_columns(path: Path, *columns: str) -> list[list[str]]:
         available = set(file.schema_arrow.names)
         missing = sorted(set(columns) - available - LATER.keys())
         if missing:
-            raise FreshetError(f"{path} has no column {missing[0]!r}: an older version wrote it; freshet promote again")
+            raise FreshetError(
+                f"{path} has no column {missing[0]!r}: an older version wrote it; freshet promote again"
+            )
         table = file.read(columns=[name for name in columns if name in available])
-    return [table[name].to_pylist() if name in available else [LATER[name]] * len(table) for name in columns]
+    return [
+        table[name].to_pylist() if name in available else [LATER[name]] * len(table)
+        for name in columns
+    ]

@@ -1,7 +1,9 @@
-"""Which documents a search may find: a filter over their fields, one for the command line, HTTP and Python.
+"""Which documents a search may find: a filter over their fields, one for the command line, HTTP and
+Python.
 
-An object states conditions that hold together, by field: a value, a list of which one is had, or operators. Others
-combine whole objects: {"or": [{"package": "numpy"}, {"year": {">=": 2020, "<": 2024}}], "not": {"tags": ["old"]}}.
+An object states conditions that hold together, by field: a value, a list of which one is had, or
+operators. Others combine whole objects: {"or": [{"package": "numpy"}, {"year": {">=": 2020, "<":
+2024}}], "not": {"tags": ["old"]}}.
 """
 
 from __future__ import annotations
@@ -21,12 +23,17 @@ from model_code.text.documents import parse_date
 
 Index = Mapping[str, Mapping[str, set[str]]]  # field -> value, as text -> documents that have it
 Filters = Mapping[str, Any] | Sequence[str]
-"""An object, or texts as one types them: "package=numpy", "year>=2020", "kind!=class", or an object as JSON."""
+"""An object, or texts as one types them: "package=numpy", "year>=2020", "kind!=class", or an object
+as JSON.
+"""
 SHOWN = 8  # values that an error message names
 MAX_DEPTH = 16
 RANGES: Mapping[str, Callable[[Any, Any], bool]] = {
-    ">": operators.gt, ">=": operators.ge, "<": operators.lt, "<=": operators.le,
-}  # fmt: skip
+    ">": operators.gt,
+    ">=": operators.ge,
+    "<": operators.lt,
+    "<=": operators.le,
+}
 OPERATORS = ("=", "!=", *RANGES, "in", "exists")
 TYPED = re.compile(r"([^=!<>]+)(!=|>=|<=|=|>|<)(.*)", re.DOTALL)
 NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
@@ -34,9 +41,13 @@ EXAMPLE = '{"package": ["numpy", "scipy"], "year": {">=": 2020}}'
 
 
 def read_fields(path: Path) -> Index:
-    """The fields of all documents of a generation, from its documents file; a document's date is the field `date`."""
+    """The fields of all documents of a generation, from its documents file; a document's date is
+    the field `date`.
+    """
     rows = zip(*read_columns(path, "document_id", "fields", "date"), strict=True)
-    return index_fields((key, ({"date": date} if date else {}) | json.loads(fields)) for key, fields, date in rows)
+    return index_fields(
+        (key, ({"date": date} if date else {}) | json.loads(fields)) for key, fields, date in rows
+    )
 
 
 def index_fields(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Index:
@@ -54,7 +65,8 @@ def index_fields(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Index:
 
 
 class MergedFields(Mapping[str, Mapping[str, set[str]]]):
-    """The fields of several parts without those of removed documents; a field is merged when it is asked for.
+    """The fields of several parts without those of removed documents; a field is merged when it is
+    asked for.
 
     >>> parts = [({"kind": {"new": {"a"}, "old": {"b"}}}, {"b"}), ({"kind": {"new": {"b"}}}, set())]
     >>> {value: sorted(documents) for value, documents in MergedFields(parts)["kind"].items()}
@@ -73,7 +85,9 @@ class MergedFields(Mapping[str, Mapping[str, set[str]]]):
             for index, removed in self._parts:
                 for value, documents in index.get(name, {}).items():
                     values.setdefault(value, set()).update(documents - removed)
-            self._merged[name] = {value: documents for value, documents in values.items() if documents}
+            self._merged[name] = {
+                value: documents for value, documents in values.items() if documents
+            }
         if not self._merged[name]:
             raise KeyError(name)
         return self._merged[name]
@@ -91,8 +105,9 @@ class MergedFields(Mapping[str, Mapping[str, set[str]]]):
 def matching_documents(index: Index, filters: Filters, every: Callable[[], Set[str]]) -> Set[str]:
     """The documents that fit a filter; every: all that there are, for what negates.
 
-    FreshetError for an unknown field. Texts are checked more closely, as somebody types them: it is an error, too, if
-    no document has a value that they ask for, or none fits all of them. Several `=` of one field are alternatives.
+    FreshetError for an unknown field. Texts are checked more closely, as somebody types them: it is
+    an error, too, if no document has a value that they ask for, or none fits all of them. Several
+    `=` of one field are alternatives.
 
     >>> index = {"package": {"numpy": {"a", "b"}, "pandas": {"c"}}, "year": {"2023": {"b"}, "2024": {"c"}}}
     >>> every = lambda: {"a", "b", "c"}
@@ -115,9 +130,13 @@ def matching_documents(index: Index, filters: Filters, every: Callable[[], Set[s
         sets.append(fit.comparison(name, "in", alternatives))
         for value in alternatives:
             if value not in index[name]:
-                raise FreshetError(f"no document has {name}={value}; values of {name}: {_listed(index[name])}")
+                raise FreshetError(
+                    f"no document has {name}={value}; values of {name}: {_listed(index[name])}"
+                )
     if not (fitting := set.intersection(*map(set, sets))):
-        raise FreshetError(f"no document has all of {', '.join(filters)}; search with fewer filters")
+        raise FreshetError(
+            f"no document has all of {', '.join(filters)}; search with fewer filters"
+        )
     return fitting
 
 
@@ -130,7 +149,10 @@ class _Fit:
     def all_of(self, conditions: Any, depth: int = 0) -> Set[str]:
         """The documents that fit each condition of an object; all of them if it states none."""
         shown = json.dumps(conditions, ensure_ascii=False, default=str)
-        require(isinstance(conditions, Mapping), f"a filter is an object such as {EXAMPLE}, not {shown[:80]}")
+        require(
+            isinstance(conditions, Mapping),
+            f"a filter is an object such as {EXAMPLE}, not {shown[:80]}",
+        )
         require(depth < MAX_DEPTH, f"filters are nested more than {MAX_DEPTH} deep")
         sets = [self._condition(name, value, depth) for name, value in conditions.items()]
         return set.intersection(*map(set, sets)) if sets else self.every()
@@ -143,7 +165,9 @@ class _Fit:
             return set().union(*sets) if name == "or" else set(self.every()).intersection(*sets)
         if isinstance(value, Mapping):
             require(bool(value), f"the filter of {name} states nothing; write it as {EXAMPLE}")
-            return set.intersection(*(set(self.comparison(name, operator, value[operator])) for operator in value))
+            return set.intersection(
+                *(set(self.comparison(name, operator, value[operator])) for operator in value)
+            )
         return self.comparison(name, "in" if isinstance(value, list) else "=", value)
 
     def comparison(self, name: str, operator: str, operand: Any) -> Set[str]:
@@ -163,11 +187,21 @@ class _Fit:
         if operator == "in":
             require(isinstance(operand, list), f"in of {name} takes a list of values")
             return set().union(*(values.get(_text(value), ()) for value in operand))
-        require(operator in RANGES, f"{name} is filtered by {operator!r}; use one of {', '.join(OPERATORS)}")
+        require(
+            operator in RANGES,
+            f"{name} is filtered by {operator!r}; use one of {', '.join(OPERATORS)}",
+        )
         bound = _measure(_text(operand))
-        require(bound is not None, f"{name} {operator} {_text(operand)}: ranges are of numbers and of ISO dates")
+        require(
+            bound is not None,
+            f"{name} {operator} {_text(operand)}: ranges are of numbers and of ISO dates",
+        )
         measured = ((value, _measure(value)) for value in values)
-        within = [value for value, size in measured if type(size) is type(bound) and RANGES[operator](size, bound)]
+        within = [
+            value
+            for value, size in measured
+            if type(size) is type(bound) and RANGES[operator](size, bound)
+        ]
         return set().union(*(values[value] for value in within))
 
 
@@ -176,12 +210,17 @@ def json_filter(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise SettingsError(f"--filter {text[:80]}: this begins as JSON, and is none; write it as {EXAMPLE}") from None
+        raise SettingsError(
+            f"--filter {text[:80]}: this begins as JSON, and is none; write it as {EXAMPLE}"
+        ) from None
 
 
 def _parse(text: str) -> tuple[str, str, str]:
     match = TYPED.fullmatch(text)
-    require(match is not None, f"--filter {text}: write it as field=value, field>=value, or as JSON: {EXAMPLE}")
+    require(
+        match is not None,
+        f"--filter {text}: write it as field=value, field>=value, or as JSON: {EXAMPLE}",
+    )
     return match[1], match[2], match[3]  # type: ignore[index]
 
 

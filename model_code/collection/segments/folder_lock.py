@@ -18,7 +18,8 @@ class Reading:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(handle), os.stat(folder)):  # deleted before it was locked, and made again
+            # deleted before it was locked, and made again
+            if not os.path.samestat(os.fstat(handle), os.stat(folder)):
                 raise FileNotFoundError
         except (BlockingIOError, FileNotFoundError):
             os.close(handle)
@@ -28,7 +29,9 @@ class Reading:
 
     def is_there(self) -> bool:
         """Whether the folder still has its name, and no other one has got it since."""
-        return self.folder.is_dir() and os.path.samestat(os.fstat(self._handle), os.stat(self.folder))
+        return self.folder.is_dir() and os.path.samestat(
+            os.fstat(self._handle), os.stat(self.folder)
+        )
 
 
 @contextmanager

@@ -1,5 +1,5 @@
-"""One folder of documents: the base that was built, or a segment that was added. Written, loaded and merged; shared by
-many generations.
+"""One folder of documents: the base that was built, or a segment that was added. Written, loaded
+and merged; shared by many generations.
 """
 
 from __future__ import annotations
@@ -46,9 +46,11 @@ REFINED, REPRESENTATIVES = "refined.json", "refined.npy"
 
 @dataclass(frozen=True, eq=False)
 class Placements:
-    """Of n passages: `paths` (n, depth) int32, and the `cosines` (n,) float32 to the centroids of the nearest leaves.
+    """Of n passages: `paths` (n, depth) int32, and the `cosines` (n,) float32 to the centroids of
+    the nearest leaves.
 
-    The path of a passage that the tree was clustered from is that of the clustering, the nearest leaf or not.
+    The path of a passage that the tree was clustered from is that of the clustering, the nearest
+    leaf or not.
     """
 
     paths: np.ndarray
@@ -59,7 +61,9 @@ class Placements:
         """Place passages with `vectors` (n, H) of any norm."""
         units = unit(vectors)
         paths = tree.place(units)
-        return cls(paths, np.einsum("nh,nh->n", units, tree.centroids[-1][paths[:, -1]], dtype=np.float32))
+        return cls(
+            paths, np.einsum("nh,nh->n", units, tree.centroids[-1][paths[:, -1]], dtype=np.float32)
+        )
 
     def save(self, folder: Path) -> None:
         """Write the file; equal placements give equal bytes."""
@@ -74,7 +78,10 @@ class Placements:
     @classmethod
     def join(cls, parts: list[Placements]) -> Placements:
         """Those of several lists of passages, one after the other."""
-        return cls(np.concatenate([part.paths for part in parts]), np.concatenate([part.cosines for part in parts]))
+        return cls(
+            np.concatenate([part.paths for part in parts]),
+            np.concatenate([part.cosines for part in parts]),
+        )
 
     def take(self, rows: np.ndarray) -> Placements:
         """Those of some passages."""
@@ -83,8 +90,9 @@ class Placements:
 
 @dataclass(frozen=True, eq=False)
 class Refined:
-    """What is remembered of a segment's documents that IncDSI placed, in their order: the name of each one's `Status`,
-    and of those of one vector the mean (H,) of what they should be found by, Z.
+    """What is remembered of a segment's documents that IncDSI placed, in their order: the name of
+    each one's `Status`, and of those of one vector the mean (H,) of what they should be found by,
+    Z.
     """
 
     statuses: dict[str, str] = field(default_factory=dict)
@@ -93,7 +101,9 @@ class Refined:
     def save(self, folder: Path) -> None:
         """Write the files, if anything was refined; equal rows give equal bytes."""
         if self.statuses:
-            write_json(folder / REFINED, {"documents": list(self.queries), "statuses": self.statuses})
+            write_json(
+                folder / REFINED, {"documents": list(self.queries), "statuses": self.statuses}
+            )
             with replacing(folder / REPRESENTATIVES) as aside, aside.open("wb") as stream:
                 np.save(stream, np.array(list(self.queries.values()), np.float32))
 
@@ -121,10 +131,12 @@ class Refined:
 def recentred(tree: Hierarchy, vectors: np.ndarray) -> Hierarchy:
     """The same tree with the centroids of other `vectors` (N, H) of its passages.
 
-    A node's centroid is the mean of the unit vectors below it, scaled to unit norm, as in spherical k-means.
+    A node's centroid is the mean of the unit vectors below it, scaled to unit norm, as in spherical
+    k-means.
     """
     starts = np.searchsorted(tree.leaves[tree.order], np.arange(len(tree.parents[-1])))
-    sums = np.add.reduceat(unit(vectors)[tree.order], starts, axis=0, dtype=np.float64)  # (leaves, H)
+    # (leaves, H)
+    sums = np.add.reduceat(unit(vectors)[tree.order], starts, axis=0, dtype=np.float64)
     centroids = [unit(sums)]
     for parents in tree.parents[:0:-1]:
         sums = np.add.reduceat(sums, np.searchsorted(parents, np.arange(parents[-1] + 1)), axis=0)
@@ -143,17 +155,19 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 class Part:
-    """Retriever, documents and places of a folder; `rows`: the document of each passage that is placed.
+    """Retriever, documents and places of a folder; `rows`: the document of each passage that is
+    placed.
 
-    Texts stay on disk, and what only some callers need is read by the first of them and kept. So nobody deletes the
-    folder before this object is freed.
+    Texts stay on disk, and what only some callers need is read by the first of them and kept. So
+    nobody deletes the folder before this object is freed.
     """
 
     def __init__(self, folder: Path, retriever: IndexedRetriever, rows: IdMap) -> None:
         """FileNotFoundError if the folder was deleted meanwhile."""
         self.reading = Reading(folder)
         self.folder, self.retriever, self.rows = folder, retriever, rows
-        self.number = int(folder.name) if folder.name.isdigit() else None  # of its generation, if that is made
+        # of its generation, if that is made
+        self.number = int(folder.name) if folder.name.isdigit() else None
 
     def follow(self, folder: Path) -> None:
         """Note that the folder has got another name: what of it is open stays so."""
@@ -200,7 +214,8 @@ class Part:
     @cached_property
     def fields(self) -> Index:
         """Which documents have which fields."""
-        from model_code.collection.segments.filters import read_fields  # as a search without filters does without
+        # as a search without filters does without
+        from model_code.collection.segments.filters import read_fields
 
         return read_fields(self.documents)
 
@@ -208,20 +223,29 @@ class Part:
 class Base(Part):
     """The part that was built, with the hierarchy that all passages are placed in."""
 
-    def __init__(self, folder: Path, retriever: IndexedRetriever, rows: IdMap, tree: Hierarchy) -> None:
+    def __init__(
+        self, folder: Path, retriever: IndexedRetriever, rows: IdMap, tree: Hierarchy
+    ) -> None:
         super().__init__(folder, retriever, rows)
         self.tree = tree
 
     @classmethod
     def open(cls, folder: Path, fingerprint: str) -> Base:
-        """Load a base; FingerprintMismatch if its encoder does not have the fingerprint that the manifest states."""
+        """Load a base; FingerprintMismatch if its encoder does not have the fingerprint that the
+        manifest states.
+        """
         retriever = open_retriever(folder / ENCODER, folder / INDEX)
         if retriever.fingerprint != fingerprint:
             raise FingerprintMismatch(
                 f"{folder}: its encoder has fingerprint {retriever.fingerprint[:12]}, its manifest says "
                 f"{fingerprint[:12]}; the folder was changed: freshet repair"
             )
-        return cls(folder, retriever, IdMap(read_json(folder / PASSAGES)), Hierarchy.load(folder / HIERARCHY))
+        return cls(
+            folder,
+            retriever,
+            IdMap(read_json(folder / PASSAGES)),
+            Hierarchy.load(folder / HIERARCHY),
+        )
 
     @cached_property
     def topics(self) -> list[list[str]]:
@@ -264,15 +288,20 @@ class PartView:
     def ids_after(self, after: str) -> Iterator[str]:
         """The documents that can be found beyond an id, ascending."""
         ids = self.part.sorted_ids
-        return (ids[i] for i in range(bisect_right(ids, after), len(ids)) if ids[i] not in self.removed)
+        return (
+            ids[i] for i in range(bisect_right(ids, after), len(ids)) if ids[i] not in self.removed
+        )
 
     def document_ids(self) -> list[str]:
         """The documents that can be found, ascending."""
         return sorted(set(self.part.rows.document_ids) - self.removed)
 
 
-def write_segment(folder: Path, base: Base, puts: Sequence[Document], text: TextRules, refine: Refine | None) -> Part:
-    """Encode, index and place the documents of `puts`, which differ, in `folder`; encoder and tree are the base's.
+def write_segment(
+    folder: Path, base: Base, puts: Sequence[Document], text: TextRules, refine: Refine | None
+) -> Part:
+    """Encode, index and place the documents of `puts`, which differ, in `folder`; encoder and tree
+    are the base's.
 
     Returns the segment, loaded.
     """
@@ -285,15 +314,23 @@ def write_segment(folder: Path, base: Base, puts: Sequence[Document], text: Text
     return part
 
 
-def new_passages(puts: Sequence[Document], text: TextRules, refine: Refine | None = None) -> NewPassages:
+def new_passages(
+    puts: Sequence[Document], text: TextRules, refine: Refine | None = None
+) -> NewPassages:
     """The passages of documents, which differ, in their order."""
-    passages = [(put.document_id, passage) for put in puts for passage in text.passages(put.title, put.text)]
+    passages = [
+        (put.document_id, passage) for put in puts for passage in text.passages(put.title, put.text)
+    ]
     ids, texts = [document for document, _ in passages], [passage for _, passage in passages]
-    return NewPassages(texts, ids, {put.document_id: put.queries for put in puts if put.queries}, refine)
+    return NewPassages(
+        texts, ids, {put.document_id: put.queries for put in puts if put.queries}, refine
+    )
 
 
 def merge_segments(folder: Path, views: Sequence[PartView]) -> None:
-    """One segment in `folder` of what is left of several, as it is: nothing is encoded or placed anew."""
+    """One segment in `folder` of what is left of several, as it is: nothing is encoded or placed
+    anew.
+    """
     views = [view for view in views if view.documents]
     for view in views:
         if (view.part.folder / MANIFEST).is_file():  # all but the one that is being made
@@ -303,7 +340,11 @@ def merge_segments(folder: Path, views: Sequence[PartView]) -> None:
     documents, ids, placements = [], [], []
     for view in views:
         columns = read_columns(view.part.documents, *COLUMNS)
-        documents += [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True) if row[0] in view]
+        documents += [
+            dict(zip(COLUMNS, row, strict=True))
+            for row in zip(*columns, strict=True)
+            if row[0] in view
+        ]
         rows = view.part.rows.rows_of(view.document_ids())
         ids += [view.part.rows.document_ids[row] for row in rows.tolist()]
         placements.append(view.part.placements.take(rows))

@@ -1,13 +1,16 @@
-"""The inbox: files that are dropped into the project's folder `inbox/` are received exactly once, by content.
+"""The inbox: files that are dropped into the project's folder `inbox/` are received exactly once,
+by content.
 
     inbox/FILE          waits; names that begin with a dot or end in .part are not finished and left alone
     inbox/done/FILE     its sound rows are in the ledger
     inbox/failed/FILE   it could not be read, or all of its rows were refused; FILE.reason says why
 
-A file's hash and its documents enter the ledger in one transaction, and only then is the file moved. So a crash at any
-point leaves a file that either was not received at all, or is only moved when it is looked at again.
+A file's hash and its documents enter the ledger in one transaction, and only then is the file
+moved. So a crash at any point leaves a file that either was not received at all, or is only moved
+when it is looked at again.
 
-A file that cannot be taken now, such as one that nobody may read, stays and is logged; those behind it are taken.
+A file that cannot be taken now, such as one that nobody may read, stays and is logged; those behind
+it are taken.
 """
 
 from __future__ import annotations
@@ -31,12 +34,15 @@ from model_code.project import Project, file_lock
 log = logging.getLogger(__name__)
 INBOX, DONE, FAILED = "inbox", "done", "failed"
 SHOWN = 20  # refused rows in a reason
-MOST_BYTES = 200  # of a name below done/ and failed/: a system takes 255, and a hash or .reason may be added
+# of a name below done/ and failed/: a system takes 255, and a hash or .reason may be added
+MOST_BYTES = 200
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A file that was taken out of the inbox: its receipt, None if it could not be read, and why it failed."""
+    """A file that was taken out of the inbox: its receipt, None if it could not be read, and why it
+    failed.
+    """
 
     file: str
     receipt: Receipt | None
@@ -67,7 +73,9 @@ def take_all(live: LiveCollection) -> list[Taken]:
                 taken.append(_take(live, path, settings))
             except Exception as error:  # the files behind it do not suffer from it
                 expected = isinstance(error, (FreshetError, OSError))
-                said = printable(f"{path.name} stays in {INBOX}/: {error or type(error).__name__}", 1000)
+                said = printable(
+                    f"{path.name} stays in {INBOX}/: {error or type(error).__name__}", 1000
+                )
                 log.error(said, exc_info=not expected)
     return [each for each in taken if each is not None]
 
@@ -75,11 +83,13 @@ def take_all(live: LiveCollection) -> list[Taken]:
 def _take(live: LiveCollection, path: Path, settings: CorpusSettings) -> Taken | None:
     """Receive one file; None if it changed meanwhile, so that it is not finished after all."""
     batch = hash_path(path)
-    name = printable(path.name, len(path.name))  # which a ledger can hold, whatever the file is called
+    # which a ledger can hold, whatever the file is called
+    name = printable(path.name, len(path.name))
     receipt = reason = None
     try:
         rows = clean(read_file(path, name, settings.columns), settings, name)
-    except (FreshetError, ValueError) as error:  # whatever the readers of the formats say of a broken file
+    # whatever the readers of the formats say of a broken file
+    except (FreshetError, ValueError) as error:
         reason = printable(error, 1000)
     else:
         if hash_path(path) != batch:
@@ -98,15 +108,22 @@ def _take(live: LiveCollection, path: Path, settings: CorpusSettings) -> Taken |
 def _refusals(receipt: Receipt) -> str:
     """Why the rows were refused, a line for each of the first."""
     rows = receipt.rejected
-    lines = [f"row {refusal.row}  {refusal.document_id or '(no id)'}  {refusal.reason}" for refusal in rows[:SHOWN]]
+    lines = [
+        f"row {refusal.row}  {refusal.document_id or '(no id)'}  {refusal.reason}"
+        for refusal in rows[:SHOWN]
+    ]
     more = [f"and {len(rows) - SHOWN:,} more"] if len(rows) > SHOWN else []
     return "\n".join([f"no row was accepted, {len(rows):,} were refused:", *lines, *more])
 
 
 def _target(path: Path, folder: str, content_hash: str) -> Path:
-    """Where to move the file; one of the same name and other content that lies there already is kept."""
+    """Where to move the file; one of the same name and other content that lies there already is
+    kept.
+    """
     encoded = os.fsencode(path.name)  # of a long one the end stays, where its format stands
-    name = path.name if len(encoded) <= MOST_BYTES else encoded[-MOST_BYTES:].decode("utf-8", "ignore")
+    name = (
+        path.name if len(encoded) <= MOST_BYTES else encoded[-MOST_BYTES:].decode("utf-8", "ignore")
+    )
     target = path.parent / folder / name
     if target.exists() and hash_path(target) != content_hash:
         return target.with_name(f"{content_hash[:12]}-{target.name}")

@@ -1,8 +1,10 @@
-"""`freshet sync`: afterwards the index holds what the source holds, and only what changed was read, encoded and moved.
+"""`freshet sync`: afterwards the index holds what the source holds, and only what changed was read,
+encoded and moved.
 
-What each file of a source came to is remembered under the hash of its content (`.freshet/sync/`), so that an unchanged
-one is hashed and not read; what it came to is compared with what the index holds, whoever put it there. Documents that
-`freshet add`, the inbox or another source brought stay: a sync deletes only what came from its own source.
+What each file of a source came to is remembered under the hash of its content (`.freshet/sync/`),
+so that an unchanged one is hashed and not read; what it came to is compared with what the index
+holds, whoever put it there. Documents that `freshet add`, the inbox or another source brought stay:
+a sync deletes only what came from its own source.
 """
 
 from __future__ import annotations
@@ -32,11 +34,13 @@ from model_code.files import canonical_json, hash_path, hash_text, read_json, wr
 from model_code.project import Project, file_lock
 from model_code.text.documents import Document
 
-SHARE, FEW = 0.2, 3  # of a source's documents, and how many at least, that vanish without a question
+# of a source's documents, and how many at least, that vanish without a question
+SHARE, FEW = 0.2, 3
 SHOWN = 20  # changes that are named
 Rows = Callable[[], Iterator[Row | Malformed]]
 Units = dict[str, tuple[str, Rows]]
-Memory = dict[str, Any]  # `source`; `rules`: a hash of how rows are read; `units`: by name, what each came to
+# `source`; `rules`: a hash of how rows are read; `units`: by name, what each came to
+Memory = dict[str, Any]
 Hashes = tuple[
     str, str
 ]  # of a document's content as it arrives, and as the corpus stage reads it, which knows no queries
@@ -44,8 +48,10 @@ Hashes = tuple[
 
 @dataclass
 class Synced(Outcome):
-    """What came of a sync; beside: how many documents of other origin the index holds, which stay as they are; kept:
-    how many of its own stay although no row names them, as they may be in rows that cannot be read."""
+    """What came of a sync; beside: how many documents of other origin the index holds, which stay
+    as they are; kept: how many of its own stay although no row names them, as they may be in rows
+    that cannot be read.
+    """
 
     beside: int = 0
     kept: int = 0
@@ -54,13 +60,16 @@ class Synced(Outcome):
     def rejections(self) -> list[Rejection]:
         """The refused rows as a receipt names them, each with its file in the reason."""
         return [
-            Rejection(row["row"] or 1, row["document_id"], f"{row['file']}: {row['reason']}") for row in self.rejected
+            Rejection(row["row"] or 1, row["document_id"], f"{row['file']}: {row['reason']}")
+            for row in self.rejected
         ]
 
     def __str__(self) -> str:
         """The counts, then the names of what changed."""
         named = [f"  {change:9} {id_}" for change in CHANGES for id_ in getattr(self, change)]
-        more = [f"  and {len(named) - SHOWN:,} more: --json names all"] if len(named) > SHOWN else []
+        more = (
+            [f"  and {len(named) - SHOWN:,} more: --json names all"] if len(named) > SHOWN else []
+        )
         beside = [f"  {self.beside:,} documents of another origin stay"] if self.beside else []
         why = "no row names them, but one of the rows without an id may be theirs: mend those, or use --force"
         kept = [f"  {self.kept:,} documents stay: {why}"] if self.kept else []
@@ -69,7 +78,8 @@ class Synced(Outcome):
 
 @dataclass(frozen=True)
 class SourceContents:
-    """What a source holds: the hash of each document's content, the unit that it stands in, and the rows refused.
+    """What a source holds: the hash of each document's content, the unit that it stands in, and the
+    rows refused.
 
     earlier: the documents that it held when it was looked at before, with their hashes then.
     """
@@ -88,12 +98,13 @@ def sync(
     cwd: Path | None = None,
     make: Callable[[], int | None] | None = None,
 ) -> Synced:
-    """Make the index hold what the source holds: the project's own by default, else the one at `path`.
+    """Make the index hold what the source holds: the project's own by default, else the one at
+    `path`.
 
-    A document whose file or row cannot be read stays as it is; where a refused row does not even tell an id, so do all
-    that no row names, unless `force`. FreshetError, and nothing is changed, if the source cannot be read, or lacks more
-    than `SHARE` of the documents that came from it; then `force` deletes them.
-    make: see `apply`.
+    A document whose file or row cannot be read stays as it is; where a refused row does not even
+    tell an id, so do all that no row names, unless `force`. FreshetError, and nothing is changed,
+    if the source cannot be read, or lacks more than `SHARE` of the documents that came from it;
+    then `force` deletes them. make: see `apply`.
     """
     project_settings = recognised(live.settings, live.project.root)
     settings = project_settings if path is None else _named(live, path, cwd or Path.cwd())
@@ -102,7 +113,9 @@ def sync(
     with file_lock(live.project.state / "sync.lock", "waiting for another sync of this project"):
         units = _units(open_source(settings, live.project.root), settings)
         path_of_memory = live.project.state / "sync" / f"{hash_text(label)[:12]}.json"
-        memory = read_json(path_of_memory) if path_of_memory.is_file() else {"rules": None, "units": {}}
+        memory = (
+            read_json(path_of_memory) if path_of_memory.is_file() else {"rules": None, "units": {}}
+        )
         remembered = {"source": label} | _remembered(units, settings, memory)
         source = _contents(remembered, memory, settings)
         index = indexed(live)
@@ -117,7 +130,11 @@ def sync(
         outcome = _outcome(source, index.keys(), mine, puts, force)
         gone = outcome.deleted
         if not dry_run:
-            if not force and gone and (not source.hashes or len(gone) > max(FEW, SHARE * len(mine))):
+            if (
+                not force
+                and gone
+                and (not source.hashes or len(gone) > max(FEW, SHARE * len(mine)))
+            ):
                 raise FreshetError(
                     f"{len(gone):,} of {len(mine):,} documents are no longer in the source, {gone[0]!r} among them: "
                     "nothing is changed. If the source is whole, `freshet sync --force` deletes them"
@@ -131,8 +148,12 @@ def sync(
     return outcome
 
 
-def _outcome(source: SourceContents, there: Set[str], mine: set[str], puts: list[str], force: bool) -> Synced:
-    """What is to come of a sync; there: all documents; mine: those that came from the source; puts: those to write."""
+def _outcome(
+    source: SourceContents, there: Set[str], mine: set[str], puts: list[str], force: bool
+) -> Synced:
+    """What is to come of a sync; there: all documents; mine: those that came from the source; puts:
+    those to write.
+    """
     refused_ids = {refused["document_id"] for refused in source.refused}
     gone, kept = sorted(mine - source.hashes.keys() - refused_ids), 0
     if None in refused_ids and not force:
@@ -161,7 +182,9 @@ def indexed(live: LiveCollection) -> dict[str, str]:
 
 
 def _named(live: LiveCollection, path: str, cwd: Path) -> CorpusSettings:
-    """The settings of another source, with the project's rules; a path is taken from where the command is typed."""
+    """The settings of another source, with the project's rules; a path is taken from where the
+    command is typed.
+    """
     place = cwd / Path(path).expanduser()
     where = str(place.resolve()) if place.exists() else path
     return recognised(live.settings.replace(source="auto", path=where), live.project.root)
@@ -185,12 +208,19 @@ def _units(source: Source, settings: CorpusSettings) -> Units:
 
 
 def _remembered(units: Units, settings: CorpusSettings, memory: Memory) -> Memory:
-    """What each unit came to, read only where it is another one than in `memory`, or the rules of reading are."""
-    code = [hash_path(path) for path in (Path(reader.__file__).parent, Path(arriving.__file__), Path(__file__))]
+    """What each unit came to, read only where it is another one than in `memory`, or the rules of
+    reading are.
+    """
+    code = [
+        hash_path(path)
+        for path in (Path(reader.__file__).parent, Path(arriving.__file__), Path(__file__))
+    ]
     rules = hash_text(canonical_json({"corpus": settings.model_dump(mode="json"), "code": code}))
     old = memory["units"] if memory["rules"] == rules else {}
     new = {
-        name: old[name] if name in old and old[name]["hash"] == content else _summary(rows, content, settings)
+        name: old[name]
+        if name in old and old[name]["hash"] == content
+        else _summary(rows, content, settings)
         for name, (content, rows) in units.items()
     }
     return {"rules": rules, "units": new}
@@ -207,14 +237,25 @@ def _contents(remembered: Memory, before: Memory, settings: CorpusSettings) -> S
                 reason = "duplicate id: an earlier row has it"
                 refused.append({"file": name, "row": None, "document_id": id_, "reason": reason})
             else:
-                light[id_], hashes[id_], places[id_] = Document(id_, title, text, date=date), tuple(content), name
-    remaining = [document.document_id for document in merge_duplicates(light.values(), settings.merge_duplicates)[0]]
-    earlier = {row[0]: (row[1], row[2]) for unit in before["units"].values() for row in unit["documents"]}
+                light[id_], hashes[id_], places[id_] = (
+                    Document(id_, title, text, date=date),
+                    tuple(content),
+                    name,
+                )
+    remaining = [
+        document.document_id
+        for document in merge_duplicates(light.values(), settings.merge_duplicates)[0]
+    ]
+    earlier = {
+        row[0]: (row[1], row[2]) for unit in before["units"].values() for row in unit["documents"]
+    }
     return SourceContents({id_: hashes[id_] for id_ in remaining}, places, refused, earlier)
 
 
 def _read(row: Row, max_characters: int) -> tuple[Document, Document]:
-    """The document of a row as `freshet add` reads it, and as the corpus stage does; raises `Unfit` as that does."""
+    """The document of a row as `freshet add` reads it, and as the corpus stage does; raises `Unfit`
+    as that does.
+    """
     built = document_of(row, max_characters)
     if not {"queries", "fields"} & built.fields.keys():
         return built, built
@@ -225,7 +266,9 @@ def _read(row: Row, max_characters: int) -> tuple[Document, Document]:
 
 
 def _summary(rows: Rows, content: str, settings: CorpusSettings) -> dict[str, Any]:
-    """What a unit came to: of each sound document its id, hashes, what tells it from a duplicate, and its date."""
+    """What a unit came to: of each sound document its id, hashes, what tells it from a duplicate,
+    and its date.
+    """
     quarantine, ids = Quarantine(), dict[str, str | None]()
 
     def check(row: Row) -> tuple[Document, Document]:
@@ -234,7 +277,14 @@ def _summary(rows: Rows, content: str, settings: CorpusSettings) -> dict[str, An
         return _read(row, settings.max_characters)
 
     documents = [
-        [new.document_id, new.content_hash, built.content_hash, _key(new.title), _key(new.text), new.date]
+        [
+            new.document_id,
+            new.content_hash,
+            built.content_hash,
+            _key(new.title),
+            _key(new.text),
+            new.date,
+        ]
         for new, built in quarantine.admit(rows(), check)
     ]
     refused = [_refusal(row, ids.get(row.location, row.record_id)) for row in quarantine.refused]
@@ -252,7 +302,9 @@ def _key(text: str) -> str:
     return hash_text(text_key(text))[:32] if text else ""
 
 
-def _documents(units: Units, settings: CorpusSettings, source: SourceContents, puts: set[str]) -> list[Document]:
+def _documents(
+    units: Units, settings: CorpusSettings, source: SourceContents, puts: set[str]
+) -> list[Document]:
     """The documents to put, read again: each as it first stands in its unit."""
     documents: dict[str, Document] = {}
     for name in sorted({source.units[id_] for id_ in puts}):
@@ -263,20 +315,28 @@ def _documents(units: Units, settings: CorpusSettings, source: SourceContents, p
     return list(documents.values())
 
 
-def _record(live: LiveCollection, outcome: Synced, documents: list[Document], label: str) -> list[Receipt]:
+def _record(
+    live: LiveCollection, outcome: Synced, documents: list[Document], label: str
+) -> list[Receipt]:
     receipts = []
     if documents:
-        rows = CleanRows(tuple(documents), tuple(range(1, len(documents) + 1)), tuple(outcome.rejections))
+        rows = CleanRows(
+            tuple(documents), tuple(range(1, len(documents) + 1)), tuple(outcome.rejections)
+        )
         receipts.append(live.receive(rows, label))
     if outcome.deleted:
         receipts.append(live.remove(outcome.deleted, label))
     return receipts
 
 
-def _prove(live: LiveCollection, outcome: Synced, before: dict[str, str], puts: dict[str, str]) -> None:
+def _prove(
+    live: LiveCollection, outcome: Synced, before: dict[str, str], puts: dict[str, str]
+) -> None:
     """FreshetError unless the index holds what it held, with the source's changes."""
     after = indexed(live)
-    should = {id_: content for id_, content in before.items() if id_ not in set(outcome.deleted)} | puts
+    should = {
+        id_: content for id_, content in before.items() if id_ not in set(outcome.deleted)
+    } | puts
     wrong = sorted(id_ for id_ in after.keys() | should.keys() if after.get(id_) != should.get(id_))
     if wrong:
         raise FreshetError(

@@ -1,6 +1,8 @@
-"""The interface of a source, opening the one that the settings name, and the lock of what was ingested.
+"""The interface of a source, opening the one that the settings name, and the lock of what was
+ingested.
 
-`corpus.lock.json` says what was ingested, by content: the corpus stage refuses a source that changed since.
+`corpus.lock.json` says what was ingested, by content: the corpus stage refuses a source that
+changed since.
 """
 
 from __future__ import annotations
@@ -19,23 +21,30 @@ from model_code.progress import Progress, silent
 
 
 class Source(Protocol):
-    """Where documents, queries and qrels come from. A new kind is a class, and its name in `corpus/settings.py`.
+    """Where documents, queries and qrels come from. A new kind is a class, and its name in
+    `corpus/settings.py`.
 
-    Its constructor takes (settings, root, locked): the settings, the project's root, and the description that
-    `corpus.lock.json` holds, or None while the lock is made.
+    Its constructor takes (settings, root, locked): the settings, the project's root, and the
+    description that `corpus.lock.json` holds, or None while the lock is made.
     """
 
     def describe(self) -> dict[str, Any]:
-        """What is read, cheaply: at least `versions`, `watermark` and `content_hash`; no absolute path, no time."""
+        """What is read, cheaply: at least `versions`, `watermark` and `content_hash`; no absolute
+        path, no time.
+        """
 
     def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
-        """Yield the rows of one table as they are read, always in the same order; none for a table that it lacks."""
+        """Yield the rows of one table as they are read, always in the same order; none for a table
+        that it lacks.
+        """
 
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
-def open_source(settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> Source:
+def open_source(
+    settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
+) -> Source:
     """The source named by `settings.source`; relative paths are resolved against `root`."""
     settings = recognised(settings, root)
     module, _, name = SOURCES[settings.source].partition(":")
@@ -43,7 +52,9 @@ def open_source(settings: CorpusSettings, root: Path, locked: Mapping[str, Any] 
 
 
 def recognised(settings: CorpusSettings, root: Path) -> CorpusSettings:
-    """The settings with the kind of source that `corpus.path` is, where they leave it open; FreshetError if none."""
+    """The settings with the kind of source that `corpus.path` is, where they leave it open;
+    FreshetError if none.
+    """
     if settings.source != "auto":
         return settings
     if settings.path is None:
@@ -61,20 +72,29 @@ def recognised(settings: CorpusSettings, root: Path) -> CorpusSettings:
 
 def described(hashes: Mapping[str, str]) -> dict[str, Any]:
     """A description of files by the hash of each, with one of all of them together."""
-    return {"versions": {}, "watermark": None, "files": hashes, "content_hash": hash_text(canonical_json(hashes))}
+    return {
+        "versions": {},
+        "watermark": None,
+        "files": hashes,
+        "content_hash": hash_text(canonical_json(hashes)),
+    }
 
 
 def make_lock(settings: CorpusSettings, root: Path) -> dict[str, Any]:
-    """The content of `corpus.lock.json` for the source as it is now: `source`, `versions`, `watermark`, `content_hash`.
+    """The content of `corpus.lock.json` for the source as it is now: `source`, `versions`,
+    `watermark`, `content_hash`.
 
-    Cheap (it hashes files, or asks the hub for a commit), pure (no time or absolute path), equal for equal content.
+    Cheap (it hashes files, or asks the hub for a commit), pure (no time or absolute path), equal
+    for equal content.
     """
     settings = recognised(settings, root)
     return {"source": settings.source, **open_source(settings, root).describe()}
 
 
 def locked_source(settings: CorpusSettings, root: Path, lock: Mapping[str, Any]) -> Source:
-    """Open the source that `lock` describes; raise `FreshetError` if it is another one, or no longer the same."""
+    """Open the source that `lock` describes; raise `FreshetError` if it is another one, or no
+    longer the same.
+    """
     settings = recognised(settings, root)
     if lock.get("source") != settings.source:
         raise FreshetError(
@@ -84,7 +104,10 @@ def locked_source(settings: CorpusSettings, root: Path, lock: Mapping[str, Any])
     source = open_source(settings, root, lock)
     now = source.describe()
     settings_now = now.get("settings")
-    if now["content_hash"] != lock.get("content_hash") or lock.get("settings", settings_now) != settings_now:
+    if (
+        now["content_hash"] != lock.get("content_hash")
+        or lock.get("settings", settings_now) != settings_now
+    ):
         raise FreshetError(
             f"the source changed since `freshet ingest`{_difference(lock, now)}. Builds read only what the lock names: "
             "run `freshet ingest` again to accept the change."
@@ -93,7 +116,9 @@ def locked_source(settings: CorpusSettings, root: Path, lock: Mapping[str, Any])
 
 
 def _difference(lock: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """In words, which setting, version or file is another one than the lock's; empty where the lock does not tell."""
+    """In words, which setting, version or file is another one than the lock's; empty where the lock
+    does not tell.
+    """
     for kind in ("settings", "versions", "files"):
         before, after = lock.get(kind), now.get(kind)
         if not isinstance(before, Mapping) or not isinstance(after, Mapping):

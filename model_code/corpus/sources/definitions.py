@@ -1,7 +1,9 @@
-"""What imported packages offer, under its public names: a program of its own, run by `installed_packages`.
+"""What imported packages offer, under its public names: a program of its own, run by
+`installed_packages`.
 
-It imports only the modules that are listed here, which do nothing but define things, and may neither write a file,
-reach the network nor start a process. Printed is one JSON object per docstring, which several names may share.
+It imports only the modules that are listed here, which do nothing but define things, and may
+neither write a file, reach the network nor start a process. Printed is one JSON object per
+docstring, which several names may share.
 """
 
 from __future__ import annotations
@@ -47,16 +49,32 @@ MODULES = {
 }
 WHOLE = "stdlib"  # of its packages, all public modules are imported
 NOT_OFFERED = {"__main__", "tests", "test", "expatbuilder", "windows_events", "windows_utils"}
-REFUSED = ("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.remove", "webbrowser.")
+REFUSED = (
+    "socket.",
+    "subprocess.",
+    "os.system",
+    "os.exec",
+    "os.fork",
+    "os.posix_spawn",
+    "os.remove",
+    "webbrowser.",
+)
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 MOST_ALIASES = 12
-OPTIONAL = "matplotlib"  # pandas imports it where it is there, and its first import asks the system for fonts
+# pandas imports it where it is there, and its first import asks the system for fonts
+OPTIONAL = "matplotlib"
 
 
 def refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    """An audit hook: RuntimeError for what no import needs, as no module here may do more than define things."""
+    """An audit hook: RuntimeError for what no import needs, as no module here may do more than
+    define things.
+    """
     written = event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING
-    if written or event.startswith(REFUSED) and event not in ("socket.__new__", "socket.gethostname"):
+    if (
+        written
+        or event.startswith(REFUSED)
+        and event not in ("socket.__new__", "socket.gethostname")
+    ):
         raise RuntimeError(f"an import wanted {event} {arguments[:1]}")
 
 
@@ -85,24 +103,39 @@ def _inner(name: str) -> Iterator[str]:
 def module_members(module: types.ModuleType, name: str) -> Iterator[tuple[str, Any]]:
     """What a module offers: the names of `__all__`, or what it defines itself, modules left out."""
     listed = getattr(module, "__all__", None)
-    for key in sorted(vars(module) if listed is None else set(listed), key=lambda key: (len(key), key)):
+    for key in sorted(
+        vars(module) if listed is None else set(listed), key=lambda key: (len(key), key)
+    ):
         value = getattr(module, key, None)
         home = getattr(value, "__module__", None) or name
-        if not key.startswith("_") and not isinstance(value, types.ModuleType) and (listed is not None or home == name):
+        if (
+            not key.startswith("_")
+            and not isinstance(value, types.ModuleType)
+            and (listed is not None or home == name)
+        ):
             yield key, value
 
 
 def members(owner: type, classes: dict[type, str]) -> Iterator[tuple[str, Any]]:
     """The public attributes of a class that no other public class defines."""
-    bases = [base for base in owner.__mro__ if base is owner or (base not in classes and base is not object)]
-    for key in dict.fromkeys(key for base in bases for key in vars(base) if not key.startswith("_")):
+    bases = [
+        base
+        for base in owner.__mro__
+        if base is owner or (base not in classes and base is not object)
+    ]
+    for key in dict.fromkeys(
+        key for base in bases for key in vars(base) if not key.startswith("_")
+    ):
         static = inspect.getattr_static(owner, key)
-        accessor = type(static).__name__ in ("Accessor", "CachedAccessor")  # pandas: Series.str is a class
+        # pandas: Series.str is a class
+        accessor = type(static).__name__ in ("Accessor", "CachedAccessor")
         yield key, getattr(owner, key) if accessor else static
 
 
 def underlying(value: Any) -> Any:
-    """The one object behind methods that are bound, to a class or to a module's own instance (`random.randint`)."""
+    """The one object behind methods that are bound, to a class or to a module's own instance
+    (`random.randint`).
+    """
     value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
     owner, name = getattr(value, "__self__", None), getattr(value, "__name__", None)
     if isinstance(name, str) and not isinstance(owner, type | types.ModuleType | types.NoneType):
@@ -133,7 +166,8 @@ class Names:
 
     def __init__(self) -> None:
         self.kinds: dict[str, tuple[str, str]] = {}  # by docstring: kind and package
-        self.names: dict[str, dict[str, bool]] = {}  # and its names, each with whether an object calls itself so
+        # and its names, each with whether an object calls itself so
+        self.names: dict[str, dict[str, bool]] = {}
         self.classes: dict[type, str] = {}
 
     def add(self, package: str) -> None:
@@ -147,7 +181,9 @@ class Names:
                 self._note(value, called, package)
                 if isinstance(value, type) and value not in self.classes:
                     classes[value] = min(
-                        classes.get(value, called), called, key=lambda it, of=value: _rank(it, calls_itself(of, it))
+                        classes.get(value, called),
+                        called,
+                        key=lambda it, of=value: _rank(it, calls_itself(of, it)),
                     )
         self.classes |= classes
         pending = sorted(classes, key=lambda owner: (-len(dir(owner)), classes[owner]))
@@ -169,14 +205,22 @@ class Names:
         kind, text = kind_of(value), docstring(value)
         if kind and text:
             self.kinds.setdefault(text, (kind, package))
-            self.names.setdefault(text, {}).setdefault(name.removeprefix("builtins."), calls_itself(value, name))
+            self.names.setdefault(text, {}).setdefault(
+                name.removeprefix("builtins."), calls_itself(value, name)
+            )
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Each docstring with its `name`, `aliases`, `kind`, `package` and `text`."""
         for text, called in self.names.items():
             first, *aliases = sorted(called, key=lambda name: _rank(name, called[name]))
             kind, package = self.kinds[text]
-            yield {"name": first, "aliases": aliases[:MOST_ALIASES], "kind": kind, "package": package, "text": text}
+            yield {
+                "name": first,
+                "aliases": aliases[:MOST_ALIASES],
+                "kind": kind,
+                "package": package,
+                "text": text,
+            }
 
 
 def calls_itself(value: Any, name: str) -> bool:
@@ -191,9 +235,10 @@ def _rank(name: str, canonical: bool) -> tuple[int, bool]:
 def definitions(packages: Sequence[str]) -> list[dict[str, Any]]:
     """All docstrings of packages, in the order of names.
 
-    Objects that share a docstring are one: to say the same thing twice helps nobody who searches. Of their names the
-    one of fewest parts comes first (`json.JSONDecoder` before `json.decoder.JSONDecoder`), of several the one that the
-    object gives itself, and of a method that classes inherit the one of the class that offers most.
+    Objects that share a docstring are one: to say the same thing twice helps nobody who searches.
+    Of their names the one of fewest parts comes first (`json.JSONDecoder` before
+    `json.decoder.JSONDecoder`), of several the one that the object gives itself, and of a method
+    that classes inherit the one of the class that offers most.
     """
     names = Names()
     for package in packages:

@@ -1,8 +1,10 @@
-"""Readers of files that hold one document each: Markdown, HTML, plain text, reStructuredText, PDF and DOCX.
+"""Readers of files that hold one document each: Markdown, HTML, plain text, reStructuredText, PDF
+and DOCX.
 
-All of them give text whose headings are Markdown's (`## Setup`, alone between empty lines), a page of a PDF being
-`# Page 3`, so that `passages.cut: sections` and a hit can tell sections whatever the file was. A reader imports the
-library of its format itself: rows of JSON, the most that comes, need none.
+All of them give text whose headings are Markdown's (`## Setup`, alone between empty lines), a page
+of a PDF being `# Page 3`, so that `passages.cut: sections` and a hit can tell sections whatever the
+file was. A reader imports the library of its format itself: rows of JSON, the most that comes, need
+none.
 """
 
 from __future__ import annotations
@@ -23,21 +25,28 @@ MOST_BYTES = 50_000_000  # of a file
 _FRONT_MATTER = re.compile(r"\A---\n(.*?\n)(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.S)
 _FIRST_HEADING = re.compile(r"\s*# +([^\n]+)(?:\n|\Z)")
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([\w-]+)", re.I)
-_UNDERLINED = re.compile(r"(?m)^(?:([=\-~^\"'#*+.`:_])\1{2,}\n)?[ ]?(\S[^\n]*)\n([=\-~^\"'#*+.`:_])\3{2,}$")
-_LONE_COMMENT = re.compile(r"(?:\A|(?<=\n\n))(#{1,6} [^\n]*)(?=\n\n|\n?\Z)")  # in code, which is no heading
+_UNDERLINED = re.compile(
+    r"(?m)^(?:([=\-~^\"'#*+.`:_])\1{2,}\n)?[ ]?(\S[^\n]*)\n([=\-~^\"'#*+.`:_])\3{2,}$"
+)
+# in code, which is no heading
+_LONE_COMMENT = re.compile(r"(?:\A|(?<=\n\n))(#{1,6} [^\n]*)(?=\n\n|\n?\Z)")
 _UNSHOWN = ("head", "script", "style", "template", "noscript", "svg", "nav", "iframe", "form")
 _HEADINGS = {f"h{level}": "#" * level for level in range(1, 7)}
 _BLOCKS = re.compile(
     "address|article|aside|blockquote|body|dd|details|div|dl|dt|fieldset|figcaption|figure|footer|header|hr|li|main|ol|"
     "p|pre|section|summary|table|tbody|tfoot|thead|tr|ul"
 )
-_DATES = "//meta[@property='article:published_time' or @name='date' or @name='dcterms.date']/@content"
+_DATES = (
+    "//meta[@property='article:published_time' or @name='date' or @name='dcterms.date']/@content"
+)
 
 
 def read_document(path: Path, document_id: str, name: str) -> Row | Malformed:
-    """The document in a file: its title, text, date and fields, under our names; refused if it cannot be read.
+    """The document in a file: its title, text, date and fields, under our names; refused if it
+    cannot be read.
 
-    name: what locations call it. The date is one that the file states, never that of the file: a copy changes nothing.
+    name: what locations call it. The date is one that the file states, never that of the file: a
+    copy changes nothing.
     """
     location = f"{name}:1"
     try:
@@ -108,7 +117,9 @@ def _html(data: bytes) -> dict[str, Any]:
 
 
 def _html_text(markup: str) -> dict[str, Any]:
-    """Title, text and date of a page; what a browser does not show, or shows to find one's way, is left out."""
+    """Title, text and date of a page; what a browser does not show, or shows to find one's way, is
+    left out.
+    """
     from lxml import etree, html
 
     if not markup.strip():
@@ -155,7 +166,9 @@ def _pieces(tree: Any) -> Iterator[str]:
 
 
 def _restructured(data: bytes) -> dict[str, Any]:
-    """The text as it is, so that no directive takes its content along, with underlined titles as headings."""
+    """The text as it is, so that no directive takes its content along, with underlined titles as
+    headings.
+    """
     marks: list[str] = []
 
     def heading(match: re.Match[str]) -> str:
@@ -170,13 +183,17 @@ def _restructured(data: bytes) -> dict[str, Any]:
 def _pdf(data: bytes) -> dict[str, Any]:
     from pypdf import PdfReader
 
-    logging.getLogger("pypdf").setLevel(logging.ERROR)  # which warns of every oddity that it reads all the same
+    # which warns of every oddity that it reads all the same
+    logging.getLogger("pypdf").setLevel(logging.ERROR)
     reader = PdfReader(io.BytesIO(data))
     if reader.is_encrypted and not reader.decrypt(""):
         raise Unfit("unreadable file", "it needs a password")
     pages = [page.extract_text().strip() for page in reader.pages]
     if not any(pages):
-        raise Unfit("empty text", f"{len(pages)} pages without text: scanned pages need text recognition first")
+        raise Unfit(
+            "empty text",
+            f"{len(pages)} pages without text: scanned pages need text recognition first",
+        )
     text = "\n\n".join(f"# Page {number}\n\n{page}" for number, page in enumerate(pages, 1) if page)
     about = reader.metadata
     date = about.creation_date if about else None
@@ -201,7 +218,11 @@ def _docx_lines(document: DocxDocument) -> Iterator[str]:
             continue
         style = block.style.name if block.style is not None and block.style.name else ""
         level = re.fullmatch(r"Heading (\d)|Title", style)
-        yield f"\n{'#' * min(int(level[1] or 1), 6)} {block.text}\n" if level and block.text.strip() else block.text
+        yield (
+            f"\n{'#' * min(int(level[1] or 1), 6)} {block.text}\n"
+            if level and block.text.strip()
+            else block.text
+        )
 
 
 _READERS: dict[str, Callable[[bytes], dict[str, Any]]] = {

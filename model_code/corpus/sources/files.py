@@ -1,11 +1,13 @@
-"""Sources of files: plain tables, a folder in BEIR layout, the snapshot of a live collection that a retrain writes.
+"""Sources of files: plain tables, a folder in BEIR layout, the snapshot of a live collection that a
+retrain writes.
 
-Plain files are JSON lines, CSV, TSV or Parquet, plain or .gz; their columns are mapped by `corpus.columns`, and qrels
-without a split column are split by `corpus.splits`. In BEIR layout (Thakur et al., 2021,
-https://github.com/beir-cellar/beir) lie corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv; queries, qrels and
-any of the splits may be absent, and `corpus.qrels` names the folder of judgements where a data set carries several.
-A snapshot holds the documents that are found now and the judged queries that still have one, so that what was accepted
-once is built again as it is: ids, titles, texts, fields, dates, and the split and answers of each query.
+Plain files are JSON lines, CSV, TSV or Parquet, plain or .gz; their columns are mapped by
+`corpus.columns`, and qrels without a split column are split by `corpus.splits`. In BEIR layout
+(Thakur et al., 2021, https://github.com/beir-cellar/beir) lie corpus.jsonl, queries.jsonl and
+qrels/SPLIT.tsv; queries, qrels and any of the splits may be absent, and `corpus.qrels` names the
+folder of judgements where a data set carries several. A snapshot holds the documents that are found
+now and the judged queries that still have one, so that what was accepted once is built again as it
+is: ids, titles, texts, fields, dates, and the split and answers of each query.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from model_code.progress import Progress, silent
 
 @dataclass(frozen=True)
 class _File:
-    """A file of a table, what the lock and what locations call it, and the split of its judgements if it has one."""
+    """A file of a table, what the lock and what locations call it, and the split of its judgements
+    if it has one.
+    """
 
     path: Path
     key: str
@@ -43,7 +47,9 @@ class FilesSource:
 
     files: Mapping[Table, list[_File]]
 
-    def __init__(self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
+    ) -> None:
         self.columns = settings.columns
         named: dict[Table, str | None] = {
             "documents": settings.path,
@@ -52,14 +58,22 @@ class FilesSource:
         }
         paths = {table: root / path for table, path in named.items() if path is not None}
         self.files = {  # where a file lies does not matter
-            table: [_File(path, f"{table}{''.join(path.suffixes[-2:])}", path.name)] for table, path in paths.items()
+            table: [_File(path, f"{table}{''.join(path.suffixes[-2:])}", path.name)]
+            for table, path in paths.items()
         }
 
     def describe(self) -> dict[str, Any]:
-        """The hash of each file that is read. `FreshetError` if a table lacks a column that the settings name."""
+        """The hash of each file that is read. `FreshetError` if a table lacks a column that the
+        settings name.
+        """
         hashes = self._hashes()
         for table, files in self.files.items():
-            require_columns(self._source_rows(table), table, self.columns, ", ".join(file.name for file in files))
+            require_columns(
+                self._source_rows(table),
+                table,
+                self.columns,
+                ", ".join(file.name for file in files),
+            )
         return hashes
 
     def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
@@ -70,7 +84,9 @@ class FilesSource:
     def _hashes(self) -> dict[str, Any]:
         files = {file.key: file.path for files in self.files.values() for file in files}
         if missing := [path for path in files.values() if not path.exists()]:
-            raise FreshetError(f"{missing[0]} does not exist; the settings under `corpus` in params.yaml name it")
+            raise FreshetError(
+                f"{missing[0]} does not exist; the settings under `corpus` in params.yaml name it"
+            )
         return described({name: hash_path(path) for name, path in sorted(files.items())})
 
     def _source_rows(self, table: Table) -> Iterator[Row | Malformed]:
@@ -78,26 +94,44 @@ class FilesSource:
         for file in self.files.get(table, ()):
             label = {self.columns.split: file.split} if file.split else {}
             for row in read_rows(file.path, table, file.name):
-                yield Row(table, row.location, {**row.values, **label}) if label and isinstance(row, Row) else row
+                yield (
+                    Row(table, row.location, {**row.values, **label})
+                    if label and isinstance(row, Row)
+                    else row
+                )
 
 
 class BeirSource(FilesSource):
     """A folder in BEIR layout, each file plain or .gz."""
 
-    def __init__(self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
+    ) -> None:
         self.columns, folder = settings.columns, root / str(settings.path)
 
         def files(plain: str, split: str | None = None) -> list[_File]:
             names = [name for name in (plain, f"{plain}.gz") if (folder / name).is_file()]
             return [_File(folder / name, name, name, split) for name in names[:1]]
 
-        qrels = [file for split in reversed(SPLITS) for file in files(f"{settings.qrels}/{split}.tsv", split)]
-        self.files = {"documents": files("corpus.jsonl"), "queries": files("queries.jsonl"), "qrels": qrels}
+        qrels = [
+            file
+            for split in reversed(SPLITS)
+            for file in files(f"{settings.qrels}/{split}.tsv", split)
+        ]
+        self.files = {
+            "documents": files("corpus.jsonl"),
+            "queries": files("queries.jsonl"),
+            "qrels": qrels,
+        }
         if not self.files["documents"]:
-            raise FreshetError(f"{folder} holds no corpus.jsonl(.gz); corpus.path must name a BEIR folder")
+            raise FreshetError(
+                f"{folder} holds no corpus.jsonl(.gz); corpus.path must name a BEIR folder"
+            )
         if self.files["queries"] and not qrels and settings.qrels != "qrels":
             judged = folder / settings.qrels
-            raise FreshetError(f"{judged} holds no train.tsv, dev.tsv or test.tsv; corpus.qrels names that folder")
+            raise FreshetError(
+                f"{judged} holds no train.tsv, dev.tsv or test.tsv; corpus.qrels names that folder"
+            )
         if qrels and not self.files["queries"]:
             raise FreshetError(f"{folder} holds qrels, but no queries.jsonl or queries.jsonl.gz")
 
@@ -114,10 +148,13 @@ SNAPSHOT_OPTIONAL: dict[Table, tuple[str, ...]] = {"documents": ("date",), "quer
 class SnapshotSource(FilesSource):
     """The three tables of a snapshot's folder, as `write_snapshot` writes them."""
 
-    def __init__(self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
+    ) -> None:
         folder = root / str(settings.path)
         self.files = {
-            table: [_File(folder / f"{table}.parquet", table, f"{table}.parquet")] for table in SNAPSHOT_COLUMNS
+            table: [_File(folder / f"{table}.parquet", table, f"{table}.parquet")]
+            for table in SNAPSHOT_COLUMNS
         }
 
     def describe(self) -> dict[str, Any]:
@@ -128,21 +165,30 @@ class SnapshotSource(FilesSource):
         """Yield the rows of a table; fields are JSON in the file."""
         for row in self._source_rows(table):
             if isinstance(row, Row) and table == "documents":
-                yield Row(table, row.location, {**row.values, "fields": json.loads(row.values["fields"])})
+                yield Row(
+                    table, row.location, {**row.values, "fields": json.loads(row.values["fields"])}
+                )
             else:
                 yield row
 
 
 def write_snapshot(folder: Path, tables: Mapping[Table, Iterable[Mapping[str, Any]]]) -> None:
-    """Write the tables of a snapshot, rows as dicts with the keys of `SNAPSHOT_COLUMNS` and `SNAPSHOT_OPTIONAL`.
+    """Write the tables of a snapshot, rows as dicts with the keys of `SNAPSHOT_COLUMNS` and
+    `SNAPSHOT_OPTIONAL`.
 
     A document's fields, and a query's answers, are JSON text.
     """
-
     folder.mkdir(parents=True, exist_ok=True)
     for table, names in SNAPSHOT_COLUMNS.items():
         rows = list(tables[table])
-        optional = [name for name in SNAPSHOT_OPTIONAL.get(table, ()) if any(row.get(name) is not None for row in rows)]
-        types = [(name, pa.int64() if name == "relevance" else pa.string()) for name in (*names, *optional)]
+        optional = [
+            name
+            for name in SNAPSHOT_OPTIONAL.get(table, ())
+            if any(row.get(name) is not None for row in rows)
+        ]
+        types = [
+            (name, pa.int64() if name == "relevance" else pa.string())
+            for name in (*names, *optional)
+        ]
         with replacing(folder / f"{table}.parquet") as aside:
             pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(types)), aside)

@@ -1,4 +1,6 @@
-"""A folder of documents, one a file: ids are paths below the folder; hidden and git-ignored files are left alone."""
+"""A folder of documents, one a file: ids are paths below the folder; hidden and git-ignored files
+are left alone.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +27,32 @@ Ignored = tuple[Path, GitIgnoreSpec]  # a folder, and what its .gitignore says o
 class FolderSource:
     """The documents below a folder; `passed_over` counts the other files by suffix."""
 
-    def __init__(self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
+    ) -> None:
         self.folder = (root / str(settings.path)).resolve()
         self.passed_over: Counter[str] = Counter()
         if not self.folder.is_dir():
-            raise FreshetError(f"{self.folder} is not a folder that can be read; corpus.path in params.yaml names it")
+            raise FreshetError(
+                f"{self.folder} is not a folder that can be read; corpus.path in params.yaml names it"
+            )
 
     @cached_property
     def files(self) -> dict[str, Path]:
         """The file of each document, by ascending id. FreshetError if a folder cannot be listed."""
-        files = {path.relative_to(self.folder).as_posix(): path for path in self._walk(self.folder, self._above())}
+        files = {
+            path.relative_to(self.folder).as_posix(): path
+            for path in self._walk(self.folder, self._above())
+        }
         return dict(sorted(files.items()))
 
     def describe(self) -> dict[str, Any]:
         """The hash of each document's file; FreshetError if there is none."""
         if not self.files:
             kinds = ", ".join(DOCUMENT_SUFFIXES)
-            raise FreshetError(f"{self.folder} holds no document; put files of these types there: {kinds}")
+            raise FreshetError(
+                f"{self.folder} holds no document; put files of these types there: {kinds}"
+            )
         return described({name: fingerprint(path) for name, path in self.files.items()})
 
     def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
@@ -54,7 +65,9 @@ class FolderSource:
         """What the folders above say, up to the repository that the folder lies in."""
         above = [self.folder, *self.folder.parents]
         top = next((place for place, folder in enumerate(above) if (folder / ".git").exists()), 0)
-        return [ignored for folder in reversed(above[1 : top + 1]) for ignored in _gitignore(folder)]
+        return [
+            ignored for folder in reversed(above[1 : top + 1]) for ignored in _gitignore(folder)
+        ]
 
     def _walk(self, folder: Path, above: list[Ignored]) -> Iterator[Path]:
         ignored = above + _gitignore(folder)
@@ -64,7 +77,9 @@ class FolderSource:
             raise FreshetError(f"{folder} cannot be read: {error.strerror}") from None
         for entry in entries:
             path = Path(entry.path)
-            if entry.name.startswith(".") or _is_ignored(path, entry.is_dir(follow_symlinks=False), ignored):
+            if entry.name.startswith(".") or _is_ignored(
+                path, entry.is_dir(follow_symlinks=False), ignored
+            ):
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from self._walk(path, ignored)
@@ -75,9 +90,13 @@ class FolderSource:
                 self.passed_over[path.suffix.lower() or entry.name] += 1
 
     def _holds(self, entry: os.DirEntry[str]) -> bool:
-        """Whether it is a file of the folder, and no link that leads out of it, to itself or to nothing."""
+        """Whether it is a file of the folder, and no link that leads out of it, to itself or to
+        nothing.
+        """
         try:
-            return entry.is_file() and (not entry.is_symlink() or Path(entry).resolve().is_relative_to(self.folder))
+            return entry.is_file() and (
+                not entry.is_symlink() or Path(entry).resolve().is_relative_to(self.folder)
+            )
         except OSError:  # a link in a circle: it is passed over like others that cannot be read
             return False
 
@@ -94,11 +113,20 @@ def _gitignore(folder: Path) -> list[Ignored]:
     path = folder / ".gitignore"
     if not path.is_file():
         return []
-    return [(folder, GitIgnoreSpec.from_lines(path.read_text(encoding="utf-8", errors="replace").splitlines()))]
+    return [
+        (
+            folder,
+            GitIgnoreSpec.from_lines(
+                path.read_text(encoding="utf-8", errors="replace").splitlines()
+            ),
+        )
+    ]
 
 
 def _is_ignored(path: Path, is_folder: bool, ignored: list[Ignored]) -> bool:
-    """Whether git would ignore it: the .gitignore that lies nearest, and says anything of it, decides."""
+    """Whether git would ignore it: the .gitignore that lies nearest, and says anything of it,
+    decides.
+    """
     for folder, spec in reversed(ignored):
         said = spec.check_file(path.relative_to(folder).as_posix() + "/" * is_folder).include
         if said is not None:

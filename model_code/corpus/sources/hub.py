@@ -1,9 +1,11 @@
-"""A data set of the Hugging Face hub, or a local folder that `datasets` can load, in BEIR's three parts.
+"""A data set of the Hugging Face hub, or a local folder that `datasets` can load, in BEIR's three
+parts.
 
-`corpus.hub` names the data set, the configurations that hold documents and queries, and the data set that holds the
-qrels, whose splits are ours (validation is dev). The lock pins the commit of each data set, so a build reads what was
-ingested even when the hub has moved on. With `streaming`, nothing is stored on the disk: for BeIR/nq (2.7 million
-documents) take it together with `corpus.limit`.
+`corpus.hub` names the data set, the configurations that hold documents and queries, and the data
+set that holds the qrels, whose splits are ours (validation is dev). The lock pins the commit of
+each data set, so a build reads what was ingested even when the hub has moved on. With `streaming`,
+nothing is stored on the disk: for BeIR/nq (2.7 million documents) take it together with
+`corpus.limit`.
 """
 
 from __future__ import annotations
@@ -27,14 +29,21 @@ _OUR_SPLITS = {"validation": "dev", "valid": "dev"}
 class HubSource:
     """Up to three configurations of one or two data sets."""
 
-    def __init__(self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
+    ) -> None:
         self.settings, self.hub, self.root = settings, settings.hub, root
         self.pinned: Mapping[str, str] = (locked or {}).get("versions", {})
 
     def describe(self) -> dict[str, Any]:
-        """The commit of each data set (for a local folder, the hash of its content), and the revision asked for."""
+        """The commit of each data set (for a local folder, the hash of its content), and the
+        revision asked for.
+        """
         names = sorted({name for name, _ in self._parts().values()})
-        versions = {name if self._local(name) is None else Path(name).name: self._version(name) for name in names}
+        versions = {
+            name if self._local(name) is None else Path(name).name: self._version(name)
+            for name in names
+        }
         return {
             "versions": versions,
             "watermark": self._version(str(self.hub.name)),
@@ -43,30 +52,50 @@ class HubSource:
         }
 
     def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
-        """Yield the rows of all splits of the table's configuration; qrels carry the split that they are found in."""
+        """Yield the rows of all splits of the table's configuration; qrels carry the split that
+        they are found in.
+        """
         if table not in self._parts():
             return
         name, config = self._parts()[table]
-        require_columns(self._source_rows(table), table, self.settings.columns, f"{name}/{config}" if config else name)
+        require_columns(
+            self._source_rows(table),
+            table,
+            self.settings.columns,
+            f"{name}/{config}" if config else name,
+        )
         for row in self._source_rows(table):
             yield renamed(row, self.settings.columns)
 
     def _source_rows(self, table: Table) -> Iterator[Row]:
-        """The rows as the data set has them, by ascending names of splits; qrels with our name of theirs."""
+        """The rows as the data set has them, by ascending names of splits; qrels with our name of
+        theirs.
+        """
         name, config = self._parts()[table]
-        os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")  # else `datasets` calls home even for local files
+        # else `datasets` calls home even for local files
+        os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
         import datasets  # takes seconds, and a lock does without
 
         local = self._local(name)
         where, revision = (name, self._version(name)) if local is None else (str(local), None)
         try:
-            loaded = datasets.load_dataset(where, config, revision=revision, streaming=self.hub.streaming)
+            loaded = datasets.load_dataset(
+                where, config, revision=revision, streaming=self.hub.streaming
+            )
             for split, records in sorted(loaded.items()):
-                label = {self.settings.columns.split: _OUR_SPLITS.get(split, split)} if table == "qrels" else {}
+                label = (
+                    {self.settings.columns.split: _OUR_SPLITS.get(split, split)}
+                    if table == "qrels"
+                    else {}
+                )
                 for number, record in enumerate(records):
-                    yield Row(table, f"{config or Path(name).name}/{split}:{number}", {**record, **label})
+                    yield Row(
+                        table, f"{config or Path(name).name}/{split}:{number}", {**record, **label}
+                    )
         except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
-            raise FreshetError(f"the data set {name!r} (configuration {config!r}) does not load: {error}") from None
+            raise FreshetError(
+                f"the data set {name!r} (configuration {config!r}) does not load: {error}"
+            ) from None
 
     def _parts(self) -> dict[Table, tuple[str, str | None]]:
         """Data set and configuration of each table that the settings name."""
@@ -90,6 +119,9 @@ class HubSource:
         revision = self.hub.revision if name == self.hub.name else None
         try:
             return str(HfApi().dataset_info(name, revision=revision).sha)
-        except Exception as error:  # the client raises a dozen kinds, all meaning that the hub did not answer for it
+        # the client raises a dozen kinds, all meaning that the hub did not answer for it
+        except Exception as error:
             reason = str(error).splitlines()[0]
-            raise FreshetError(f"the hub does not answer for the data set {name!r}: {reason}") from None
+            raise FreshetError(
+                f"the hub does not answer for the data set {name!r}: {reason}"
+            ) from None

@@ -1,12 +1,15 @@
-"""The default corpus: docstrings of the standard library and of installed packages, which every machine has at hand.
+"""The default corpus: docstrings of the standard library and of installed packages, which every
+machine has at hand.
 
-A document is what has a docstring of its own: its title the public name, its text the whole docstring, the summary line
-first. Of the packages that this program itself imports, a process of its own tells what their public modules offer,
-C functions and generated docstrings included; the sources of others are parsed with `ast`, and never imported or run.
+A document is what has a docstring of its own: its title the public name, its text the whole
+docstring, the summary line first. Of the packages that this program itself imports, a process of
+its own tells what their public modules offer, C functions and generated docstrings included; the
+sources of others are parsed with `ast`, and never imported or run.
 
-Summary lines are the queries of at most `MOST_QUERIES` documents, as `judged_corpus` holds them out where it is judged
-or trained. A query's id is the last part of the name, and there is one of each: what has the same name elsewhere
-(`numpy.sort`, `numpy.ndarray.sort`) says nearly the same, and is never in another split.
+Summary lines are the queries of at most `MOST_QUERIES` documents, as `judged_corpus` holds them out
+where it is judged or trained. A query's id is the last part of the name, and there is one of each:
+what has the same name elsewhere (`numpy.sort`, `numpy.ndarray.sort`) says nearly the same, and is
+never in another split.
 """
 
 from __future__ import annotations
@@ -37,14 +40,21 @@ from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text
 from model_code.progress import Progress, silent, tracked
 
-_KINDS = {ast.Module: "module", ast.ClassDef: "class", ast.FunctionDef: "function", ast.AsyncFunctionDef: "function"}
+_KINDS = {
+    ast.Module: "module",
+    ast.ClassDef: "class",
+    ast.FunctionDef: "function",
+    ast.AsyncFunctionDef: "function",
+}
 _PARAGRAPHS = re.compile(r"\n[^\S\n]*\n\s*")
 _SIGNATURE = re.compile(r"[\w.]+\(.*\)(\s*->.*)?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Docstring:
-    """A definition's docstring: its public `name`, its `kind` (module, class, function or attribute), whole text."""
+    """A definition's docstring: its public `name`, its `kind` (module, class, function or
+    attribute), whole text.
+    """
 
     name: str
     kind: str
@@ -58,10 +68,11 @@ class Docstring:
 
 
 def read_docstrings(source: bytes, module: tuple[str, ...]) -> list[Docstring]:
-    """The docstrings of a module's public classes, methods and functions, and its own; [] for what does not parse.
+    """The docstrings of a module's public classes, methods and functions, and its own; [] for what
+    does not parse.
 
-    A private module (`numpy._core.fromnumeric`) holds what its nearest public package offers, so its definitions are
-    named after that package (`numpy.sort`), and its own docstring is left out.
+    A private module (`numpy._core.fromnumeric`) holds what its nearest public package offers, so
+    its definitions are named after that package (`numpy.sort`), and its own docstring is left out.
 
     >>> source = b'def sort(x):\\n    "Return a sorted copy.\\\\n\\\\n    Stable."\\ndef _help(): "Private."'
     >>> read_docstrings(source, ("numpy", "_core", "fromnumeric"))
@@ -72,8 +83,15 @@ def read_docstrings(source: bytes, module: tuple[str, ...]) -> list[Docstring]:
     if not public or tree is None:
         return []
     first = [(public, tree)] if public == ".".join(module) else []
-    nodes = ((name, node, ast.get_docstring(node)) for name, node in [*first, *_definitions(tree, public)])
-    return [Docstring(name, _KINDS[type(node)], summary_first(text.strip())) for name, node, text in nodes if text]
+    nodes = (
+        (name, node, ast.get_docstring(node))
+        for name, node in [*first, *_definitions(tree, public)]
+    )
+    return [
+        Docstring(name, _KINDS[type(node)], summary_first(text.strip()))
+        for name, node, text in nodes
+        if text
+    ]
 
 
 def public_name(module: tuple[str, ...]) -> str:
@@ -97,7 +115,9 @@ def _parsed(source: bytes) -> ast.Module | None:
 
 def _definitions(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[tuple[str, Any]]:
     for child in node.body:
-        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not child.name.startswith("_"):
+        if isinstance(
+            child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        ) and not child.name.startswith("_"):
             name = f"{prefix}.{child.name}"
             yield name, child
             if isinstance(child, ast.ClassDef):
@@ -105,7 +125,8 @@ def _definitions(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[tuple
 
 
 def summary_first(text: str) -> str:
-    """A docstring whose first paragraph is its signature, as of many C functions, with the second one before it.
+    """A docstring whose first paragraph is its signature, as of many C functions, with the second
+    one before it.
 
     >>> summary_first("permutation(x)\\n\\nPermute a sequence.\\n\\nx: array")
     'Permute a sequence.\\n\\npermutation(x)\\n\\nx: array'
@@ -120,18 +141,33 @@ MIN_WORDS = 4  # of a docstring, and of the summary that becomes a query
 MOST_SUMMARY_WORDS, MIN_BODY_WORDS = 40, 20
 MOST_QUERIES = 3000
 TIME_LIMIT = 300  # seconds for what takes about three
-_SKIPPED = {"tests", "test", "conftest", "site-packages", "idlelib", "lib2to3", "turtledemo", "ensurepip"}
+_SKIPPED = {
+    "tests",
+    "test",
+    "conftest",
+    "site-packages",
+    "idlelib",
+    "lib2to3",
+    "turtledemo",
+    "ensurepip",
+}
 
 
 class InstalledPackagesSource:
-    """The docstrings of the packages that `corpus.packages` names; "stdlib" is the standard library."""
+    """The docstrings of the packages that `corpus.packages` names; "stdlib" is the standard
+    library.
+    """
 
-    def __init__(self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
+    ) -> None:
         self.packages = settings.packages
         self._docstrings: list[tuple[str, Docstring]] | None = None
 
     def describe(self) -> dict[str, Any]:
-        """Each package's version, and one hash of what is imported and of the modules that are parsed, with names."""
+        """Each package's version, and one hash of what is imported and of the modules that are
+        parsed, with names.
+        """
         digest = hashlib.sha256(hash_text(canonical_json(self._offered)).encode())
         for package in self._parsed:
             for module, path in modules(package):
@@ -146,9 +182,15 @@ class InstalledPackagesSource:
             self._docstrings = self._all(progress)
         if table == "documents":
             for package, item in self._docstrings:
-                text = item.text + (f"\n\nAlso called {', '.join(item.aliases)}." if item.aliases else "")
+                text = item.text + (
+                    f"\n\nAlso called {', '.join(item.aliases)}." if item.aliases else ""
+                )
                 fields = {"package": package, "kind": item.kind}
-                yield Row(table, item.name, {"id": item.name, "title": item.name, "text": text, "fields": fields})
+                yield Row(
+                    table,
+                    item.name,
+                    {"id": item.name, "title": item.name, "text": text, "fields": fields},
+                )
         else:
             for query, item in chosen_queries(item for _, item in self._docstrings).items():
                 values = {"id": query, "text": item.summary}
@@ -172,34 +214,49 @@ class InstalledPackagesSource:
         """
         first: dict[str, tuple[str, Docstring]] = {}
         for row in self._offered:
-            item = Docstring(row["name"], row["kind"], summary_first(row["text"]), tuple(row["aliases"]))
+            item = Docstring(
+                row["name"], row["kind"], summary_first(row["text"]), tuple(row["aliases"])
+            )
             first.setdefault(item.name, (row["package"], item))
         files = [(package, *module) for package in self._parsed for module in modules(package)]
         for package, module, path in tracked(files, len(files), progress, "modules"):
             for item in read_docstrings(path.read_bytes(), module):
                 first.setdefault(item.name, (package, item))
-        return [(package, item) for package, item in first.values() if len(item.text.split()) >= MIN_WORDS]
+        return [
+            (package, item)
+            for package, item in first.values()
+            if len(item.text.split()) >= MIN_WORDS
+        ]
 
 
 def read_definitions(packages: list[str]) -> list[dict[str, Any]]:
-    """What `definitions` prints of packages, in a process of its own; FreshetError if that fails or takes too long."""
+    """What `definitions` prints of packages, in a process of its own; FreshetError if that fails or
+    takes too long.
+    """
     command = [sys.executable, "-P", "-B", definitions.__file__, *packages]
     environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"}
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, timeout=TIME_LIMIT, check=True)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, timeout=TIME_LIMIT, check=True
+        )
     except subprocess.TimeoutExpired as error:
-        raise FreshetError(f"importing {', '.join(packages)} took more than {TIME_LIMIT} seconds") from error
+        raise FreshetError(
+            f"importing {', '.join(packages)} took more than {TIME_LIMIT} seconds"
+        ) from error
     except subprocess.CalledProcessError as error:
         last = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise FreshetError(f"the docstrings of {', '.join(packages)} cannot be read: {last}") from error
+        raise FreshetError(
+            f"the docstrings of {', '.join(packages)} cannot be read: {last}"
+        ) from error
     return json.loads(done.stdout)
 
 
 def chosen_queries(docstrings: Iterator[Docstring]) -> dict[str, Docstring]:
-    """Documents that their summary asks for, by query id: what it says is said of nothing else, and more follows.
+    """Documents that their summary asks for, by query id: what it says is said of nothing else, and
+    more follows.
 
-    Of definitions with the same last name it is the one with the shortest name, and where there are too many those with
-    the smallest hashes stay, so that documents that come or go change few.
+    Of definitions with the same last name it is the one with the shortest name, and where there are
+    too many those with the smallest hashes stay, so that documents that come or go change few.
     """
     candidates = sorted(docstrings, key=lambda item: (item.name.count("."), item.name))
     times = Counter(item.summary.casefold() for item in candidates)
@@ -207,21 +264,35 @@ def chosen_queries(docstrings: Iterator[Docstring]) -> dict[str, Docstring]:
     for item in candidates:
         length, words = len(item.summary.split()), len(item.text.split())
         unique = times[item.summary.casefold()] == 1
-        if unique and MIN_WORDS <= length <= MOST_SUMMARY_WORDS and words - length >= MIN_BODY_WORDS:
+        if (
+            unique
+            and MIN_WORDS <= length <= MOST_SUMMARY_WORDS
+            and words - length >= MIN_BODY_WORDS
+        ):
             queries.setdefault(item.name.rpartition(".")[2].casefold(), item)
     chosen = sorted(queries, key=hash_text)[:MOST_QUERIES]
     return {query: queries[query] for query in sorted(chosen)}
 
 
 def modules(package: str) -> list[tuple[tuple[str, ...], Path]]:
-    """The dotted name (as a tuple) and file of each module that has a public name; sorted, public modules first."""
+    """The dotted name (as a tuple) and file of each module that has a public name; sorted, public
+    modules first.
+    """
     if package == "stdlib":
         root = Path(sysconfig.get_paths()["stdlib"])
-        candidates = [item for item in _below(root, ()) if item[0][:1] and item[0][0] in sys.stdlib_module_names]
+        candidates = [
+            item
+            for item in _below(root, ())
+            if item[0][:1] and item[0][0] in sys.stdlib_module_names
+        ]
     else:
         candidates = [item for place in _places(package) for item in _below(place, (package,))]
     named = [(public_name(module) != ".".join(module), module, path) for module, path in candidates]
-    return [(module, path) for _, module, path in sorted(named, key=lambda item: item[:2]) if public_name(module)]
+    return [
+        (module, path)
+        for _, module, path in sorted(named, key=lambda item: item[:2])
+        if public_name(module)
+    ]
 
 
 def _places(package: str) -> list[Path]:
@@ -246,7 +317,10 @@ def _below(place: Path, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
         for name in names:
             stem, suffix = os.path.splitext(name)
             if suffix == ".py" and stem not in _SKIPPED:
-                parts = (*Path(folder).relative_to(place).parts, *([] if stem == "__init__" else [stem]))
+                parts = (
+                    *Path(folder).relative_to(place).parts,
+                    *([] if stem == "__init__" else [stem]),
+                )
                 yield prefix + parts, Path(folder, name)
 
 

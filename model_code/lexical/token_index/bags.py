@@ -1,8 +1,9 @@
 """Bags of tokens: which tokens each of n passages holds, from texts by the tokenizer alone.
 
-No encoder is needed, so a new corpus is searchable in seconds. BERT's rules take a text apart at spaces and punctuation
-before WordPiece looks at a word, so the pieces of a text are those of its words, and each different word is looked up
-once: asking again for every text is what makes tokenizing slow.
+No encoder is needed, so a new corpus is searchable in seconds. BERT's rules take a text apart at
+spaces and punctuation before WordPiece looks at a word, so the pieces of a text are those of its
+words, and each different word is looked up once: asking again for every text is what makes
+tokenizing slow.
 """
 
 from __future__ import annotations
@@ -21,15 +22,19 @@ from model_code.retrieval.id_map import numbering
 WINDOW = 4096  # texts taken apart at once: bounds memory on large corpora
 PUNCTUATION = r"!-/:-@\[-`{-~"
 WORD = re.compile(rf"[{PUNCTUATION}]|[^ \n\r\t{PUNCTUATION}]+")
-"""BERT's rules part a text at each of these characters, whatever stands beside it. They part at others too: a word
-that holds anything but printable ASCII is left to the tokenizer as a whole."""
-MOST_WORDS = 2**20  # then the cache starts anew: some 200 MB, and far more words than one language has
-WHOLE = " "  # begins a text that is kept in one piece; no word holds a space, and BERT's rules drop it
+"""BERT's rules part a text at each of these characters, whatever stands beside it. They part at
+others too: a word that holds anything but printable ASCII is left to the tokenizer as a whole.
+"""
+# then the cache starts anew: some 200 MB, and far more words than one language has
+MOST_WORDS = 2**20
+# begins a text that is kept in one piece; no word holds a space, and BERT's rules drop it
+WHOLE = " "
 
 
 @dataclass(frozen=True)
 class Bags:
-    """`tokens` (m,) int64: those of passage 0, of passage 1, ...; `lengths` (n,) int64: how many each has.
+    """`tokens` (m,) int64: those of passage 0, of passage 1, ...; `lengths` (n,) int64: how many
+    each has.
 
     A token may stand several times in a passage, which means the same as once: the bags are binary.
     """
@@ -71,16 +76,26 @@ class Bags:
 
 
 class TokenBags:
-    """Which tokens a text holds, by a fast tokenizer of transformers; special and unknown tokens do not count."""
+    """Which tokens a text holds, by a fast tokenizer of transformers; special and unknown tokens do
+    not count.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
 
-        from model_code.encoding.base_models import tokenizer_rules  # with torch, which searching bags does without
+        # with torch, which searching bags does without
+        from model_code.encoding.base_models import tokenizer_rules
 
         rules, special = tokenizer_rules(tokenizer), sorted({*map(int, tokenizer.all_special_ids)})
-        self._backend = Tokenizer.from_str(rules)  # a copy: truncation and padding are state that others set
-        self._words = WordCache(self._backend, json.loads(rules)) if WordCache.fits(json.loads(rules)) else None
-        self._counted = np.ones(1 + max([0, *special, *self._backend.get_vocab().values()]), dtype=bool)
+        # a copy: truncation and padding are state that others set
+        self._backend = Tokenizer.from_str(rules)
+        self._words = (
+            WordCache(self._backend, json.loads(rules))
+            if WordCache.fits(json.loads(rules))
+            else None
+        )
+        self._counted = np.ones(
+            1 + max([0, *special, *self._backend.get_vocab().values()]), dtype=bool
+        )
         self._counted[special] = False
 
     def __call__(self, texts: Sequence[str]) -> Bags:
@@ -95,40 +110,57 @@ class TokenBags:
         return Bags(tokens[keep], np.diff(counts[np.cumsum(lengths)], prepend=0))
 
     def _whole(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        ids = [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        ids = [
+            encoding.ids
+            for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        ]
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         return np.array([token for text in ids for token in text], dtype=np.int64), lengths
 
 
 class WordCache:
-    """Token ids by way of words. backend: a `tokenizers.Tokenizer` without truncation; rules: it as JSON."""
+    """Token ids by way of words. backend: a `tokenizers.Tokenizer` without truncation; rules: it as
+    JSON.
+    """
 
     def __init__(self, backend: Any, rules: Mapping[str, Any]) -> None:
         self._backend, self._model = backend, backend.model
         self._lowercase = (rules["normalizer"] or {}).get("lowercase", False)
         longest = rules["model"]["max_input_chars_per_word"]
         vocabulary = backend.get_vocab(with_added_tokens=False)
-        self._single = {word: [number] for word, number in vocabulary.items() if len(word) <= longest}
+        self._single = {
+            word: [number] for word, number in vocabulary.items() if len(word) <= longest
+        }
         self._added = [token["content"] for token in rules["added_tokens"]]
         self._clear()
 
     @staticmethod
     def fits(rules: Mapping[str, Any]) -> bool:
-        """Whether the tokenizer of these rules takes words one by one: WordPiece with BERT's normalizer and splitter.
+        """Whether the tokenizer of these rules takes words one by one: WordPiece with BERT's
+        normalizer and splitter.
 
-        Added tokens that are looked for in the normalized text might lie across words that differ in the raw one.
+        Added tokens that are looked for in the normalized text might lie across words that differ
+        in the raw one.
         """
-        kinds = [(rules[part] or {}).get("type") for part in ("model", "pre_tokenizer", "normalizer")]
-        by_words = kinds[:2] == ["WordPiece", "BertPreTokenizer"] and kinds[2] in (None, "BertNormalizer")
+        kinds = [
+            (rules[part] or {}).get("type") for part in ("model", "pre_tokenizer", "normalizer")
+        ]
+        by_words = kinds[:2] == ["WordPiece", "BertPreTokenizer"] and kinds[2] in (
+            None,
+            "BertNormalizer",
+        )
         return by_words and not any(token["normalized"] for token in rules["added_tokens"])
 
     def tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The token ids of all texts in a row (m,), as the tokenizer gives them, and how many each text has (n,)."""
+        """The token ids of all texts in a row (m,), as the tokenizer gives them, and how many each
+        text has (n,).
+        """
         if len(self._numbers) > MOST_WORDS:
             self._clear()
         numbers, ends, number = [], [], self._numbers.__getitem__
         for text in texts:
-            unsplit = any(token in text for token in self._added)  # such as a literal "[MASK]", which is one token
+            # such as a literal "[MASK]", which is one token
+            unsplit = any(token in text for token in self._added)
             numbers += map(number, [WHOLE + text] if unsplit else WORD.findall(text))
             ends.append(len(numbers))
         self._resolve()
@@ -136,7 +168,8 @@ class WordCache:
 
     def _clear(self) -> None:
         self._numbers = numbering()
-        self._flat, self._starts = np.empty(0, np.int64), np.zeros(1, np.int64)  # word i: flat[starts[i]:starts[i + 1]]
+        # word i: flat[starts[i]:starts[i + 1]]
+        self._flat, self._starts = np.empty(0, np.int64), np.zeros(1, np.int64)
 
     def _pieces_of(self, numbers: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         starts = self._starts[numbers]
@@ -151,9 +184,14 @@ class WordCache:
         plain = [word.isascii() and word.isprintable() and word[0] != WHOLE for word in new]
         odd = [word for word, simple in zip(new, plain, strict=True) if not simple]
         encoded = iter(self._backend.encode_batch_fast(odd, add_special_tokens=False))
-        pieces = [self._plain(word) if simple else next(encoded).ids for word, simple in zip(new, plain, strict=True)]
+        pieces = [
+            self._plain(word) if simple else next(encoded).ids
+            for word, simple in zip(new, plain, strict=True)
+        ]
         lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
-        self._flat = np.concatenate([self._flat, np.array([i for word in pieces for i in word], dtype=np.int64)])
+        self._flat = np.concatenate(
+            [self._flat, np.array([i for word in pieces for i in word], dtype=np.int64)]
+        )
         self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(lengths)])
 
     def _plain(self, word: str) -> list[int]:

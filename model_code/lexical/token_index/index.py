@@ -1,10 +1,11 @@
 """The binary token index: which passages hold which tokens, and nothing else (SVDR, section 4.1).
 
-A query is a weight for each of some tokens, a passage scores the weights of those it holds, and a document ranks by its
-best passage. No number in the index depends on another passage or on an encoder.
+A query is a weight for each of some tokens, a passage scores the weights of those it holds, and a
+document ranks by its best passage. No number in the index depends on another passage or on an
+encoder.
 
-Passages lie in blocks of postings, six arrays that are memory-mapped; nothing says where a list begins: the number of
-its postings decides its form, and with that its length.
+Passages lie in blocks of postings, six arrays that are memory-mapped; nothing says where a list
+begins: the number of its postings decides its form, and with that its length.
 """
 
 from __future__ import annotations
@@ -20,18 +21,30 @@ import numpy as np
 from model_code.errors import FreshetError
 from model_code.files import read_json, read_manifest, replacing, seal, verify, write_json
 from model_code.lexical.token_index.bags import Bags
-from model_code.lexical.token_index.postings import BLOCK, PARTS, Packed, Postings, QueryBatch, Sparse, exact, lengths
+from model_code.lexical.token_index.postings import (
+    BLOCK,
+    PARTS,
+    Packed,
+    Postings,
+    QueryBatch,
+    Sparse,
+    exact,
+    lengths,
+)
 from model_code.retrieval.id_map import IdMap
 from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import top_k
 
 FORMAT, KIND = 1, "token"
 DOCUMENT_IDS = "document_ids.json"
-CELLS = 2**17  # scores computed at once, 1 MB: enough queries to share a decoding, few enough to stay near the CPU
+# scores computed at once, 1 MB: enough queries to share a decoding, few enough to stay near the CPU
+CELLS = 2**17
 
 
 class SparseIndex(ABC):
-    """Passages of documents that score a sum over a query's entries, never below 0; a document ranks by its best."""
+    """Passages of documents that score a sum over a query's entries, never below 0; a document
+    ranks by its best.
+    """
 
     ids: IdMap
 
@@ -43,17 +56,24 @@ class SparseIndex(ABC):
     def scores_at(self, query: Sparse, passages: np.ndarray) -> np.ndarray:
         """The scores of some `passages` (p,) alone, (p,) float64."""
 
-    def search(self, queries: Sequence[Sparse], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
-        """The k best documents for each query, best first; of `allowed` documents only, unless None.
+    def search(
+        self, queries: Sequence[Sparse], k: int, allowed: Collection[str] | None = None
+    ) -> list[Ranking]:
+        """The k best documents for each query, best first; of `allowed` documents only, unless
+        None.
 
-        Documents that share nothing with a query are left out. FreshetError if an allowed one is unknown.
+        Documents that share nothing with a query are left out. FreshetError if an allowed one is
+        unknown.
         """
         rows = None if allowed is None else self.ids.rows_of(allowed)
         every = (scores.astype(np.float32) for scores in self.scores(queries))
-        return [self.ids.best(scores if rows is None else scores[rows], k, rows) for scores in every]
+        return [
+            self.ids.best(scores if rows is None else scores[rows], k, rows) for scores in every
+        ]
 
     def rank(self, queries: Sequence[Sparse], candidates: Sequence[Iterable[str]]) -> list[Ranking]:
-        """For each query all of its candidate documents, best first, scored as `search` does, 0 included.
+        """For each query all of its candidate documents, best first, scored as `search` does, 0
+        included.
 
         FreshetError if a candidate is unknown.
         """
@@ -61,12 +81,16 @@ class SparseIndex(ABC):
         for query, documents in zip(queries, candidates, strict=True):
             rows = self.ids.rows_of(documents)
             scores = self.scores_at(query, rows).astype(np.float32)
-            rankings.append(top_k(scores, self.ids.document_ids, len(rows), rows) if len(rows) else [])
+            rankings.append(
+                top_k(scores, self.ids.document_ids, len(rows), rows) if len(rows) else []
+            )
         return rankings
 
     def best_passage(self, query: Sparse, document_id: str) -> int:
         """Which of the document's passages (0, 1, ...) scores best; the first of equals."""
-        return int(np.argmax(self.scores_at(query, self.ids.rows_of([document_id])).astype(np.float32)))
+        return int(
+            np.argmax(self.scores_at(query, self.ids.rows_of([document_id])).astype(np.float32))
+        )
 
     def _write(self, folder: Path, arrays: Mapping[str, np.ndarray], facts: dict[str, Any]) -> None:
         """Write the arrays, the document ids and the manifest: equal indexes, equal bytes."""
@@ -78,23 +102,28 @@ class SparseIndex(ABC):
         seal(folder, FORMAT, facts | {"documents": self.ids.documents, "passages": len(self.ids)})
 
     @staticmethod
-    def _read(folder: Path, names: Sequence[str], check: bool) -> tuple[dict[str, Any], dict[str, np.ndarray], IdMap]:
-        """What `_write` wrote, arrays memory-mapped; FreshetError if a file is not what the manifest says.
+    def _read(
+        folder: Path, names: Sequence[str], check: bool
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray], IdMap]:
+        """What `_write` wrote, arrays memory-mapped; FreshetError if a file is not what the
+        manifest says.
 
         check: compare checksums, which reads every file once.
         """
         manifest = read_manifest(folder, FORMAT)
         if check:
             verify(folder, manifest)
-        arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in names}
+        arrays = {
+            name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in names
+        }
         return manifest, arrays, IdMap(read_json(folder / DOCUMENT_IDS))
 
 
 class TokenIndex(SparseIndex):
     """The bags of n passages, and the document of each. Immutable.
 
-    A score is the sum of a query's weights without rounding (see `exact`), rounded to float32. It depends on nothing
-    but the query and the passage.
+    A score is the sum of a query's weights without rounding (see `exact`), rounded to float32. It
+    depends on nothing but the query and the passage.
 
     >>> index = TokenIndex.build([[5, 9], [9]], ["a", "b"])
     >>> index.search([(np.array([5, 9]), np.array([1.0, 0.5]))], k=2)
@@ -106,7 +135,9 @@ class TokenIndex(SparseIndex):
         self._starts = list(accumulate((block.passages for block in blocks), initial=0))
 
     @classmethod
-    def build(cls, bags: Bags | Iterable[Sequence[int] | np.ndarray], document_ids: Sequence[str]) -> TokenIndex:
+    def build(
+        cls, bags: Bags | Iterable[Sequence[int] | np.ndarray], document_ids: Sequence[str]
+    ) -> TokenIndex:
         """Index `bags` (`TokenBags` makes them), number i a passage of `document_ids[i]`."""
         bags = bags if isinstance(bags, Bags) else Bags.of(bags)
         if len(bags) != len(document_ids):
@@ -137,25 +168,35 @@ class TokenIndex(SparseIndex):
         return scores
 
     def matches(self, query: Sparse, document_id: str) -> list[tuple[int, float]]:
-        """The query's tokens that the document's best passage holds, with their weights, the heaviest first."""
+        """The query's tokens that the document's best passage holds, with their weights, the
+        heaviest first.
+        """
         (tokens, weights), rows = exact(query), self.ids.rows_of([document_id])
         mask = np.isin(tokens, self.bag(int(rows[self.best_passage(query, document_id)])))
         matches = zip(tokens[mask].tolist(), weights[mask].tolist(), strict=True)
         return sorted(matches, key=lambda match: (-match[1], match[0]))
 
     def bag(self, passage: int) -> np.ndarray:
-        """The tokens of one passage, ascending. Reads its whole block: for people who look, not for searches."""
+        """The tokens of one passage, ascending. Reads its whole block: for people who look, not for
+        searches.
+        """
         number = int(np.searchsorted(self._starts, passage, side="right")) - 1
         tokens, passages = self.blocks[number].pairs()
         return np.sort(tokens[passages == passage - self._starts[number]])
 
     def save(self, folder: Path) -> None:
         """Write the folder that `load` reads."""
-        empty = Packed(0, *(np.empty(0, np.uint16) for _ in "123"), *(np.empty(0, np.uint8) for _ in "123"))
+        empty = Packed(
+            0, *(np.empty(0, np.uint16) for _ in "123"), *(np.empty(0, np.uint8) for _ in "123")
+        )
         packed = [block.packed for block in self.blocks] or [empty]
-        arrays = {part: np.concatenate([getattr(block, part) for block in packed]) for part in PARTS}
+        arrays = {
+            part: np.concatenate([getattr(block, part) for block in packed]) for part in PARTS
+        }
         sizes = [len(block.packed.tokens) for block in self.blocks]
-        self._write(folder, arrays, {"kind": KIND, "postings": self.postings, "tokens_per_block": sizes})
+        self._write(
+            folder, arrays, {"kind": KIND, "postings": self.postings, "tokens_per_block": sizes}
+        )
 
     @classmethod
     def load(cls, folder: Path, check: bool = True) -> TokenIndex:
@@ -164,8 +205,12 @@ class TokenIndex(SparseIndex):
         blocks, places = [], dict.fromkeys(PARTS, 0)
         for number, tokens in enumerate(manifest["tokens_per_block"]):
             size = min(BLOCK, manifest["passages"] - number * BLOCK)
-            counts = arrays["counts"][places["counts"] : places["counts"] + tokens].astype(np.int64) + 1
+            counts = (
+                arrays["counts"][places["counts"] : places["counts"] + tokens].astype(np.int64) + 1
+            )
             ends = {part: places[part] + length for part, length in lengths(counts, size).items()}
-            blocks.append(Postings(Packed(size, *(arrays[part][places[part] : ends[part]] for part in PARTS))))
+            blocks.append(
+                Postings(Packed(size, *(arrays[part][places[part] : ends[part]] for part in PARTS)))
+            )
             places = ends
         return cls(blocks, ids)

@@ -1,4 +1,5 @@
-"""Postings of up to 65,536 passages: for each token the passages that hold it, compressed, and sums of weights by them.
+"""Postings of up to 65,536 passages: for each token the passages that hold it, compressed, and sums
+of weights by them.
 
 Each list is stored in the shortest of three forms, which its length alone decides.
 
@@ -8,11 +9,12 @@ Each list is stored in the shortest of three forms, which its length alone decid
 | split | n + (n + N / 256) / 8 | low bytes as they are, high bytes in unary: Elias-Fano with 8 low bits |
 | bitmap | N / 8 | one bit per passage |
 
-Elias (1974), Efficient storage and retrieval by content and address of static files, J. ACM 21(2). Fixed at 8 low bits
-it is within a tenth of a byte of the best width, and numpy reads it without shifting bits about.
+Elias (1974), Efficient storage and retrieval by content and address of static files, J. ACM 21(2).
+Fixed at 8 low bits it is within a tenth of a byte of the best width, and numpy reads it without
+shifting bits about.
 
-All lists of a batch of queries are decoded together in a handful of vector operations, as one call of numpy per list
-would cost more than most lists do.
+All lists of a batch of queries are decoded together in a handful of vector operations, as one call
+of numpy per list would cost more than most lists do.
 """
 
 from __future__ import annotations
@@ -27,16 +29,19 @@ from model_code.errors import FreshetError
 from model_code.lexical.token_index.bags import Bags
 
 Sparse = tuple[np.ndarray, np.ndarray]
-"""A text as different token ids (t,), ascending where it is no query, and their weights (t,), none negative."""
+"""A text as different token ids (t,), ascending where it is no query, and their weights (t,), none
+negative.
+"""
 
 
 def exact(query: Sparse) -> Sparse:
-    """The query with ascending tokens, and weights whose sums are exact; FreshetError if one is negative or not finite,
-    or a token stands twice.
+    """The query with ascending tokens, and weights whose sums are exact; FreshetError if one is
+    negative or not finite, or a token stands twice.
 
-    They become whole multiples of 2^(e - 52), where all of them together are less than 2^e. So every sum of them is a
-    float64 without rounding, and cannot depend on the order of addition: not on how passages are divided into blocks,
-    what else is in a batch, or the order of insertion. A weight moves by at most 2^-53 of the sum.
+    They become whole multiples of 2^(e - 52), where all of them together are less than 2^e. So
+    every sum of them is a float64 without rounding, and cannot depend on the order of addition: not
+    on how passages are divided into blocks, what else is in a batch, or the order of insertion. A
+    weight moves by at most 2^-53 of the sum.
 
     >>> exact((np.array([9, 5]), np.array([1.0, 0.5])))[1].tolist()
     [0.5, 1.0]
@@ -60,7 +65,9 @@ def exact(query: Sparse) -> Sparse:
 
 @dataclass(frozen=True)
 class QueryBatch:
-    """`size` queries in a row: `tokens` (t,), `weights` (t,), and `owners` (t,), the number of each one's query."""
+    """`size` queries in a row: `tokens` (t,), `weights` (t,), and `owners` (t,), the number of each
+    one's query.
+    """
 
     tokens: np.ndarray
     weights: np.ndarray
@@ -82,10 +89,11 @@ PARTS = ("tokens", "counts", "raw", "low", "high", "bitmaps")
 
 @dataclass(frozen=True)
 class Packed:
-    """`tokens` (u,) ascending, and `counts` (u,) uint16, in how many of the passages each is, less 1.
+    """`tokens` (u,) ascending, and `counts` (u,) uint16, in how many of the passages each is, less
+    1.
 
-    raw (uint16), low, high, bitmaps (uint8): the lists of each form in a row, tokens ascending; `high` and `bitmaps`
-    begin each list at a new byte.
+    raw (uint16), low, high, bitmaps (uint8): the lists of each form in a row, tokens ascending;
+    `high` and `bitmaps` begin each list at a new byte.
     """
 
     passages: int
@@ -98,7 +106,8 @@ class Packed:
 
 
 def forms(counts: np.ndarray, passages: int) -> np.ndarray:
-    """The shortest form for lists of `counts` (u,) passages out of `passages`, the first of equals, (u,) int64.
+    """The shortest form for lists of `counts` (u,) passages out of `passages`, the first of equals,
+    (u,) int64.
 
     >>> forms(np.array([1, 10, 300]), passages=2000).tolist() == [RAW, SPLIT, BITMAP]
     True
@@ -117,12 +126,23 @@ def lengths(counts: np.ndarray, passages: int) -> dict[str, int]:
     forms_of = forms(counts, passages)
     raw, split = counts[forms_of == RAW], counts[forms_of == SPLIT]
     bitmaps = int((forms_of == BITMAP).sum()) * -(-passages // 8)
-    sizes = (len(counts), len(counts), raw.sum(), split.sum(), high_bytes(split, passages).sum(), bitmaps)
+    sizes = (
+        len(counts),
+        len(counts),
+        raw.sum(),
+        split.sum(),
+        high_bytes(split, passages).sum(),
+        bitmaps,
+    )
     return dict(zip(PARTS, map(int, sizes), strict=True))
 
 
-def places(counts: np.ndarray, forms_of: np.ndarray, passages: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where each list begins in the array of its form (`bitmaps`: which bitmap), and where in `high` if it is split."""
+def places(
+    counts: np.ndarray, forms_of: np.ndarray, passages: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where each list begins in the array of its form (`bitmaps`: which bitmap), and where in
+    `high` if it is split.
+    """
     starts, high_starts = np.zeros_like(counts), np.zeros_like(counts)
     for form, sizes in ((RAW, counts), (SPLIT, counts), (BITMAP, np.ones_like(counts))):
         of_form = forms_of == form
@@ -133,7 +153,9 @@ def places(counts: np.ndarray, forms_of: np.ndarray, passages: int) -> tuple[np.
 
 
 def pack(tokens: np.ndarray, passages: np.ndarray, count: int) -> Packed:
-    """Pack distinct pairs of `tokens` and `passages` (p,), sorted by token and then by passage, of `count` passages."""
+    """Pack distinct pairs of `tokens` and `passages` (p,), sorted by token and then by passage, of
+    `count` passages.
+    """
     first = np.flatnonzero(np.diff(tokens, prepend=-1))  # of each token
     counts = np.diff(first, append=len(tokens))
     forms_of = forms(counts, count)
@@ -163,7 +185,8 @@ def _before(sizes: np.ndarray) -> np.ndarray:
 
 
 class Postings:
-    """The postings of a block of passages, read from `Packed` arrays, which may be memory-mapped. Immutable.
+    """The postings of a block of passages, read from `Packed` arrays, which may be memory-mapped.
+    Immutable.
 
     >>> postings = Postings.build(Bags.of([[5, 9], [9], [2, 5, 5]]))
     >>> postings.sums(QueryBatch(np.array([5, 9, 9]), np.array([1.0, 10.0, 3.0]), np.array([0, 0, 1]), size=2)).tolist()
@@ -172,37 +195,49 @@ class Postings:
 
     def __init__(self, packed: Packed) -> None:
         self.packed, self.passages = packed, packed.passages
-        self._table = np.append(packed.tokens.astype(np.int64), np.iinfo(np.int64).max)  # (u + 1,), ends the search
+        # (u + 1,), ends the search
+        self._table = np.append(packed.tokens.astype(np.int64), np.iinfo(np.int64).max)
         self._counts = packed.counts.astype(np.int64) + 1  # (u,)
         self._forms = forms(self._counts, self.passages)  # (u,)
-        self._starts, self._high_starts = places(self._counts, self._forms, self.passages)  # (u,), (u,)
+        # (u,), (u,)
+        self._starts, self._high_starts = places(self._counts, self._forms, self.passages)
         self._is_bitmap = np.append(self._forms == BITMAP, False)  # (u + 1,)
         self._kept: dict[int, np.ndarray] = {}  # only grows, so threads may share it
         self._bitmaps = packed.bitmaps.reshape(-1, -(-self.passages // 8))
 
     @classmethod
     def build(cls, bags: Bags) -> Postings:
-        """Of 1 to `BLOCK` passages. One sort of 32-bit numbers does it where token ids have 16 bits."""
+        """Of 1 to `BLOCK` passages. One sort of 32-bit numbers does it where token ids have 16
+        bits.
+        """
         tokens, passages = bags.tokens, bags.passages
         wide = len(tokens) > 0 and tokens.max() >= 2**16
         keys = (tokens.astype(np.uint64 if wide else np.uint32) << 16) | passages.astype(np.uint32)
         keys.sort()
         keys = keys[np.concatenate([np.ones(min(1, len(keys)), bool), keys[1:] != keys[:-1]])]
-        return cls(pack((keys >> 16).astype(np.int64), (keys & (BLOCK - 1)).astype(np.int64), len(bags)))
+        return cls(
+            pack((keys >> 16).astype(np.int64), (keys & (BLOCK - 1)).astype(np.int64), len(bags))
+        )
 
     def __len__(self) -> int:
         """Number of postings."""
         return int(self._counts.sum())
 
     def sums(self, batch: QueryBatch) -> np.ndarray:
-        """For each of `batch`'s q queries and each passage the sum of the weights of held tokens, (q, N) float64."""
+        """For each of `batch`'s q queries and each passage the sum of the weights of held tokens,
+        (q, N) float64.
+        """
         sums, weights, slots = self._sums_of_lists(batch)
         if len(slots):
-            sums += weights @ np.unpackbits(self._bitmaps[self._starts[slots]], axis=1, count=self.passages)
+            sums += weights @ np.unpackbits(
+                self._bitmaps[self._starts[slots]], axis=1, count=self.passages
+            )
         return sums
 
     def sums_at(self, batch: QueryBatch, passages: np.ndarray) -> np.ndarray:
-        """`sums` at some `passages` (p,), (q, p): of the longest lists, the bitmaps, it reads only their bits."""
+        """`sums` at some `passages` (p,), (q, p): of the longest lists, the bitmaps, it reads only
+        their bits.
+        """
         sums, weights, slots = self._sums_of_lists(batch)
         sums = sums[:, passages]
         if len(slots):
@@ -213,13 +248,17 @@ class Postings:
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """All postings: (token, passage) as two arrays, in no order."""
         raw, split, bitmap = (np.flatnonzero(self._forms == form) for form in (RAW, SPLIT, BITMAP))
-        row, passages = np.nonzero(np.unpackbits(self._bitmaps[self._starts[bitmap]], axis=1, count=self.passages))
+        row, passages = np.nonzero(
+            np.unpackbits(self._bitmaps[self._starts[bitmap]], axis=1, count=self.passages)
+        )
         listed = np.concatenate([raw, split])
         holders = np.concatenate([np.repeat(listed, self._counts[listed]), bitmap[row]])
         return self._table[holders], np.concatenate([self._lists(raw, split), passages])
 
     def _sums_of_lists(self, batch: QueryBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """`sums` over raw and split lists; for the others the weights (q, b) and slots (b,) of their bitmaps."""
+        """`sums` over raw and split lists; for the others the weights (q, b) and slots (b,) of
+        their bitmaps.
+        """
         slots = self._table.searchsorted(batch.tokens)
         present = self._table[slots] == batch.tokens
         bitmap = self._is_bitmap[slots] & present
@@ -230,12 +269,20 @@ class Postings:
         if batch.size > 1:
             cells = cells + np.repeat(batch.owners[listed] * self.passages, counts)
         size = batch.size * self.passages
-        sums = np.bincount(cells, np.repeat(batch.weights[listed], counts), size) if len(cells) else np.zeros(size)
+        sums = (
+            np.bincount(cells, np.repeat(batch.weights[listed], counts), size)
+            if len(cells)
+            else np.zeros(size)
+        )
         return sums.reshape(batch.size, self.passages), *_matrix(batch, slots, bitmap.nonzero()[0])
 
     def _kept_lists(self, slots: list[int]) -> list[np.ndarray]:
-        """The passages of raw and split lists, uint16 each. What was decoded is kept: at most 2 bytes per posting."""
-        missing = np.array([slot for slot in dict.fromkeys(slots) if slot not in self._kept], dtype=np.int64)
+        """The passages of raw and split lists, uint16 each. What was decoded is kept: at most 2
+        bytes per posting.
+        """
+        missing = np.array(
+            [slot for slot in dict.fromkeys(slots) if slot not in self._kept], dtype=np.int64
+        )
         if len(missing):
             raw, split = (missing[self._forms[missing] == form] for form in (RAW, SPLIT))
             ends = np.cumsum(self._counts[np.concatenate([raw, split])])[:-1]
@@ -244,7 +291,9 @@ class Postings:
         return [self._kept[slot] for slot in slots]
 
     def _lists(self, raw: np.ndarray, split: np.ndarray) -> np.ndarray:
-        """The passages of the raw lists at slots `raw`, then of the split ones at `split`, in a row, int64."""
+        """The passages of the raw lists at slots `raw`, then of the split ones at `split`, in a
+        row, int64.
+        """
         starts, ends = self._starts[raw], self._starts[raw] + self._counts[raw]
         passages = _runs(self.packed.raw, starts, ends).astype(np.int64)
         if not len(split):
@@ -255,7 +304,9 @@ class Postings:
         return np.concatenate([passages, high]) if len(passages) else high
 
     def _high(self, slots: np.ndarray) -> np.ndarray:
-        """The high bytes of split lists, shifted into place. Bit i + h of a list is set if its i-th high byte is h."""
+        """The high bytes of split lists, shifted into place. Bit i + h of a list is set if its i-th
+        high byte is h.
+        """
         counts, starts = self._counts[slots], self._high_starts[slots]
         sizes = high_bytes(counts, self.passages)
         high = np.unpackbits(_runs(self.packed.high, starts, starts + sizes)).nonzero()[0]
@@ -266,8 +317,12 @@ class Postings:
         return high
 
 
-def _matrix(batch: QueryBatch, slots: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The `chosen` tokens as a matrix of weights (q, b), and the different slots (b,) that its columns stand for."""
+def _matrix(
+    batch: QueryBatch, slots: np.ndarray, chosen: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The `chosen` tokens as a matrix of weights (q, b), and the different slots (b,) that its
+    columns stand for.
+    """
     if batch.size == 1 or not len(chosen):
         return batch.weights[chosen].reshape(batch.size, len(chosen)), slots[chosen]
     distinct, columns = np.unique(slots[chosen], return_inverse=True)

@@ -50,15 +50,21 @@ class Build:
 
     def open(self, root: Path, retriever: str = "hce", **provenance: object) -> Generation:
         """Open this build's live collection under `root`."""
-        return open_generation_zero(root, retriever, **vars(self), provenance=provenance, text=RULES)
+        return open_generation_zero(
+            root, retriever, **vars(self), provenance=provenance, text=RULES
+        )
 
 
 def make_build(folder: Path, seed: int = 0) -> Build:
     """Build everything below `folder`; another seed is another encoder."""
     passages = {document: RULES.passages(document, text) for document, text in DOCUMENTS.items()}
     texts = [*(own[0] for own in passages.values()), passages["csv.reader"][1]]
-    build = Build(folder / "encoder", folder / "index", folder / "documents.parquet", folder / "hierarchy")
-    encoder = Encoder.load(make_tiny_encoder(build.encoder, texts, seed), precision="float32", device="cpu")
+    build = Build(
+        folder / "encoder", folder / "index", folder / "documents.parquet", folder / "hierarchy"
+    )
+    encoder = Encoder.load(
+        make_tiny_encoder(build.encoder, texts, seed), precision="float32", device="cpu"
+    )
     vectors = encoder.encode(texts)
     DenseIndex.build(vectors, PASSAGES, encoder.fingerprint()).save(build.index)
     leaves = np.array([0, 1, 1, 0, 0, 2, 2, 2, 0, 1], np.int32)
@@ -68,7 +74,10 @@ def make_build(folder: Path, seed: int = 0) -> Build:
     Hierarchy((centroids,), (np.zeros(3, np.int32),), leaves).save(build.hierarchy)
     write_json(build.hierarchy / DOCUMENT_IDS, PASSAGES)
     write_json(build.hierarchy / TOPICS, [NAMES])
-    rows = [(document, document, text, fields_of(document), "initial") for document, text in DOCUMENTS.items()]
+    rows = [
+        (document, document, text, fields_of(document), "initial")
+        for document, text in DOCUMENTS.items()
+    ]
     rows.append(("later.document", "later.document", "Not searchable yet.", "{}", "new"))
     frame = pd.DataFrame(rows[::-1], columns=["document_id", "title", "text", "fields", "part"])
     frame.assign(date=None).to_parquet(build.documents, index=False)
@@ -76,7 +85,9 @@ def make_build(folder: Path, seed: int = 0) -> Build:
 
 
 def fields_of(document: str) -> str:
-    """A document's fields as the corpus has them: its package, and for some a list of tags and a number."""
+    """A document's fields as the corpus has them: its package, and for some a list of tags and a
+    number.
+    """
     fields: dict[str, object] = {"package": document.partition(".")[0]}
     if document.endswith("split"):
         fields |= {"tags": ["text", "strings"], "since": 3}

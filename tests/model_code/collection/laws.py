@@ -1,4 +1,6 @@
-"""Live collections of every kind of retriever over one small corpus, and what the laws compare: whole rankings."""
+"""Live collections of every kind of retriever over one small corpus, and what the laws compare:
+whole rankings.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,16 @@ from model_code.text.documents import Document, canonical_fields
 from model_code.text.passages import TextRules
 from tests.tiny_encoder import make_tiny_encoder
 
-KINDS = ("dense", "inverted_file", "multi_vector", "dsi", "lexical", "beta_own", "beta_rerank", "fused")
+KINDS = (
+    "dense",
+    "inverted_file",
+    "multi_vector",
+    "dsi",
+    "lexical",
+    "beta_own",
+    "beta_rerank",
+    "fused",
+)
 PARTS = ("dense", "lexical")  # of the fused one
 RULES = TextRules(include_title=True, words=5, stride=3)
 WORDS = [f"word{i}" for i in range(30)]
@@ -42,7 +53,8 @@ LEXICAL = {
     "beta_own": LexicalSettings(),
     "beta_rerank": LexicalSettings(search="beta_rerank", rerank_depth=3),
 }
-INDEXES = {"inverted_file": IndexSettings(flat_below=1)}  # of the base; what is added to it is searched exactly
+# of the base; what is added to it is searched exactly
+INDEXES = {"inverted_file": IndexSettings(flat_below=1)}
 ENCODING_SCALE = 1.5
 Texts = Mapping[str, tuple[str, str]]
 
@@ -63,7 +75,8 @@ def corpus(names: Iterable[str], seed: int) -> dict[str, tuple[str, str]]:
     """Title and text of each document: one to three passages of random words."""
     rng = np.random.default_rng(seed)
     return {
-        name: (str(rng.choice(WORDS)), " ".join(rng.choice(WORDS, size=int(rng.integers(3, 11))))) for name in names
+        name: (str(rng.choice(WORDS)), " ".join(rng.choice(WORDS, size=int(rng.integers(3, 11)))))
+        for name in names
     }
 
 
@@ -79,7 +92,10 @@ def put(document_id: str, texts: Texts, queries: tuple[str, ...] = ()) -> Docume
 
 def fields_of(document_id: str, texts: Texts) -> dict[str, object]:
     """Fields that both old and new documents have, and one that only the new have."""
-    fields: dict[str, object] = {"title": texts[document_id][0], "even": int(document_id[1:3]) % 2 == 0}
+    fields: dict[str, object] = {
+        "title": texts[document_id][0],
+        "even": int(document_id[1:3]) % 2 == 0,
+    }
     return fields | ({"arrived": "later"} if document_id.endswith("x") else {})
 
 
@@ -100,8 +116,12 @@ def make_encoder(kind: str, folder: Path) -> None:
     encoder.save(folder)
 
 
-def open_build(kind: str, root: Path, encoder: Path, texts: Texts, rules: TextRules | None = RULES) -> Path:
-    """Build everything for `texts` under a temporary folder of `root`, open it there, and return the live folder."""
+def open_build(
+    kind: str, root: Path, encoder: Path, texts: Texts, rules: TextRules | None = RULES
+) -> Path:
+    """Build everything for `texts` under a temporary folder of `root`, open it there, and return
+    the live folder.
+    """
     build = root / "build"
     shutil.rmtree(build, ignore_errors=True)
     passages = [(name, passage) for name, own in texts.items() for passage in RULES.passages(*own)]
@@ -112,15 +132,23 @@ def open_build(kind: str, root: Path, encoder: Path, texts: Texts, rules: TextRu
         loaded = load_encoder(encoder, device="cpu", for_search=True)  # as the index stage does
         build_folder(build / "index", loaded, bodies, ids, LEXICAL[kind], build / "shards")
     else:
-        _index(kind, Encoder.load(encoder, device="cpu", for_search=True), bodies, ids, build / "index")
+        _index(
+            kind, Encoder.load(encoder, device="cpu", for_search=True), bodies, ids, build / "index"
+        )
     _write_tree(build / "hierarchy", ids)
     rows = [(name, *own, canonical_fields(fields_of(name, texts))) for name, own in texts.items()]
     frame = pd.DataFrame(rows, columns=["document_id", "title", "text", "fields"])
     frame.assign(date=None).to_parquet(build / "documents.parquet", index=False)
     open_generation_zero(
-        root, "r", encoder=encoder, index=build / "index", documents=build / "documents.parquet",
-        hierarchy=build / "hierarchy", provenance={"build": 1}, text=rules,
-    )  # fmt: skip
+        root,
+        "r",
+        encoder=encoder,
+        index=build / "index",
+        documents=build / "documents.parquet",
+        hierarchy=build / "hierarchy",
+        provenance={"build": 1},
+        text=rules,
+    )
     return root / "live"
 
 
@@ -130,7 +158,9 @@ def _fuse(encoder: Path, bodies: list[str], ids: list[str], build: Path) -> Path
     loaded = load_encoder(lexical, device="cpu", for_search=True)
     build_folder(build / "lexical", loaded, bodies, ids, LEXICAL["lexical"], build / "shards")
     _index("late", Encoder.load(dense, device="cpu", for_search=True), bodies, ids, build / "dense")
-    vectors = Encoder.load(dense, device="cpu", for_search=True).encode([" ".join(own) for own in OLD.values()])
+    vectors = Encoder.load(dense, device="cpu", for_search=True).encode(
+        [" ".join(own) for own in OLD.values()]
+    )
     weights = {"dense": 1.0, "lexical": 2.0, "dense.late": 0.5}
     fusion = Fusion(weights, {"dense": Scale.of(vectors)}, depth=3, feedback=0.3)
     parts = {"dense": (dense, build / "dense"), "lexical": (lexical, build / "lexical")}
@@ -139,16 +169,23 @@ def _fuse(encoder: Path, bodies: list[str], ids: list[str], build: Path) -> Path
 
 
 def _index(kind: str, encoder: Encoder, bodies: list[str], ids: list[str], folder: Path) -> None:
-    """As the index stage does; the document vectors of a dsi are those that training starts from, and a late one keeps
-    tokens, as all do by default."""
-    vectors, per, settings = encoder.encode_documents(bodies), encoder.vectors_per_passage, INDEXES.get(kind)
+    """As the index stage does; the document vectors of a dsi are those that training starts from,
+    and a late one keeps tokens, as all do by default.
+    """
+    vectors, per, settings = (
+        encoder.encode_documents(bodies),
+        encoder.vectors_per_passage,
+        INDEXES.get(kind),
+    )
     tokens = encoder.encode_passages_with_tokens(bodies)[1] if kind == "late" else None
     if kind == "dsi":
         names = list(dict.fromkeys(ids))
         vectors = document_means(vectors, np.array([names.index(name) for name in ids]), len(names))
         vectors, ids = vectors * np.float32(ENCODING_SCALE), names
     rows = [name for name in ids for _ in range(per)]
-    DenseIndex.build(vectors, rows, encoder.fingerprint(), settings or IndexSettings(), per, tokens).save(folder)
+    DenseIndex.build(
+        vectors, rows, encoder.fingerprint(), settings or IndexSettings(), per, tokens
+    ).save(folder)
     if kind == "dsi":
         complete(folder, vectors, ENCODING_SCALE)
 
@@ -163,7 +200,9 @@ def _write_tree(folder: Path, ids: list[str]) -> None:
     write_json(folder / DOCUMENT_IDS, ids)
 
 
-def reranked(retriever: Retriever, texts: Sequence[str], candidates: Sequence[Ids[str]]) -> list[Ranking]:
+def reranked(
+    retriever: Retriever, texts: Sequence[str], candidates: Sequence[Ids[str]]
+) -> list[Ranking]:
     """For each text its candidates, all of them, as the retriever scores and sorts them."""
     names = [sorted(set(ids)) for ids in candidates]
     scores = retriever.scores_encoded(retriever.encode_queries(texts), names)
@@ -172,5 +211,11 @@ def reranked(retriever: Retriever, texts: Sequence[str], candidates: Sequence[Id
 
 def rankings(live: Path | LiveWriter | Searcher, k: int = 50) -> list[list[tuple[str, float]]]:
     """What is found for every query, with scores."""
-    searcher = live if isinstance(live, Searcher) else live.searcher if isinstance(live, LiveWriter) else None
+    searcher = (
+        live
+        if isinstance(live, Searcher)
+        else live.searcher
+        if isinstance(live, LiveWriter)
+        else None
+    )
     return (searcher or Searcher.open(live, "r")).retriever.search(QUERIES, k)

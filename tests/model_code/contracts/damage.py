@@ -31,7 +31,9 @@ def copied(context: StageContext, folder: Path) -> StageContext:
     return replace(context, output=shutil.copytree(context.output, folder / context.output.name))
 
 
-def assert_refused(stage: str, context: StageContext, folder: Path, damage: Damage, message: str) -> None:
+def assert_refused(
+    stage: str, context: StageContext, folder: Path, damage: Damage, message: str
+) -> None:
     """The contract of the stage names the rule that damage to a copy of its output breaks."""
     broken = copied(context, folder)
     damage(broken.output)
@@ -99,4 +101,6 @@ def array_cut(name: str) -> Damage:
 
 def table_with(name: str, edit: Callable[[pd.DataFrame], pd.DataFrame]) -> Damage:
     """A Parquet table edited."""
-    return lambda folder: edit(pd.read_parquet(folder / name)).to_parquet(folder / name, index=False)
+    return lambda folder: edit(pd.read_parquet(folder / name)).to_parquet(
+        folder / name, index=False
+    )

@@ -1,4 +1,6 @@
-"""Guards that every broken contract is found and reported with its rows, and that a sound corpus passes."""
+"""Guards that every broken contract is found and reported with its rows, and that a sound corpus
+passes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ from model_code.corpus.tables import frame, write_table
 from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.text.settings import PassageSettings
-from tests.model_code.contracts.damage import assert_refused, each, json_edited, json_with, removed, table_with, written
+from tests.model_code.contracts.damage import (
+    assert_refused,
+    each,
+    json_edited,
+    json_with,
+    removed,
+    table_with,
+    written,
+)
 from tests.model_code.corpus.conftest import RowSource
 
 DOCUMENTS = [{"id": f"d{i}", "text": f"text {i}"} for i in range(40)]
@@ -36,9 +46,19 @@ def tables():
 @pytest.mark.parametrize(
     ("table", "column", "value", "message"),
     [
-        ("documents", "document_id", "d0", "documents breaks its contract in 2 rows: document_id must be unique.*d0"),
+        (
+            "documents",
+            "document_id",
+            "d0",
+            "documents breaks its contract in 2 rows: document_id must be unique.*d0",
+        ),
         ("documents", "title", None, "title breaks not_nullable"),
-        ("passages", "document_id", "d99", r"document_id must be a document_id of documents.*row 1: 'd99'"),
+        (
+            "passages",
+            "document_id",
+            "d99",
+            r"document_id must be a document_id of documents.*row 1: 'd99'",
+        ),
         ("passages", "ordinal", -1, "ordinal breaks"),
         ("queries", "text", "", "text breaks str_contains"),
         ("queries", "split", "later", "split breaks isin"),
@@ -68,27 +88,44 @@ def test_missing_and_unknown_columns_and_wrong_types_are_refused(tables):
         (tables["qrels"].assign(extra=1), "'extra'"),
         (tables["qrels"].astype({"relevance": float}), "'float64'"),
     ):
-        with pytest.raises(FreshetError, match=f"qrels breaks its contract: .*{culprit}; its columns are query_id"):
+        with pytest.raises(
+            FreshetError, match=f"qrels breaks its contract: .*{culprit}; its columns are query_id"
+        ):
             check_tables({"qrels": broken})
 
 
-EXPECTATION = {"table": "queries", "expectation": "some", "bounds": {"min_value": 1}, "observed": 2, "passed": True}
+EXPECTATION = {
+    "table": "queries",
+    "expectation": "some",
+    "bounds": {"min_value": 1},
+    "observed": 2,
+    "passed": True,
+}
 
 
 def outputs(root, asked=True, documents=3):
-    """What the stages of these names leave: a corpus, two queries for each of so many documents, and a verdict."""
+    """What the stages of these names leave: a corpus, two queries for each of so many documents,
+    and a verdict.
+    """
     folders = {name: root / name for name in ("corpus", "pseudo_queries", "acceptance")}
     for folder in folders.values():
         folder.mkdir(parents=True)
     for name, table in build(asked).items():
         write_table(folders["corpus"], name, table)
     rows = [
-        {"query_id": f"d{number}~{i}", "document_id": f"d{number}", "text": f"text {i}", "kind": "inverse_cloze"}
+        {
+            "query_id": f"d{number}~{i}",
+            "document_id": f"d{number}",
+            "text": f"text {i}",
+            "kind": "inverse_cloze",
+        }
         for number in range(documents)
         for i in range(2)
     ]
     write_table(folders["pseudo_queries"], "pseudo_queries", frame("pseudo_queries", rows))
-    write_json(folders["acceptance"] / "verdict.json", {"passed": True, "expectations": [EXPECTATION]})
+    write_json(
+        folders["acceptance"] / "verdict.json", {"passed": True, "expectations": [EXPECTATION]}
+    )
     return {name: StageContext(root, folders, folder, {}, root) for name, folder in folders.items()}
 
 
@@ -104,15 +141,24 @@ def test_sound_ones_pass(sound, tmp_path):
 
 
 def first(column, value):
-    return table_with("pseudo_queries.parquet", lambda table: table.assign(**{column: [value, *table[column][1:]]}))
+    return table_with(
+        "pseudo_queries.parquet",
+        lambda table: table.assign(**{column: [value, *table[column][1:]]}),
+    )
 
 
 BROKEN = {
     "corpus": [
         (removed("quarantine.parquet"), "must hold quarantine.parquet"),
         (written("qrels.parquet", "cut"), "it cannot be read: Arrow"),
-        (table_with("quarantine.parquet", lambda table: table.drop(columns="reason")), "quarantine breaks.*'reason'"),
-        (table_with("passages.parquet", lambda table: table[1:]), "document_id must be a document_id of passages"),
+        (
+            table_with("quarantine.parquet", lambda table: table.drop(columns="reason")),
+            "quarantine breaks.*'reason'",
+        ),
+        (
+            table_with("passages.parquet", lambda table: table[1:]),
+            "document_id must be a document_id of passages",
+        ),
     ],
     "pseudo_queries": [
         (removed("pseudo_queries.parquet"), "must hold pseudo_queries.parquet"),
@@ -120,14 +166,22 @@ BROKEN = {
         (first("text", ""), "text breaks str_contains"),
         (first("text", " \t"), "text breaks str_contains"),
         (first("kind", None), "kind breaks not_nullable"),
-        (table_with("pseudo_queries.parquet", lambda table: pd.concat([table, table[:1]])), "query_id must be unique"),
+        (
+            table_with("pseudo_queries.parquet", lambda table: pd.concat([table, table[:1]])),
+            "query_id must be unique",
+        ),
         (table_with("pseudo_queries.parquet", lambda table: table.assign(more=1)), "'more'"),
     ],
     "acceptance": [
         (removed("verdict.json"), "must hold verdict.json"),
         (json_with("verdict.json", passed=False), "must have passed"),
         (json_with("verdict.json", expectations=[]), "must have passed"),
-        (json_edited("verdict.json", lambda value: value["expectations"][0].update(passed=False)), "must have passed"),
+        (
+            json_edited(
+                "verdict.json", lambda value: value["expectations"][0].update(passed=False)
+            ),
+            "must have passed",
+        ),
     ],
 }
 

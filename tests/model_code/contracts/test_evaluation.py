@@ -1,4 +1,6 @@
-"""Guards the contracts of run files, evaluation folders and the comparison: each rule is broken once."""
+"""Guards the contracts of run files, evaluation folders and the comparison: each rule is broken
+once.
+"""
 
 from __future__ import annotations
 
@@ -74,15 +76,20 @@ def test_each_broken_rule_is_named_with_its_line(path, old, new, message):
     assert old in text
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(
-        FreshetError, match=re.escape("run.test.trec breaks its contract in ") + f"[12] rows: {message}"
+        FreshetError,
+        match=re.escape("run.test.trec breaks its contract in ") + f"[12] rows: {message}",
     ):
         check_lines(path)
 
 
-@pytest.mark.parametrize("line", ["q2 Q0 d2 1 2\n", "q2 Q0 d2 1 2 hce more\n", "q2 Q0 d2 one 2 hce\n"])
+@pytest.mark.parametrize(
+    "line", ["q2 Q0 d2 1 2\n", "q2 Q0 d2 1 2 hce more\n", "q2 Q0 d2 one 2 hce\n"]
+)
 def test_a_line_of_another_form_is_refused(path, line):
     path.write_text(path.read_text() + line)
-    with pytest.raises(FreshetError, match="run.test.trec is no TREC run of 6 fields a line: .*CSV"):
+    with pytest.raises(
+        FreshetError, match="run.test.trec is no TREC run of 6 fields a line: .*CSV"
+    ):
         check_lines(path)
 
 
@@ -95,7 +102,9 @@ def test_a_run_that_is_missing_or_deeper_than_was_asked_for_is_refused(path, tmp
 
 def test_a_hundred_thousand_lines_take_hardly_a_second(tmp_path):
     documents = [f"d{i}" for i in range(100)]
-    run = {f"q{i}": [(name, 100.0 - rank) for rank, name in enumerate(documents)] for i in range(1000)}
+    run = {
+        f"q{i}": [(name, 100.0 - rank) for rank, name in enumerate(documents)] for i in range(1000)
+    }
     write_run(tmp_path / "run.test.trec", run, "hce")
     check_run(tmp_path / "run.test.trec", "hce", run.keys(), documents, 100)
     start = time.process_time()
@@ -105,11 +114,15 @@ def test_a_hundred_thousand_lines_take_hardly_a_second(tmp_path):
 
 SETTINGS = EvaluationSettings(depth=100)
 NAMES = {"": "hce", "variants/rrf": "hce.rrf"}
-BASELINES = {name: name for name in ("bm25", "zero_shot", "untrained")} | {"zero_shot/variants/rrf": "zero_shot.rrf"}
+BASELINES = {name: name for name in ("bm25", "zero_shot", "untrained")} | {
+    "zero_shot/variants/rrf": "zero_shot.rrf"
+}
 
 
 def search(texts, k):
-    return [[(name, 1.0 / rank) for rank, name in enumerate(DOCUMENTS[:3], start=1)][:k] for _ in texts]
+    return [
+        [(name, 1.0 / rank) for rank, name in enumerate(DOCUMENTS[:3], start=1)][:k] for _ in texts
+    ]
 
 
 def write(root, names, with_qrels=True):
@@ -141,28 +154,38 @@ def compared(root):
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
     root = tmp_path_factory.mktemp("places")
-    written = {"evaluate": write(root / "evaluate", NAMES), "baselines": write(root / "baselines", BASELINES)}
+    written = {
+        "evaluate": write(root / "evaluate", NAMES),
+        "baselines": write(root / "baselines", BASELINES),
+    }
     return written | {"comparison": compared(root / "comparison")}
 
 
 def test_whole_outputs_pass_also_where_nobody_judges(places, tmp_path):
-    unjudged = {"evaluate": write(tmp_path / "hce", NAMES, False), "baselines": write(tmp_path / "b", BASELINES, False)}
+    unjudged = {
+        "evaluate": write(tmp_path / "hce", NAMES, False),
+        "baselines": write(tmp_path / "b", BASELINES, False),
+    }
     for stage, place in (*places.items(), *unjudged.items()):
         check(stage, place)
 
 
-def test_a_perfect_ranking_passes_though_its_sum_of_gains_is_rounded_otherwise_than_the_ideal(places, tmp_path):
+def test_a_perfect_ranking_passes_though_its_sum_of_gains_is_rounded_otherwise_than_the_ideal(
+    places, tmp_path
+):
     relevant = {"a": 3, "b": 3, "c": 2, "d": 2}
     ranked = [(name, 1.0) for name in [*relevant, *"efghij"]]
     score = evaluate_run({"q": ranked}, {"q": relevant}, ["nDCG@10"])["nDCG@10"]["q"]
     assert score > 1
     perfect = copied(places["evaluate"], tmp_path)
-    table_with("scores.parquet", lambda table: table.assign(
-        value=table["value"].mask(table["metric"] == "nDCG@10", score)
-    ))(perfect.output)  # fmt: skip
-    json_edited("metrics.json", lambda value: [value[split].update({"nDCG@10": 1.0}) for split in ("dev", "test")])(
-        perfect.output
-    )
+    table_with(
+        "scores.parquet",
+        lambda table: table.assign(value=table["value"].mask(table["metric"] == "nDCG@10", score)),
+    )(perfect.output)
+    json_edited(
+        "metrics.json",
+        lambda value: [value[split].update({"nDCG@10": 1.0}) for split in ("dev", "test")],
+    )(perfect.output)
     check("evaluate", perfect)
 
 
@@ -192,9 +215,15 @@ BROKEN = {
         (written("scores.parquet"), "must hold scores.parquet: missing or empty"),
         (removed("run.dev.trec"), "run.dev.trec is missing"),
         (written("run.dev.trec", "q Q0 d 1 1 hce\n"), "run.dev.trec breaks its contract"),
-        (written("variants/rrf/run.test.trec", "q\n"), "in the evaluation of hce.rrf: .*is no TREC run"),
+        (
+            written("variants/rrf/run.test.trec", "q\n"),
+            "in the evaluation of hce.rrf: .*is no TREC run",
+        ),
         (json_with("metrics.json", system="mlr"), "must be of 'hce', not of 'mlr'"),
-        (json_with("variants/rrf/metrics.json", system="hce"), "hce.rrf: metrics.json must be of 'hce.rrf'"),
+        (
+            json_with("variants/rrf/metrics.json", system="hce"),
+            "hce.rrf: metrics.json must be of 'hce.rrf'",
+        ),
         (with_means(lambda value: value["dev"].update(queries=7)), "dev: queries must be the mean"),
         (with_means(lambda value: value["test"].update(MAP=0.5)), "test: MAP must be the mean"),
         (
@@ -208,24 +237,51 @@ BROKEN = {
         (with_scores(lambda table: table[table["metric"] != "MAP"]), "MAP"),
         (with_scores(lambda table: pd.concat([table, table[:1]])), "must be unique"),
         (with_scores(lambda table: table.assign(split="train")), "split breaks isin"),
-        (lambda folder: shutil.rmtree(folder / "variants" / "rrf"), "hce: variants/: 1 missing, such as 'rrf'"),
+        (
+            lambda folder: shutil.rmtree(folder / "variants" / "rrf"),
+            "hce: variants/: 1 missing, such as 'rrf'",
+        ),
     ],
     "baselines": [
-        (lambda folder: shutil.rmtree(folder / "bm25"), "one folder per baseline: 1 missing, such as 'bm25'"),
-        (lambda folder: shutil.copytree(folder / "bm25", folder / "bm25_generated"), "1 unknown, such as 'bm25_gen"),
-        (written("bm25/run.test.trec", "q Q0 d 1 1 bm25\n"), "in the evaluation of bm25: the table run.test.trec"),
+        (
+            lambda folder: shutil.rmtree(folder / "bm25"),
+            "one folder per baseline: 1 missing, such as 'bm25'",
+        ),
+        (
+            lambda folder: shutil.copytree(folder / "bm25", folder / "bm25_generated"),
+            "1 unknown, such as 'bm25_gen",
+        ),
+        (
+            written("bm25/run.test.trec", "q Q0 d 1 1 bm25\n"),
+            "in the evaluation of bm25: the table run.test.trec",
+        ),
         (written("bm25/variants/rrf/x", "x"), "bm25: variants/: 1 unknown"),
-        (lambda folder: shutil.rmtree(folder / "zero_shot" / "variants"), "zero_shot: variants/: 1 missing"),
+        (
+            lambda folder: shutil.rmtree(folder / "zero_shot" / "variants"),
+            "zero_shot: variants/: 1 missing",
+        ),
     ],
     "comparison": [
         (written("comparison.png"), "must hold comparison.png: missing or empty"),
         (written("comparison.json", "{"), "it cannot be read: JSONDecodeError"),
         (json_with("metrics.json", hce={}), "metrics.json must hold the means"),
         (json_with("comparison.json", queries=0), "no system may be compared"),
-        (in_comparison(lambda value: value["systems"].pop("hce.rrf")), "1 missing, such as 'hce.rrf'"),
-        (in_comparison(lambda value: value["groups"]["seen"]["systems"].pop("bm25")), "queries 'seen': .*'bm25'"),
-        (in_comparison(lambda value: value["systems"]["hce"].pop("nDCG@10")), "hce must have the main metric"),
-        (in_comparison(lambda value: cell(value, low=0.99, high=1.0)), "hce: MAP must lie within its interval"),
+        (
+            in_comparison(lambda value: value["systems"].pop("hce.rrf")),
+            "1 missing, such as 'hce.rrf'",
+        ),
+        (
+            in_comparison(lambda value: value["groups"]["seen"]["systems"].pop("bm25")),
+            "queries 'seen': .*'bm25'",
+        ),
+        (
+            in_comparison(lambda value: value["systems"]["hce"].pop("nDCG@10")),
+            "hce must have the main metric",
+        ),
+        (
+            in_comparison(lambda value: cell(value, low=0.99, high=1.0)),
+            "hce: MAP must lie within its interval",
+        ),
     ],
 }
 
@@ -238,9 +294,21 @@ def test_each_broken_rule_is_named(places, tmp_path, name, damage, message):
 @pytest.mark.parametrize(
     ("stage", "settings", "message"),
     [
-        ("evaluate", {"evaluation": EvaluationSettings(variants=False)}, "variants/: 1 unknown, such as 'rrf'"),
-        ("evaluate", {"evaluation": EvaluationSettings(metrics=("nDCG@10", "R@3"))}, "dev: R@3 of every query"),
-        ("baselines", {"pseudo_queries.generators": ("sequence_to_sequence",)}, "1 missing, such as 'bm25_generated'"),
+        (
+            "evaluate",
+            {"evaluation": EvaluationSettings(variants=False)},
+            "variants/: 1 unknown, such as 'rrf'",
+        ),
+        (
+            "evaluate",
+            {"evaluation": EvaluationSettings(metrics=("nDCG@10", "R@3"))},
+            "dev: R@3 of every query",
+        ),
+        (
+            "baselines",
+            {"pseudo_queries.generators": ("sequence_to_sequence",)},
+            "1 missing, such as 'bm25_generated'",
+        ),
     ],
 )
 def test_what_the_settings_ask_for_must_be_there_and_no_more(places, stage, settings, message):

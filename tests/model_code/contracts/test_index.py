@@ -1,4 +1,6 @@
-"""Guards the contracts of the indexes, for each kind of retriever: each rule is broken once under a true manifest."""
+"""Guards the contracts of the indexes, for each kind of retriever: each rule is broken once under a
+true manifest.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def dense(root, vectors=1):
     ids = [name for name in PASSAGES for _ in range(vectors)]
     rows = np.resize(UNIT, (len(ids), 6))
     tokens = TokenSigns.of([signs(np.ones((2, 6)))] * len(PASSAGES)) if vectors == 1 else None
-    DenseIndex.build(rows, ids, "f", vectors_per_passage=vectors, tokens=tokens).save(place.output / "index")
+    DenseIndex.build(rows, ids, "f", vectors_per_passage=vectors, tokens=tokens).save(
+        place.output / "index"
+    )
     return place
 
 
@@ -68,7 +72,11 @@ def lexical(root, search="full"):
         EmbeddingIndex.build(weights, PASSAGES, 9).save(folder / "embeddings")
     elif search == "beta_rerank":
         PassagesOnTheFly(["text"] * 5, IdMap(PASSAGES), None).save(folder / "passages")
-    seal(folder, 1, {"kind": "lexical", "fingerprint": "f", "passages": 5, "documents": 3, "search": search})
+    seal(
+        folder,
+        1,
+        {"kind": "lexical", "fingerprint": "f", "passages": 5, "documents": 3, "search": search},
+    )
     return place
 
 
@@ -92,12 +100,24 @@ def embedded(damage):
 
 BROKEN = {
     "dense": [
-        (json_with(MANIFEST, kind="lexical"), "states the kind 'lexical'; the settings say 'dense'"),
+        (
+            json_with(MANIFEST, kind="lexical"),
+            "states the kind 'lexical'; the settings say 'dense'",
+        ),
         (json_with(MANIFEST, passages=6), "must state the corpus's 5 passages, not 6"),
         (json_with(MANIFEST, documents=2), "must state the corpus's 3 documents, not 2"),
-        (json_with(MANIFEST, dimension=7), r"index/vectors.npy must be \(5, 7\) float32, not \(5, 6\)"),
-        (json_with(MANIFEST, vectors_per_passage=2), "document_ids.json must name the document of each row"),
-        (json_edited("document_ids.json", lambda ids: ids.reverse()), "in the order of the corpus's passages"),
+        (
+            json_with(MANIFEST, dimension=7),
+            r"index/vectors.npy must be \(5, 7\) float32, not \(5, 6\)",
+        ),
+        (
+            json_with(MANIFEST, vectors_per_passage=2),
+            "document_ids.json must name the document of each row",
+        ),
+        (
+            json_edited("document_ids.json", lambda ids: ids.reverse()),
+            "in the order of the corpus's passages",
+        ),
         (array_cut("vectors.npy"), r"must be \(5, 6\) float32, not \(4, 6\)"),
         (array_with("vectors.npy", (2, 0), np.nan), "vectors.npy must have unit norm.* off by nan"),
         (array_with("vectors.npy", 3, 0.0), "vectors.npy must have unit norm.* off by 1"),
@@ -118,16 +138,28 @@ BROKEN = {
         (json_with(MANIFEST, encoding_scale=-1.0), "must state an encoding_scale above 0"),
     ],
     "lexical": [
-        (json_with(MANIFEST, search="beta"), "index/embeddings/ must not be there, as search is beta"),
+        (
+            json_with(MANIFEST, search="beta"),
+            "index/embeddings/ must not be there, as search is beta",
+        ),
         (lambda folder: shutil.rmtree(folder / "tokens"), "index/tokens/ must be there"),
         (lambda folder: shutil.rmtree(folder / "embeddings"), "index/embeddings/ must be there"),
         (removed("tokens/document_ids.json"), "tokens/ must hold document_ids.json"),
-        (json_edited("tokens/document_ids.json", lambda ids: ids.reverse()), "tokens/document_ids.json must"),
-        (embedded(json_edited("document_ids.json", lambda ids: ids.pop())), "embeddings/document_ids.json"),
+        (
+            json_edited("tokens/document_ids.json", lambda ids: ids.reverse()),
+            "tokens/document_ids.json must",
+        ),
+        (
+            embedded(json_edited("document_ids.json", lambda ids: ids.pop())),
+            "embeddings/document_ids.json",
+        ),
         (embedded(array_with("weights.npy", 0, np.inf)), "weights.npy must be finite"),
     ],
     "beta_rerank": [
-        (json_with(f"passages/{MANIFEST}", passages=4), "passages/manifest.json must state 5 passages"),
+        (
+            json_with(f"passages/{MANIFEST}", passages=4),
+            "passages/manifest.json must state 5 passages",
+        ),
     ],
 }
 
@@ -136,8 +168,13 @@ BROKEN = {
 def test_each_broken_rule_is_named(places, tmp_path, name, damage, message):
     def sealed(output):
         damage(output / "index")
-        facts = read_json(output / "index" / MANIFEST)  # the contract, not the checksum, must find what is wrong
-        seal(output / "index", facts.pop("format"), {key: facts[key] for key in facts if key != "checksums"})
+        # the contract, not the checksum, must find what is wrong
+        facts = read_json(output / "index" / MANIFEST)
+        seal(
+            output / "index",
+            facts.pop("format"),
+            {key: facts[key] for key in facts if key != "checksums"},
+        )
 
     for stage in ("index", "base_index") if name == "dense" else ("index",):
         assert_refused(stage, places[name], tmp_path / stage, sealed, message)
@@ -145,5 +182,17 @@ def test_each_broken_rule_is_named(places, tmp_path, name, damage, message):
 
 @pytest.mark.parametrize("kind", ["dense", "dsi", "lexical"])
 def test_files_that_the_manifest_does_not_name_are_refused(places, tmp_path, kind):
-    assert_refused("index", places[kind], tmp_path / "more", written("index/more.txt", "x"), "more.txt was added")
-    assert_refused("index", places[kind], tmp_path / "none", removed(f"index/{MANIFEST}"), "must hold manifest.json")
+    assert_refused(
+        "index",
+        places[kind],
+        tmp_path / "more",
+        written("index/more.txt", "x"),
+        "more.txt was added",
+    )
+    assert_refused(
+        "index",
+        places[kind],
+        tmp_path / "none",
+        removed(f"index/{MANIFEST}"),
+        "must hold manifest.json",
+    )

@@ -1,4 +1,6 @@
-"""Guards the contracts of the hierarchy, the learning curve and the model: each rule is broken once."""
+"""Guards the contracts of the hierarchy, the learning curve and the model: each rule is broken
+once.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,11 @@ from tests.model_code.stages.test_hierarchy import context
 from tests.tiny_encoder import make_tiny_encoder
 
 WORDS = [f"word{i}" for i in range(40)]
-HISTORY = [{"step": 0, "nDCG@10": 0.5}, {"step": 5, "loss": 1.5}, {"step": 9, "loss": 1.25, "nDCG@10": 0.75}]
+HISTORY = [
+    {"step": 0, "nDCG@10": 0.5},
+    {"step": 5, "loss": 1.5},
+    {"step": 9, "loss": 1.25, "nDCG@10": 0.75},
+]
 KINDS = ("dense", "layers", "lexical", "dsi")
 STAGES = dict.fromkeys(KINDS, "train") | {"hierarchy": "hierarchy", "generator": "query_generator"}
 
@@ -46,7 +52,9 @@ STAGES = dict.fromkeys(KINDS, "train") | {"hierarchy": "hierarchy", "generator":
 def clustered(root):
     place = context(root, 60, 60)
     with pytest.MonkeyPatch.context() as patch:  # drawing takes longer than all the rest
-        patch.setattr(hierarchy, "draw_hierarchy", lambda tree, unit, path, topics: path.write_bytes(b"png"))
+        patch.setattr(
+            hierarchy, "draw_hierarchy", lambda tree, unit, path, topics: path.write_bytes(b"png")
+        )
         hierarchy.run(place)
     return place
 
@@ -79,8 +87,13 @@ def save(output, encoder, name):
 
 def generator(root):
     (root / "output").mkdir(parents=True)
-    save_sequence_model(*load_sequence_model(make_tiny_t5(root / "t5", WORDS)), root / "output" / "model", 8)
-    write_json(root / "output" / "history.json", [{"step": 0, "log_likelihood": -4.5}, {"step": 5, "loss": 1.5}])
+    save_sequence_model(
+        *load_sequence_model(make_tiny_t5(root / "t5", WORDS)), root / "output" / "model", 8
+    )
+    write_json(
+        root / "output" / "history.json",
+        [{"step": 0, "log_likelihood": -4.5}, {"step": 5, "loss": 1.5}],
+    )
     settings = {"pseudo_queries.training": SimpleNamespace(base="some-t5")}
     return StageContext(root, {}, root / "output", settings, root)
 
@@ -90,7 +103,10 @@ def places(tmp_path_factory):
     root = tmp_path_factory.mktemp("places")
     encoder = make_tiny_encoder(root / "base" / "encoder", WORDS)
     made = {name: trained(root / name, encoder, name) for name in KINDS}
-    return made | {"hierarchy": clustered(root / "hierarchy"), "generator": generator(root / "generator")}
+    return made | {
+        "hierarchy": clustered(root / "hierarchy"),
+        "generator": generator(root / "generator"),
+    }
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -105,7 +121,9 @@ def test_a_tree_over_another_corpus_is_refused(places, tmp_path):
 
 
 def test_where_no_generator_is_trained_there_must_be_none(places, tmp_path):
-    none = replace(places["generator"], settings={"pseudo_queries.training": SimpleNamespace(base=None)})
+    none = replace(
+        places["generator"], settings={"pseudo_queries.training": SimpleNamespace(base=None)}
+    )
     check("query_generator", replace(none, output=tmp_path))
     with pytest.raises(FreshetError, match="no generator is trained, so model/ must not be there"):
         check("query_generator", none)
@@ -154,18 +172,30 @@ def with_tensor(value):
 BROKEN = {
     "hierarchy": [
         (removed("hierarchy.png"), "must hold hierarchy.png"),
-        (json_edited("topics.json", lambda topics: topics[-1].pop()), "topics.json must name each node of each level"),
+        (
+            json_edited("topics.json", lambda topics: topics[-1].pop()),
+            "topics.json must name each node of each level",
+        ),
         (written("hierarchy.safetensors", "no tensors"), "cannot be read|safetensors"),
         (json_with("hierarchy.json", format=0), "format 0"),
-        (json_edited("document_ids.json", lambda ids: ids.reverse()), "document_ids.json must name the document"),
+        (
+            json_edited("document_ids.json", lambda ids: ids.reverse()),
+            "document_ids.json must name the document",
+        ),
         (with_centroids(1.5), "centroids.1 must have unit norm.* off by 0.5"),
         (with_centroids(np.nan), "centroids.1 must have unit norm.* off by nan"),
         (without_a_leaf, "places 59 passages; the corpus has 60"),
-        (json_edited("statistics.json", lambda value: value["levels"].pop()), "statistics.json must have every level"),
+        (
+            json_edited("statistics.json", lambda value: value["levels"].pop()),
+            "statistics.json must have every level",
+        ),
     ],
     "dense": [
         (removed("history.json"), "must hold history.json"),
-        (written("history.json", "[]"), "history.json has no rows: at least one with `step` and `loss` is wanted"),
+        (
+            written("history.json", "[]"),
+            "history.json has no rows: at least one with `step` and `loss` is wanted",
+        ),
         (row(1, step=0), "history.json .* step breaks steps that rise.*row 1: 0"),
         (row(0, step=-1), "step breaks greater_than_or_equal_to"),
         (row(1, step=2.5), "step|int64"),
@@ -187,15 +217,21 @@ BROKEN = {
     ],
     "lexical": [
         (removed("encoder/lexical.json"), "encoder/ must hold lexical.json"),
-        (removed("encoder/1_LexicalHead/model.safetensors"), "1_LexicalHead/ must hold model.safetensors"),
+        (
+            removed("encoder/1_LexicalHead/model.safetensors"),
+            "1_LexicalHead/ must hold model.safetensors",
+        ),
     ],
     "dsi": [
-        (lambda output: shutil.rmtree(output / "document_vectors"), "document_vectors/ must hold manifest.json"),
+        (
+            lambda output: shutil.rmtree(output / "document_vectors"),
+            "document_vectors/ must hold manifest.json",
+        ),
         (written("document_vectors/more", "x"), "more was added since manifest.json"),
         (
-            lambda output: text_replaced(MANIFEST, '"encoding_scale": 1.0', '"encoding_scale": 0.0')(
-                output / "document_vectors"
-            ),
+            lambda output: text_replaced(
+                MANIFEST, '"encoding_scale": 1.0', '"encoding_scale": 0.0'
+            )(output / "document_vectors"),
             "document_vectors/manifest.json must state an encoding_scale above 0",
         ),
     ],

@@ -1,4 +1,6 @@
-"""A small BEIR folder with one malformed row of each kind, and a source made of rows given in the test."""
+"""A small BEIR folder with one malformed row of each kind, and a source made of rows given in the
+test.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +35,22 @@ def row_source() -> type[RowSource]:
 
 @pytest.fixture
 def write_beir() -> Callable[..., Path]:
-    """Write a BEIR folder: documents and queries as lists of records (or raw bytes for a line), qrels by split."""
+    """Write a BEIR folder: documents and queries as lists of records (or raw bytes for a line),
+    qrels by split.
+    """
 
-    def write(folder: Path, documents, queries=(), qrels=None, compress=False, qrels_folder="qrels") -> Path:
+    def write(
+        folder: Path, documents, queries=(), qrels=None, compress=False, qrels_folder="qrels"
+    ) -> Path:
         (folder / qrels_folder).mkdir(parents=True, exist_ok=True)
         texts = {"corpus.jsonl": _lines(documents)}
         if queries:
             texts["queries.jsonl"] = _lines(queries)
         for split, rows in (qrels or {}).items():
             cells = [("query-id", "corpus-id", "score"), *rows]
-            texts[f"{qrels_folder}/{split}.tsv"] = "".join("\t".join(map(str, row)) + "\n" for row in cells).encode()
+            texts[f"{qrels_folder}/{split}.tsv"] = "".join(
+                "\t".join(map(str, row)) + "\n" for row in cells
+            ).encode()
         for name, content in texts.items():
             if compress:
                 (folder / f"{name}.gz").write_bytes(gzip.compress(content, mtime=0))
@@ -55,6 +63,7 @@ def write_beir() -> Callable[..., Path]:
 
 def _lines(records) -> bytes:
     return b"".join(
-        (record if isinstance(record, bytes) else json.dumps(record, ensure_ascii=False).encode()) + b"\n"
+        (record if isinstance(record, bytes) else json.dumps(record, ensure_ascii=False).encode())
+        + b"\n"
         for record in records
     )

@@ -1,4 +1,6 @@
-"""Guards the laws of the build: no row is lost, contracts hold whatever comes in, parts and splits fit together."""
+"""Guards the laws of the build: no row is lost, contracts hold whatever comes in, parts and splits
+fit together.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,17 @@ def junk(draw: random.Random, size: int) -> dict[str, list[dict]]:
     odd = ["", None, 5, "\x00", "caf\udce9", "l" * 400]
     texts = ["moss", "Moss ", "fern tree", *odd, *(f"text {i}" for i in range(9))]
     unread = [{"a": 1}, [None], ["\udce9"]]
-    answers = [None, [], ["moss", "fern"], "moss", '["moss"]', [5], [""], {"text": ["moss"]}, *unread]
+    answers = [
+        None,
+        [],
+        ["moss", "fern"],
+        "moss",
+        '["moss"]',
+        [5],
+        [""],
+        {"text": ["moss"]},
+        *unread,
+    ]
     dates = [None, "2024-05-01", "2025-05-01", "spring"]
 
     def record(names):
@@ -43,24 +55,36 @@ def junk(draw: random.Random, size: int) -> dict[str, list[dict]]:
             }
             for _ in range(2 * size)
         ],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_row_is_lost_and_contracts_hold_whatever_comes_in(row_source, seed):
     draw = random.Random(seed)
     rows = junk(draw, 60)
-    settings = ALL.replace(max_characters=300,
-        merge_duplicates=draw.choice(["text", "title", "none"]), limit=draw.choice([None, 40]),
-    )  # fmt: skip
+    settings = ALL.replace(
+        max_characters=300,
+        merge_duplicates=draw.choice(["text", "title", "none"]),
+        limit=draw.choice([None, 40]),
+    )
     built = build_corpus(row_source(**rows), settings, PassageSettings(words=2, stride=1))
     check_tables(built.tables)
     report = built.report
     assert report["documents_read"] == (settings.limit or len(rows["documents"]))
     kinds = ("documents", "documents_merged", "documents_quarantined")
     assert report["documents_read"] == sum(report[kind] for kind in kinds)
-    assert report["queries_read"] == len(rows["queries"]) == report["queries"] + report["queries_quarantined"]
-    kinds = ("qrels", "qrels_repeated", "qrels_not_relevant", "qrels_outside_limit", "qrels_quarantined")
+    assert (
+        report["queries_read"]
+        == len(rows["queries"])
+        == report["queries"] + report["queries_quarantined"]
+    )
+    kinds = (
+        "qrels",
+        "qrels_repeated",
+        "qrels_not_relevant",
+        "qrels_outside_limit",
+        "qrels_quarantined",
+    )
     assert report["qrels_read"] == len(rows["qrels"]) == sum(report[kind] for kind in kinds)
     assert report["quarantine"] == sum(report["quarantine_reasons"].values()) > 0
 
@@ -73,7 +97,7 @@ def test_a_query_has_the_split_of_its_judgements_and_one_without_any_has_none(ro
             {"query_id": "trained", "document_id": "a", "split": "train"},
             {"query_id": "tested", "document_id": "a", "split": "test"},
         ],
-    }  # fmt: skip
+    }
     settings = ALL.replace(splits=ALL.splits.replace(dev_share=0.0))
     tables = build_corpus(row_source(**rows), settings, NO_PASSAGES).tables
     check_tables(tables)
@@ -81,21 +105,39 @@ def test_a_query_has_the_split_of_its_judgements_and_one_without_any_has_none(ro
     assert tables["qrels"]["split"].tolist() == ["train", "test"]
 
 
-def test_a_duplicate_id_is_refused_even_with_another_text_but_a_malformed_first_one_does_not_count(row_source):
-    documents = [{"id": "a", "text": ""}, {"id": "a", "text": "first"}, {"id": "a", "text": "second"}]
+def test_a_duplicate_id_is_refused_even_with_another_text_but_a_malformed_first_one_does_not_count(
+    row_source,
+):
+    documents = [
+        {"id": "a", "text": ""},
+        {"id": "a", "text": "first"},
+        {"id": "a", "text": "second"},
+    ]
     built = build_corpus(row_source(documents=documents), ALL, NO_PASSAGES)
     check_tables(built.tables)
     assert built.tables["documents"]["text"].tolist() == ["first"]
-    assert built.report["quarantine_reasons"] == {"documents: duplicate id": 1, "documents: empty text": 1}
+    assert built.report["quarantine_reasons"] == {
+        "documents: duplicate id": 1,
+        "documents: empty text": 1,
+    }
     assert {name: len(table) for name, table in built.tables.items()} == {
-        "documents": 1, "passages": 1, "queries": 0, "qrels": 0, "quarantine": 2
-    }, "a corpus without queries is a corpus"  # fmt: skip
+        "documents": 1,
+        "passages": 1,
+        "queries": 0,
+        "qrels": 0,
+        "quarantine": 2,
+    }, "a corpus without queries is a corpus"
 
 
-def test_answers_are_kept_and_counted_and_a_corpus_without_any_is_as_if_there_were_no_such_thing(row_source):
+def test_answers_are_kept_and_counted_and_a_corpus_without_any_is_as_if_there_were_no_such_thing(
+    row_source,
+):
     documents, named = [{"id": "d", "text": "in 2008"}], ["in 2008", "the year '08"]
-    queries = [{"id": "a", "text": "when", "answers": named}, {"id": "b", "text": "why", "answers": []},
-               {"id": "c", "text": "who", "answers": {"alias": "x"}}]  # fmt: skip
+    queries = [
+        {"id": "a", "text": "when", "answers": named},
+        {"id": "b", "text": "why", "answers": []},
+        {"id": "c", "text": "who", "answers": {"alias": "x"}},
+    ]
     built = build_corpus(row_source(documents=documents, queries=queries), ALL, NO_PASSAGES)
     check_tables(built.tables)
     kept = built.tables["queries"].set_index("query_id")["answers"]

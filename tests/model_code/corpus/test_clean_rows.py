@@ -7,12 +7,22 @@ from model_code.corpus.settings import CorpusSettings
 
 
 def test_a_document_is_the_same_after_the_way_through_a_row():
-    rows = [{"_id": "x", "title": "T", "text": "some\ntext", "date": "2025-01-02", "queries": ["q"],
-             "fields": {"fields": {"n": 1}, "queries": "text"}, "package": "p"}]  # fmt: skip
+    rows = [
+        {
+            "_id": "x",
+            "title": "T",
+            "text": "some\ntext",
+            "date": "2025-01-02",
+            "queries": ["q"],
+            "fields": {"fields": {"n": 1}, "queries": "text"},
+            "package": "p",
+        }
+    ]
     documents = clean(rows, CorpusSettings(), "x").documents
     assert (documents[0].queries, documents[0].fields) == (
-        ("q",), {"fields": {"n": 1}, "queries": "text", "package": "p"}
-    )  # fmt: skip
+        ("q",),
+        {"fields": {"n": 1}, "queries": "text", "package": "p"},
+    )
     again = [as_row(document, CorpusSettings()) for document in documents]
     assert clean(again, CorpusSettings(), "x").documents == documents
 
@@ -23,6 +33,10 @@ def test_plain_values_may_go_by_our_names_whatever_the_source_calls_its_columns(
     theirs = {"key": "x", "title": "T", "body": "some text", "opened": "2025-01-02", "kind": "k"}
     (document,) = clean([ours], settings, "x").documents
     assert clean([theirs, ours | {"id": ours["_id"]}], settings, "x").documents[0] == document
-    assert (document.document_id, document.text, document.fields) == ("x", "some text", {"kind": "k"})
+    assert (document.document_id, document.text, document.fields) == (
+        "x",
+        "some text",
+        {"kind": "k"},
+    )
     (both,) = clean([theirs | {"text": "a column of its own"}], settings, "x").documents
     assert (both.text, both.fields) == ("some text", {"kind": "k", "text": "a column of its own"})

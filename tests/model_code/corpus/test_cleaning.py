@@ -1,4 +1,6 @@
-"""Guards cleaning: texts, what a document's or query's row must hold, and which duplicates become one."""
+"""Guards cleaning: texts, what a document's or query's row must hold, and which duplicates become
+one.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 
-from model_code.corpus.cleaning import SourceQuery, clean_line, clean_text, document_of, merge_duplicates, query_of
+from model_code.corpus.cleaning import (
+    SourceQuery,
+    clean_line,
+    clean_text,
+    document_of,
+    merge_duplicates,
+    query_of,
+)
 from model_code.corpus.rows import Row, Unfit
 from model_code.text.documents import Document, parse_date
 
@@ -26,7 +35,11 @@ def test_cleaning_is_idempotent_and_keeps_every_visible_letter():
         text = "".join(draw.choices(LETTERS, k=draw.randrange(30)))
         clean = clean_text(text)
         assert clean_text(clean) == clean
-        visible = [letter for letter in unicodedata.normalize("NFC", text) if letter.isprintable() and letter != " "]
+        visible = [
+            letter
+            for letter in unicodedata.normalize("NFC", text)
+            if letter.isprintable() and letter != " "
+        ]
         assert [letter for letter in clean if letter.isprintable() and letter != " "] == visible
         assert "\n" not in clean_line(text)
 
@@ -36,7 +49,11 @@ MALFORMED = {
     "bad id": [{"id": "a\x00b"}, {"id": "a\nb"}, {"id": "é" * 1025}],
     "wrong type": [{"id": "1", "text": ["t"]}, {"id": "1", "title": 3}],
     "empty text": [{"id": "1", "text": " \x00 "}, {"id": "1", "text": None, "title": " "}],
-    "invalid UTF-8": [{"id": "1", "text": "caf\udce9"}, {"id": "\udce9"}, {"id": "1", "fields": {"a": "\udce9"}}],
+    "invalid UTF-8": [
+        {"id": "1", "text": "caf\udce9"},
+        {"id": "\udce9"},
+        {"id": "1", "fields": {"a": "\udce9"}},
+    ],
     "huge text": [
         {"id": "1", "text": "t" * 101},
         {"id": "1", "fields": {"a": "x" * 1_000_000}},
@@ -45,7 +62,9 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize(("values", "reason"), [(one, reason) for reason, some in MALFORMED.items() for one in some])
+@pytest.mark.parametrize(
+    ("values", "reason"), [(one, reason) for reason, some in MALFORMED.items() for one in some]
+)
 def test_malformed_documents_are_refused_with_their_reason(values, reason):
     with pytest.raises(Unfit) as refusal:
         document(**({"text": "t"} | values))
@@ -67,8 +86,14 @@ def test_numbers_that_json_does_not_have_are_null():
 
 def test_the_content_hash_changes_exactly_with_the_content():
     first = document(id="1", title="T", text="two  words", fields={"b": 1, "a": 2})
-    assert document(id="9", title="T ", text="two words", fields={"a": 2, "b": 1}).content_hash == first.content_hash
-    others = [document(id="1", title="", text="T two words"), document(id="1", title="T", text="two words")]
+    assert (
+        document(id="9", title="T ", text="two words", fields={"a": 2, "b": 1}).content_hash
+        == first.content_hash
+    )
+    others = [
+        document(id="1", title="", text="T two words"),
+        document(id="1", title="T", text="two words"),
+    ]
     assert len({first.content_hash, *(other.content_hash for other in others)}) == 3
 
 
@@ -111,15 +136,28 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize(("given", "answers"), [(one, answers) for answers, some in SHAPES.items() for one in some])
+@pytest.mark.parametrize(
+    ("given", "answers"), [(one, answers) for answers, some in SHAPES.items() for one in some]
+)
 def test_answers_are_read_from_each_shape_that_data_sets_give_them(given, answers):
     assert query(answers=given) == SourceQuery("1", "when", answers)
 
 
-@pytest.mark.parametrize("given", [
-    {"aliases": ["2008"]}, {"text": {"a": 1}}, [None], [["2008"]], True, [float("nan")],
-    ["caf\udce9"], "caf\udce9", ["x" * 51, "y" * 50], "[" * 100_000,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"aliases": ["2008"]},
+        {"text": {"a": 1}},
+        [None],
+        [["2008"]],
+        True,
+        [float("nan")],
+        ["caf\udce9"],
+        "caf\udce9",
+        ["x" * 51, "y" * 50],
+        "[" * 100_000,
+    ],
+)
 def test_a_query_stays_without_answers_that_cannot_be_read(given):
     assert query(answers=given) == SourceQuery("1", "when", (), unread=True)
 
@@ -134,9 +172,13 @@ DOCUMENTS = [
 ]
 
 
-@pytest.mark.parametrize(("by", "merged"), [("none", {}), ("text", {"b": "a"}), ("title", {"c": "b", "f": "a"})])
+@pytest.mark.parametrize(
+    ("by", "merged"), [("none", {}), ("text", {"b": "a"}), ("title", {"c": "b", "f": "a"})]
+)
 def test_duplicates_are_merged_into_the_first_and_merging_again_changes_nothing(by, merged):
     kept, found = merge_duplicates(DOCUMENTS, by)
     assert found == merged
-    assert [document.document_id for document in kept] == [name for name in "abcdef" if name not in merged]
+    assert [document.document_id for document in kept] == [
+        name for name in "abcdef" if name not in merged
+    ]
     assert merge_duplicates(kept, by) == (kept, {})

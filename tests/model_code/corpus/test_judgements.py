@@ -1,4 +1,6 @@
-"""Guards qrels and splits: what a judgement may point at, one split per query, and that none ever moves."""
+"""Guards qrels and splits: what a judgement may point at, one split per query, and that none ever
+moves.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,17 @@ def test_judgements_follow_a_merged_document_and_count_once_at_their_highest_whi
 MALFORMED = {
     "dangling qrel": [("q9", "d1", 1, "test"), ("q1", "d9", 1, "test")],
     "missing id": [(None, "d1", 1, "test")],
-    "bad relevance": [("q1", "d1", grade, "test") for grade in ("high", 0.5, None, "1e30", 10**400)],  # past int64
+    # past int64
+    "bad relevance": [
+        ("q1", "d1", grade, "test") for grade in ("high", 0.5, None, "1e30", 10**400)
+    ],
     "bad split": [("q1", "d1", 1, "holdout")],
 }
 
 
-@pytest.mark.parametrize(("row", "reason"), [(row, reason) for reason, rows in MALFORMED.items() for row in rows])
+@pytest.mark.parametrize(
+    ("row", "reason"), [(row, reason) for reason, rows in MALFORMED.items() for row in rows]
+)
 def test_malformed_judgements_are_refused(row, reason):
     qrels, quarantine = take(row, ("q2", "d2", 1, "test"))
     assert qrels.pairs == {("q2", "d2"): 1}
@@ -51,7 +58,10 @@ def test_a_limited_source_leaves_judgements_behind_without_blame():
 
 def test_a_query_in_two_splits_is_tested_and_not_trained_on():
     qrels, quarantine = take(
-        ("q1", "d1", 1, "train"), ("q1", "d2", 1, "test"), ("q2", "d1", 1, "train"), ("q2", "d2", 1, "dev")
+        ("q1", "d1", 1, "train"),
+        ("q1", "d2", 1, "test"),
+        ("q2", "d1", 1, "train"),
+        ("q2", "d2", 1, "dev"),
     )
     assert qrels.splits == {"q1": "test", "q2": "dev"}
     assert qrels.pairs == {("q1", "d2"): 1, ("q2", "d2"): 1}
@@ -63,9 +73,12 @@ IDS = [f"id-{i}" for i in range(20_000)]
 
 
 def test_positions_are_uniform_and_independent_between_purposes():
-    first, second = ([position(name, 0, purpose) for name in IDS] for purpose in ("parts", "queries"))
+    first, second = (
+        [position(name, 0, purpose) for name in IDS] for purpose in ("parts", "queries")
+    )
     deciles = Counter(int(place * 10) for place in first)
-    assert max(abs(count - 2_000) for count in deciles.values()) < 4 * (20_000 * 0.1 * 0.9) ** 0.5  # 4 sigma
+    # 4 sigma
+    assert max(abs(count - 2_000) for count in deciles.values()) < 4 * (20_000 * 0.1 * 0.9) ** 0.5
     both = sum(a < 0.5 and b < 0.5 for a, b in zip(first, second, strict=True))
     assert abs(both - 5_000) < 4 * (20_000 * 0.25 * 0.75) ** 0.5
 
@@ -90,15 +103,21 @@ def test_dev_and_gate_are_carved_out_of_train_only_where_they_are_missing(name, 
     assert split_queries(given | {"d": name}, alone) == given | {"d": name}
     both = split_queries(given, QuerySplitSettings())
     assert {query for query, split in both.items() if split == "test"} == set(IDS[5_000:6_000])
-    assert {split for query, split in both.items() if query in carved} <= {name, "dev"}, "no other draw moves it"
+    assert {split for query, split in both.items() if query in carved} <= {name, "dev"}, (
+        "no other draw moves it"
+    )
     assert split_queries({"q": "test"}, QuerySplitSettings()) == {"q": "test"}
     drawn = split_queries(given | dict.fromkeys(IDS[6_000:9_000]), QuerySplitSettings())
-    assert {query: drawn[query] for query in given} == both, "also beside queries that are drawn, as in a retrain"
+    assert {query: drawn[query] for query in given} == both, (
+        "also beside queries that are drawn, as in a retrain"
+    )
 
 
 def test_what_trained_before_there_was_a_gate_still_trains_or_judges():
     """Test and dev queries of the same shares are the same ones, whatever the gate takes."""
     given = dict.fromkeys(IDS)
-    before, after = (split_queries(given, QuerySplitSettings(gate_share=share)) for share in (0.0, 0.2))
+    before, after = (
+        split_queries(given, QuerySplitSettings(gate_share=share)) for share in (0.0, 0.2)
+    )
     moved = {query for query in given if before[query] != after[query]}
     assert {(before[query], after[query]) for query in moved} == {("train", "gate")}

@@ -1,5 +1,5 @@
-"""Guards that refused rows are kept and counted, that too many of them stop the build with names, and that the columns
-which the settings name must be there.
+"""Guards that refused rows are kept and counted, that too many of them stop the build with names,
+and that the columns which the settings name must be there.
 """
 
 from __future__ import annotations
@@ -29,22 +29,33 @@ def filled(documents: int) -> Quarantine:
 
 def test_every_row_is_admitted_or_kept_with_its_reason():
     quarantine = filled(10)
-    list(quarantine.admit([Malformed("queries", "file:1", "bad JSON", "no object", "[]")], refuse_odd))
+    list(
+        quarantine.admit(
+            [Malformed("queries", "file:1", "bad JSON", "no object", "[]")], refuse_odd
+        )
+    )
     assert quarantine.read == {"documents": 10, "queries": 1}
     assert quarantine.reasons() == {"documents: empty text": 5, "queries: bad JSON": 1}
     table = frame("quarantine", [asdict(row) for row in quarantine.refused])
     assert list(table.columns) == list(COLUMNS["quarantine"])
     assert table.iloc[0].to_dict() == {
-        "location": "file:1", "record_id": "1", "table": "documents", "reason": "empty text",
-        "detail": "1 is odd", "excerpt": "{'id': 1}",
-    }  # fmt: skip
+        "location": "file:1",
+        "record_id": "1",
+        "table": "documents",
+        "reason": "empty text",
+        "detail": "1 is odd",
+        "excerpt": "{'id': 1}",
+    }
 
 
 def test_values_that_are_nested_too_deeply_are_refused_before_they_are_looked_at():
     quarantine, deep = Quarantine(), []
     for _ in range(5000):  # deeper than Python can print
         deep = [deep]
-    rows = [Row("documents", "file:1", {"id": deep}), Row("documents", "file:2", {"id": 2, "fields": {"a": [{}]}})]
+    rows = [
+        Row("documents", "file:1", {"id": deep}),
+        Row("documents", "file:2", {"id": 2, "fields": {"a": [{}]}}),
+    ]
     assert list(quarantine.admit(rows, refuse_odd)) == [2]
     (refused,) = quarantine.refused
     assert (refused.location, refused.reason) == ("file:1", "bad JSON")
@@ -53,7 +64,9 @@ def test_values_that_are_nested_too_deeply_are_refused_before_they_are_looked_at
 
 def test_the_limit_is_a_share_of_each_table():
     filled(10).enforce(0.5)
-    with pytest.raises(FreshetError, match=r"5 of 10 rows of documents .* file:1 empty text \(1 is odd\); file:3"):
+    with pytest.raises(
+        FreshetError, match=r"5 of 10 rows of documents .* file:1 empty text \(1 is odd\); file:3"
+    ):
         filled(10).enforce(0.49)
     diluted = filled(10)
     diluted.read["queries"] += 1_000_000
@@ -73,9 +86,18 @@ def check(records, table="documents", **columns) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({**NAMED, "title": "subjct"}, r"'subjct' \(corpus.columns.title\); it has: ticket, body, opened\."),
-        ({**NAMED, "text": "bdy", "date": "opend"}, r"'bdy' \(corpus.columns.text\), 'opend' \(corpus.columns.date\);"),
-        ({}, r"'_id' \(corpus.columns.document_id\), 'text' \(corpus.columns.text\); it has: ticket"),
+        (
+            {**NAMED, "title": "subjct"},
+            r"'subjct' \(corpus.columns.title\); it has: ticket, body, opened\.",
+        ),
+        (
+            {**NAMED, "text": "bdy", "date": "opend"},
+            r"'bdy' \(corpus.columns.text\), 'opend' \(corpus.columns.date\);",
+        ),
+        (
+            {},
+            r"'_id' \(corpus.columns.document_id\), 'text' \(corpus.columns.text\); it has: ticket",
+        ),
     ],
 )
 def test_a_column_that_no_row_has_is_refused_with_those_that_there_are(columns, message):
@@ -87,10 +109,17 @@ def test_a_column_that_no_row_has_is_refused_with_those_that_there_are(columns, 
     ("table", "record", "column", "name"),
     [
         ("qrels", {"query-id": 1, "corpus-id": 2, "grade": 0}, "relevance", "grade"),
-        ("queries", {"_id": 1, "text": "who", "metadata": {"strings": ["nobody"]}}, "answers", "strings"),
+        (
+            "queries",
+            {"_id": 1, "text": "who", "metadata": {"strings": ["nobody"]}},
+            "answers",
+            "strings",
+        ),
     ],
 )
-def test_an_optional_column_that_is_misspelt_is_refused_also_among_the_metadata(table, record, column, name):
+def test_an_optional_column_that_is_misspelt_is_refused_also_among_the_metadata(
+    table, record, column, name
+):
     check([record], table, **{column: name})
     with pytest.raises(FreshetError, match=rf"'{name}s' \(corpus.columns.{column}\)"):
         check([record], table, **{column: f"{name}s"})

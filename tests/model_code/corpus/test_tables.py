@@ -1,21 +1,39 @@
-"""Guards what later stages read: composed texts, types on disk, and which judgements an evaluation is made on."""
+"""Guards what later stages read: composed texts, types on disk, and which judgements an evaluation
+is made on.
+"""
 
 from __future__ import annotations
 
 import pandas as pd
 import pyarrow.parquet as pq
 
-from model_code.corpus.tables import TABLES, Corpus, frame, judged_corpus, load_corpus, own_queries, write_table
+from model_code.corpus.tables import (
+    TABLES,
+    Corpus,
+    frame,
+    judged_corpus,
+    load_corpus,
+    own_queries,
+    write_table,
+)
 
 
 def corpus(qrels: list[tuple[str, str, str]]) -> Corpus:
     names = ("d1", "d2", "d3")
     rest = {"title": "", "fields": "{}", "date": None}
-    documents = [{"document_id": name, "text": name, "content_hash": name, **rest} for name in names]
-    queries = [{"query_id": query, "text": f"text of {query}", "split": split} for query, _, split in qrels]
-    pairs = [{"query_id": q, "document_id": d, "relevance": 2, "split": split} for q, d, split in qrels]
+    documents = [
+        {"document_id": name, "text": name, "content_hash": name, **rest} for name in names
+    ]
+    queries = [
+        {"query_id": query, "text": f"text of {query}", "split": split} for query, _, split in qrels
+    ]
+    pairs = [
+        {"query_id": q, "document_id": d, "relevance": 2, "split": split} for q, d, split in qrels
+    ]
     unique = frame("queries", queries).drop_duplicates("query_id")
-    return Corpus(frame("documents", documents), frame("passages", []), unique, frame("qrels", pairs))
+    return Corpus(
+        frame("documents", documents), frame("passages", []), unique, frame("qrels", pairs)
+    )
 
 
 def test_queries_are_sorted_by_id_with_the_answers_of_those_that_have_any(tmp_path):
@@ -25,9 +43,13 @@ def test_queries_are_sorted_by_id_with_the_answers_of_those_that_have_any(tmp_pa
     assert list(found.queries.items()) == [("q1", "text of q1"), ("q2", "text of q2")]
     assert found.qrels == {"q1": {"d2": 2}, "q2": {"d1": 2}}
     rows = made.queries.to_dict("records")
-    named = [{**row, "answers": None if row["query_id"] == "q2" else '["x", "a y"]'} for row in rows]
+    named = [
+        {**row, "answers": None if row["query_id"] == "q2" else '["x", "a y"]'} for row in rows
+    ]
     for name in TABLES:
-        write_table(tmp_path, name, frame("queries", named) if name == "queries" else getattr(made, name))
+        write_table(
+            tmp_path, name, frame("queries", named) if name == "queries" else getattr(made, name)
+        )
     assert load_corpus(tmp_path).judgements("test").answers == {"q1": ["x", "a y"]}
 
 
@@ -36,23 +58,41 @@ def test_tables_survive_the_disk_and_an_empty_column_keeps_its_type(tmp_path):
     for name in TABLES:
         write_table(tmp_path, name, getattr(written, name))
     for name in TABLES:
-        pd.testing.assert_frame_equal(getattr(load_corpus(tmp_path), name), getattr(written, name), check_dtype=False)
+        pd.testing.assert_frame_equal(
+            getattr(load_corpus(tmp_path), name), getattr(written, name), check_dtype=False
+        )
     assert str(pq.read_schema(tmp_path / "documents.parquet").field("date").type) == "string"
     assert str(pq.read_schema(tmp_path / "passages.parquet").field("ordinal").type) == "int64"
 
 
 def test_a_document_that_begins_with_its_query_is_judged_without_it():
-    texts = {"d1": "Sort a\ncopy of it.\n\nStable.", "d2": "Find it.\n\nFast.", "d3": "Sort a copy of it. Stable."}
-    asked = [("q1", "d1", "Sort a copy of it."), ("q2", "d2", "find it."), ("q3", "d3", "Sort a copy of it.")]
+    texts = {
+        "d1": "Sort a\ncopy of it.\n\nStable.",
+        "d2": "Find it.\n\nFast.",
+        "d3": "Sort a copy of it. Stable.",
+    }
+    asked = [
+        ("q1", "d1", "Sort a copy of it."),
+        ("q2", "d2", "find it."),
+        ("q3", "d3", "Sort a copy of it."),
+    ]
     rows = [{"document_id": name, "title": name, "text": text} for name, text in texts.items()]
     windows = [*rows, {"document_id": "d1", "title": "d1", "text": "Stable."}]
     queries = frame("queries", [{"query_id": query, "text": text} for query, _, text in asked])
-    qrels = frame("qrels", [{"query_id": q, "document_id": d, "relevance": 1, "split": "test"} for q, d, _ in asked])
+    qrels = frame(
+        "qrels",
+        [{"query_id": q, "document_id": d, "relevance": 1, "split": "test"} for q, d, _ in asked],
+    )
     whole = Corpus(
-        frame("documents", rows), frame("passages", [{"ordinal": 0, **row} for row in windows]), queries, qrels
+        frame("documents", rows),
+        frame("passages", [{"ordinal": 0, **row} for row in windows]),
+        queries,
+        qrels,
     )
     assert own_queries(whole) == {"d1": "Sort a\ncopy of it.\n\n"}
     seen = judged_corpus(whole)
     assert seen.documents["text"].tolist() == ["Stable.", texts["d2"], texts["d3"]]
     assert seen.passages["text"].tolist() == ["Stable.", texts["d2"], texts["d3"], "Stable."]
-    assert whole.documents["text"].tolist() == list(texts.values()), "what is built and goes live is whole"
+    assert whole.documents["text"].tolist() == list(texts.values()), (
+        "what is built and goes live is whole"
+    )

@@ -1,4 +1,6 @@
-"""One small Ray for all tests of this folder: three logical CPUs, no dashboard, nothing reported to anyone."""
+"""One small Ray for all tests of this folder: three logical CPUs, no dashboard, nothing reported to
+anyone.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,17 @@ def ray():
     pytest.importorskip("ray", reason="needs Ray: pip install -e '.[scale]'")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     module = engine.ray()
-    options = {"num_cpus": 3, "include_dashboard": False, "logging_level": "WARNING", "log_to_driver": False}
+    options = {
+        "num_cpus": 3,
+        "include_dashboard": False,
+        "logging_level": "WARNING",
+        "log_to_driver": False,
+    }
     try:
         module.init("local", **options)
     except Exception as error:
-        if "timed out during startup" not in str(error):  # it waits for 30 s, which a busy machine may exceed
+        # it waits for 30 s, which a busy machine may exceed
+        if "timed out during startup" not in str(error):
             raise
         module.shutdown()
         module.init("local", **options)

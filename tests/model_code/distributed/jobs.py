@@ -1,4 +1,6 @@
-"""What the tests of this folder have Ray's workers do: in a module, so that other processes can import it."""
+"""What the tests of this folder have Ray's workers do: in a module, so that other processes can
+import it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from model_code.context import StageContext
 from model_code.distributed import clustering
 from model_code.training.optimisation import make_accelerator
 from model_code.training.trainer import Trainer
-from tests.model_code.training.example import make_data, make_dev, make_encoder, make_settings, make_tree
+from tests.model_code.training.example import (
+    make_data,
+    make_dev,
+    make_encoder,
+    make_settings,
+    make_tree,
+)
 
 
 def die_once(marker: Path) -> None:
@@ -42,12 +50,24 @@ class Fragile(torch.nn.Module):
 
 
 def train_tiny(context: StageContext) -> dict[str, Any]:
-    """Train the example's encoder; writes its weights, and reports the curve and how many processes there were."""
+    """Train the example's encoder; writes its weights, and reports the curve and how many processes
+    there were.
+    """
     encoder, data = make_encoder(context.inputs["encoder"]), make_data()
-    settings = make_settings(accumulation=2, steps=6, checkpoint_every=2, evaluate_every=3, frozen_layers=1)
+    settings = make_settings(
+        accumulation=2, steps=6, checkpoint_every=2, evaluate_every=3, frozen_layers=1
+    )
     tree = make_tree(encoder.encode(data.passages.texts))
-    trainer = Trainer(encoder, data, settings, 0, tree, make_dev(data.passages), checkpoints=context.checkpoints,
-                      progress=context.progress("train"))  # fmt: skip
+    trainer = Trainer(
+        encoder,
+        data,
+        settings,
+        0,
+        tree,
+        make_dev(data.passages),
+        checkpoints=context.checkpoints,
+        progress=context.progress("train"),
+    )
     result = trainer.fit()
     torch.save(dict(trainer.encoder.named_parameters()), context.output / "weights.pt")
     return {"history": result.history, "processes": trainer.accelerator.num_processes}
@@ -65,10 +85,14 @@ def train_and_die(context: StageContext) -> dict[str, Any]:
 
 
 def compare_and_die(marker: Path) -> Callable[..., Any]:
-    """`compare_slice`, but the first process that moves any point to another cluster dies with its work."""
+    """`compare_slice`, but the first process that moves any point to another cluster dies with its
+    work.
+    """
     compare = clustering.compare_slice
 
-    def fragile(held: Any, shared: Any, rows: Any, state: dict[str, np.ndarray], device: str) -> Any:
+    def fragile(
+        held: Any, shared: Any, rows: Any, state: dict[str, np.ndarray], device: str
+    ) -> Any:
         found = compare(held, shared, rows, state, device)
         if (state["labels"] >= 0).any() and (found["labels"] != state["labels"]).any():
             die_once(marker)

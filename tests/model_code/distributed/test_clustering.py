@@ -19,7 +19,9 @@ SETTINGS = HierarchySettings(max_iterations=6)
 
 @pytest.fixture(scope="module")
 def vectors() -> torch.Tensor:
-    return torch.nn.functional.normalize(torch.randn(3000, 24, generator=torch.Generator().manual_seed(0)), dim=1)
+    return torch.nn.functional.normalize(
+        torch.randn(3000, 24, generator=torch.Generator().manual_seed(0)), dim=1
+    )
 
 
 def flat(vectors: torch.Tensor) -> Clustering:
@@ -27,7 +29,9 @@ def flat(vectors: torch.Tensor) -> Clustering:
 
 
 def agree(found: Clustering, expected: Clustering) -> None:
-    """The same clusters; cosines may differ in their last bits, as matrix products of other shapes do."""
+    """The same clusters; cosines may differ in their last bits, as matrix products of other shapes
+    do.
+    """
     assert torch.equal(found.labels, expected.labels)
     assert torch.equal(found.centroids, expected.centroids)
     assert found.objective == pytest.approx(expected.objective, rel=1e-7)
@@ -54,5 +58,7 @@ def test_a_whole_tree_of_more_workers_than_some_levels_have_nodes(ray, vectors):
     expected = build_hierarchy(few, settings, seed=0)
     with engine.using(ScaleSettings(engine="ray", workers=2)):
         found = build_hierarchy(few, settings, seed=0, make_lloyd=clustering.make_lloyd)
-    assert [level.tobytes() for level in found.centroids] == [level.tobytes() for level in expected.centroids]
+    assert [level.tobytes() for level in found.centroids] == [
+        level.tobytes() for level in expected.centroids
+    ]
     assert found.leaves.tolist() == expected.leaves.tolist()

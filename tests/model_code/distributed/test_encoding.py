@@ -1,5 +1,6 @@
-"""Guards encoding by shards: after a kill the second run gives the same bytes and redoes only what is missing, and on
-Ray, by 1 and 2 workers and after a death, the bytes are those of encoding here."""
+"""Guards encoding by shards: after a kill the second run gives the same bytes and redoes only what
+is missing, and on Ray, by 1 and 2 workers and after a death, the bytes are those of encoding here.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def texts() -> list[str]:
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory) -> Encoder:
-    return Encoder.load(make_tiny_encoder(tmp_path_factory.mktemp("tiny") / "encoder", WORDS), device="cpu")
+    return Encoder.load(
+        make_tiny_encoder(tmp_path_factory.mktemp("tiny") / "encoder", WORDS), device="cpu"
+    )
 
 
 def test_a_kill_costs_at_most_one_shard(encoder, texts, tmp_path, monkeypatch):
@@ -53,22 +56,33 @@ def test_no_texts(encoder: Encoder, tmp_path: Path) -> None:
     assert (vectors.shape, len(tokens)) == ((0, encoder.dimension), 0)
 
 
-def test_vectors_and_tokens_come_together_and_in_the_order_of_their_texts(encoder, texts, tmp_path, monkeypatch):
+def test_vectors_and_tokens_come_together_and_in_the_order_of_their_texts(
+    encoder, texts, tmp_path, monkeypatch
+):
     monkeypatch.setattr(encoding, "SHARD", 64)
     vectors, tokens = encode_tokens_resumably(encoder, texts, tmp_path)
-    assert vectors.tobytes() == encode_resumably(encoder, texts, tmp_path, method="encode_documents").tobytes()
+    assert (
+        vectors.tobytes()
+        == encode_resumably(encoder, texts, tmp_path, method="encode_documents").tobytes()
+    )
     assert np.diff(tokens.starts).tolist() == [max(1, len(text.split())) for text in texts]
     again = encode_tokens_resumably(encoder, texts, tmp_path)[1]
     assert (again.bits == tokens.bits).all(), "shards are read, and hold what was encoded"
 
 
-def test_workers_give_the_bytes_that_one_process_gives(workers, encoder, texts, tmp_path, monkeypatch):
+def test_workers_give_the_bytes_that_one_process_gives(
+    workers, encoder, texts, tmp_path, monkeypatch
+):
     monkeypatch.setattr(encoding, "SHARD", 64)
     expected = encode_resumably(encoder, texts, tmp_path / "here", method="encode_documents")
     seen = []
     with engine.using(workers):
         found = encode_resumably(
-            encoder, texts, tmp_path / "there", lambda done, total, note: seen.append(done), "encode_documents"
+            encoder,
+            texts,
+            tmp_path / "there",
+            lambda done, total, note: seen.append(done),
+            "encode_documents",
         )
     assert found.tobytes() == expected.tobytes()
     assert (len(seen), seen[-1]) == (5, 300)
@@ -82,8 +96,11 @@ def test_a_worker_that_dies_is_replaced_and_nothing_is_lost(ray, tmp_path):
         found = dict(encode_shards(Fragile(marker), shards))
     assert marker.exists()
     assert {start: vectors.ravel().tolist() for start, vectors in found.items()} == {
-        0: [1, 2], 2: [5], 3: [0, 3], 5: [1]
-    }  # fmt: skip
+        0: [1, 2],
+        2: [5],
+        3: [0, 3],
+        5: [1],
+    }
 
 
 def test_nothing_to_encode_starts_no_worker(ray, encoder):

@@ -1,6 +1,8 @@
-"""Guards the group `scale`: what makes no sense is refused, a missing or small Ray is explained, nothing is left on.
+"""Guards the group `scale`: what makes no sense is refused, a missing or small Ray is explained,
+nothing is left on.
 
-Run: python -m pytest tests/model_code/scale (the tests of Ray itself need pip install -e '.[scale]')
+Run: python -m pytest tests/model_code/scale (the tests of Ray itself need pip install -e
+'.[scale]')
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"workers": 2}, "workers is 2, but engine local is this process alone; set scale.engine: ray"),
+        (
+            {"workers": 2},
+            "workers is 2, but engine local is this process alone; set scale.engine: ray",
+        ),
         ({"address": "auto"}, "address is auto, but engine local"),
         ({"engine": "spark"}, "must be one of 'local', 'ray'"),
         ({"engine": "ray", "workers": 0}, "workers is 0, but must be at least 1"),
@@ -43,7 +48,10 @@ def test_where_work_runs_is_no_part_of_any_stages_key():
 
 def test_without_ray_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(FreshetError, match=r"pip install -e '\.\[scale\]'"), engine.using(ScaleSettings(engine="ray")):
+    with (
+        pytest.raises(FreshetError, match=r"pip install -e '\.\[scale\]'"),
+        engine.using(ScaleSettings(engine="ray")),
+    ):
         pass
     assert engine.current() == ScaleSettings()
 
@@ -53,16 +61,24 @@ def test_a_cluster_that_does_not_answer_is_named():
         raise ConnectionError("nobody there")
 
     hint = "where it asks for a token, set RAY_AUTH_MODE=token here"
-    with pytest.raises(FreshetError, match=rf"there is no Ray at scale.address 'far:6379' \({hint}\): nobody there"):
+    with pytest.raises(
+        FreshetError, match=rf"there is no Ray at scale.address 'far:6379' \({hint}\): nobody there"
+    ):
         engine._start(SimpleNamespace(init=init), ScaleSettings(engine="ray", address="far:6379"))
 
 
 def test_more_workers_than_fit_beside_a_spare_cpu_are_refused(ray):
     message = "3 workers, so 4 CPUs, one of them a spare, and Ray has 3"
-    with engine.using(ScaleSettings(engine="ray", workers=3)), pytest.raises(FreshetError, match=message):
+    with (
+        engine.using(ScaleSettings(engine="ray", workers=3)),
+        pytest.raises(FreshetError, match=message),
+    ):
         engine.ray()
     message = "1 workers, so 1 GPUs, and Ray has 0"
-    with engine.using(ScaleSettings(engine="ray", gpus_per_worker=1)), pytest.raises(FreshetError, match=message):
+    with (
+        engine.using(ScaleSettings(engine="ray", gpus_per_worker=1)),
+        pytest.raises(FreshetError, match=message),
+    ):
         engine.ray()
 
 

@@ -1,4 +1,6 @@
-"""Guards training by several processes: the same weights as by one that takes all batches, and a death resumed."""
+"""Guards training by several processes: the same weights as by one that takes all batches, and a
+death resumed.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def context_in(folder: Path) -> StageContext:
     for name in ("output", "checkpoints"):
         (folder / name).mkdir(parents=True)
     make_encoder(folder / "tiny")
-    return StageContext(folder, {"encoder": folder / "tiny"}, folder / "output", {}, folder / "checkpoints")
+    return StageContext(
+        folder, {"encoder": folder / "tiny"}, folder / "output", {}, folder / "checkpoints"
+    )
 
 
 def weights(context: StageContext) -> torch.Tensor:
@@ -44,8 +48,13 @@ def weights_after(report: dict, context: StageContext) -> tuple[torch.Tensor, di
 
 
 def test_processes_that_cannot_share_a_steps_batches_are_refused(monkeypatch):
-    monkeypatch.setattr("model_code.training.optimisation.PartialState", lambda cpu: SimpleNamespace(num_processes=2))
-    with pytest.raises(SettingsError, match="accumulation is 3, but 2 processes share the batches of a step"):
+    monkeypatch.setattr(
+        "model_code.training.optimisation.PartialState",
+        lambda cpu: SimpleNamespace(num_processes=2),
+    )
+    with pytest.raises(
+        SettingsError, match="accumulation is 3, but 2 processes share the batches of a step"
+    ):
         make_accelerator(torch.device("cpu"), "float32", accumulation=3)
 
 
@@ -72,11 +81,15 @@ def test_a_machine_without_the_projects_folder_is_named(tmp_path, monkeypatch):
     train_of_ray = pytest.importorskip("ray.train")
     config = {"work": None, "context": None, "folder": tmp_path / "away"}
     message = f"the project lies in {tmp_path / 'away'}, which is not there on "
-    monkeypatch.setattr(train_of_ray, "get_context", lambda: SimpleNamespace(get_world_size=lambda: 1))
+    monkeypatch.setattr(
+        train_of_ray, "get_context", lambda: SimpleNamespace(get_world_size=lambda: 1)
+    )
     found = _process(config)
     assert isinstance(found, FreshetError)
     assert message in str(found)
-    monkeypatch.setattr(train_of_ray, "get_context", lambda: SimpleNamespace(get_world_size=lambda: 2))
+    monkeypatch.setattr(
+        train_of_ray, "get_context", lambda: SimpleNamespace(get_world_size=lambda: 2)
+    )
     with pytest.raises(FreshetError, match=message):
         _process(config)
 

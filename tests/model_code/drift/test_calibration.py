@@ -1,4 +1,6 @@
-"""Guards what nulls are drawn from: batches of the reference, random or in order, and samples that have no order."""
+"""Guards what nulls are drawn from: batches of the reference, random or in order, and samples that
+have no order.
+"""
 
 from __future__ import annotations
 
@@ -35,23 +37,41 @@ def test_nulls_are_kept_by_size_and_made_anew_for_another_reference(tmp_path: Pa
     again = Calibration(reference(0), SETTINGS, tmp_path)
     again._draw = None  # so that nothing can be drawn
     assert (again.null("domain_auc", 25) == null).all()
-    for other in (Calibration(reference(1), SETTINGS, tmp_path), Calibration(reference(0), SETTINGS.replace(seed=1))):
+    for other in (
+        Calibration(reference(1), SETTINGS, tmp_path),
+        Calibration(reference(0), SETTINGS.replace(seed=1)),
+    ):
         assert (other.null("domain_auc", 25) != null).any()
 
 
-def test_nulls_of_scores_follow_the_scores_and_leave_the_kept_ones_as_they_are(tmp_path: Path) -> None:
+def test_nulls_of_scores_follow_the_scores_and_leave_the_kept_ones_as_they_are(
+    tmp_path: Path,
+) -> None:
     chance = np.random.default_rng(0)
     found = []
     for _ in range(2):
-        calibrated = Calibration(reference(), SETTINGS, tmp_path, OldScores(chance.random(200), chance.random(90)))
-        found.append([calibrated.null(measure, 25) for measure in ("domain_auc", "new_quality", "asked_quality")])
+        calibrated = Calibration(
+            reference(), SETTINGS, tmp_path, OldScores(chance.random(200), chance.random(90))
+        )
+        found.append(
+            [
+                calibrated.null(measure, 25)
+                for measure in ("domain_auc", "new_quality", "asked_quality")
+            ]
+        )
     (kept,) = tmp_path.iterdir()
     assert kept.name == "domain_auc-25.json"
-    assert [bool((first == second).all()) for first, second in zip(*found, strict=True)] == [True, False, False]
+    assert [bool((first == second).all()) for first, second in zip(*found, strict=True)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_null_values_are_those_of_each_drawn_batch() -> None:
-    calibrated = Calibration(reference(), SETTINGS, scores=OldScores(*np.random.default_rng(0).random((2, 90))))
+    calibrated = Calibration(
+        reference(), SETTINGS, scores=OldScores(*np.random.default_rng(0).random((2, 90)))
+    )
     for name in ("new_quality", "asked_quality"):
         values = calibrated.old(MEASURES[name])
         members = draw_batches(len(values), 25, SETTINGS.draws, SETTINGS.seed)

@@ -1,4 +1,6 @@
-"""Guards the ladder as a table: which measures call for which rung, what cooldown holds back, and the words for it."""
+"""Guards the ladder as a table: which measures call for which rung, what cooldown holds back, and
+the words for it.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,16 @@ NAMES = ("domain_auc", "new_quality", "asked_quality", "conflicts", "protected_o
 
 
 def report(*states: str, asked: int = 120) -> Report:
-    """A report in which the measures named trip; `name?` is suspected only, and `name@window` is of the window.
+    """A report in which the measures named trip; `name?` is suspected only, and `name@window` is of
+    the window.
 
     asked: of how many of the 150 documents there were asked queries.
     """
     documents = {"asked_quality": asked, "new_quality": 150}
     details = {name: {"documents": documents.get(name, 150)} for name in NAMES}
-    measures = {name: Measured(name, 0.0, 0.2, NULL, False, {"p": 0.5} | details[name]) for name in NAMES}
+    measures = {
+        name: Measured(name, 0.0, 0.2, NULL, False, {"p": 0.5} | details[name]) for name in NAMES
+    }
     for state in states:
         name, _, scope = state.rstrip("?").partition("@")
         tripped = not state.endswith("?")
@@ -35,15 +40,32 @@ def report(*states: str, asked: int = 120) -> Report:
 
 
 RUNGS: dict[Action, list[tuple[str, ...]]] = {
-    "add": [(), ("domain_auc",), ("domain_auc@window",), ("new_quality?",), ("asked_quality?",),
-            ("domain_auc?", "new_quality?")],
-    "retrain": [("new_quality",), ("new_quality@window",), ("asked_quality",), ("domain_auc", "asked_quality?"),
-                ("domain_auc", "new_quality?"), ("domain_auc@window", "new_quality?"), ("conflicts",), ("growth",),
-                ("protected_old",), ("protected_old", "domain_auc")],
-}  # fmt: skip
+    "add": [
+        (),
+        ("domain_auc",),
+        ("domain_auc@window",),
+        ("new_quality?",),
+        ("asked_quality?",),
+        ("domain_auc?", "new_quality?"),
+    ],
+    "retrain": [
+        ("new_quality",),
+        ("new_quality@window",),
+        ("asked_quality",),
+        ("domain_auc", "asked_quality?"),
+        ("domain_auc", "new_quality?"),
+        ("domain_auc@window", "new_quality?"),
+        ("conflicts",),
+        ("growth",),
+        ("protected_old",),
+        ("protected_old", "domain_auc"),
+    ],
+}
 
 
-@pytest.mark.parametrize(("states", "action"), [(states, action) for action in RUNGS for states in RUNGS[action]])
+@pytest.mark.parametrize(
+    ("states", "action"), [(states, action) for action in RUNGS for states in RUNGS[action]]
+)
 def test_which_rung(states: tuple[str, ...], action: Action) -> None:
     decision = decide(report(*states), (), SETTINGS)
     assert (decision.action, decision.wanted) == (action, action)
@@ -73,8 +95,12 @@ def test_reasons_name_the_measures_beside_their_thresholds() -> None:
     assert "none of 6 measures is beyond its threshold" in decide(report(), (), SETTINGS).reasons
     other = replace(report().measures[0], name="new_words", value=0.3, tripped=True)
     told = decide(replace(report(), measures=(*report().measures, other)), (), SETTINGS).reasons
-    assert told[0] == "new_words 0.3000 is above 0.2000", "a measure that is no sign of harm, and trips"
-    harmless = "no harm: new_quality 0.0000 is not above 0.2000, asked_quality 0.0000 is not above 0.2000"
+    assert told[0] == "new_words 0.3000 is above 0.2000", (
+        "a measure that is no sign of harm, and trips"
+    )
+    harmless = (
+        "no harm: new_quality 0.0000 is not above 0.2000, asked_quality 0.0000 is not above 0.2000"
+    )
     _, no_harm, pilot = decide(report("domain_auc"), (), SETTINGS).reasons
     assert no_harm == harmless
     assert pilot.startswith(PILOT_DUE)
@@ -90,14 +116,20 @@ def test_reasons_name_the_measures_beside_their_thresholds() -> None:
         (("domain_auc", "asked_quality"), False),  # a retrain is due as it is
     ],
 )
-def test_a_pilot_is_due_where_documents_moved_and_no_harm_is_shown(states: tuple[str, ...], pilot: bool) -> None:
+def test_a_pilot_is_due_where_documents_moved_and_no_harm_is_shown(
+    states: tuple[str, ...], pilot: bool
+) -> None:
     decision = decide(report(*states), (), SETTINGS)
-    assert decision.pilot == pilot == any(reason.startswith(PILOT_DUE) for reason in decision.reasons)
+    assert (
+        decision.pilot == pilot == any(reason.startswith(PILOT_DUE) for reason in decision.reasons)
+    )
     assert not decide(report(*states), (), SETTINGS.replace(pilot_documents=None)).pilot
 
 
 @pytest.mark.parametrize("absent", [("asked_quality",), ("asked_quality", "new_quality")])
-def test_without_queries_no_pilot_is_due_and_unknown_harm_is_said_and_is_no_reason_to_retrain(absent):
+def test_without_queries_no_pilot_is_due_and_unknown_harm_is_said_and_is_no_reason_to_retrain(
+    absent,
+):
     found = report("domain_auc")
     found = replace(found, measures=tuple(one for one in found.measures if one.name not in absent))
     decision = decide(found, (), SETTINGS)
@@ -138,7 +170,9 @@ def test_made_queries_decide_nothing_where_as_many_documents_have_asked_ones(sta
     if action != "retrain":
         harmless = [reason for reason in decision.reasons if not reason.startswith(PILOT_DUE)][-1]
         assert harmless.startswith("no harm: asked_quality")
-        assert any("new_quality 0.3000 is above" in reason for reason in decision.reasons) == ("new_quality" in states)
+        assert any("new_quality 0.3000 is above" in reason for reason in decision.reasons) == (
+            "new_quality" in states
+        )
 
 
 def test_too_few_documents_are_added_and_counted() -> None:
@@ -148,8 +182,16 @@ def test_too_few_documents_are_added_and_counted() -> None:
 
 
 def test_the_text_shows_every_value_and_the_decision_and_the_values_for_programs_are_json() -> None:
-    unmeasured = (Unmeasured("domain_auc", "nothing was given"), Unmeasured("asked_quality", "nothing was given"))
-    found = replace(report("growth", "domain_auc@window"), batches=3, window_documents=400, unmeasured=unmeasured)
+    unmeasured = (
+        Unmeasured("domain_auc", "nothing was given"),
+        Unmeasured("asked_quality", "nothing was given"),
+    )
+    found = replace(
+        report("growth", "domain_auc@window"),
+        batches=3,
+        window_documents=400,
+        unmeasured=unmeasured,
+    )
     decision = decide(found, [Past("retrain")], SETTINGS, dry_run=True)
     text = found.text + decision.text
     lines = text.splitlines()
@@ -159,7 +201,9 @@ def test_the_text_shows_every_value_and_the_decision_and_the_values_for_programs
     assert "not measured (batch): domain_auc, asked_quality: nothing was given" in lines
     assert "decision: add (called for: retrain), a dry run" in lines
     assert "domain_auc (window)" in text
-    report_values, decision_values = (json.loads(json.dumps(asdict(each))) for each in (found, decision))
+    report_values, decision_values = (
+        json.loads(json.dumps(asdict(each))) for each in (found, decision)
+    )
     assert decision_values["action"] == "add"
     tripped = {measure["name"]: measure["tripped"] for measure in report_values["measures"]}
     assert (tripped["growth"], tripped["conflicts"]) == (True, False)
@@ -169,4 +213,6 @@ def test_what_is_under_way_holds_back_however_old_it_is() -> None:
     history = [Past("retrain", carried_out=False, waits=True), *[Past("add")] * 9]
     decision = decide(report("growth"), history, SETTINGS.replace(cooldown=0))
     assert (decision.action, decision.wanted) == ("add", "retrain")
-    assert decision.reasons[-1] == "held back: a retrain was asked for before and is not settled yet"
+    assert (
+        decision.reasons[-1] == "held back: a retrain was asked for before and is not settled yet"
+    )

@@ -1,4 +1,6 @@
-"""Guards the measures of drift, each against its equation or a library: harm, protected queries, conflicts, growth."""
+"""Guards the measures of drift, each against its equation or a library: harm, protected queries,
+conflicts, growth.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def normal(count: int, seed: int, shift: float = 0.0, width: int = 12) -> np.nda
     return np.random.default_rng(seed).standard_normal((count, width)) + shift
 
 
-def test_the_classifier_is_at_half_without_drift_and_far_above_with_it_whatever_the_order_of_rows() -> None:
+def test_the_classifier_is_at_half_without_drift_and_far_above_with_it_whatever_the_order_of_rows() -> (
+    None
+):
     without = [domain_auc(normal(100, 2 * i), normal(50, 2 * i + 1), seed=i) for i in range(30)]
     assert abs(np.mean(without) - 0.5) < 0.03
     assert domain_auc(normal(100, 0), normal(50, 1, shift=0.6), seed=0) > 0.85
@@ -94,18 +98,26 @@ def test_a_loss_within_the_margin_is_no_harm_and_neither_is_a_gain() -> None:
     after = before - 0.02 * (np.arange(400) % 2)  # a loss of .01, beyond doubt
     cases = [(0.0, 0.0), (0.02, 0.0), (0.0, np.full(400, 0.02)), (0.0, 0.03 * (np.arange(400) % 2))]
     found = [
-        protected_change(Paired(before, after, crowded), settings(quality_margin=margin)) for margin, crowded in cases
+        protected_change(Paired(before, after, crowded), settings(quality_margin=margin))
+        for margin, crowded in cases
     ]
     assert [judge([one], 0.05)[0].tripped for one in found] == [True, False, False, False]
     assert [one.detail["crowding"] for one in found] == pytest.approx([0, 0, 0.02, 0.015])
-    assert not judge([protected_change(Paired(before[:50], before[:50] + 0.3), settings())], 0.05)[0].tripped
+    assert not judge([protected_change(Paired(before[:50], before[:50] + 0.3), settings())], 0.05)[
+        0
+    ].tripped
 
 
 def test_crowding_is_what_growth_by_documents_like_the_old_ones_cost() -> None:
     """Beside collections from which a random half was taken away."""
     chance = np.random.default_rng(0)
     ranks = np.array([1, 2, 9, 11, 25, 60, 0])
-    before = np.array([reciprocal_ranks(1 + chance.binomial(np.maximum(ranks, 1) - 1, 0.5)) for _ in range(40_000)])
+    before = np.array(
+        [
+            reciprocal_ranks(1 + chance.binomial(np.maximum(ranks, 1) - 1, 0.5))
+            for _ in range(40_000)
+        ]
+    )
     lost = np.where(ranks > 0, before.mean(axis=0) - reciprocal_ranks(ranks), 0)
     assert crowding(ranks, 0.5) == pytest.approx(lost, abs=0.002)
     assert crowding(ranks, 1.0) == pytest.approx(np.zeros(7), abs=1e-12)
@@ -113,7 +125,9 @@ def test_crowding_is_what_growth_by_documents_like_the_old_ones_cost() -> None:
 
 def test_conflicts_trip_beyond_what_chance_makes_of_the_limit() -> None:
     def tripped(conflicting: int) -> bool:
-        statuses = ["COMPROMISE"] * conflicting + ["FITS"] * (100 - conflicting) + ["NOT_REFINED"] * 50
+        statuses = (
+            ["COMPROMISE"] * conflicting + ["FITS"] * (100 - conflicting) + ["NOT_REFINED"] * 50
+        )
         return judge([conflicts(statuses, settings())], 0.05)[0].tripped
 
     assert {FITS, NOT_REFINED} < {status.name for status in Status}

@@ -18,7 +18,10 @@ def test_save_and_load_is_the_identity(tmp_path: Path) -> None:
     questions = Questions(
         made=(Question("a", "a piece", frozenset("a")),),
         asked=(Question("b", "what?", frozenset("cab")), Question("b", "which?", frozenset("b"))),
-        protected=(Question("a", "how?", frozenset("ab"), 3), Question("c", "why?", frozenset("c"))),
+        protected=(
+            Question("a", "how?", frozenset("ab"), 3),
+            Question("c", "why?", frozenset("c")),
+        ),
     )
     made = replace(reference(), questions=questions)
     made.save(tmp_path / "a")

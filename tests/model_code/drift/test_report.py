@@ -1,4 +1,6 @@
-"""Guards the report as a whole: false alarms at most alpha, power, order, windows, and what it refuses to compare."""
+"""Guards the report as a whole: false alarms at most alpha, power, order, windows, and what it
+refuses to compare.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,13 @@ def test_documents_like_the_old_ones_alarm_at_most_as_often_as_alpha_says() -> N
     alarms = []
     for seed in range(4):  # of references too: the luck of one sample is part of the chance
         calibrated = calibration(seed)
-        alarms += [bool(make_report(calibrated, [arrivals(1000 * seed + i)], 30).tripped) for i in range(40, 80)]
+        alarms += [
+            bool(make_report(calibrated, [arrivals(1000 * seed + i)], 30).tripped)
+            for i in range(40, 80)
+        ]
     assert len(alarms) == 160
-    error = 2.33 * np.sqrt(SETTINGS.alpha * (1 - SETTINGS.alpha) / 160)  # passed with a chance of .01 at exactly alpha
+    # passed with a chance of .01 at exactly alpha
+    error = 2.33 * np.sqrt(SETTINGS.alpha * (1 - SETTINGS.alpha) / 160)
     assert np.mean(alarms) <= SETTINGS.alpha + error
 
 
@@ -53,7 +59,9 @@ def test_real_queries_trip_beside_made_ones() -> None:
     scores = OldScores(calibration().scores.made, chance.random(200).astype(np.float32))
     calibrated = Calibration(reference(), SETTINGS, scores=scores)
     found = [
-        names(make_report(calibrated, [replace(arrivals(50 + i), asked=chance.random(30) - loss)], 30))
+        names(
+            make_report(calibrated, [replace(arrivals(50 + i), asked=chance.random(30) - loss)], 30)
+        )
         for i in range(20)
         for loss in (0.0, 0.4)
     ]
@@ -84,20 +92,30 @@ def test_a_window_finds_what_small_batches_cannot_show(calibrated: Calibration) 
 
 
 def test_the_family_is_batch_and_window_together(calibrated: Calibration) -> None:
-    one, two = (make_report(calibrated, [arrivals(80 + i) for i in range(count)], 60) for count in (1, 2))
-    levels = [{m.detail["level"] for m in report.measures if "level" in m.detail} for report in (one, two)]
+    one, two = (
+        make_report(calibrated, [arrivals(80 + i) for i in range(count)], 60) for count in (1, 2)
+    )
+    levels = [
+        {m.detail["level"] for m in report.measures if "level" in m.detail} for report in (one, two)
+    ]
     assert levels == [{SETTINGS.alpha / 2}, {SETTINGS.alpha / 4}]
 
 
-def test_protected_queries_and_growth_are_part_of_it_but_not_too_few_of_them(calibrated: Calibration) -> None:
+def test_protected_queries_and_growth_are_part_of_it_but_not_too_few_of_them(
+    calibrated: Calibration,
+) -> None:
     before = np.random.default_rng(0).random(80)
     report = make_report(calibrated, [arrivals(1)], 200, Paired(before, before - 0.2))
     assert names(report) >= {"protected_old", "growth"}
-    assert "protected_old" not in names(make_report(calibrated, [arrivals(1)], 200, Paired(before, before)))
+    assert "protected_old" not in names(
+        make_report(calibrated, [arrivals(1)], 200, Paired(before, before))
+    )
     few = np.ones(SETTINGS.minimum_batch - 1)
     report = make_report(calibrated, [arrivals(1)], 30, Paired(few, few - 1))
     assert "protected_old" not in {one.name for one in report.measures}
-    assert "19 protected queries" in {one.name: one.why for one in report.unmeasured}["protected_old"]
+    assert (
+        "19 protected queries" in {one.name: one.why for one in report.unmeasured}["protected_old"]
+    )
 
 
 def test_statuses_of_refined_additions_count(calibrated: Calibration) -> None:
@@ -108,11 +126,15 @@ def test_statuses_of_refined_additions_count(calibrated: Calibration) -> None:
 
 
 def test_pooling_keeps_what_was_given() -> None:
-    both = pooled([arrivals(0, count=5), replace(arrivals(1, count=7), quality=None, statuses=("FITS",))])
+    both = pooled(
+        [arrivals(0, count=5), replace(arrivals(1, count=7), quality=None, statuses=("FITS",))]
+    )
     assert (both.vectors.shape, both.quality.shape, both.statuses) == ((12, 8), (5,), ("FITS",))
 
 
-def test_all_that_is_measured_of_arrivals_is_pooled_and_as_many_share_alpha_as_the_settings_say() -> None:
+def test_all_that_is_measured_of_arrivals_is_pooled_and_as_many_share_alpha_as_the_settings_say() -> (
+    None
+):
     assert {field.name for field in fields(Arrivals)} - {"fingerprint", "statuses"} == set(INPUTS)
     of_each_scope = len(MEASURES) + len(["conflicts"])
     assert 2 * of_each_scope + len(["protected_old"]) == MOST_MEASURES
@@ -121,20 +143,30 @@ def test_all_that_is_measured_of_arrivals_is_pooled_and_as_many_share_alpha_as_t
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        ({"fingerprint": "other"}, FingerprintMismatch, "build the reference of the retriever that is live"),
+        (
+            {"fingerprint": "other"},
+            FingerprintMismatch,
+            "build the reference of the retriever that is live",
+        ),
         ({"vectors": np.ones((30, 5))}, FreshetError, r"vectors must be finite and \(n, 8\)"),
         ({"vectors": np.full((30, 8), np.nan)}, FreshetError, "vectors must be finite"),
         ({"quality": np.full(30, np.nan)}, FreshetError, "score is not a number"),
     ],
 )
-def test_vectors_of_another_encoder_and_arrays_that_mean_nothing_are_refused(calibrated, changed, error, message):
+def test_vectors_of_another_encoder_and_arrays_that_mean_nothing_are_refused(
+    calibrated, changed, error, message
+):
     with pytest.raises(error, match=message):
         make_report(calibrated, [replace(arrivals(0), **changed)], 30)
 
 
-def test_a_corpus_too_small_for_a_measure_or_without_scores_leaves_that_one_out_and_no_other() -> None:
+def test_a_corpus_too_small_for_a_measure_or_without_scores_leaves_that_one_out_and_no_other() -> (
+    None
+):
     scores = OldScores(np.random.default_rng(0).random(60))
-    report = make_report(Calibration(reference(count=59), SETTINGS, scores=scores), [arrivals(0)], 70)
+    report = make_report(
+        Calibration(reference(count=59), SETTINGS, scores=scores), [arrivals(0)], 70
+    )
     assert [one.name for one in report.measures] == ["new_quality", "growth"]
     assert names(report) == {"growth"}
     why = {one.name: one.why for one in report.unmeasured}

@@ -11,7 +11,13 @@ from model_code.drift.settings import DriftSettings
 
 WIDTH, TOPICS = 8, 6
 SETTINGS = DriftSettings(  # few draws, and so an alpha that they can tell
-    alpha=0.15, minimum_batch=20, largest_batch=40, reference_documents=240, draws=99, classifier_contrast=60, window=3
+    alpha=0.15,
+    minimum_batch=20,
+    largest_batch=40,
+    reference_documents=240,
+    draws=99,
+    classifier_contrast=60,
+    window=3,
 )
 
 
@@ -20,9 +26,13 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def topical(count: int, seed: int, shift: float = 0.0) -> np.ndarray:
-    """`count` unit vectors around TOPICS axes; with a shift all lean towards an axis that has no topic."""
+    """`count` unit vectors around TOPICS axes; with a shift all lean towards an axis that has no
+    topic.
+    """
     chance = np.random.default_rng(seed)
-    vectors = np.eye(WIDTH)[chance.integers(TOPICS, size=count)] + 0.25 * chance.standard_normal((count, WIDTH))
+    vectors = np.eye(WIDTH)[chance.integers(TOPICS, size=count)] + 0.25 * chance.standard_normal(
+        (count, WIDTH)
+    )
     vectors[:, -1] += shift
     return unit(vectors)
 

@@ -1,4 +1,6 @@
-"""A corpus of 24 documents, as the stages leave it, whose queries use other words: only what is learned finds them."""
+"""A corpus of 24 documents, as the stages leave it, whose queries use other words: only what is
+learned finds them.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,12 @@ LONG = ("d03", "d09")  # of two passages
 QUIET = "d23"  # has no query in training
 SPANS = {"train": [(0, 3), (2, 5)], "dev": [(1, 4)], "test": [(0, 5)]}
 TRAINING = TrainingSettings(
-    min_judged_queries=0, hierarchy_weight=0.0, frozen_layers=1, learning_rate=1e-3, checkpoint_every=3, log_every=2
+    min_judged_queries=0,
+    hierarchy_weight=0.0,
+    frozen_layers=1,
+    learning_rate=1e-3,
+    checkpoint_every=3,
+    log_every=2,
 )
 RULES = TextRules(include_title=False, words=4, stride=3)  # as the corpus was cut by hand
 ENCODER = {"max_tokens": 16, "precision": "float32", "device": "cpu"}
@@ -50,7 +57,9 @@ def make_context(root: Path, own: DocumentVectorSettings, **changes: Any) -> Sta
     output.mkdir()
     settings = {
         "encoder": EncoderSettings(base=str(root / "base"), **ENCODER),
-        "retriever": RetrieverSettings(training=TRAINING.replace(**changes), kind="dsi", document_vectors=own),
+        "retriever": RetrieverSettings(
+            training=TRAINING.replace(**changes), kind="dsi", document_vectors=own
+        ),
         "index": IndexSettings(),
         "evaluation": EvaluationSettings(variants=False),
         "seed": 3,
@@ -62,7 +71,9 @@ def make_context(root: Path, own: DocumentVectorSettings, **changes: Any) -> Sta
 def run_index(training: StageContext, output: Path) -> StageContext:
     """The context of a finished `index` of what `training` left."""
     output.mkdir()
-    indexing = replace(training, inputs=training.inputs | {"trained": training.output}, output=output)
+    indexing = replace(
+        training, inputs=training.inputs | {"trained": training.output}, output=output
+    )
     index.run(indexing)
     return indexing
 
@@ -70,8 +81,13 @@ def run_index(training: StageContext, output: Path) -> StageContext:
 def go_live(root: Path, training: StageContext, indexing: StageContext) -> Generation:
     """Open the live collection "dsi" of a trained and indexed one below `root`."""
     models = {"encoder": training.output / "encoder", "index": indexing.output / "index"}
-    documents, hierarchy = training.inputs["corpus"] / "documents.parquet", training.inputs["hierarchy"]
-    return open_generation_zero(root, "dsi", **models, documents=documents, hierarchy=hierarchy, provenance={})
+    documents, hierarchy = (
+        training.inputs["corpus"] / "documents.parquet",
+        training.inputs["hierarchy"],
+    )
+    return open_generation_zero(
+        root, "dsi", **models, documents=documents, hierarchy=hierarchy, provenance={}
+    )
 
 
 def texts() -> dict[str, str]:
@@ -83,13 +99,19 @@ def texts() -> dict[str, str]:
 def _make_inputs(root: Path) -> None:
     rows = [(name, ordinal) for name in IDS for ordinal in range(2 if name in LONG else 1)]
     passages = pd.DataFrame(rows, columns=["document_id", "ordinal"]).assign(title="")
-    passages["text"] = [texts()[name] if not ordinal else f"more {texts()[name]}" for name, ordinal in rows]
+    passages["text"] = [
+        texts()[name] if not ordinal else f"more {texts()[name]}" for name, ordinal in rows
+    ]
     documents = pd.DataFrame({"document_id": IDS, "title": IDS, "text": list(texts().values())})
     spans = [(split, name, span) for split in SPANS for name in IDS for span in SPANS[split]]
-    queries = pd.DataFrame([(s, n, _ask(n, *span)) for s, n, span in spans], columns=["split", "document_id", "text"])
+    queries = pd.DataFrame(
+        [(s, n, _ask(n, *span)) for s, n, span in spans], columns=["split", "document_id", "text"]
+    )
     queries["query_id"] = [f"q{i:03}" for i in range(len(queries))]
     queries = queries[(queries["document_id"] != QUIET) | (queries["split"] != "train")]
-    also = queries[(queries["document_id"] == "d05") & (queries["split"] == "train")].assign(document_id="d06")
+    also = queries[(queries["document_id"] == "d05") & (queries["split"] == "train")].assign(
+        document_id="d06"
+    )
     pseudo = pd.DataFrame({"query_id": [f"p{name}" for name in IDS[:20]], "document_id": IDS[:20]})
     pseudo["text"] = [_ask(name, 3, 6) for name in IDS[:20]]
     folders = {"corpus": {}, "pseudo_queries": {}}
@@ -108,7 +130,9 @@ def _make_models(root: Path, passages: pd.DataFrame) -> None:
     make_tiny_encoder(root / "base", [*WORDS, *ASKS, "more"])
     encoder = Encoder.load(root / "base", **ENCODER)
     vectors = encoder.encode(passages["text"].tolist())
-    DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint()).save(root / "base_index")
+    DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint()).save(
+        root / "base_index"
+    )
     (root / "hierarchy").mkdir()
     build_hierarchy(vectors, HierarchySettings(device="cpu"), 0).save(root / "hierarchy")
     write_json(root / "hierarchy" / DOCUMENT_IDS, passages["document_id"].tolist())

@@ -1,4 +1,6 @@
-"""Guards training: it learns from either start, never ends below its start, resumes bit for bit, and is repeatable."""
+"""Guards training: it learns from either start, never ends below its start, resumes bit for bit,
+and is repeatable.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,11 @@ def test_from_documents_it_learns_and_the_encoder_stays(root: Path, frozen: Run)
     history = read_json(context.output / "history.json")
     assert report["best_dev"] == max(row["nDCG@10"] for row in history if "nDCG@10" in row)
     assert report["best_dev"] > report["start_dev"] + 0.2
-    assert (report["supervised_pairs"], report["unsupervised_pairs"], report["documents"]) == (48, 20, 24)
+    assert (report["supervised_pairs"], report["unsupervised_pairs"], report["documents"]) == (
+        48,
+        20,
+        24,
+    )
     assert report["trained_parameters"] == 24 * 32
     assert {"loss", "cross_entropy", "learning_rate"} < set(history[1])
     base = Encoder.load(root / "base", **ENCODER).fingerprint()
@@ -66,14 +72,20 @@ def test_step_0_is_the_base_index_with_passages_averaged(root: Path, frozen: Run
     context, report = frozen
     base = DenseIndex.load(root / "base_index")
     queries = TrainingTables.load(context).dev.queries
-    means = document_means(base.vectors, np.array([IDS.index(name) for name in base.document_ids]), 24)
+    means = document_means(
+        base.vectors, np.array([IDS.index(name) for name in base.document_ids]), 24
+    )
     encoder = Encoder.load(root / "base", **ENCODER)
     zero_shot = DenseIndex.build(means, IDS, encoder.fingerprint())
     rankings = zero_shot.search(encoder.encode(list(queries.values())), 10, encoder.fingerprint())
-    assert report["start_dev"] == pytest.approx(ndcg(context, dict(zip(queries, rankings, strict=True))))
+    assert report["start_dev"] == pytest.approx(
+        ndcg(context, dict(zip(queries, rankings, strict=True)))
+    )
     single = [name for name in IDS if name not in LONG]
     rows = [IDS.index(name) for name in single]
-    np.testing.assert_allclose(zero_shot.vectors[rows], base.vectors[base.ids.rows_of(single)], atol=1e-6)
+    np.testing.assert_allclose(
+        zero_shot.vectors[rows], base.vectors[base.ids.rows_of(single)], atol=1e-6
+    )
 
 
 def ndcg(context: StageContext, run: dict[str, list[tuple[str, float]]]) -> float:
@@ -81,13 +93,16 @@ def ndcg(context: StageContext, run: dict[str, list[tuple[str, float]]]) -> floa
     return float(np.mean(list(evaluate_run(run, qrels, ["nDCG@10"])["nDCG@10"].values())))
 
 
-def test_what_only_gets_worse_is_returned_as_it_started(root: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_only_gets_worse_is_returned_as_it_started(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+):
     values = iter([0.9, 0.5, 0.4, 0.3, 0.2])
     monkeypatch.setattr(DevEvaluator, "score", lambda *_: next(values))
     context = make_context(root, DocumentVectorSettings(epochs=12, batch_size=16, patience=2))
     report = train.run(context)
     base = DenseIndex.load(root / "base_index")
-    assert (report["best_step"], report["steps"]) == (0, 8)  # two epochs of four steps without a new best
+    # two epochs of four steps without a new best
+    assert (report["best_step"], report["steps"]) == (0, 8)
     np.testing.assert_allclose(trained(context).vectors[0], base.vectors[0], atol=1e-6)
 
 
@@ -97,11 +112,17 @@ def test_joint_training_changes_the_encoder_and_answers_to_it(root: Path, joint:
     assert report["best_dev"] > report["start_dev"]
     assert report["trained_parameters"] > 24 * 32
     encoder = Encoder.load(context.output / "encoder", **ENCODER)
-    assert encoder.fingerprint() == report["fingerprint"] != Encoder.load(root / "base", **ENCODER).fingerprint()
+    assert (
+        encoder.fingerprint()
+        == report["fingerprint"]
+        != Encoder.load(root / "base", **ENCODER).fingerprint()
+    )
     queries = TrainingTables.load(context).dev.queries
     index = DenseIndex.build(trained(context).vectors, IDS, report["fingerprint"])
     rankings = index.search(encoder.encode(list(queries.values())), 10, report["fingerprint"])
-    assert ndcg(context, dict(zip(queries, rankings, strict=True))) == pytest.approx(report["best_dev"])
+    assert ndcg(context, dict(zip(queries, rankings, strict=True))) == pytest.approx(
+        report["best_dev"]
+    )
 
 
 def test_the_hierarchy_joins_in(root: Path):
@@ -134,18 +155,24 @@ def test_representatives_are_mean_training_queries(root: Path, supervision: str,
 
 
 @pytest.mark.parametrize(("name", "own"), [("frozen", FAST), ("joint", JOINT)])
-def test_resumed_equals_uninterrupted_and_another_seed_gives_other_bytes(root, request, monkeypatch, name, own):
+def test_resumed_equals_uninterrupted_and_another_seed_gives_other_bytes(
+    root, request, monkeypatch, name, own
+):
     killed = make_context(root, own)
     kill_stage_after(7, killed, monkeypatch)
     seen: list[int] = []
-    train.run(replace(killed, progress=lambda label: lambda done, total, note="": seen.append(done)))
+    train.run(
+        replace(killed, progress=lambda label: lambda done, total, note="": seen.append(done))
+    )
     assert 1 not in seen[1:]  # the first is of the encoded queries
     uninterrupted = hash_path(request.getfixturevalue(name)[0].output)
     assert hash_path(killed.output) == uninterrupted
     assert hash_path(run(make_context(root, own, seed_offset=1))[0].output) != uninterrupted
 
 
-def test_dev_queries_are_encoded_once_and_no_passage_ever(root: Path, monkeypatch: pytest.MonkeyPatch):
+def test_dev_queries_are_encoded_once_and_no_passage_ever(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+):
     counts, encode = [], Encoder.encode
 
     def spy(encoder: Encoder, texts: list[str], *rest: object) -> np.ndarray:
@@ -169,10 +196,14 @@ def test_what_would_have_no_effect_is_refused(root: Path):
     with pytest.raises(SettingsError, match="teaches the query encoder.*set hierarchy_weight: 0"):
         train.run(make_context(root, FAST, hierarchy_weight=0.2))
     with pytest.raises(SettingsError, match="a dsi encodes none"):
-        train.run(make_context(root, JOINT, cotraining=True, evaluate_every=2, hierarchy_weight=0.2))
+        train.run(
+            make_context(root, JOINT, cotraining=True, evaluate_every=2, hierarchy_weight=0.2)
+        )
 
 
 def test_queries_longer_than_the_positions_are_refused_and_documents_are_not_cut(root: Path):
     train.run(make_context(root, JOINT, query_max_tokens=64, document_max_tokens=65, steps=1))
-    with pytest.raises(SettingsError, match="query_max_tokens is 65, but the encoder has positions for 64"):
+    with pytest.raises(
+        SettingsError, match="query_max_tokens is 65, but the encoder has positions for 64"
+    ):
         train.run(make_context(root, JOINT, query_max_tokens=65))

@@ -1,4 +1,6 @@
-"""Guards a dsi through its stages (train, index, evaluate) and what goes live: one row per document, of any length."""
+"""Guards a dsi through its stages (train, index, evaluate) and what goes live: one row per
+document, of any length.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,17 @@ def test_the_index_is_of_documents_holds_what_adding_needs_and_comes_out_alike(b
     trained = DenseIndex.load(learned)
     manifest = read_json(folder / "manifest.json")
     assert {key: manifest[key] for key in ("kind", "documents", "passages", "fingerprint")} == {
-        "kind": "dsi", "documents": 24, "passages": 24, "fingerprint": trained.fingerprint
-    }  # fmt: skip
+        "kind": "dsi",
+        "documents": 24,
+        "passages": 24,
+        "fingerprint": trained.fingerprint,
+    }
     found = DenseIndex.load(folder)
     np.testing.assert_array_equal(found.vectors, trained.vectors)
     assert hash_path(folder / REPRESENTATIVES) == hash_path(learned / REPRESENTATIVES)
     assert found.document_ids == IDS
-    assert np.abs(np.linalg.norm(found.vectors, axis=1) - 1).max() > 1e-3  # norms are learned, and are kept
+    # norms are learned, and are kept
+    assert np.abs(np.linalg.norm(found.vectors, axis=1) - 1).max() > 1e-3
     assert hash_path(run_index(training, tmp_path / "again").output) == hash_path(indexing.output)
 
 
@@ -59,20 +65,33 @@ def test_a_search_is_the_product_with_every_vector(built: tuple[StageContext, St
     settings = training.settings["encoder"]
     retriever = open_retriever(training.output / "encoder", indexing.output / "index", settings)
     (ranking,) = retriever.search(["ask1 ask2"], 24)
-    products = DenseIndex.load(indexing.output / "index").vectors @ retriever.encoder.encode(["ask1 ask2"])[0]
-    assert [name for name, _ in ranking] == [IDS[row] for row in np.argsort(-products, kind="stable")]
-    assert [score for _, score in ranking] == pytest.approx(sorted(products.tolist(), reverse=True), abs=1e-5)
+    products = (
+        DenseIndex.load(indexing.output / "index").vectors
+        @ retriever.encoder.encode(["ask1 ask2"])[0]
+    )
+    assert [name for name, _ in ranking] == [
+        IDS[row] for row in np.argsort(-products, kind="stable")
+    ]
+    assert [score for _, score in ranking] == pytest.approx(
+        sorted(products.tolist(), reverse=True), abs=1e-5
+    )
     assert retriever.search(["ask1 ask2"], 1, allowed=["d07", "d03"])[0][0] in ranking
     asked = retriever.encode_queries(["ask1"])
     assert [retriever.best_passage_encoded(asked, name) for name in (*LONG, "d00")] == [0, 0, 0]
 
 
-def test_evaluation_finds_what_training_saw(built: tuple[StageContext, StageContext], tmp_path: Path):
+def test_evaluation_finds_what_training_saw(
+    built: tuple[StageContext, StageContext], tmp_path: Path
+):
     training, indexing = built
     for split in SPLITS:
         (tmp_path / "bm25").mkdir(exist_ok=True)
         write_run(tmp_path / "bm25" / f"run.{split}.trec", {}, "bm25")
-    inputs = training.inputs | {"trained": training.output, "index": indexing.output / "index", "baselines": tmp_path}
+    inputs = training.inputs | {
+        "trained": training.output,
+        "index": indexing.output / "index",
+        "baselines": tmp_path,
+    }
     (tmp_path / "dsi").mkdir()
     report = evaluate.run(replace(training, inputs=inputs, output=tmp_path / "dsi"))
     best = max(row.get("nDCG@10", 0) for row in read_json(training.output / "history.json"))
@@ -80,7 +99,9 @@ def test_evaluation_finds_what_training_saw(built: tuple[StageContext, StageCont
     assert report["test"]["queries"] == 24
 
 
-def test_a_corpus_with_other_documents_is_refused(built: tuple[StageContext, StageContext], tmp_path: Path):
+def test_a_corpus_with_other_documents_is_refused(
+    built: tuple[StageContext, StageContext], tmp_path: Path
+):
     training, _ = built
     source = training.inputs["corpus"]
     for name in ("documents", "passages", "queries", "qrels"):
@@ -91,7 +112,9 @@ def test_a_corpus_with_other_documents_is_refused(built: tuple[StageContext, Sta
         run_index(changed, tmp_path / "index")
 
 
-def test_it_goes_live_beside_a_hierarchy_of_passages(built: tuple[StageContext, StageContext], tmp_path: Path):
+def test_it_goes_live_beside_a_hierarchy_of_passages(
+    built: tuple[StageContext, StageContext], tmp_path: Path
+):
     training, indexing = built
     generation = go_live(tmp_path, training, indexing)
     assert (generation.manifest["documents"], generation.manifest["passages"]) == (24, 26)
@@ -99,7 +122,10 @@ def test_it_goes_live_beside_a_hierarchy_of_passages(built: tuple[StageContext, 
     hits = searcher.search("ask1 ask2", 24)
     assert {hit.document_id for hit in hits} == set(IDS)
     paths = {hit.document_id: hit.path for hit in hits}
-    assert all(paths[name] == searcher.base.tree.path(int(searcher.base.rows.rows_of([name])[0])) for name in LONG)
+    assert all(
+        paths[name] == searcher.base.tree.path(int(searcher.base.rows.rows_of([name])[0]))
+        for name in LONG
+    )
 
 
 def test_a_new_document_starts_where_training_would_have_started_it(built, tmp_path, monkeypatch):
@@ -109,13 +135,20 @@ def test_a_new_document_starts_where_training_would_have_started_it(built, tmp_p
     monkeypatch.setattr(Generation, "text", RULES)
     writer = LiveWriter(tmp_path / "live", "dsi")
     text = "ask1 ask2 ask3 ask4 ask5 ask6"
-    writer.apply([Document("new", "", text, {}, ("ask1", "ask2")), Document("other", "", "ask9")], up_to(1), {})
+    writer.apply(
+        [Document("new", "", text, {}, ("ask1", "ask2")), Document("other", "", "ask9")],
+        up_to(1),
+        {},
+    )
     retriever = writer.searcher.views[1].part.retriever
     encode = retriever.encoder.encode
     mean = encode(RULES.passages("", text)).astype(np.float64).mean(axis=0)
     np.testing.assert_allclose(retriever.index.vectors[0], mean / np.linalg.norm(mean), atol=1e-6)
     assert retriever.index.document_ids == ["new", "other"]
-    before, hits = writer.searcher.retriever.search(["ask1 ask2"], 26)[0], writer.searcher.search("ask1 ask2", 26)
+    before, hits = (
+        writer.searcher.retriever.search(["ask1 ask2"], 26)[0],
+        writer.searcher.search("ask1 ask2", 26),
+    )
     assert {hit.document_id for hit in hits} == {*IDS, "new", "other"}
     writer.apply([Document("third", "", "ask7")], up_to(2), {})
     writer.apply([Remove("third"), Remove("d03")], up_to(3), {})

@@ -1,5 +1,6 @@
-"""Guards how long added documents' vectors are: as many queries taken as by learned ones, by a loop over them all; and
-that a trained dsi measures it with its dev queries, keeps it, and uses it."""
+"""Guards how long added documents' vectors are: as many queries taken as by learned ones, by a loop
+over them all; and that a trained dsi measures it with its dev queries, keeps it, and uses it.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +32,20 @@ def made(seed: int, documents: int = 40, queries: int = 300):
     random = np.random.default_rng(seed)
     encodings = random.normal(size=(documents, 8))
     vectors = 0.8 * encodings + 0.3 * random.normal(size=encodings.shape)
-    relevant = [set(random.permutation(documents)[: random.integers(1, 4)].tolist()) for _ in range(queries)]
-    asked = np.stack([encodings[sorted(rows)[0]] for rows in relevant]) + random.normal(size=(queries, 8))
+    relevant = [
+        set(random.permutation(documents)[: random.integers(1, 4)].tolist()) for _ in range(queries)
+    ]
+    asked = np.stack([encodings[sorted(rows)[0]] for rows in relevant]) + random.normal(
+        size=(queries, 8)
+    )
     sample = np.sort(random.permutation(documents)[: documents // 2])
     return vectors, sample, encodings[sample], asked, relevant
 
 
 def taken(vectors, sample, replaced, queries, relevant) -> int:
-    """How many queries that are kept without the sample it takes, if its vectors are `replaced`: by definition."""
+    """How many queries that are kept without the sample it takes, if its vectors are `replaced`: by
+    definition.
+    """
     count, in_sample = 0, {int(row): vector for row, vector in zip(sample, replaced, strict=True)}
     for query, answers in zip(queries, relevant, strict=True):
         own = max(float(query @ vectors[row]) for row in answers)
@@ -59,10 +66,14 @@ def test_it_is_the_largest_scale_that_takes_no_more_than_learned_vectors(seed: i
     assert taken(vectors, sample, scale * (1 + 1e-9) * encodings, queries, relevant) > now
 
 
-def test_encodings_of_another_length_change_the_scale_and_blocks_of_queries_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_encodings_of_another_length_change_the_scale_and_blocks_of_queries_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+):
     vectors, sample, encodings, queries, relevant = made(0)
     scale = encoding_scale(vectors, sample, encodings, queries, relevant)
-    assert encoding_scale(vectors, sample, 4 * encodings, queries, relevant) == pytest.approx(scale / 4)
+    assert encoding_scale(vectors, sample, 4 * encodings, queries, relevant) == pytest.approx(
+        scale / 4
+    )
     monkeypatch.setattr(fit, "CELLS", 100)
     assert encoding_scale(vectors, sample, encodings, queries, relevant) == pytest.approx(scale)
 
@@ -95,12 +106,19 @@ def trained(root: Path, **own: object) -> tuple[StageContext, dict[str, object]]
 
 def by_hand(context: StageContext) -> float | None:
     """The scale, with all documents encoded by the encoder that training left."""
-    tables, found = TrainingTables.load(context), DenseIndex.load(context.output / "document_vectors")
+    tables, found = (
+        TrainingTables.load(context),
+        DenseIndex.load(context.output / "document_vectors"),
+    )
     encoder = Encoder.from_settings(context.settings["encoder"], context.output / "encoder")
-    encodings = document_means(encoder.encode(tables.passages.texts), tables.passages.documents, len(found.vectors))
+    encodings = document_means(
+        encoder.encode(tables.passages.texts), tables.passages.documents, len(found.vectors)
+    )
     count, seed = len(found.vectors) // 2, context.settings["seed"]
     sample = np.sort(np.random.default_rng(seed).permutation(len(found.vectors))[:count])
-    relevant = [{tables.number[name] for name in tables.dev.qrels[query]} for query in tables.dev.queries]
+    relevant = [
+        {tables.number[name] for name in tables.dev.qrels[query]} for query in tables.dev.queries
+    ]
     queries = encoder.encode(list(tables.dev.queries.values()))
     return fit.encoding_scale(found.vectors, sample, encodings[sample], queries, relevant)
 
@@ -111,11 +129,16 @@ def test_the_scale_is_measured_with_what_training_left(tmp_path, monkeypatch, tr
     context, report = trained(tmp_path, train_encoder=train_encoder)
     assert report["encoding_scale"] is not None
     assert report["encoding_scale"] == pytest.approx(by_hand(context), rel=1e-4)
-    assert read_json(context.output / "document_vectors" / MANIFEST)["encoding_scale"] == report["encoding_scale"]
+    assert (
+        read_json(context.output / "document_vectors" / MANIFEST)["encoding_scale"]
+        == report["encoding_scale"]
+    )
 
 
 @pytest.mark.parametrize("there_are_some", [True, False])
-def test_too_few_dev_queries_or_none_leave_encodings_as_they_are(tmp_path, monkeypatch, there_are_some):
+def test_too_few_dev_queries_or_none_leave_encodings_as_they_are(
+    tmp_path, monkeypatch, there_are_some
+):
     if not there_are_some:
         monkeypatch.setattr(TrainingTables, "dev_evaluator", lambda *_: None)
     context, report = trained(tmp_path, epochs=1)
@@ -127,7 +150,9 @@ def test_an_added_document_has_the_measured_length(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(fit, "ENOUGH", 3)
     context, report = trained(tmp_path)
     indexing = run_index(context, tmp_path / "indexed")
-    opened = open_retriever(context.output / "encoder", indexing.output / "index", context.settings["encoder"])
+    opened = open_retriever(
+        context.output / "encoder", indexing.output / "index", context.settings["encoder"]
+    )
     assert opened.encoding_scale == report["encoding_scale"] != 1
     go_live(tmp_path, context, indexing)
     monkeypatch.setattr(Generation, "text", RULES)
@@ -137,5 +162,7 @@ def test_an_added_document_has_the_measured_length(tmp_path: Path, monkeypatch: 
     writer.compact()
     (segment,) = writer.searcher.views[1:]
     found: DenseIndex = segment.part.retriever.index
-    np.testing.assert_allclose(np.linalg.norm(found.vectors, axis=1), report["encoding_scale"], rtol=1e-6)
+    np.testing.assert_allclose(
+        np.linalg.norm(found.vectors, axis=1), report["encoding_scale"], rtol=1e-6
+    )
     assert segment.part.retriever.encoding_scale == report["encoding_scale"]

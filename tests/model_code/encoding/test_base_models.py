@@ -1,5 +1,7 @@
-"""Guards where base encoders come from (folders first, packaged weights checked, a clear error when offline), and other
-architectures than BERT: each has its own attention and positions, and saves as it was."""
+"""Guards where base encoders come from (folders first, packaged weights checked, a clear error when
+offline), and other architectures than BERT: each has its own attention and positions, and saves as
+it was.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +32,30 @@ def test_other_weights_under_the_official_name_are_refused(monkeypatch: pytest.M
 
 def test_a_folder_is_itself_and_an_unknown_name_is_one_clear_error(tmp_path, monkeypatch):
     assert locate(tmp_path) == tmp_path
-    monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=ConnectionError("no network")))
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download", Mock(side_effect=ConnectionError("no network"))
+    )
     with pytest.raises(FreshetError, match="someone/some-encoder.*no network.*set encoder.base"):
         locate("someone/some-encoder")
 
 
 def load(folder: Path, **options) -> Encoder:
-    return Encoder.load(folder, **{"max_tokens": 16, "precision": "float32", "device": "cpu"} | options)
+    return Encoder.load(
+        folder, **{"max_tokens": 16, "precision": "float32", "device": "cpu"} | options
+    )
 
 
-@pytest.mark.parametrize(("kind", "attention"), [("mpnet", "eager"), ("deberta-v2", "eager"), ("roberta", "sdpa")])
-def test_other_architectures_encode_and_come_back_as_saved(tmp_path: Path, kind: str, attention: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "attention"), [("mpnet", "eager"), ("deberta-v2", "eager"), ("roberta", "sdpa")]
+)
+def test_other_architectures_encode_and_come_back_as_saved(
+    tmp_path: Path, kind: str, attention: str
+) -> None:
     encoder = load(make_tiny_model(tmp_path / "base", kind, TEXTS))
     assert encoder.backbone.config._attn_implementation == attention
     vectors = encoder.encode(TEXTS)
-    np.testing.assert_allclose(encoder.encode(TEXTS[2:]), vectors[2:], atol=1e-6)  # padding has no part in it
+    # padding has no part in it
+    np.testing.assert_allclose(encoder.encode(TEXTS[2:]), vectors[2:], atol=1e-6)
     encoder.save(tmp_path / "saved")
     again = load(tmp_path / "saved")
     assert again.fingerprint() == encoder.fingerprint()
@@ -54,7 +65,9 @@ def test_other_architectures_encode_and_come_back_as_saved(tmp_path: Path, kind:
 def test_bert_has_the_fused_attention_whatever_its_file_says(tmp_path: Path) -> None:
     folder = make_tiny_encoder(tmp_path / "base", TEXTS)
     vectors = load(folder).encode(TEXTS)
-    write_json(folder / "config.json", read_json(folder / "config.json") | {"attn_implementation": "eager"})
+    write_json(
+        folder / "config.json", read_json(folder / "config.json") | {"attn_implementation": "eager"}
+    )
     encoder = load(folder)
     assert encoder.backbone.config._attn_implementation == "sdpa"
     assert encoder.encode(TEXTS).tobytes() == vectors.tobytes()
@@ -62,9 +75,18 @@ def test_bert_has_the_fused_attention_whatever_its_file_says(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("kind", "padding", "expected"),
-    [("bert", 0, 64), ("roberta", 0, 63), ("roberta", 1, 62), ("mpnet", 1, 62), ("deberta-v2", 0, 64), ("t5", 0, None)],
+    [
+        ("bert", 0, 64),
+        ("roberta", 0, 63),
+        ("roberta", 1, 62),
+        ("mpnet", 1, 62),
+        ("deberta-v2", 0, 64),
+        ("t5", 0, None),
+    ],
 )
-def test_positions_are_those_that_tokens_have(tmp_path: Path, kind: str, padding: int, expected: int | None) -> None:
+def test_positions_are_those_that_tokens_have(
+    tmp_path: Path, kind: str, padding: int, expected: int | None
+) -> None:
     changes = {} if expected else {"max_position_embeddings": None}
     folder = make_tiny_model(tmp_path / "base", kind, TEXTS, pad_token_id=padding, **changes)
     most = expected or 500
@@ -73,5 +95,7 @@ def test_positions_are_those_that_tokens_have(tmp_path: Path, kind: str, padding
     assert encoder.tokenize(["sort " * 999])["input_ids"].shape == (1, most)
     assert np.isfinite(encoder.encode(["sort " * 999])).all()
     if expected is not None:
-        with pytest.raises(FreshetError, match=f"max_tokens is {most + 1}, but base has {most} positions; lower"):
+        with pytest.raises(
+            FreshetError, match=f"max_tokens is {most + 1}, but base has {most} positions; lower"
+        ):
             load(folder, max_tokens=most + 1)

@@ -1,5 +1,7 @@
-"""Guards the BERT without transformers: equal bits, equal fingerprint, what it imports, and what it leaves to them:
-other architectures, tokenizers that transformers would read differently, weights of other names, too long texts."""
+"""Guards the BERT without transformers: equal bits, equal fingerprint, what it imports, and what it
+leaves to them: other architectures, tokenizers that transformers would read differently, weights of
+other names, too long texts.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
 from tests.tiny_encoder import make_tiny_encoder
 
-TEXTS = ["open a file", "sort", "read a table of comma separated values and sort its rows", "a b c d e f g"]
+TEXTS = [
+    "open a file",
+    "sort",
+    "read a table of comma separated values and sort its rows",
+    "a b c d e f g",
+]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +37,9 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("texts", [TEXTS[:1], TEXTS, TEXTS * 30])
 def test_the_same_bits_as_transformers(folder, texts):
-    ours, theirs = (Encoder.load(folder, None, None, "float32", "cpu", plain) for plain in (True, False))
+    ours, theirs = (
+        Encoder.load(folder, None, None, "float32", "cpu", plain) for plain in (True, False)
+    )
     assert type(ours.backbone).__name__ == "Bert" != type(theirs.backbone).__name__
     np.testing.assert_array_equal(ours.encode(texts), theirs.encode(texts))
 
@@ -47,7 +56,9 @@ def test_the_same_hidden_states_with_padding(folder):
         torch.testing.assert_close(ours[kept], other[kept], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("change", [{"model_type": "t5"}, {"hidden_act": "relu"}, {"is_decoder": True}])
+@pytest.mark.parametrize(
+    "change", [{"model_type": "t5"}, {"hidden_act": "relu"}, {"is_decoder": True}]
+)
 def test_any_other_architecture_is_left_to_transformers(folder, tmp_path, change):
     shutil.copytree(folder, tmp_path / "other")
     assert plain_bert(tmp_path / "other")
@@ -67,28 +78,52 @@ def edit(path, change):
         ({"post_processor": None}, {}, False),
         ({"decoder": None}, {}, False),
         ({"pre_tokenizer": {"type": "WhitespaceSplit"}}, {}, False),
-        ({"pre_tokenizer": {"type": "WhitespaceSplit"}}, {"tokenizer_class": "PreTrainedTokenizerFast"}, True),
+        (
+            {"pre_tokenizer": {"type": "WhitespaceSplit"}},
+            {"tokenizer_class": "PreTrainedTokenizerFast"},
+            True,
+        ),
         ({}, {"tokenizer_class": "RobertaTokenizer"}, False),
     ],
 )
-def test_a_tokenizer_is_read_plainly_if_transformers_reads_the_same_rules(folder, tmp_path, rules, config, alike):
+def test_a_tokenizer_is_read_plainly_if_transformers_reads_the_same_rules(
+    folder, tmp_path, rules, config, alike
+):
     other = shutil.copytree(folder, tmp_path / "other")
-    tokens = {name: {"id": name, "ids": [i], "tokens": [name]} for i, name in ((2, "[CLS]"), (3, "[SEP]"))}
-    template = {"type": "TemplateProcessing", "single": SINGLE, "pair": PAIR, "special_tokens": tokens}
-    published = {"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}, "post_processor": template}
+    tokens = {
+        name: {"id": name, "ids": [i], "tokens": [name]} for i, name in ((2, "[CLS]"), (3, "[SEP]"))
+    }
+    template = {
+        "type": "TemplateProcessing",
+        "single": SINGLE,
+        "pair": PAIR,
+        "special_tokens": tokens,
+    }
+    published = {
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "post_processor": template,
+    }
     edit(other / "tokenizer.json", published | rules)
     edit(other / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer"} | config)
     assert (plain_bert(other) is not None) == alike
     if "Bert" in json.loads((other / "tokenizer_config.json").read_text())["tokenizer_class"]:
-        assert (tokenizer_rules(PlainTokenizer(other)) == tokenizer_rules(load_tokenizer(other))) == alike
+        assert (
+            tokenizer_rules(PlainTokenizer(other)) == tokenizer_rules(load_tokenizer(other))
+        ) == alike
 
 
 def test_weights_of_other_names_and_too_long_texts_are_left_to_transformers(folder, tmp_path):
     weights = load_file(folder / "model.safetensors")
-    for name, change in (("old", {"embeddings.position_ids": torch.arange(64)[None]}), ("head", {"x": torch.ones(1)})):
+    for name, change in (
+        ("old", {"embeddings.position_ids": torch.arange(64)[None]}),
+        ("head", {"x": torch.ones(1)}),
+    ):
         save_file(weights | change, shutil.copytree(folder, tmp_path / name) / "model.safetensors")
     assert plain_bert(tmp_path / "old", max_tokens=64)
-    assert Encoder.load(tmp_path / "old", for_search=True).fingerprint() == Encoder.load(folder).fingerprint()
+    assert (
+        Encoder.load(tmp_path / "old", for_search=True).fingerprint()
+        == Encoder.load(folder).fingerprint()
+    )
     assert not plain_bert(tmp_path / "head")
     with pytest.raises(FreshetError, match="has 64 positions"):
         Encoder.load(folder, 65, for_search=True)

@@ -1,6 +1,7 @@
-"""Guards the encoder: unit vectors, order and determinism of `encode`, gradients, no dropout, equal saved copies; and
-the token batches: every row once, the budget kept, hardly any padding, and texts that are encoded in length-sorted
-parts are the texts encoded at once, in their order."""
+"""Guards the encoder: unit vectors, order and determinism of `encode`, gradients, no dropout, equal
+saved copies; and the token batches: every row once, the budget kept, hardly any padding, and texts
+that are encoded in length-sorted parts are the texts encoded at once, in their order.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +25,12 @@ from tests.tiny_encoder import make_tiny_encoder
 
 
 def naive_vector(encoder: Encoder, text: str) -> np.ndarray:
-    """One text alone, through transformers' own tokenizer call and a float64 mean: the oracle for `encode`."""
-    batch = encoder.tokenizer(text, truncation=True, max_length=encoder.max_tokens, return_tensors="pt")
+    """One text alone, through transformers' own tokenizer call and a float64 mean: the oracle for
+    `encode`.
+    """
+    batch = encoder.tokenizer(
+        text, truncation=True, max_length=encoder.max_tokens, return_tensors="pt"
+    )
     with torch.no_grad():
         tokens = encoder.backbone(**batch).last_hidden_state[0].double().numpy()
     mean = tokens.mean(axis=0)
@@ -49,9 +54,12 @@ def test_encode_equals_one_text_at_a_time_and_gives_the_same_bytes_again(
 
 
 def naive_words(encoder: Encoder, text: str, prompt: str) -> tuple[list[list[bool]], list[int]]:
-    """Of each word of a text which numbers of the sum of its pieces' states are positive, and how many these are."""
+    """Of each word of a text which numbers of the sum of its pieces' states are positive, and how
+    many these are.
+    """
     own, lead = (
-        encoder.tokenizer(one, truncation=True, max_length=encoder.max_tokens) for one in (prompt + text, prompt)
+        encoder.tokenizer(one, truncation=True, max_length=encoder.max_tokens)
+        for one in (prompt + text, prompt)
     )
     with torch.no_grad():
         batch = {name: torch.tensor([numbers]) for name, numbers in own.items()}
@@ -74,8 +82,12 @@ def naive_words(encoder: Encoder, text: str, prompt: str) -> tuple[list[list[boo
 
 
 @pytest.mark.parametrize("prompt", ["", "sort: "])
-def test_a_word_has_the_signs_of_the_sum_of_its_pieces_and_what_has_no_letter_has_none(tmp_path, prompt) -> None:
-    """Queries have a word as often as it has pieces; a sign that begins a word is no part of it or of the last one."""
+def test_a_word_has_the_signs_of_the_sum_of_its_pieces_and_what_has_no_letter_has_none(
+    tmp_path, prompt
+) -> None:
+    """Queries have a word as often as it has pieces; a sign that begins a word is no part of it or
+    of the last one.
+    """
     folder = make_tiny_encoder(tmp_path / "encoder", ["sort", "numbers", "the", "table", "₹"])
     tiny = Encoder.load(folder, 32, precision="float32", device="cpu")
     tiny.prompts = Prompts(query=prompt, document=prompt)
@@ -88,7 +100,9 @@ def test_a_word_has_the_signs_of_the_sum_of_its_pieces_and_what_has_no_letter_ha
     ):
         vectors, tokens = encode_texts(texts)
         assert vectors.tobytes() == plain(texts).tobytes()
-        bits = [np.unpackbits(tokens[i : i + 1].bits.view(np.uint8), axis=1) for i in range(len(texts))]
+        bits = [
+            np.unpackbits(tokens[i : i + 1].bits.view(np.uint8), axis=1) for i in range(len(texts))
+        ]
         assert bits[-1].tolist() == [[0] * bits[-1].shape[1]]
         for text, own in zip(texts[:-1], bits, strict=False):
             words, counts = naive_words(tiny, text, prompt)
@@ -101,10 +115,14 @@ def test_cls_pooling_takes_the_first_token(tiny_folder: Path, texts: list[str]) 
     with torch.no_grad():
         features = encoder.tokenize(texts)
         first = encoder.backbone(**features).last_hidden_state[:, 0].numpy()
-    np.testing.assert_allclose(encoder.encode(texts), first / np.linalg.norm(first, axis=1, keepdims=True), atol=2e-6)
+    np.testing.assert_allclose(
+        encoder.encode(texts), first / np.linalg.norm(first, axis=1, keepdims=True), atol=2e-6
+    )
 
 
-def test_windows_do_not_change_the_order(tiny: Encoder, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_do_not_change_the_order(
+    tiny: Encoder, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = tiny.encode(texts)
     monkeypatch.setattr("model_code.encoding.encoder.WINDOW", 3)
     seen: list[tuple[int, int]] = []
@@ -115,15 +133,21 @@ def test_windows_do_not_change_the_order(tiny: Encoder, texts: list[str], monkey
 
 
 def test_tokenize_pads_and_truncates_as_transformers_does(tiny: Encoder, texts: list[str]) -> None:
-    expected = tiny.tokenizer(texts, padding=True, truncation=True, max_length=32, return_tensors="pt")
+    expected = tiny.tokenizer(
+        texts, padding=True, truncation=True, max_length=32, return_tensors="pt"
+    )
     found = tiny.tokenize(texts)
     assert torch.equal(found["input_ids"], expected["input_ids"])
     assert torch.equal(found["attention_mask"], expected["attention_mask"])
     assert tiny.tokenize(texts, max_tokens=5)["input_ids"].shape[1] == 5
 
 
-def test_a_tokenizer_is_told_nothing_twice(tiny: Encoder, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """To be told, it waits for whoever tokenises meanwhile: a query would for all texts of an addition."""
+def test_a_tokenizer_is_told_nothing_twice(
+    tiny: Encoder, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To be told, it waits for whoever tokenises meanwhile: a query would for all texts of an
+    addition.
+    """
     expected, backend = tiny.token_ids(texts), tiny.tokenizer.backend_tokenizer
 
     class Told:
@@ -137,7 +161,9 @@ def test_a_tokenizer_is_told_nothing_twice(tiny: Encoder, texts: list[str], monk
         tiny.token_ids(texts, max_tokens=4)
 
 
-def test_forward_has_gradients_and_no_dropout_in_training(tiny_folder: Path, texts: list[str]) -> None:
+def test_forward_has_gradients_and_no_dropout_in_training(
+    tiny_folder: Path, texts: list[str]
+) -> None:
     encoder = Encoder.load(tiny_folder, 32, precision="float32", device="cpu").train()
     features = encoder.tokenize(texts)
     first, second = encoder(features), encoder(features)
@@ -149,7 +175,9 @@ def test_forward_has_gradients_and_no_dropout_in_training(tiny_folder: Path, tex
     assert encoder.training
 
 
-def test_bfloat16_stays_close_to_float32(tiny_folder: Path, tiny: Encoder, texts: list[str]) -> None:
+def test_bfloat16_stays_close_to_float32(
+    tiny_folder: Path, tiny: Encoder, texts: list[str]
+) -> None:
     encoder = Encoder.load(tiny_folder, 32, precision="bfloat16", device="cpu")
     cosine = (encoder.encode(texts) * tiny.encode(texts)).sum(axis=1)
     assert cosine.min() > 0.999
@@ -158,16 +186,22 @@ def test_bfloat16_stays_close_to_float32(tiny_folder: Path, tiny: Encoder, texts
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_query_has_the_vector_that_it_has_alone(tiny_folder: Path, texts: list[str], precision: Precision) -> None:
+def test_a_query_has_the_vector_that_it_has_alone(
+    tiny_folder: Path, texts: list[str], precision: Precision
+) -> None:
     encoder = Encoder.load(tiny_folder, 32, precision=precision, device="cpu", for_search=True)
     alone = np.concatenate([encoder.encode([text]) for text in texts])
     np.testing.assert_allclose(encoder.encode(texts), alone, atol=2e-7)
     if precision == "bfloat16":
-        assert np.abs(encoder.encode_passages(texts) - alone).max() > 1e-5, "as padding would move it"
+        assert np.abs(encoder.encode_passages(texts) - alone).max() > 1e-5, (
+            "as padding would move it"
+        )
 
 
 def test_saved_files_hold_no_paths_and_the_original_dropout(tiny: Encoder, tmp_path: Path) -> None:
-    tiny.tokenizer("state of this call must not be saved", truncation=True, max_length=7, padding=True)
+    tiny.tokenizer(
+        "state of this call must not be saved", truncation=True, max_length=7, padding=True
+    )
     tiny.save(tmp_path)
     text = "".join(path.read_text() for path in sorted(tmp_path.rglob("*.json")))
     assert str(tmp_path) not in text
@@ -178,7 +212,9 @@ def test_saved_files_hold_no_paths_and_the_original_dropout(tiny: Encoder, tmp_p
     assert tokenizer["truncation"] is None
 
 
-def test_missing_weights_are_refused_but_a_missing_pooler_is_not(tiny_folder: Path, tmp_path: Path) -> None:
+def test_missing_weights_are_refused_but_a_missing_pooler_is_not(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
     from safetensors.torch import load_file, save_file
 
     def without(part: str, folder: Path) -> Path:
@@ -194,7 +230,9 @@ def test_missing_weights_are_refused_but_a_missing_pooler_is_not(tiny_folder: Pa
         Encoder.load(without("layer.1.output", tmp_path / "layer"))
 
 
-def test_settings_pool_the_base_but_not_a_trained_encoder(tiny_folder: Path, tmp_path: Path) -> None:
+def test_settings_pool_the_base_but_not_a_trained_encoder(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
     settings = EncoderSettings(base=str(tiny_folder), max_tokens=16, pooling="cls", device="cpu")
     base = Encoder.from_settings(settings)
     assert (base.pooling, base.max_tokens) == ("cls", 16)
@@ -204,7 +242,10 @@ def test_settings_pool_the_base_but_not_a_trained_encoder(tiny_folder: Path, tmp
 def test_modules_that_are_not_understood_are_refused(tiny_folder: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_folder, tmp_path / "encoder"))
     modules = read_json(folder / "modules.json")
-    write_json(folder / "modules.json", [*modules, {"idx": 9, "name": "9", "path": "", "type": "x.models.LSTM"}])
+    write_json(
+        folder / "modules.json",
+        [*modules, {"idx": 9, "name": "9", "path": "", "type": "x.models.LSTM"}],
+    )
     with pytest.raises(FreshetError, match="LSTM"):
         Encoder.load(folder)
     write_json(folder / "modules.json", modules)
@@ -227,11 +268,18 @@ def test_it_changes_with_what_decides_the_vectors(tiny_folder: Path, tmp_path: P
     tokenizer = read_json(folder / "tokenizer.json")
     tokenizer["normalizer"]["lowercase"] = False
     write_json(folder / "tokenizer.json", tokenizer)
-    others = [nudged, load_tiny(folder), load_tiny(tiny_folder, 31), load_tiny(tiny_folder, pooling="cls")]
+    others = [
+        nudged,
+        load_tiny(folder),
+        load_tiny(tiny_folder, 31),
+        load_tiny(tiny_folder, pooling="cls"),
+    ]
     assert len({encoder.fingerprint() for encoder in (load_tiny(tiny_folder), *others)}) == 5
 
 
-def test_it_does_not_change_with_use_precision_or_folder(tiny_folder: Path, texts: list[str], tmp_path: Path) -> None:
+def test_it_does_not_change_with_use_precision_or_folder(
+    tiny_folder: Path, texts: list[str], tmp_path: Path
+) -> None:
     encoder = load_tiny(tiny_folder)
     before = encoder.fingerprint()
     encoder.tokenizer(texts, padding=True, truncation=True, max_length=5)
@@ -254,7 +302,9 @@ def test_every_row_once_and_within_the_budget() -> None:
 def test_sorting_leaves_hardly_any_padding() -> None:
     chance = random.Random(0)
     lengths = [chance.randint(2, 128) for _ in range(500)]
-    padded = sum(len(rows) * max(lengths[row] for row in rows) for rows in token_batches(lengths, 1024))
+    padded = sum(
+        len(rows) * max(lengths[row] for row in rows) for rows in token_batches(lengths, 1024)
+    )
     assert padded <= 1.05 * sum(lengths)
 
 
@@ -263,7 +313,10 @@ def test_even_batches_are_not_padded() -> None:
     lengths = [chance.randint(2, 12) for _ in range(200)]
     batches = list(token_batches(lengths, 64, even=True))
     assert sorted(row for rows in batches for row in rows) == list(range(200))
-    assert all(len({lengths[row] for row in rows}) == 1 and len(rows) * lengths[rows[0]] <= 64 for rows in batches)
+    assert all(
+        len({lengths[row] for row in rows}) == 1 and len(rows) * lengths[rows[0]] <= 64
+        for rows in batches
+    )
     assert len(batches) < 60
 
 
@@ -282,7 +335,9 @@ def test_parts_give_the_same_vectors_and_gradients(tmp_path: Path, batch_tokens:
     for vectors in (encoder(features), encode(encoder, bucketed(features, batch_tokens))):
         encoder.zero_grad()
         (weights * vectors).sum().backward()
-        results.append((vectors.detach(), encoder.backbone.encoder.layer[0].output.dense.weight.grad.clone()))
+        results.append(
+            (vectors.detach(), encoder.backbone.encoder.layer[0].output.dense.weight.grad.clone())
+        )
     torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
 
 

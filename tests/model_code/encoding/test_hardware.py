@@ -1,4 +1,6 @@
-"""Guards products by packed weights: against float64, where they apply, and that nothing else changes."""
+"""Guards products by packed weights: against float64, where they apply, and that nothing else
+changes.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,21 @@ from model_code.encoding.hardware import (
 from tests.tiny_encoder import make_tiny_encoder
 
 CPU = torch.device("cpu")
-TEXTS = ["open a file", "sort", "read a table of comma separated values and sort its rows", "a b c d e f g"]
+TEXTS = [
+    "open a file",
+    "sort",
+    "read a table of comma separated values and sort its rows",
+    "a b c d e f g",
+]
 KINDS = [
-    pytest.param(HalfLinear, marks=pytest.mark.skipif(not has_half_weights(CPU), reason="no such products here")),
-    pytest.param(Bfloat16Linear, marks=pytest.mark.skipif(not has_bfloat16(CPU), reason="no bfloat16 instructions")),
+    pytest.param(
+        HalfLinear,
+        marks=pytest.mark.skipif(not has_half_weights(CPU), reason="no such products here"),
+    ),
+    pytest.param(
+        Bfloat16Linear,
+        marks=pytest.mark.skipif(not has_bfloat16(CPU), reason="no bfloat16 instructions"),
+    ),
 ]
 
 
@@ -63,7 +76,9 @@ def test_nothing_is_rounded_but_what_is_stated(kind, rows, bias):
     with torch.no_grad():
         found = linear(inputs)
         if kind is HalfLinear:
-            np.testing.assert_allclose(found, product(inputs, linear.weight.half(), linear.bias), atol=2e-6)
+            np.testing.assert_allclose(
+                found, product(inputs, linear.weight.half(), linear.bias), atol=2e-6
+            )
         else:
             assert found.dtype is torch.bfloat16
             offset = linear.bias.bfloat16() if bias else None
@@ -91,16 +106,27 @@ def test_weights_that_half_precision_cannot_hold_stay():
 
 
 @pytest.mark.parametrize(("kind", "cosine"), [(HalfLinear, 0.99999), (Bfloat16Linear, 0.9995)])
-def test_what_only_searches_has_them_and_keeps_fingerprint_and_vectors(folder, kind, cosine, monkeypatch):
-    monkeypatch.setattr("model_code.encoding.hardware.gains_by_bfloat16", lambda device: kind is Bfloat16Linear)
+def test_what_only_searches_has_them_and_keeps_fingerprint_and_vectors(
+    folder, kind, cosine, monkeypatch
+):
+    monkeypatch.setattr(
+        "model_code.encoding.hardware.gains_by_bfloat16", lambda device: kind is Bfloat16Linear
+    )
     if packing("auto", CPU) is not kind:
         pytest.skip("not on this CPU")
     searching, training, plain = (
         Encoder.load(folder, precision=precision, device="cpu", for_search=for_search)
         for precision, for_search in (("auto", True), ("auto", False), ("float32", True))
     )
-    kinds = [{type(one) for one in encoder.backbone.modules()} for encoder in (searching, training, plain)]
-    assert [(kind in one, nn.Linear in one) for one in kinds] == [(True, False), (False, True), (False, True)]
+    kinds = [
+        {type(one) for one in encoder.backbone.modules()}
+        for encoder in (searching, training, plain)
+    ]
+    assert [(kind in one, nn.Linear in one) for one in kinds] == [
+        (True, False),
+        (False, True),
+        (False, True),
+    ]
     assert searching.fingerprint() == training.fingerprint()
     found, exact = searching.encode(TEXTS), plain.encode(TEXTS)
     assert (found * exact).sum(axis=1).min() > cosine
@@ -110,7 +136,9 @@ def test_what_only_searches_has_them_and_keeps_fingerprint_and_vectors(folder, k
 
 @pytest.mark.skipif(not has_bfloat16(CPU), reason="no bfloat16 instructions")
 def test_packed_bfloat16_gives_the_vectors_of_autocast(folder):
-    searching, plain = (Encoder.load(folder, precision="bfloat16", device="cpu", for_search=flag) for flag in (1, 0))
+    searching, plain = (
+        Encoder.load(folder, precision="bfloat16", device="cpu", for_search=flag) for flag in (1, 0)
+    )
     np.testing.assert_allclose(searching.encode(TEXTS), plain.encode(TEXTS), atol=2**-7)
 
 
@@ -127,15 +155,26 @@ def test_on_a_worker_without_bfloat16_it_is_emulated(monkeypatch):
 
 @pytest.mark.parametrize(
     ("avx512", "tiles", "amd", "gains"),
-    [(False, False, True, False), (True, False, True, True), (True, False, False, False), (True, True, False, True)],
+    [
+        (False, False, True, False),
+        (True, False, True, True),
+        (True, False, False, False),
+        (True, True, False, True),
+    ],
 )
-def test_bfloat16_is_taken_where_it_is_faster_and_half_precision_elsewhere(monkeypatch, avx512, tiles, amd, gains):
+def test_bfloat16_is_taken_where_it_is_faster_and_half_precision_elsewhere(
+    monkeypatch, avx512, tiles, amd, gains
+):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
     monkeypatch.setattr("model_code.encoding.hardware._is_amd", lambda: amd)
     assert uses_bfloat16("auto", CPU) is gains
     assert uses_bfloat16("bfloat16", CPU)
-    assert packing("bfloat16", CPU) is (Bfloat16Linear if avx512 else None), "emulated: as autocast does it"
-    assert packing("auto", CPU) is (Bfloat16Linear if gains else HalfLinear if has_half_weights(CPU) else None)
+    assert packing("bfloat16", CPU) is (Bfloat16Linear if avx512 else None), (
+        "emulated: as autocast does it"
+    )
+    assert packing("auto", CPU) is (
+        Bfloat16Linear if gains else HalfLinear if has_half_weights(CPU) else None
+    )
     assert packing("float32", CPU) is None
     assert packing("auto", torch.device("cuda")) is None

@@ -1,5 +1,7 @@
-"""Guards what documents become of several layers: per-layer vectors against loops over transformers' hidden states, the
-last layer found by its number, T5's un-normalised inner layers, and projections."""
+"""Guards what documents become of several layers: per-layer vectors against loops over
+transformers' hidden states, the last layer found by its number, T5's un-normalised inner layers,
+and projections.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,15 @@ def make_t5(texts: list[str], projections: tuple[torch.nn.Sequential, ...] = ())
     from transformers import T5Config, T5EncoderModel
 
     tokenizer = make_tokenizer(texts)
-    config = T5Config(vocab_size=len(tokenizer), d_model=32, d_kv=8, d_ff=64, num_layers=3, num_heads=4, dropout_rate=0)
+    config = T5Config(
+        vocab_size=len(tokenizer),
+        d_model=32,
+        d_kv=8,
+        d_ff=64,
+        num_layers=3,
+        num_heads=4,
+        dropout_rate=0,
+    )
     torch.manual_seed(0)
     return Encoder(T5EncoderModel(config), tokenizer, "mean", 24, "float32", projections).eval()
 
@@ -31,7 +41,9 @@ def make_t5(texts: list[str], projections: tuple[torch.nn.Sequential, ...] = ())
 @pytest.fixture
 def deep(tmp_path: Path, texts: list[str]) -> Encoder:
     """A BERT of three layers."""
-    return Encoder.load(make_tiny_encoder(tmp_path / "deep", texts, layers=3), 24, precision="float32", device="cpu")
+    return Encoder.load(
+        make_tiny_encoder(tmp_path / "deep", texts, layers=3), 24, precision="float32", device="cpu"
+    )
 
 
 def loop_pooled(encoder: Encoder, text: str, number: int) -> torch.Tensor:
@@ -43,7 +55,9 @@ def loop_pooled(encoder: Encoder, text: str, number: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", ["mean", "cls", "t5"])
-def test_each_layer_is_pooled_and_normalised_on_its_own(deep: Encoder, texts: list[str], kind: str) -> None:
+def test_each_layer_is_pooled_and_normalised_on_its_own(
+    deep: Encoder, texts: list[str], kind: str
+) -> None:
     encoder = make_t5(texts) if kind == "t5" else deep
     encoder.pooling = "cls" if kind == "cls" else "mean"
     numbers = (3, 0, 2)
@@ -53,12 +67,14 @@ def test_each_layer_is_pooled_and_normalised_on_its_own(deep: Encoder, texts: li
         for column, number in enumerate(numbers):
             expected = normalize(loop_pooled(encoder, text, number), dim=0)
             torch.testing.assert_close(vectors[row, column], expected, rtol=1e-4, atol=2e-6)
-    np.testing.assert_allclose(vectors[:, 0].numpy(), encoder.encode(texts), atol=2e-6)  # 3 is the last, wherever
+    # 3 is the last, wherever
+    np.testing.assert_allclose(vectors[:, 0].numpy(), encoder.encode(texts), atol=2e-6)
 
 
 def test_projections_see_each_layer_at_the_last_ones_norm(texts: list[str]) -> None:
     torch.manual_seed(1)
-    projection = torch.nn.Sequential(torch.nn.Linear(32, 12), torch.nn.Tanh())  # bends, so that the norm matters
+    # bends, so that the norm matters
+    projection = torch.nn.Sequential(torch.nn.Linear(32, 12), torch.nn.Tanh())
     encoder = make_t5(texts, (projection,))
     with torch.no_grad():
         vectors = encoder.layers_forward(encoder.tokenize(texts), (1, 3))
@@ -95,7 +111,12 @@ def test_a_number_above_the_last_is_refused(deep: Encoder, texts: list[str]) -> 
 
 
 @pytest.mark.parametrize(
-    "settings", [LayerSettings(), LayerSettings(numbers=(1,)), LayerSettings(numbers=(3,), pooling="multi_vector")]
+    "settings",
+    [
+        LayerSettings(),
+        LayerSettings(numbers=(1,)),
+        LayerSettings(numbers=(3,), pooling="multi_vector"),
+    ],
 )
 def test_what_is_searched_by_the_last_layer_is_an_ordinary_encoder(deep, texts, settings):
     before = deep.fingerprint()

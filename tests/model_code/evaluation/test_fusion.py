@@ -1,4 +1,6 @@
-"""Guards reciprocal-rank fusion: equation 1 by a double loop, ties by id, and that scores do not matter."""
+"""Guards reciprocal-rank fusion: equation 1 by a double loop, ties by id, and that scores do not
+matter.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ def by_double_loop(rankings, constant):
 def random_rankings(seed, count):
     draw = random.Random(seed)
     names = [f"d{i:02}" for i in range(30)]
-    return [[(name, draw.random()) for name in draw.sample(names, draw.randint(0, 20))] for _ in range(count)]
+    return [
+        [(name, draw.random()) for name in draw.sample(names, draw.randint(0, 20))]
+        for _ in range(count)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -38,5 +43,8 @@ def test_equals_the_double_loop_by_ranks_alone_however_many_are_asked_for(seed, 
 
 
 def test_ties_go_to_the_smaller_id_and_nothing_gives_nothing():
-    assert [name for name, _ in reciprocal_rank_fusion([[("b", 1.0)], [("a", 1.0)]], 2)] == ["a", "b"]
+    assert [name for name, _ in reciprocal_rank_fusion([[("b", 1.0)], [("a", 1.0)]], 2)] == [
+        "a",
+        "b",
+    ]
     assert reciprocal_rank_fusion([], 3) == reciprocal_rank_fusion([[], []], 3) == []

@@ -1,4 +1,6 @@
-"""Guards that every metric is trec_eval's, to 4 decimals and more, on runs with ties and graded relevance."""
+"""Guards that every metric is trec_eval's, to 4 decimals and more, on runs with ties and graded
+relevance.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,19 @@ from model_code.evaluation.metrics import evaluate_run, judge, parse_metric
 from model_code.evaluation.runs import read_run, write_run
 
 OURS_TO_TREC = {
-    "nDCG@1": "ndcg_cut_1", "nDCG@10": "ndcg_cut_10", "nDCG@100": "ndcg_cut_100",
-    "R@1": "recall_1", "R@5": "recall_5", "R@10": "recall_10", "R@20": "recall_20", "R@100": "recall_100",
-    "hit@1": "success_1", "hit@5": "success_5", "hit@10": "success_10", "MAP": "map",
-}  # fmt: skip
+    "nDCG@1": "ndcg_cut_1",
+    "nDCG@10": "ndcg_cut_10",
+    "nDCG@100": "ndcg_cut_100",
+    "R@1": "recall_1",
+    "R@5": "recall_5",
+    "R@10": "recall_10",
+    "R@20": "recall_20",
+    "R@100": "recall_100",
+    "hit@1": "success_1",
+    "hit@5": "success_5",
+    "hit@10": "success_10",
+    "MAP": "map",
+}
 
 
 def random_case(seed, queries=60, documents=150, depth=100):
@@ -27,7 +38,9 @@ def random_case(seed, queries=60, documents=150, depth=100):
     run, qrels = {}, {}
     for i in range(queries):
         judged = generator.choice(names, size=generator.integers(1, 40), replace=False)
-        qrels[f"q{i}"] = {str(name): int(generator.integers(0, 4)) for name in judged} | {str(judged[0]): 1}
+        qrels[f"q{i}"] = {str(name): int(generator.integers(0, 4)) for name in judged} | {
+            str(judged[0]): 1
+        }
         size = int(generator.choice([0, 1, 5, 30, depth]))
         found = generator.choice(names, size=size, replace=False)
         scores = generator.integers(0, 6, size=size) / 7
@@ -51,10 +64,16 @@ def test_equal_to_trec_eval_on_the_run_file(tmp_path, seed):
     theirs = trec_eval(tmp_path / "run.trec", qrels, measures)
     ours = evaluate_run(run, qrels, [*OURS_TO_TREC, "MRR@10"])
     for name, their_name in OURS_TO_TREC.items():
-        assert ours[name] == pytest.approx({query: theirs[query][their_name] for query in qrels}, abs=5e-5), name
-    write_run(tmp_path / "cut.trec", {query: ranking[:10] for query, ranking in run.items()}, tag="random")
+        assert ours[name] == pytest.approx(
+            {query: theirs[query][their_name] for query in qrels}, abs=5e-5
+        ), name
+    write_run(
+        tmp_path / "cut.trec", {query: ranking[:10] for query, ranking in run.items()}, tag="random"
+    )
     cut = trec_eval(tmp_path / "cut.trec", qrels, {"recip_rank"})
-    assert ours["MRR@10"] == pytest.approx({query: cut[query]["recip_rank"] for query in qrels}, abs=5e-5)
+    assert ours["MRR@10"] == pytest.approx(
+        {query: cut[query]["recip_rank"] for query in qrels}, abs=5e-5
+    )
 
 
 def test_the_formulas_by_hand():
@@ -63,12 +82,20 @@ def test_the_formulas_by_hand():
     scores = evaluate_run(run, qrels, ["nDCG@10", "R@2", "MRR@10", "MAP", "hit@1"])
     gain = 3 / math.log2(3) + 1 / math.log2(5)
     ideal = 3 + 2 / math.log2(3) + 1 / math.log2(4)
-    expected = {"nDCG@10": gain / ideal, "R@2": 1 / 3, "MRR@10": 1 / 2, "MAP": (1 / 2 + 2 / 4) / 3, "hit@1": 0.0}
+    expected = {
+        "nDCG@10": gain / ideal,
+        "R@2": 1 / 3,
+        "MRR@10": 1 / 2,
+        "MAP": (1 / 2 + 2 / 4) / 3,
+        "hit@1": 0.0,
+    }
     assert {name: values["q"] for name, values in scores.items()} == pytest.approx(expected)
 
 
 def test_a_query_without_a_ranking_scores_zero_and_one_without_judgements_is_left_out():
-    scores = evaluate_run({"found": [("a", 1.0)]}, {"found": {"a": 1}, "lost": {"a": 1}}, ["nDCG@10", "MAP", "hit@1"])
+    scores = evaluate_run(
+        {"found": [("a", 1.0)]}, {"found": {"a": 1}, "lost": {"a": 1}}, ["nDCG@10", "MAP", "hit@1"]
+    )
     assert all(values == {"found": 1.0, "lost": 0.0} for values in scores.values())
     assert evaluate_run({"unjudged": [("a", 1.0)]}, {}, ["MAP", "R@5"]) == {"MAP": {}, "R@5": {}}
     assert list(evaluate_run({"b": [], "x": []}, {"b": {"a": 1}}, ["R@5"])["R@5"]) == ["b"]
@@ -77,11 +104,16 @@ def test_a_query_without_a_ranking_scores_zero_and_one_without_judgements_is_lef
 def test_the_rank_order_counts_and_not_scores_nor_the_order_of_queries_or_judgements():
     run, qrels = random_case(7)
     names = ["nDCG@10", "R@20", "MRR@10", "MAP", "hit@5"]
-    backwards = {query: dict(reversed(relevant.items())) for query, relevant in reversed(qrels.items())}
+    backwards = {
+        query: dict(reversed(relevant.items())) for query, relevant in reversed(qrels.items())
+    }
     turned = evaluate_run(dict(reversed(run.items())), backwards, names)
     assert repr(turned) == repr(evaluate_run(run, qrels, names))
     tied = {"q": [("b", 1.0), ("a", 1.0)]}
-    assert [evaluate_run(tied, {"q": {name: 1}}, ["hit@1"])["hit@1"]["q"] for name in "ba"] == [1.0, 0.0]
+    assert [evaluate_run(tied, {"q": {name: 1}}, ["hit@1"])["hit@1"]["q"] for name in "ba"] == [
+        1.0,
+        0.0,
+    ]
 
 
 def test_a_document_ranked_twice_is_refused():
@@ -89,7 +121,9 @@ def test_a_document_ranked_twice_is_refused():
         judge({"q": [("a", 2.0), ("b", 1.5), ("a", 1.0)]}, {"q": {"a": 1}})
 
 
-@pytest.mark.parametrize("name", ["ndcg@10", "nDCG", "MAP@10", "R@0", "hit@", "R@-1", "P@5", "", "nDCG@10 "])
+@pytest.mark.parametrize(
+    "name", ["ndcg@10", "nDCG", "MAP@10", "R@0", "hit@", "R@-1", "P@5", "", "nDCG@10 "]
+)
 def test_unknown_names_are_taught(name):
     with pytest.raises(SettingsError, match="write one of nDCG@k"):
         parse_metric(name)
@@ -97,7 +131,9 @@ def test_unknown_names_are_taught(name):
 
 def test_six_thousand_queries_take_seconds():
     names = [f"d{i}" for i in range(1000)]
-    run = {f"q{i}": [(names[(i + j) % 1000], 1.0 - j / 100) for j in range(100)] for i in range(6000)}
+    run = {
+        f"q{i}": [(names[(i + j) % 1000], 1.0 - j / 100) for j in range(100)] for i in range(6000)
+    }
     qrels = {f"q{i}": {names[(i * 7) % 1000]: 1, names[(i + 5) % 1000]: 2} for i in range(6000)}
     started = time.process_time()
     evaluate_run(run, qrels, [*OURS_TO_TREC, "MRR@10"])

@@ -15,7 +15,11 @@ from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import PromotionSettings
 
 SETTINGS = PromotionSettings(
-    metric="nDCG@10", protected=("nDCG@10", "R@100"), margin=0.02, bootstrap_samples=500, permutations=999
+    metric="nDCG@10",
+    protected=("nDCG@10", "R@100"),
+    margin=0.02,
+    bootstrap_samples=500,
+    permutations=999,
 )
 SIZE = 400
 
@@ -23,7 +27,9 @@ SIZE = 400
 def scores(system, ndcg, recall=None, size=SIZE):
     recall = np.full(size, 0.9) if recall is None else recall
     index = [f"q{i:04}" for i in range(size)]
-    return SystemScores(system, "test", pd.DataFrame({"nDCG@10": ndcg, "R@100": recall}, index=index))
+    return SystemScores(
+        system, "test", pd.DataFrame({"nDCG@10": ndcg, "R@100": recall}, index=index)
+    )
 
 
 def noise(seed, spread=0.1, size=SIZE):
@@ -57,8 +63,10 @@ LATE = 0.9 + noise(5, spread=0.4)  # a recall of which nobody knows whether it f
     ("ndcg", "recall", "reasons"),
     [
         (BASE, None, ["not better"]),
-        (BASE + 0.0005 + noise(3) - noise(3).mean(), None, ["not better"]),  # a gain within the noise
-        (BASE + 0.03, np.where(np.arange(SIZE) < 8, 0.4, 0.9), ["worse"]),  # a loss within the margin, but certain
+        # a gain within the noise
+        (BASE + 0.0005 + noise(3) - noise(3).mean(), None, ["not better"]),
+        # a loss within the margin, but certain
+        (BASE + 0.03, np.where(np.arange(SIZE) < 8, 0.4, 0.9), ["worse"]),
         (BASE + 0.03, LATE - LATE.mean() + 0.9, ["may be worse"]),
         (BASE - 0.05, np.full(SIZE, 0.8), ["not better", "worse", "worse"]),
     ],
@@ -68,20 +76,31 @@ def test_each_way_to_be_refused_is_named(ndcg, recall, reasons):
     assert not verdict.passed
     assert [reason.split(":")[0] for reason in verdict.reasons] == reasons
     if reasons == ["may be worse"]:
-        assert judge_promotion(scores("hce", ndcg, recall), CHAMPION, SETTINGS.replace(margin=0.1)).passed
+        assert judge_promotion(
+            scores("hce", ndcg, recall), CHAMPION, SETTINGS.replace(margin=0.1)
+        ).passed
 
 
 def test_the_first_retriever_passes():
-    for verdict in (judge_promotion(CHAMPION, None, SETTINGS), judge_retrain(CHAMPION, None, SETTINGS, NEW)):
+    for verdict in (
+        judge_promotion(CHAMPION, None, SETTINGS),
+        judge_retrain(CHAMPION, None, SETTINGS, NEW),
+    ):
         assert (verdict.passed, verdict.reasons) == (True, ("there is no champion yet",))
 
 
 def test_without_effect_few_pass():
-    """Better needs p < alpha two-sided on the side of a gain: alpha / 2 of challengers without any effect."""
-    settings = PromotionSettings(metric="nDCG@10", protected=(), bootstrap_samples=100, permutations=499)
+    """Better needs p < alpha two-sided on the side of a gain: alpha / 2 of challengers without any
+    effect.
+    """
+    settings = PromotionSettings(
+        metric="nDCG@10", protected=(), bootstrap_samples=100, permutations=499
+    )
     champion = scores("champion", BASE[:60], size=60)
     passed = [
-        judge_promotion(scores("hce", BASE[:60] + noise(seed, size=60), size=60), champion, settings).passed
+        judge_promotion(
+            scores("hce", BASE[:60] + noise(seed, size=60), size=60), champion, settings
+        ).passed
         for seed in range(200)
     ]
     assert np.mean(passed) <= 0.06
@@ -109,16 +128,23 @@ def test_a_retrain_must_gain_on_new_documents_and_hold_the_old_ones():
     assert verdict.passed
     assert verdict.reasons[0].startswith("new documents: better: nDCG@10")
     assert [row.metric for row in verdict.intervals] == [
-        "nDCG@10 (old documents)", "R@100 (old documents)", "nDCG@10 (new documents)", "R@100 (new documents)",
-    ]  # fmt: skip
+        "nDCG@10 (old documents)",
+        "R@100 (old documents)",
+        "nDCG@10 (new documents)",
+        "R@100 (new documents)",
+    ]
     helped = scores("hce", BASE + OLD_GAIN * 0.1 + noise(4, 0.02))
     assert judge_promotion(helped, CHAMPION, SETTINGS).passed, "else what follows shows nothing"
-    assert opened_by(judge_retrain(helped, CHAMPION, SETTINGS, NEW)) == ["new documents: not better"]
+    assert opened_by(judge_retrain(helped, CHAMPION, SETTINGS, NEW)) == [
+        "new documents: not better"
+    ]
     forgetful = scores("hce", BASE + NEW_GAIN * 0.3 - OLD_GAIN * 0.05 + noise(4, 0.02))
     assert opened_by(judge_retrain(forgetful, CHAMPION, SETTINGS, NEW)) == ["old documents: worse"]
 
 
-@pytest.mark.parametrize(("new", "group"), [(frozenset(), "new"), (frozenset(CHAMPION.values.index), "old")])
+@pytest.mark.parametrize(
+    ("new", "group"), [(frozenset(), "new"), (frozenset(CHAMPION.values.index), "old")]
+)
 def test_without_judged_queries_of_one_age_all_are_judged_together_and_it_says_so(new, group):
     better = scores("hce", BASE + 0.03 + noise(1))
     verdict = judge_retrain(better, CHAMPION, SETTINGS, new)

@@ -1,4 +1,6 @@
-"""Guards the report: its first sentence, its tables are the comparison's numbers, the page is whole by itself."""
+"""Guards the report: its first sentence, its tables are the comparison's numbers, the page is whole
+by itself.
+"""
 
 from __future__ import annotations
 
@@ -10,32 +12,64 @@ import pandas as pd
 import pytest
 
 from model_code.evaluation.comparison import compare_systems
-from model_code.evaluation.report import differences_table, headline_metrics, lead, page, systems_table, tables
+from model_code.evaluation.report import (
+    differences_table,
+    headline_metrics,
+    lead,
+    page,
+    systems_table,
+    tables,
+)
 from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import EvaluationSettings
 
-SETTINGS = EvaluationSettings(metrics=("nDCG@10", "hit@1", "MAP"), bootstrap_samples=100, permutations=100)
-EXAMPLE = {"query": "how?", "difference": 0.5, "first": {"a": [["d1", True], ["d2", False]], "b": [["<d3>", False]]}}
+SETTINGS = EvaluationSettings(
+    metrics=("nDCG@10", "hit@1", "MAP"), bootstrap_samples=100, permutations=100
+)
+EXAMPLE = {
+    "query": "how?",
+    "difference": 0.5,
+    "first": {"a": [["d1", True], ["d2", False]], "b": [["<d3>", False]]},
+}
 
 
 def comparison(names=("bm25", "zero_shot", "hce<1>|x", "zero_shot.rrf")):
     generator = np.random.default_rng(0)
     index = [f"q{i:02}" for i in range(50)]
     systems = [
-        SystemScores(name, "test", pd.DataFrame(generator.uniform(size=(50, 3)), index, SETTINGS.metrics))
+        SystemScores(
+            name, "test", pd.DataFrame(generator.uniform(size=(50, 3)), index, SETTINGS.metrics)
+        )
         for name in names
     ]
     parts = {"unseen": index[:20], "seen": index[20:]}
-    groups = {name: compare_systems([one.only(own) for one in systems], SETTINGS, 0) for name, own in parts.items()}
-    facts = {"main_metric": "nDCG@10", "confidence": 0.95, "documents": 1200, "left_out": {}, "groups": groups}
+    groups = {
+        name: compare_systems([one.only(own) for one in systems], SETTINGS, 0)
+        for name, own in parts.items()
+    }
+    facts = {
+        "main_metric": "nDCG@10",
+        "confidence": 0.95,
+        "documents": 1200,
+        "left_out": {},
+        "groups": groups,
+    }
     examples = {"system": "a", "reference": "b", "won": [EXAMPLE], "lost": []}
-    return facts | compare_systems(systems, SETTINGS, 0) | {"examples": examples if len(names) > 1 else {}}
+    return (
+        facts
+        | compare_systems(systems, SETTINGS, 0)
+        | {"examples": examples if len(names) > 1 else {}}
+    )
 
 
 def test_the_first_sentence_says_who_is_best_by_how_much_and_on_what():
     found = comparison(("bm25", "zero_shot", "hce"))
     for name, value in {"bm25": 0.5, "zero_shot": 0.6, "hce": 0.55}.items():
-        found["systems"][name]["nDCG@10"] |= {"value": value, "low": value - 0.1, "high": value + 0.1}
+        found["systems"][name]["nDCG@10"] |= {
+            "value": value,
+            "low": value - 0.1,
+            "high": value + 0.1,
+        }
     assert lead(found) == (
         "zero_shot is the best of 3 systems: nDCG@10 0.600 [0.500, 0.700], 0.050 above hce, on 1,200 documents and "
         "50 judged test queries."
@@ -61,13 +95,22 @@ def test_tables_hold_the_comparisons_numbers_variants_last_and_seeds_named():
     assert table.iloc[0, 2] == f"{cell['value']:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]"
     found["differences"][0] |= {"difference": 0.5, "low": -0.1, "high": 1.0, "p_holm": 0.0004}
     assert differences_table(found, "nDCG@10").iloc[0].tolist() == [
-        "zero_shot − bm25", "+0.500 [-0.100, +1.000]", "< 0.001"
-    ]  # fmt: skip
+        "zero_shot − bm25",
+        "+0.500 [-0.100, +1.000]",
+        "< 0.001",
+    ]
 
 
 def test_every_part_has_its_tables_and_what_has_no_row_is_left_out():
     titles = list(tables(comparison()))
-    assert [title.split()[0] for title in titles] == ["Results", "Paired", "Queries", "The", "Queries", "Queries"]
+    assert [title.split()[0] for title in titles] == [
+        "Results",
+        "Paired",
+        "Queries",
+        "The",
+        "Queries",
+        "Queries",
+    ]
     won = tables(comparison())["Queries that a won against b by most in nDCG@10"]
     assert won.iloc[0].tolist() == ["how?", "+0.500", "✓ d1; d2", "<d3>"]
     alone = [title.split()[0] for title in tables(comparison(names=("hce",)))]
@@ -111,4 +154,7 @@ def test_the_page_is_well_formed_escaped_and_self_contained():
     ],
 )
 def test_the_main_metric_is_shown_first_and_the_usual_ones_follow(main_metric, metrics, shown):
-    assert headline_metrics({"main_metric": main_metric, "systems": {"bm25": dict.fromkeys(metrics)}}) == shown
+    assert (
+        headline_metrics({"main_metric": main_metric, "systems": {"bm25": dict.fromkeys(metrics)}})
+        == shown
+    )

@@ -1,4 +1,6 @@
-"""Guards that run files keep our order for a reader that, like trec_eval, sorts by 32-bit score and id descending."""
+"""Guards that run files keep our order for a reader that, like trec_eval, sorts by 32-bit score and
+id descending.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,17 @@ def test_scores_that_differ_only_beyond_32_bits_keep_our_order(tmp_path):
 
 
 def test_trec_eval_itself_sees_our_order(tmp_path):
-    """Each document is relevant to one copy of the query: its reciprocal rank tells where trec_eval puts it."""
+    """Each document is relevant to one copy of the query: its reciprocal rank tells where trec_eval
+    puts it.
+    """
     documents = [f"d{i}" for i in range(6)]
     run = {f"q-{document}": [(other, 0.25) for other in documents] for document in documents}
     write_run(tmp_path / "run.trec", run, tag="tied")
     qrels = {f"q-{document}": {document: 1} for document in documents}
     lines = (tmp_path / "run.trec").read_text().splitlines()
-    result = pytrec_eval.RelevanceEvaluator(qrels, {"recip_rank"}).evaluate(pytrec_eval.parse_run(lines))
+    result = pytrec_eval.RelevanceEvaluator(qrels, {"recip_rank"}).evaluate(
+        pytrec_eval.parse_run(lines)
+    )
     ranks = [1 / result[f"q-{document}"]["recip_rank"] for document in documents]
     assert ranks == pytest.approx([1, 2, 3, 4, 5, 6])
 

@@ -1,4 +1,6 @@
-"""Guards that only scores of the same queries and metrics are paired, and that seeds are averaged per query."""
+"""Guards that only scores of the same queries and metrics are paired, and that seeds are averaged
+per query.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,12 @@ def test_what_cannot_be_paired_is_refused_by_name(other, message):
 
 
 def test_seeds_of_the_same_queries_are_averaged_per_query():
-    runs = [scores("hce"), scores("hce_seed1", (0.0, 0.0, 1.0)), scores("hce_seed2", (0.5, 0.0, 0.0)), scores("mlr")]
+    runs = [
+        scores("hce"),
+        scores("hce_seed1", (0.0, 0.0, 1.0)),
+        scores("hce_seed2", (0.5, 0.0, 0.0)),
+        scores("mlr"),
+    ]
     mean, other = averaged_over_seeds(runs)
     assert mean.system == "hce"
     assert mean.values["hit@1"].tolist() == [0.5, 0.0, 0.5]

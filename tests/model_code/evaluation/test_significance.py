@@ -1,4 +1,6 @@
-"""Guards the statistics: against scipy, against exact enumeration, and in how often they err on data without effect."""
+"""Guards the statistics: against scipy, against exact enumeration, and in how often they err on
+data without effect.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from model_code.evaluation.significance import bootstrap_interval, bootstrap_over_seeds, holm, paired_randomisation_test
+from model_code.evaluation.significance import (
+    bootstrap_interval,
+    bootstrap_over_seeds,
+    holm,
+    paired_randomisation_test,
+)
 
 
 def mean(values, axis):
@@ -20,9 +27,13 @@ def test_bootstrap_interval_is_scipys():
     low, high = bootstrap_interval(values, samples=20_000, confidence=0.9, seed=1)
     for column in range(2):
         theirs = stats.bootstrap(
-            (values[:, column],), mean, n_resamples=20_000, confidence_level=0.9, method="percentile",
+            (values[:, column],),
+            mean,
+            n_resamples=20_000,
+            confidence_level=0.9,
+            method="percentile",
             rng=np.random.default_rng(2),
-        ).confidence_interval  # fmt: skip
+        ).confidence_interval
         assert (low[column], high[column]) == pytest.approx(tuple(theirs), abs=0.002)
 
 
@@ -56,9 +67,14 @@ def test_randomisation_test_is_scipys_permutation_test():
     ours, theirs = generator.uniform(size=60), generator.uniform(size=60)
     ours = np.clip(ours + 0.1, 0, 1)
     expected = stats.permutation_test(
-        (ours, theirs), lambda a, b, axis: np.mean(a - b, axis=axis), permutation_type="samples", vectorized=True,
-        n_resamples=20_000, alternative="two-sided", rng=np.random.default_rng(7),
-    ).pvalue  # fmt: skip
+        (ours, theirs),
+        lambda a, b, axis: np.mean(a - b, axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=20_000,
+        alternative="two-sided",
+        rng=np.random.default_rng(7),
+    ).pvalue
     p = paired_randomisation_test((ours - theirs)[:, None], permutations=20_000, seed=8)
     assert p[0] == pytest.approx(expected, abs=0.012)
 
@@ -67,7 +83,9 @@ def test_p_is_uniform_without_effect_and_small_with_one():
     generator = np.random.default_rng(9)
     null = paired_randomisation_test(generator.normal(size=(50, 600)), permutations=1000, seed=0)
     assert 0.03 <= np.mean(null < 0.05) <= 0.075
-    strong = paired_randomisation_test(generator.normal(1.0, 1.0, size=(50, 1)), permutations=1000, seed=0)
+    strong = paired_randomisation_test(
+        generator.normal(1.0, 1.0, size=(50, 1)), permutations=1000, seed=0
+    )
     assert strong[0] == 1 / 1001
 
 
@@ -79,7 +97,9 @@ def test_no_difference_at_all_is_p_one_and_signs_do_not_matter():
 
 
 def test_rounding_does_not_break_ties_between_equal_sums():
-    """Seven differences of .1 sum to different last bits in different orders; all-plus must count as reached."""
+    """Seven differences of .1 sum to different last bits in different orders; all-plus must count
+    as reached.
+    """
     differences = np.array([0.1, 0.1, 0.1, 0.7, 0.7, -0.1, -0.1])[:, None]
     exact = paired_randomisation_test((differences * 10).round(), permutations=1000, seed=0)
     assert paired_randomisation_test(differences, permutations=1000, seed=0)[0] == exact[0]
@@ -87,15 +107,24 @@ def test_rounding_does_not_break_ties_between_equal_sums():
 
 def test_a_column_does_not_depend_on_its_neighbours_or_on_blocks(monkeypatch):
     values = np.random.default_rng(11).normal(0.1, 1, size=(70, 6))
-    together = [*bootstrap_interval(values, 300, 0.95, 5), paired_randomisation_test(values, 300, 5)]
+    together = [
+        *bootstrap_interval(values, 300, 0.95, 5),
+        paired_randomisation_test(values, 300, 5),
+    ]
     monkeypatch.setattr("model_code.evaluation.significance.CHUNK", 70 * 300)
-    alone = [*bootstrap_interval(values[:, 2:3], 300, 0.95, 5), paired_randomisation_test(values[:, 2:3], 300, 5)]
-    assert [column[2] for column in together] == pytest.approx([column[0] for column in alone], abs=1e-12)
+    alone = [
+        *bootstrap_interval(values[:, 2:3], 300, 0.95, 5),
+        paired_randomisation_test(values[:, 2:3], 300, 5),
+    ]
+    assert [column[2] for column in together] == pytest.approx(
+        [column[0] for column in alone], abs=1e-12
+    )
 
 
 def test_blocks_cover_every_resample(monkeypatch):
     monkeypatch.setattr("model_code.evaluation.significance.CHUNK", 20 * 7)
-    assert paired_randomisation_test(np.zeros((20, 1)), 500, 0)[0] == 1.0  # every pattern reaches a difference of zero
+    # every pattern reaches a difference of zero
+    assert paired_randomisation_test(np.zeros((20, 1)), 500, 0)[0] == 1.0
     values = np.random.default_rng(12).normal(0.3, 1, size=(20, 1))
     low, high = bootstrap_interval(values, 2000, 0.95, 0)
     assert high[0] - low[0] == pytest.approx(2 * 1.96 * values.std() / np.sqrt(20), rel=0.1)
@@ -115,7 +144,10 @@ def test_holm_by_its_definition():
 
 def test_intervals_over_seeds_are_those_of_a_plain_loop():
     generator = np.random.default_rng(5)
-    ours, theirs = generator.normal(0.5, 0.3, size=(3, 60, 1)), generator.normal(0.4, 0.3, size=(2, 60, 1))
+    ours, theirs = (
+        generator.normal(0.5, 0.3, size=(3, 60, 1)),
+        generator.normal(0.4, 0.3, size=(2, 60, 1)),
+    )
     ours += np.array([-0.1, 0.0, 0.1])[:, None, None]
     low, high = bootstrap_over_seeds(ours, theirs, 10_000, 0.9, seed=1)
     means = []

@@ -20,7 +20,9 @@ SETTINGS = EvaluationSettings(metrics=("nDCG@10", "hit@1", "R@2"), depth=10)
 def judgements(names):
     ids = [f"q{i:03}" for i in range(len(names))]
     queries = {query: f"text {name}" for query, name in zip(ids, names, strict=True)}
-    return Judgements(queries, {query: {name: 1} for query, name in zip(ids, names, strict=True)}, "qrels")
+    return Judgements(
+        queries, {query: {name: 1} for query, name in zip(ids, names, strict=True)}, "qrels"
+    )
 
 
 def always_a_then_b(texts, k):
@@ -43,12 +45,17 @@ def test_what_is_in_the_folder_and_scores_are_long_and_complete(tmp_path):
     assert (summary["system"], summary["dev"]["queries"]) == ("dense", 2)
     test = {"queries": 4, "nDCG@10": 0.657732, "hit@1": 0.5, "R@2": 0.75}
     assert summary["test"] == pytest.approx(test, abs=1e-6)
-    assert [document for document, _ in read_run(tmp_path / "dense" / "run.test.trec")["q003"]] == ["a", "b"]
+    assert [document for document, _ in read_run(tmp_path / "dense" / "run.test.trec")["q003"]] == [
+        "a",
+        "b",
+    ]
     table = pd.read_parquet(tmp_path / "dense" / "scores.parquet")
     assert list(table.columns) == ["query_id", "split", "metric", "value"]
     assert len(table) == (2 + 4) * 3
     means = table[table["split"] == "test"].groupby("metric")["value"].mean()
-    assert means["nDCG@10"] == pytest.approx(load_scores(tmp_path / "dense", "test").values["nDCG@10"].mean())
+    assert means["nDCG@10"] == pytest.approx(
+        load_scores(tmp_path / "dense", "test").values["nDCG@10"].mean()
+    )
 
 
 def test_an_empty_split_is_counted_and_no_error(tmp_path):
@@ -60,18 +67,26 @@ def test_an_empty_split_is_counted_and_no_error(tmp_path):
 
 
 def test_a_sample_is_fixed_grows_with_its_limit_and_ignores_the_other_queries_names():
-    judged = replace(judgements("abcd" * 25), answers={f"q{i:03}": [str(i)] for i in range(0, 100, 2)})
+    judged = replace(
+        judgements("abcd" * 25), answers={f"q{i:03}": [str(i)] for i in range(0, 100, 2)}
+    )
     small, large = sample_queries(judged, 10), sample_queries(judged, 30)
     assert (len(small.queries), len(large.queries)) == (10, 30)
     assert set(small.queries) < set(large.queries)
     assert list(small.queries) == sorted(small.queries) == sorted(small.qrels)
-    assert small.answers == {one: judged.answers[one] for one in small.queries if int(one[1:]) % 2 == 0} != {}
+    assert (
+        small.answers
+        == {one: judged.answers[one] for one in small.queries if int(one[1:]) % 2 == 0}
+        != {}
+    )
     assert sample_queries(judged, None) is judged
     assert len(sample_queries(judged, 1000).queries) == 100
     assert sample_queries(large, 10) == small
 
 
 def test_the_sample_limits_both_splits(tmp_path):
-    settings = EvaluationSettings(metrics=("hit@1",), main_metric="hit@1", depth=10, max_queries=1, variants=False)
+    settings = EvaluationSettings(
+        metrics=("hit@1",), main_metric="hit@1", depth=10, max_queries=1, variants=False
+    )
     summary = evaluate(tmp_path / "dense", settings=settings)
     assert (summary["dev"]["queries"], summary["test"]["queries"]) == (1, 1)

@@ -1,4 +1,6 @@
-"""A corpus of 48 documents on 4 topics, its hierarchy and pseudo-queries, written as the stages write them."""
+"""A corpus of 48 documents on 4 topics, its hierarchy and pseudo-queries, written as the stages
+write them.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,23 @@ from model_code.hierarchy.tree import Hierarchy
 
 TOPICS = ("river", "bridge", "music", "engine")
 DOCUMENTS = [f"{topic}-{i:02}" for topic in TOPICS for i in range(12)]
-TEXTS = {name: f"{name[:-3]} {name[:-3]} word{i}a word{i}b word{i}c" for i, name in enumerate(DOCUMENTS)}
+TEXTS = {
+    name: f"{name[:-3]} {name[:-3]} word{i}a word{i}b word{i}c" for i, name in enumerate(DOCUMENTS)
+}
 
 
 def write_corpus(folder: Path, with_qrels: bool = True) -> Path:
-    """A test query per document, train and dev queries for the documents of the first two topics: 24 stay unseen."""
+    """A test query per document, train and dev queries for the documents of the first two topics:
+    24 stay unseen.
+    """
     folder.mkdir(parents=True)
-    frame = pd.DataFrame({"document_id": DOCUMENTS, "title": [f"title{i}" for i in range(48)], "text": TEXTS.values()})
+    frame = pd.DataFrame(
+        {
+            "document_id": DOCUMENTS,
+            "title": [f"title{i}" for i in range(48)],
+            "text": TEXTS.values(),
+        }
+    )
     frame.assign(fields="{}", date=None).to_parquet(folder / "documents.parquet")
     frame.assign(ordinal=0).to_parquet(folder / "passages.parquet")
     rows = [("test", name) for name in DOCUMENTS] + [("train", name) for name in DOCUMENTS[:18]]

@@ -1,5 +1,7 @@
 """Guards the building of a hierarchy: deterministic, every passage once per level, sound on the
-smallest and most degenerate corpora, clear about vectors that cannot be clustered; and the index that it gives away."""
+smallest and most degenerate corpora, clear about vectors that cannot be clustered; and the index
+that it gives away.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,12 @@ def build(vectors: np.ndarray, branching: int | None = None) -> Hierarchy:
     return build_hierarchy(vectors, HierarchySettings(branching=branching), seed=0)
 
 
-@pytest.mark.parametrize(("branching", "nodes"), [(None, [5, 38]), (3, [2, 4, 12, 34, 100]), (299, [2]), (400, [1])])
-def test_levels_and_their_sizes(topics: np.ndarray, branching: int | None, nodes: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("branching", "nodes"), [(None, [5, 38]), (3, [2, 4, 12, 34, 100]), (299, [2]), (400, [1])]
+)
+def test_levels_and_their_sizes(
+    topics: np.ndarray, branching: int | None, nodes: list[int]
+) -> None:
     tree = build(topics, branching)
     found = [len(parents) for parents in tree.parents]
     assert found == nodes
@@ -30,7 +36,9 @@ def test_levels_and_their_sizes(topics: np.ndarray, branching: int | None, nodes
         assert tree.sizes(level).sum() == 300
         assert tree.sizes(level).min() >= 1
     for level in range(1, tree.depth):
-        np.testing.assert_array_equal(tree.parents[level][tree.paths()[:, level]], tree.paths()[:, level - 1])
+        np.testing.assert_array_equal(
+            tree.parents[level][tree.paths()[:, level]], tree.paths()[:, level - 1]
+        )
 
 
 def test_only_directions_count(topics: np.ndarray) -> None:
@@ -56,7 +64,9 @@ def test_equal_vectors_share_one_node_at_every_level(topics: np.ndarray) -> None
 
 
 @pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
-def test_vectors_without_direction_are_named_and_no_vectors_refused(topics: np.ndarray, value: float) -> None:
+def test_vectors_without_direction_are_named_and_no_vectors_refused(
+    topics: np.ndarray, value: float
+) -> None:
     topics[[7, 9]] = value
     with pytest.raises(FreshetError, match=r"vector 7 \(and 1 more\) has norm"):
         build(topics)
@@ -68,10 +78,14 @@ def test_the_last_level_is_flat_kmeans(topics: np.ndarray) -> None:
     vectors, settings = torch.from_numpy(topics), HierarchySettings()
     tree = bottom_up(vectors, [5, 38], KMeans(settings, seed=1))
     flat = KMeans(settings, seed=1).divide(vectors, 38)
-    np.testing.assert_array_equal(tree.centroids[1][tree.leaves], flat.centroids.numpy()[flat.labels])
+    np.testing.assert_array_equal(
+        tree.centroids[1][tree.leaves], flat.centroids.numpy()[flat.labels]
+    )
 
 
-def test_a_centroid_is_the_unweighted_mean_of_its_children_and_members_are_placed_where_they_are(topics):
+def test_a_centroid_is_the_unweighted_mean_of_its_children_and_members_are_placed_where_they_are(
+    topics,
+):
     tree = bottom_up(torch.from_numpy(topics), [2, 9, 60], KMeans(HierarchySettings(), seed=1))
     assert [len(parents) for parents in tree.parents] == [2, 9, 60]
     for level in (1, 2):

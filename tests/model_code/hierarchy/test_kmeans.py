@@ -1,5 +1,6 @@
-"""Guards k-means as a whole: as good as faiss.Kmeans on the same data, deterministic, sound on degenerate data, and
-started from distinct points, far-off ones preferred."""
+"""Guards k-means as a whole: as good as faiss.Kmeans on the same data, deterministic, sound on
+degenerate data, and started from distinct points, far-off ones preferred.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +19,12 @@ def test_objective_within_one_percent_of_faiss(topics: np.ndarray, clusters: int
     faiss = pytest.importorskip("faiss")
     settings = HierarchySettings(max_iterations=25)
     ours, peers = [], []
-    for seed in range(1, 21):  # single runs differ by percents where there are fewer clusters than topics
+    # single runs differ by percents where there are fewer clusters than topics
+    for seed in range(1, 21):
         ours.append(KMeans(settings, seed).divide(torch.from_numpy(topics), clusters).objective)
-        peer = faiss.Kmeans(16, clusters, niter=25, spherical=True, seed=seed, min_points_per_centroid=1)
+        peer = faiss.Kmeans(
+            16, clusters, niter=25, spherical=True, seed=seed, min_points_per_centroid=1
+        )
         peer.train(topics)
         peers.append((topics @ peer.centroids.T).max(axis=1).sum())
     assert np.mean(ours) > 0.99 * np.mean(peers)
@@ -39,13 +43,16 @@ def test_outcome_is_consistent(topics: np.ndarray) -> None:
 
 
 def test_equal_seeds_give_equal_bytes(noise: np.ndarray) -> None:
-    one, two, other = (KMeans(HierarchySettings(), seed).divide(torch.from_numpy(noise), 9) for seed in (1, 1, 2))
+    one, two, other = (
+        KMeans(HierarchySettings(), seed).divide(torch.from_numpy(noise), 9) for seed in (1, 1, 2)
+    )
     assert one.centroids.numpy().tobytes() == two.centroids.numpy().tobytes()
     assert one.centroids.numpy().tobytes() != other.centroids.numpy().tobytes()
 
 
 @pytest.mark.parametrize(
-    ("distinct", "copies", "wanted"), [(1, 1, 1), (1, 5, 3), (2, 1, 5), (4, 3, 12), (4, 3, 3), (7, 1, 7)]
+    ("distinct", "copies", "wanted"),
+    [(1, 1, 1), (1, 5, 3), (2, 1, 5), (4, 3, 12), (4, 3, 3), (7, 1, 7)],
 )
 def test_duplicates_and_more_clusters_than_points(distinct: int, copies: int, wanted: int) -> None:
     vectors = torch.eye(8)[:distinct].repeat(copies, 1)
@@ -56,7 +63,9 @@ def test_duplicates_and_more_clusters_than_points(distinct: int, copies: int, wa
         assert clustering.objective == pytest.approx(len(vectors))
 
 
-def test_a_small_run_is_the_best_of_some_starts(noise: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_run_is_the_best_of_some_starts(
+    noise: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
     vectors, settings = torch.from_numpy(noise), HierarchySettings()
 
     def objective(seed: int) -> float:
@@ -82,12 +91,16 @@ def test_stops_at_the_cap(noise: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("rounds", [1, ROUNDS])
-def test_drawn_centroids_are_distinct_points(topics: np.ndarray, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drawn_centroids_are_distinct_points(
+    topics: np.ndarray, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kmeans, "ROUNDS", rounds)
     run = Lloyd(torch.from_numpy(topics), 110)
     initialise(run, seed=0)
     assert set(run.labels.tolist()) == set(range(110))
-    points = [int(np.flatnonzero((topics == centroid).all(1))[0]) for centroid in run.centroids.numpy()]
+    points = [
+        int(np.flatnonzero((topics == centroid).all(1))[0]) for centroid in run.centroids.numpy()
+    ]
     assert len(set(points)) == 110
 
 

@@ -1,6 +1,7 @@
-"""Guards Lloyd's iteration: the bounds may spare work but never change an assignment, the objective never falls,
-clusters do not stay empty, the outcome does not depend on the order of points or on the size of blocks, and its
-numerical building blocks equal loops in float64."""
+"""Guards Lloyd's iteration: the bounds may spare work but never change an assignment, the objective
+never falls, clusters do not stay empty, the outcome does not depend on the order of points or on
+the size of blocks, and its numerical building blocks equal loops in float64.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,14 @@ import pytest
 import torch
 
 from model_code.hierarchy import lloyd
-from model_code.hierarchy.lloyd import Lloyd, inner_products, largest, paired_products, some_rows, sums_by_cluster
+from model_code.hierarchy.lloyd import (
+    Lloyd,
+    inner_products,
+    largest,
+    paired_products,
+    some_rows,
+    sums_by_cluster,
+)
 
 
 def started(vectors: np.ndarray, chosen: list[int]) -> Lloyd:
@@ -48,7 +56,8 @@ def test_every_step_equals_the_oracles(noise: np.ndarray) -> None:
     for _ in range(40):
         going = run.step()
         labels = oracle_step(noise, centroids)
-        assert len(np.unique(labels)) == len(chosen)  # else the oracle would have to fill empty clusters, too
+        # else the oracle would have to fill empty clusters, too
+        assert len(np.unique(labels)) == len(chosen)
         centroids = oracle_centroids(noise, labels, len(chosen))
         np.testing.assert_array_equal(run.labels.numpy(), labels)
         np.testing.assert_allclose(run.centroids.numpy(), centroids, atol=1e-6)
@@ -57,10 +66,14 @@ def test_every_step_equals_the_oracles(noise: np.ndarray) -> None:
     assert not going
 
 
-def test_the_bound_spares_inner_products(topics: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bound_spares_inner_products(
+    topics: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
     products = []
     whole = lloyd.inner_products
-    monkeypatch.setattr(lloyd, "inner_products", lambda a, b: products.append(len(a) * len(b)) or whole(a, b))
+    monkeypatch.setattr(
+        lloyd, "inner_products", lambda a, b: products.append(len(a) * len(b)) or whole(a, b)
+    )
     run = started(topics, list(range(100)))
     steps = 1
     while run.step():
@@ -94,7 +107,9 @@ def test_equal_for_points_in_any_order(topics: np.ndarray) -> None:
     np.testing.assert_array_equal(ended(topics, [5, 70, 99])[order], shuffled)
 
 
-@pytest.mark.parametrize(("name", "value"), [("POINTS", 7), ("SCORES", 50), ("MANY", 0.0), ("MANY", 2.0)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("POINTS", 7), ("SCORES", 50), ("MANY", 0.0), ("MANY", 2.0)]
+)
 def test_equal_for_blocks_of_any_size(noise, name, value, monkeypatch):
     chosen = [0, 1, 2, 3, 4, 100, 101, 102]
     expected = ended(noise, chosen)
@@ -126,7 +141,10 @@ def test_opposite_members_keep_a_unit_centroid() -> None:
 
 def test_products_equal_loops() -> None:
     left, right = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0))
-    exact = [[sum(a * b for a, b in zip(x, y, strict=True)) for y in right.double()] for x in left.double()]
+    exact = [
+        [sum(a * b for a, b in zip(x, y, strict=True)) for y in right.double()]
+        for x in left.double()
+    ]
     np.testing.assert_allclose(inner_products(left, right), exact, rtol=1e-5)
     np.testing.assert_allclose(paired_products(left, right), np.diag(exact), rtol=1e-5)
 
@@ -151,4 +169,6 @@ def test_sums_equal_a_loop() -> None:
     for row in rows.tolist():
         exact[int(labels[row])] = exact.get(int(labels[row]), 0) + vectors[row].double()
     assert clusters.tolist() == sorted(exact)
-    np.testing.assert_allclose(sums, torch.stack([exact[k] for k in sorted(exact)]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        sums, torch.stack([exact[k] for k in sorted(exact)]), rtol=1e-5, atol=1e-6
+    )

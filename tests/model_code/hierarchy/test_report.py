@@ -1,5 +1,6 @@
-"""Guards the report on a hierarchy: its numbers against loops over the passages, and the picture, a readable PNG with
-equal bytes for equal trees."""
+"""Guards the report on a hierarchy: its numbers against loops over the passages, and the picture, a
+readable PNG with equal bytes for equal trees.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ def test_level_statistics_equal_loops(topics: np.ndarray) -> None:
             counts[node] = counts.get(node, 0) + 1
             cosines.append(float(vector @ tree.centroids[level - 1][node]))
         assert row["nodes"] == len(counts)
-        assert (row["passages_min"], row["passages_max"]) == (min(counts.values()), max(counts.values()))
+        assert (row["passages_min"], row["passages_max"]) == (
+            min(counts.values()),
+            max(counts.values()),
+        )
         assert row["passages_median"] == np.median(list(counts.values()))
         assert row["cosine_mean"] == pytest.approx(np.mean(cosines), abs=2e-5)
 

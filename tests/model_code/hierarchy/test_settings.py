@@ -8,7 +8,8 @@ from model_code.hierarchy.settings import default_branching, level_sizes
 
 
 @pytest.mark.parametrize(
-    ("passages", "branching"), [(1_000_000, 128), (5_000_000, 256), (2_648, 16), (512, 8), (513, 16)]
+    ("passages", "branching"),
+    [(1_000_000, 128), (5_000_000, 256), (2_648, 16), (512, 8), (513, 16)],
 )
 def test_default_branching_is_the_papers(passages: int, branching: int) -> None:
     assert default_branching(passages) == branching

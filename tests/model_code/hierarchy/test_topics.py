@@ -1,4 +1,6 @@
-"""Guards the names of nodes: what tells a node from its siblings, readable, the same whatever else is the same."""
+"""Guards the names of nodes: what tells a node from its siblings, readable, the same whatever else
+is the same.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,15 @@ from model_code.hierarchy.topics import topic_names
 from model_code.hierarchy.tree import Hierarchy
 
 TEXTS = [
-    "the sort of an array, sorted", "sort the array by its axis", "the array has an axis, sort it",
-    "read the csv file", "write the csv file", "the csv file is closed",
-    "parse a json document of the file", "the json document in a file",
-]  # fmt: skip
+    "the sort of an array, sorted",
+    "sort the array by its axis",
+    "the array has an axis, sort it",
+    "read the csv file",
+    "write the csv file",
+    "the csv file is closed",
+    "parse a json document of the file",
+    "the json document in a file",
+]
 
 
 def tree(leaves: list[int], parents: list[int]) -> Hierarchy:
@@ -31,12 +38,17 @@ def test_every_node_is_named_by_what_the_nodes_beside_it_lack_and_always_alike()
     assert set(below[2].split(", ")[:2]) == {"document", "json"}
     assert "the" not in ", ".join(above + below).split(", ")
     assert topic_names(own, TEXTS) == [above, below]
-    assert topic_names(own, ["!"] * 8) == [["topic 1", "topic 2"], ["topic 1", "topic 2", "topic 3"]]
+    assert topic_names(own, ["!"] * 8) == [
+        ["topic 1", "topic 2"],
+        ["topic 1", "topic 2", "topic 3"],
+    ]
 
 
 def test_of_scripts_without_blanks_names_are_pairs_that_belong_together():
     chinese = ["高铁列车到达", "列车停止检票", "红烧肉加酱油", "酱油和冰糖烧肉"]
-    assert topic_names(tree([0, 1], [0, 0]), ["排序算法", "排序文件"])[1] == ["算法", "文件"], "not 序算"
+    assert topic_names(tree([0, 1], [0, 0]), ["排序算法", "排序文件"])[1] == ["算法", "文件"], (
+        "not 序算"
+    )
     first, second = topic_names(tree([0, 0, 1, 1], [0, 1]), chinese)[0]
     assert (first.split(", ")[0], set(second.split(", ")[:2])) == ("列车", {"烧肉", "酱油"})
     japanese = ["カードで切符を買います", "切符とカードです", "雨が降ります", "雨の気温です"]

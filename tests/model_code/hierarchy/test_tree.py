@@ -1,5 +1,7 @@
-"""Guards the hierarchy's arrays: paths, families and passages of a node agree with each other, new vectors are placed
-under the nearest leaf node, saving and loading is identity, and arrays that are no tree are refused."""
+"""Guards the hierarchy's arrays: paths, families and passages of a node agree with each other, new
+vectors are placed under the nearest leaf node, saving and loading is identity, and arrays that are
+no tree are refused.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,14 @@ def tree() -> Hierarchy:
     return Hierarchy((level_1, level_2), parents, np.array([3, 0, 1, 2, 0, 1, 3, 3, 2], np.int32))
 
 
-def test_paths_lead_from_level_1_to_the_leaf_node_and_every_level_holds_every_passage_once(tree: Hierarchy) -> None:
+def test_paths_lead_from_level_1_to_the_leaf_node_and_every_level_holds_every_passage_once(
+    tree: Hierarchy,
+) -> None:
     assert tree.depth == 2
     assert (tree.path(0), tree.path(2)) == ((1, 3), (0, 1))
-    assert [tree.path(passage) for passage in range(9)] == [tuple(path) for path in tree.paths().tolist()]
+    assert [tree.path(passage) for passage in range(9)] == [
+        tuple(path) for path in tree.paths().tolist()
+    ]
     for level in (1, 2):
         nodes = range(len(tree.parents[level - 1]))
         under = [tree.documents_under(level, node).tolist() for node in nodes]
@@ -43,7 +49,9 @@ def test_new_vectors_go_below_the_nearest_leaf_node(tree: Hierarchy, chunk: int)
     assert tree.place(vectors[:0]).shape == (0, 2)
 
 
-def test_saved_and_loaded_is_the_same_and_pure_and_another_format_is_refused(tree: Hierarchy, tmp_path: Path) -> None:
+def test_saved_and_loaded_is_the_same_and_pure_and_another_format_is_refused(
+    tree: Hierarchy, tmp_path: Path
+) -> None:
     tree.save(tmp_path / "a")
     loaded = Hierarchy.load(tmp_path / "a")
     loaded.save(tmp_path / "b")
@@ -68,7 +76,13 @@ def test_saved_and_loaded_is_the_same_and_pure_and_another_format_is_refused(tre
         ([0, 1], [0, 1, 2], "K_t centroids and K_t parents"),
     ],
 )
-def test_arrays_that_are_no_tree_are_refused(parents: list[int], leaves: list[int], rule: str) -> None:
+def test_arrays_that_are_no_tree_are_refused(
+    parents: list[int], leaves: list[int], rule: str
+) -> None:
     level_1, level_2 = np.eye(2, 4, dtype=np.float32), np.eye(3, 4, dtype=np.float32)
     with pytest.raises(FreshetError, match=rule):
-        Hierarchy((level_1, level_2), (np.zeros(2, np.int32), np.array(parents, np.int32)), np.array(leaves, np.int32))
+        Hierarchy(
+            (level_1, level_2),
+            (np.zeros(2, np.int32), np.array(parents, np.int32)),
+            np.array(leaves, np.int32),
+        )

@@ -1,4 +1,6 @@
-"""Small collections with near-duplicates, so that additions meet conflicts, and the objective in plain loops."""
+"""Small collections with near-duplicates, so that additions meet conflicts, and the objective in
+plain loops.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from model_code.incdsi.state import IncDsiState
 def make(
     old: int, new: int, width: int = 8, seed: int = 0, noise: float = 0.8
 ) -> tuple[IncDsiState, list[NewDocument]]:
-    """A state of `old` documents and `new` ones to add, three queries each; two old documents are equal."""
+    """A state of `old` documents and `new` ones to add, three queries each; two old documents are
+    equal.
+    """
     random = np.random.default_rng(seed)
     vectors = random.normal(size=(old + new, width))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -46,22 +50,35 @@ class Oracle:
         total = settings.lambda1 * max(0.0, self.own_limit - dot(self.query, v)) ** 2
         for row, limit in zip(self.rows, self.limits, strict=True):
             total += (1 - settings.lambda1) * max(0.0, dot(row, v) - limit) ** 2
-        return total + settings.lambda2 * math.fsum((a - b) ** 2 for a, b in zip(v, self.prior, strict=True))
+        return total + settings.lambda2 * math.fsum(
+            (a - b) ** 2 for a, b in zip(v, self.prior, strict=True)
+        )
 
     def gap(self, vector: np.ndarray) -> float:
-        """The share of L(v) above the dual value of its excesses over all rows, which is what could be left to gain."""
+        """The share of L(v) above the dual value of its excesses over all rows, which is what could
+        be left to gain.
+        """
         settings, rows = self.settings, np.array([[-q for q in self.query], *self.rows])
-        weights = np.array([settings.lambda1, *[1 - settings.lambda1] * len(self.rows)]) / settings.lambda2
+        weights = (
+            np.array([settings.lambda1, *[1 - settings.lambda1] * len(self.rows)])
+            / settings.lambda2
+        )
         limits = np.array([-self.own_limit, *self.limits])
         x = weights * np.maximum(0.0, rows @ vector - limits)
         quadratic = np.sum((x @ rows) ** 2) + np.sum(x**2 / weights)
-        value, bound = self.value(vector), -settings.lambda2 * (quadratic + 2 * (limits - rows @ self.prior) @ x)
+        value, bound = (
+            self.value(vector),
+            -settings.lambda2 * (quadratic + 2 * (limits - rows @ self.prior) @ x),
+        )
         return (value - bound) / max(value, 1e-12)
 
     def gradient(self, vector: np.ndarray) -> np.ndarray:
         v, settings = vector.tolist(), self.settings
         slope = settings.lambda1 * 2 * max(0.0, self.own_limit - dot(self.query, v))
-        found = [2 * settings.lambda2 * (a - b) - slope * q for a, b, q in zip(v, self.prior, self.query, strict=True)]
+        found = [
+            2 * settings.lambda2 * (a - b) - slope * q
+            for a, b, q in zip(v, self.prior, self.query, strict=True)
+        ]
         for row, limit in zip(self.rows, self.limits, strict=True):
             slope = (1 - settings.lambda1) * 2 * max(0.0, dot(row, v) - limit)
             found = [g + slope * z for g, z in zip(found, row, strict=True)]

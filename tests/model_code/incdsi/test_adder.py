@@ -1,5 +1,6 @@
-"""Guards the laws of addition: batches equal one by one, deleting undoes adding, replay and update repeat, nothing half
-done; and the record of who wins its own query."""
+"""Guards the laws of addition: batches equal one by one, deleting undoes adding, replay and update
+repeat, nothing half done; and the record of who wins its own query.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ WAYS = [
 ]
 
 
-def added(old: int, new: int, pulled: bool, **options: int) -> tuple[IncDsiState, list[NewDocument]]:
+def added(
+    old: int, new: int, pulled: bool, **options: int
+) -> tuple[IncDsiState, list[NewDocument]]:
     """A collection, and documents with an encoding to be pulled to, or without any, as published."""
     state, documents = make(old, new, **options)
     return state, documents if pulled else [NewDocument(one.id, one.queries) for one in documents]
@@ -35,7 +38,13 @@ def assert_same(ours: list[Added], theirs: list[Added]) -> None:
 
 
 def contents(state: IncDsiState) -> list[np.ndarray]:
-    grown = [state.vectors, state.queries, state.own_scores, state.vector_lengths, state.query_lengths]
+    grown = [
+        state.vectors,
+        state.queries,
+        state.own_scores,
+        state.vector_lengths,
+        state.query_lengths,
+    ]
     return [np.array(state.ids), *(rows.view.copy() for rows in grown)]
 
 
@@ -45,7 +54,9 @@ def assert_equal_states(one: IncDsiState, other: IncDsiState) -> None:
 
 
 @pytest.mark.parametrize(("settings", "pulled"), WAYS)
-def test_a_batch_equals_one_by_one(settings: IncDsiSettings, pulled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_equals_one_by_one(
+    settings: IncDsiSettings, pulled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(adder, "BATCH", 5)
     state, documents = added(50, 12, pulled, seed=WAYS.index((settings, pulled)))
     alone, together = IncDsiAdder(deepcopy(state), settings), IncDsiAdder(deepcopy(state), settings)
@@ -88,7 +99,9 @@ def test_a_state_made_from_stored_rows_goes_on_as_the_one_that_grew() -> None:
 
 def test_the_first_document_of_an_empty_collection_is_found() -> None:
     adder = IncDsiAdder(IncDsiState(np.zeros((0, 3)), np.zeros((0, 3)), [], score_deviation=1.0))
-    found = adder.add_batch([NewDocument("first", np.eye(3)[:1]), NewDocument("second", np.eye(3)[1:2])])
+    found = adder.add_batch(
+        [NewDocument("first", np.eye(3)[:1]), NewDocument("second", np.eye(3)[1:2])]
+    )
     assert [one.status for one in found] == [Status.FITS, Status.FITS]
     scores = adder.state.queries.view @ adder.state.vectors.view.T
     assert scores.argmax(axis=1).tolist() == [0, 1]
@@ -96,13 +109,18 @@ def test_the_first_document_of_an_empty_collection_is_found() -> None:
 
 BAD = {
     "twice in this batch": [NewDocument("a", np.ones((1, 8))), NewDocument("a", np.ones((1, 8)))],
-    "in the collection already": [NewDocument("b", np.ones((1, 8))), NewDocument("old 1", np.ones((1, 8)))],
+    "in the collection already": [
+        NewDocument("b", np.ones((1, 8))),
+        NewDocument("old 1", np.ones((1, 8))),
+    ],
     "not finite": [NewDocument("b", np.full((1, 8), np.nan))],
 }
 
 
 @pytest.mark.parametrize("words", BAD)
-def test_a_bad_document_and_an_unknown_one_to_delete_leave_the_collection_as_it_was(words: str) -> None:
+def test_a_bad_document_and_an_unknown_one_to_delete_leave_the_collection_as_it_was(
+    words: str,
+) -> None:
     state, documents = make(20, 1)
     before, adder = contents(state), IncDsiAdder(state)
     with pytest.raises(FreshetError, match=words):
@@ -114,10 +132,16 @@ def test_a_bad_document_and_an_unknown_one_to_delete_leave_the_collection_as_it_
 
 
 def test_a_compromise_is_told_and_counted() -> None:
-    """Document "a" loses its query to "b", so that whoever asks the same can neither beat "b" nor spare "a"."""
+    """Document "a" loses its query to "b", so that whoever asks the same can neither beat "b" nor
+    spare "a".
+    """
     axes = np.eye(4)
-    state = IncDsiState(np.stack([axes[0], 2 * axes[0], axes[2]]), axes[:3], ["a", "b", "c"], score_deviation=1.0)
-    found = IncDsiAdder(state, IncDsiSettings(gamma1=0.1, gamma2=0.1)).add(NewDocument("new", axes[:1], axes[3]))
+    state = IncDsiState(
+        np.stack([axes[0], 2 * axes[0], axes[2]]), axes[:3], ["a", "b", "c"], score_deviation=1.0
+    )
+    found = IncDsiAdder(state, IncDsiSettings(gamma1=0.1, gamma2=0.1)).add(
+        NewDocument("new", axes[:1], axes[3])
+    )
     assert (found.status, found.broken) == (Status.COMPROMISE, 2)
     np.testing.assert_array_equal(found.vector, found.solution.vector.astype(np.float32))
 

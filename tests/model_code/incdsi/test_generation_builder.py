@@ -1,6 +1,7 @@
-"""Guards refined additions: equal histories give equal vectors, however grouped, warm or cold, compacted or not, rolled
-back or not; what is kept of texts can be lost and, where it is torn, is told; and what cannot be refined is refused in
-words."""
+"""Guards refined additions: equal histories give equal vectors, however grouped, warm or cold,
+compacted or not, rolled back or not; what is kept of texts can be lost and, where it is torn, is
+told; and what cannot be refined is refused in words.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +23,18 @@ from model_code.incdsi.settings import AdditionSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.incdsi.store import QUERIES, load_state, statuses
 from model_code.text.documents import Change, Document, Remove
-from tests.model_code.collection.laws import OLD, WORDS, go_back, make_encoder, open_build, put, up_to
+from tests.model_code.collection.laws import (
+    OLD,
+    WORDS,
+    go_back,
+    make_encoder,
+    open_build,
+    put,
+    up_to,
+)
 
-SHORT = {name: (title, " ".join(text.split()[:5])) for name, (title, text) in OLD.items()}  # one passage each
+# one passage each
+SHORT = {name: (title, " ".join(text.split()[:5])) for name, (title, text) in OLD.items()}
 ON = AdditionSettings(refine=True, gamma1=2.0, gamma2=0.1, lambda2=1e-3)
 N1 = Document("n1", "word1", "word2 word3. word4 word5", {}, ("word1 word9", "word3"))
 HISTORY: list[list[Change]] = [
@@ -57,7 +67,9 @@ def live(opened: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(opened, tmp_path / "live"))
 
 
-def writer_of(live: Path, settings: AdditionSettings = ON, folder: str = "additions") -> RefiningWriter:
+def writer_of(
+    live: Path, settings: AdditionSettings = ON, folder: str = "additions"
+) -> RefiningWriter:
     return RefiningWriter(live, "r", settings, live.with_name(folder))
 
 
@@ -65,11 +77,17 @@ def vectors(live: Path) -> dict[str, list[float]]:
     found = {}
     for view in Searcher.open(live, "r").views:
         index = view.part.retriever.index
-        found |= {key: row.tolist() for key, row in zip(index.document_ids, index.vectors, strict=True) if key in view}
+        found |= {
+            key: row.tolist()
+            for key, row in zip(index.document_ids, index.vectors, strict=True)
+            if key in view
+        }
     return found
 
 
-def play(live: Path, history: list[list[Change]] = HISTORY, cold: bool = False, compact: bool = False) -> dict:
+def play(
+    live: Path, history: list[list[Change]] = HISTORY, cold: bool = False, compact: bool = False
+) -> dict:
     writer = writer_of(live)
     for number, changes in enumerate(history, start=1):
         writer = writer_of(live) if cold else writer
@@ -127,9 +145,15 @@ def grouped(live: Path, sizes: list[int], settings: AdditionSettings = ON) -> tu
 def test_any_grouping_of_the_same_events_gives_the_same_vectors(
     opened: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)  # padding moves the last bits of encodings
+    # padding moves the last bits of encodings
+    monkeypatch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)
     found = []
-    for name, sizes in (("one by one", [1] * 16), ("together", [16]), ("threes", [3] * 5 + [1]), ("two", [7, 9])):
+    for name, sizes in (
+        ("one by one", [1] * 16),
+        ("together", [16]),
+        ("threes", [3] * 5 + [1]),
+        ("two", [7, 9]),
+    ):
         live = Path(shutil.copytree(opened, tmp_path / name / "live"))
         found.append(grouped(live, sizes))
     assert found[0] == found[1] == found[2] == found[3]
@@ -137,7 +161,9 @@ def test_any_grouping_of_the_same_events_gives_the_same_vectors(
     assert found[0][1].keys() == {"z", "a", "m", "b", "c", "d03", "d05", "d07"}
 
 
-def test_documents_are_added_in_the_order_of_their_events_not_of_their_ids(opened: Path, tmp_path: Path) -> None:
+def test_documents_are_added_in_the_order_of_their_events_not_of_their_ids(
+    opened: Path, tmp_path: Path
+) -> None:
     z, a = Document("z", "word1", "word2 word3"), Document("a", "word1", "word2 word3 word4")
     found = []
     for name, history in (("single", [[z], [a]]), ("both", [[z, a]]), ("other way", [[a, z]])):
@@ -150,7 +176,9 @@ def test_documents_are_added_in_the_order_of_their_events_not_of_their_ids(opene
 
 def test_a_document_that_is_changed_and_changed_back_is_updated(live: Path) -> None:
     writer = writer_of(live)
-    applied = writer.apply([Remove("d05"), put("d05", SHORT), Document("n", "a", "b"), Remove("n")], up_to(1), {})
+    applied = writer.apply(
+        [Remove("d05"), put("d05", SHORT), Document("n", "a", "b"), Remove("n")], up_to(1), {}
+    )
     assert (applied.updated, applied.unchanged) == (("d05",), ("n",))
     assert writer.apply([put("d05", SHORT)], up_to(2), {}).unchanged == ("d05",)
 
@@ -164,8 +192,13 @@ def test_a_vector_is_that_of_the_solver_over_all_others(live: Path) -> None:
     encode = writer.searcher.base.retriever.encoder.encode
     old = {key: encode([title, text]).mean(axis=0) for key, (title, text) in SHORT.items()}
     ids = writer.searcher.base.retriever.index.document_ids
-    state = IncDsiState(np.array([encoded[key] for key in ids]), np.stack([old[key] for key in ids]), ids)
-    new = {"n1": ["word1", "word2 word3.", "word4 word5", "word1 word9", "word3"], "n0": ["word7", "word8 word9"]}
+    state = IncDsiState(
+        np.array([encoded[key] for key in ids]), np.stack([old[key] for key in ids]), ids
+    )
+    new = {
+        "n1": ["word1", "word2 word3.", "word4 word5", "word1 word9", "word3"],
+        "n0": ["word7", "word8 word9"],
+    }
     for key, texts in new.items():
         added = IncDsiAdder(state, ON).add(NewDocument(key, encode(texts), np.array(encoded[key])))
         np.testing.assert_allclose(vectors(live)[key], added.vector, atol=1e-5)
@@ -190,7 +223,9 @@ def test_additions_that_were_not_refined_are_taken_in_from_their_texts(live: Pat
     assert state_of(live).ids[-2:] == ["n0", "n1"]
     writer_of(live).apply([Document("n3", "word1", "word2")], up_to(2), {})
     assert state_of(live).ids[-3:] == ["n0", "n1", "n3"]
-    assert len(list(live.with_name("additions").iterdir())) == 2, "of the base, and of what was not refined"
+    assert len(list(live.with_name("additions").iterdir())) == 2, (
+        "of the base, and of what was not refined"
+    )
 
 
 def test_a_lost_memory_changes_no_vector_that_is_searched(live: Path) -> None:
@@ -217,12 +252,17 @@ def test_statuses_are_told_and_nothing_is_unsearchable(live: Path) -> None:
     hard = AdditionSettings(refine=True, gamma1=0.0, gamma2=0.0)
     writer = writer_of(live, hard)
     twin = SHORT["d00"]
-    applied = writer.apply([Document("twin", *twin), Document("own", "word29", "word28 word27")], up_to(1), {})
+    applied = writer.apply(
+        [Document("twin", *twin), Document("own", "word29", "word28 word27")], up_to(1), {}
+    )
     assert applied.added == ("own", "twin")
     found = statuses(applied.generation)
     assert set(found) == {"own", "twin"}
     assert found["own"] != "NOT_REFINED"
-    assert {hit.document_id for hit in writer.searcher.search(" ".join(twin), 20)} >= {"own", "twin"}
+    assert {hit.document_id for hit in writer.searcher.search(" ".join(twin), 20)} >= {
+        "own",
+        "twin",
+    }
     unchanged = writer.apply([Document("twin", *twin)], up_to(2), {})
     assert unchanged.unchanged == ("twin",)
     assert statuses(unchanged.generation) == found
@@ -243,12 +283,16 @@ def test_a_failed_publication_leaves_no_trace(live: Path, monkeypatch: pytest.Mo
 
 def passages(live: Path, document: str) -> list[list[float]]:
     indexes = [view.part.retriever.index for view in Searcher.open(live, "r").views]
-    rows = [pair for index in indexes for pair in zip(index.document_ids, index.vectors, strict=True)]
+    rows = [
+        pair for index in indexes for pair in zip(index.document_ids, index.vectors, strict=True)
+    ]
     return [vector.tolist() for key, vector in rows if key == document]
 
 
 def test_a_document_of_several_passages_is_added_as_it_is_beside_refined_ones(live: Path) -> None:
-    plain, alone = (Path(shutil.copytree(live, live.with_name(name))) for name in ("plain", "alone"))
+    plain, alone = (
+        Path(shutil.copytree(live, live.with_name(name))) for name in ("plain", "alone")
+    )
     long = Document("long", *LONG, {}, ("word1 word9",))
     LiveWriter(plain, "r").apply([long], up_to(1), {})
     writer_of(alone).apply(HISTORY[0], up_to(1), {})
@@ -256,12 +300,16 @@ def test_a_document_of_several_passages_is_added_as_it_is_beside_refined_ones(li
     applied = writer.apply([*HISTORY[0], long], up_to(1), {})
     assert len(passages(live, "long")) > 1
     np.testing.assert_allclose(passages(live, "long"), passages(plain, "long"), atol=1e-6)
-    assert [vectors(live)[one] for one in ("n0", "n1")] == [vectors(alone)[one] for one in ("n0", "n1")]
+    assert [vectors(live)[one] for one in ("n0", "n1")] == [
+        vectors(alone)[one] for one in ("n0", "n1")
+    ]
     told = statuses(applied.generation)
     assert told.pop("long") == "NOT_REFINED"
     assert set(told) == {"n0", "n1"}
     assert "NOT_REFINED" not in told.values()
-    assert writer.apply([Document("longer", *LONG)], up_to(2), {}).added == ("longer",), "also by itself"
+    assert writer.apply([Document("longer", *LONG)], up_to(2), {}).added == ("longer",), (
+        "also by itself"
+    )
 
 
 @pytest.mark.parametrize("kind", ["multi_vector", "lexical"])

@@ -1,5 +1,6 @@
-"""Guards refined additions beside learned vectors: training's own representatives protect the old documents, documents
-of several passages have one vector, and a replay gives the same."""
+"""Guards refined additions beside learned vectors: training's own representatives protect the old
+documents, documents of several passages have one vector, and a replay gives the same.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ def test_additions_to_learned_vectors(roots: list[Path]) -> None:
 def test_grouping_shows_in_no_vector_not_even_of_documents_that_are_overwritten_in_their_group(
     roots: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)  # padding moves the last bits of encodings
+    # padding moves the last bits of encodings
+    monkeypatch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)
     events = [
         Document("z", "", "ask1 ask2", {}, ("ask1 ask7",)),
         Document("m", "", "ask1 ask2 ask3", {}, ("ask1 ask2",)),

@@ -1,4 +1,6 @@
-"""Guards the order of changes in IncDSI's state: each at its place, those in a row at once, any grouping the same."""
+"""Guards the order of changes in IncDSI's state: each at its place, those in a row at once, any
+grouping the same.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,14 @@ def test_groups_of_any_size_give_the_same(seed: int) -> None:
         adder = IncDsiAdder(deepcopy(state), SETTINGS)
         for start in range(0, 30, size):
             part = changes[start : start + size]
-            replay(adder, [step for step, _ in part], {i: own for i, (_, own) in enumerate(part) if own is not None})
-        ends.append({key: adder.state.vectors.view[adder.state.row(key)] for key in adder.state.ids})
+            replay(
+                adder,
+                [step for step, _ in part],
+                {i: own for i, (_, own) in enumerate(part) if own is not None},
+            )
+        ends.append(
+            {key: adder.state.vectors.view[adder.state.row(key)] for key in adder.state.ids}
+        )
     assert ends[0].keys() == ends[1].keys() == ends[2].keys()
     for key, vector in ends[0].items():
         np.testing.assert_array_equal(ends[1][key], vector)
@@ -63,7 +71,9 @@ def test_what_is_left_is_told_the_latest_last() -> None:
     steps = [put("a"), put("b"), put("c"), Remove("b"), put("a"), Remove("old 1")]
     documents = {
         number: NewDocument(step.document_id, own.queries, own.encoding)
-        for number, (step, own) in enumerate(zip(steps, [one, one, two, None, two, None], strict=True))
+        for number, (step, own) in enumerate(
+            zip(steps, [one, one, two, None, two, None], strict=True)
+        )
         if own is not None
     }
     adder = IncDsiAdder(state, SETTINGS)
@@ -73,9 +83,21 @@ def test_what_is_left_is_told_the_latest_last() -> None:
     assert not {"b", "old 1"} & set(adder.state.ids)
 
 
-def test_additions_in_a_row_are_one_batch_and_documents_of_several_passages_leave_the_state() -> None:
+def test_additions_in_a_row_are_one_batch_and_documents_of_several_passages_leave_the_state() -> (
+    None
+):
     state, documents = make(20, 3)
     new = {i: NewDocument(key, documents[0].queries) for i, key in enumerate(["a", "b", "old 1"])}
-    steps = [put("a"), put("b"), put("old 1"), put("old 1"), Remove("old 1"), Remove("old 2"), put("long")]
-    found = [move if isinstance(move, str) else move.id.upper() for move in moves(steps, new, state)]
+    steps = [
+        put("a"),
+        put("b"),
+        put("old 1"),
+        put("old 1"),
+        Remove("old 1"),
+        Remove("old 2"),
+        put("long"),
+    ]
+    found = [
+        move if isinstance(move, str) else move.id.upper() for move in moves(steps, new, state)
+    ]
     assert found == ["A", "B", "old 1", "OLD 1", "old 1", "old 2"]

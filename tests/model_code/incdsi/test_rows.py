@@ -1,5 +1,6 @@
-"""Guards rows that grow (equal to a list after any changes), the error bounds of float32 and of coarse scores whatever
-happened to the rows, and sets of rows."""
+"""Guards rows that grow (equal to a list after any changes), the error bounds of float32 and of
+coarse scores whatever happened to the rows, and sets of rows.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +10,26 @@ import numpy as np
 import pytest
 
 from model_code.incdsi import rows as rows_of
-from model_code.incdsi.rows import COARSEST, GrowingRows, Int8Rows, ScannedRows, float32_error, highest, joined, minus
+from model_code.incdsi.rows import (
+    COARSEST,
+    GrowingRows,
+    Int8Rows,
+    ScannedRows,
+    float32_error,
+    highest,
+    joined,
+    minus,
+)
 from model_code.incdsi.state import IncDsiState
 from tests.model_code.incdsi.small import make
 
 
 def test_equal_to_a_list_after_random_changes() -> None:
     random = np.random.default_rng(0)
-    rows, expected = GrowingRows(np.arange(6.0).reshape(3, 2)), np.arange(6.0).reshape(3, 2).tolist()
+    rows, expected = (
+        GrowingRows(np.arange(6.0).reshape(3, 2)),
+        np.arange(6.0).reshape(3, 2).tolist(),
+    )
     for step in range(300):
         fresh = random.normal(size=(int(random.integers(1, 4)), 2))
         if step % 2:
@@ -25,7 +38,11 @@ def test_equal_to_a_list_after_random_changes() -> None:
         else:
             gone = np.unique(random.integers(0, len(expected), 2))
             rows.delete(gone)
-            last = [value for row, value in enumerate(expected) if row >= len(expected) - len(gone) and row not in gone]
+            last = [
+                value
+                for row, value in enumerate(expected)
+                if row >= len(expected) - len(gone) and row not in gone
+            ]
             for row in gone[gone < len(expected) - len(gone)].tolist():
                 expected[row] = last.pop(0)
             expected = expected[: len(rows)]
@@ -65,13 +82,17 @@ def require_bounded(rows: ScannedRows, vectors: np.ndarray) -> None:
     exact = rows.view.astype(np.float64)
     lengths = np.linalg.norm(exact, axis=1)
     for vector, seen in zip(vectors, rows.scan(vectors), strict=True):
-        assert (np.abs(seen.scores - (exact * vector).sum(axis=1)) <= seen.uncertainty * lengths).all()
+        assert (
+            np.abs(seen.scores - (exact * vector).sum(axis=1)) <= seen.uncertainty * lengths
+        ).all()
 
 
 @pytest.mark.parametrize("width", [1, 7, 384])
 def test_scores_stay_within_the_bound_which_is_that_of_the_derivation(width: int) -> None:
     random = np.random.default_rng(width)
-    rows = (random.normal(size=(400, width)) * 10.0 ** random.uniform(-3, 3, (400, 1))).astype(np.float32)
+    rows = (random.normal(size=(400, width)) * 10.0 ** random.uniform(-3, 3, (400, 1))).astype(
+        np.float32
+    )
     rows[::3] = np.abs(rows[::3])  # sums that do not cancel round worst
     for vectors in (random.normal(size=(1, width)), np.abs(random.normal(size=(9, width)))):
         require_bounded(ScannedRows(rows), vectors)
@@ -151,7 +172,9 @@ def test_the_worst_loss_is_that_of_the_rows() -> None:
     assert 0.001 < kept.worst < 0.02
 
 
-def test_what_follows_from_the_rows_does_not_depend_on_how_many_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_follows_from_the_rows_does_not_depend_on_how_many_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     state, _ = make(60, 0, width=33)
     monkeypatch.setattr(rows_of, "PART", 7)
     again = IncDsiState(state.vectors.view, state.queries.view, state.ids)

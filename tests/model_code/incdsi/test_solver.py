@@ -1,5 +1,6 @@
-"""Guards the objective (value and optimality against plain loops) and its exact solver: never above a foreign optimiser
-on the full objective, nor above its dual bound."""
+"""Guards the objective (value and optimality against plain loops) and its exact solver: never above
+a foreign optimiser on the full objective, nor above its dual bound.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def test_the_value_is_that_of_the_formula(pulled: bool) -> None:
     document = document if pulled else NewDocument("bare", document.queries)
     oracle, query = Oracle(state, document, settings), mean_query(document.queries)
     best = float((state.vectors.view.astype(np.float64) @ query).max())
-    problem = Task(state, query, best, document.prior, settings, state.score_deviation).problem(np.arange(20))
+    problem = Task(state, query, best, document.prior, settings, state.score_deviation).problem(
+        np.arange(20)
+    )
     for vector in np.random.default_rng(1).normal(size=(5, 8)):
         assert problem.value(vector) == pytest.approx(oracle.value(vector), rel=1e-12)
 
@@ -41,7 +44,9 @@ SETTINGS = [
 ]
 
 
-def additions(settings: IncDsiSettings, seed: int, pulled: bool = False) -> Iterator[tuple[Oracle, Added]]:
+def additions(
+    settings: IncDsiSettings, seed: int, pulled: bool = False
+) -> Iterator[tuple[Oracle, Added]]:
     state, documents = make(25, 2, width=6, seed=seed)
     adder = IncDsiAdder(state, settings)
     for document in documents:
@@ -52,7 +57,9 @@ def additions(settings: IncDsiSettings, seed: int, pulled: bool = False) -> Iter
 
 def peer(oracle: Oracle, start: np.ndarray) -> float:
     options = {"maxiter": 5000, "ftol": 0.0, "gtol": 1e-13}
-    return float(minimize(oracle.value, start, jac=oracle.gradient, method="L-BFGS-B", options=options).fun)
+    return float(
+        minimize(oracle.value, start, jac=oracle.gradient, method="L-BFGS-B", options=options).fun
+    )
 
 
 @pytest.mark.parametrize("pulled", [False, True])
@@ -60,7 +67,9 @@ def peer(oracle: Oracle, start: np.ndarray) -> float:
 def test_never_above_a_foreign_optimum_and_proven(settings: IncDsiSettings, pulled: bool) -> None:
     for oracle, added in additions(settings, 1, pulled):
         ours = oracle.value(added.solution.vector)
-        theirs = min(peer(oracle, start) for start in (np.array(oracle.query), np.array(oracle.prior)))
+        theirs = min(
+            peer(oracle, start) for start in (np.array(oracle.query), np.array(oracle.prior))
+        )
         assert ours <= theirs * (1 + 1e-9) + 1e-12
         assert theirs == pytest.approx(ours, rel=1e-3)  # or the peer would prove nothing
         assert abs(oracle.gap(added.solution.vector)) < 1e-9
@@ -84,12 +93,19 @@ def test_few_rows_are_looked_at_and_the_rest_is_met() -> None:
 
 @pytest.mark.parametrize("pulled", [False, True])
 @pytest.mark.parametrize("pull", [1e-10, 1e-8])
-def test_hardly_any_pull_and_more_charged_rows_than_dimensions_keep_every_digit(pulled: bool, pull: float) -> None:
-    """Multipliers are then as large as 1 / lambda2, and a vector made of them would have lost half of its digits."""
+def test_hardly_any_pull_and_more_charged_rows_than_dimensions_keep_every_digit(
+    pulled: bool, pull: float
+) -> None:
+    """Multipliers are then as large as 1 / lambda2, and a vector made of them would have lost half
+    of its digits.
+    """
     state, documents = make(600, 4, width=24, seed=5)
     documents = documents if pulled else [NewDocument(one.id, one.queries) for one in documents]
     settings = IncDsiSettings(gamma1=4.0, gamma2=4.0, lambda2=pull)
-    alone, batch = IncDsiAdder(deepcopy(state), settings), IncDsiAdder(deepcopy(state), settings).add_batch(documents)
+    alone, batch = (
+        IncDsiAdder(deepcopy(state), settings),
+        IncDsiAdder(deepcopy(state), settings).add_batch(documents),
+    )
     for document, other in zip(documents, batch, strict=True):
         oracle = Oracle(alone.state, document, settings)
         one = alone.add(document)
@@ -125,7 +141,9 @@ def test_never_above_scipys_bounded_least_squares(seed: int) -> None:
 def test_where_more_rows_than_dimensions_are_charged_a_far_start_costs_time_only(seed: int) -> None:
     problem = random_problem(seed)
     far = 1e3 * np.random.default_rng(seed).normal(size=len(problem.prior))
-    assert problem.value(_newton(problem, far)[0]) == pytest.approx(problem.value(minimise(problem)[0]), rel=1e-9)
+    assert problem.value(_newton(problem, far)[0]) == pytest.approx(
+        problem.value(minimise(problem)[0]), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("pull", [0.1, 1.0])
@@ -138,7 +156,9 @@ def test_the_last_digits_come_from_the_active_rows_alone(pull: float) -> None:
     problem = task.problem(members)
     _, best = minimise(problem)
     assert 0 < np.count_nonzero(best) <= 6
-    settled = [_settled(task, problem, members, problem.vector(x), x) for x in (best, best * (1 + 1e-7))]
+    settled = [
+        _settled(task, problem, members, problem.vector(x), x) for x in (best, best * (1 + 1e-7))
+    ]
     np.testing.assert_array_equal(*settled)
 
 

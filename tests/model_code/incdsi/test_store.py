@@ -18,7 +18,11 @@ def test_a_short_text_is_not_repeated() -> None:
     assert constraint_texts("", "no sentence at all", 4) == ["no sentence at all"]
     assert constraint_texts("title", "", 4) == ["title"]
     assert constraint_texts("same", "same", 4) == ["same"]
-    assert constraint_texts("t", "One line\nand a second one", 1) == ["t", "One line", "and a second one"]
+    assert constraint_texts("t", "One line\nand a second one", 1) == [
+        "t",
+        "One line",
+        "and a second one",
+    ]
     assert constraint_texts("t", "One. Two three.", 0) == ["t", "One."]
 
 

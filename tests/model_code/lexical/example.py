@@ -1,4 +1,6 @@
-"""Tiny lexical encoders, with a closed-form head and with a checkpoint's own, for the tests of this folder."""
+"""Tiny lexical encoders, with a closed-form head and with a checkpoint's own, for the tests of this
+folder.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,13 @@ def make_masked_model(folder: Path) -> Path:
 
     tokenizer = make_tokenizer(WORDS)
     config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
         max_position_embeddings=64,
-    )  # fmt: skip
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = BertForMaskedLM(config)
@@ -39,10 +45,16 @@ def make_masked_model(folder: Path) -> Path:
     return folder
 
 
-def make_encoder(folder: Path, head: str = "closed_form", settings: LexicalSettings = SETTINGS) -> LexicalEncoder:
-    """An encoder of two layers, 32 components and about a hundred vocabulary entries, in float32 on the CPU."""
+def make_encoder(
+    folder: Path, head: str = "closed_form", settings: LexicalSettings = SETTINGS
+) -> LexicalEncoder:
+    """An encoder of two layers, 32 components and about a hundred vocabulary entries, in float32 on
+    the CPU.
+    """
     if not folder.exists():
-        (make_masked_model if head == "mlm" else lambda path: make_tiny_encoder(path, WORDS))(folder)
+        (make_masked_model if head == "mlm" else lambda path: make_tiny_encoder(path, WORDS))(
+            folder
+        )
     base = EncoderSettings(base=str(folder), max_tokens=16, precision="float32", device="cpu")
     return start_encoder(base, settings, TEXTS, seed=0)
 

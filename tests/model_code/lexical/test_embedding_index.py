@@ -34,8 +34,12 @@ def test_search_is_the_dense_product_over_best_passages() -> None:
     index = EmbeddingIndex.build(passages, IDS, SIZE)
     scores = matrix(queries, "float32") @ matrix(passages, "float16").T
     for row, ranking in zip(scores, index.search(queries, 4), strict=True):
-        best = {document: max(row[i] for i in range(7) if IDS[i] == document) for document in set(IDS)}
-        expected = sorted(((d, s) for d, s in best.items() if s > 0), key=lambda item: (-item[1], item[0]))[:4]
+        best = {
+            document: max(row[i] for i in range(7) if IDS[i] == document) for document in set(IDS)
+        }
+        expected = sorted(
+            ((d, s) for d, s in best.items() if s > 0), key=lambda item: (-item[1], item[0])
+        )[:4]
         assert [document for document, _ in ranking] == [document for document, _ in expected]
         np.testing.assert_allclose([s for _, s in ranking], [s for _, s in expected], rtol=1e-6)
 
@@ -44,11 +48,15 @@ def test_rank_and_allowed_score_as_search_does_and_parts_sum_to_a_score() -> Non
     index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE)
     (query,) = sparse(1, 10, 3)
     whole = dict(index.search([query], 9)[0])
-    assert dict(index.rank([query], [["d5", "d0"]])[0]) == {name: whole.get(name, 0.0) for name in ("d0", "d5")}
+    assert dict(index.rank([query], [["d5", "d0"]])[0]) == {
+        name: whole.get(name, 0.0) for name in ("d0", "d5")
+    }
     allowed = dict(index.search([query], 9, allowed=["d1", "d4"])[0])
     assert allowed == {name: score for name, score in whole.items() if name in ("d1", "d4")}
     for document, score in whole.items():
-        assert sum(part for _, part in index.matches(query, document)) == pytest.approx(score, rel=1e-6)
+        assert sum(part for _, part in index.matches(query, document)) == pytest.approx(
+            score, rel=1e-6
+        )
     with pytest.raises(FreshetError, match="no document 'd9'"):
         index.rank([query], [["d9"]])
 

@@ -1,6 +1,7 @@
-"""Guards E(x): oracle of the pooled weights, no influence of padding, exact lean gradients, saving, outside loading;
-which entries may carry weight: by the text that a token stands for, however its tokenizer writes it; and the
-closed-form start: ridge against a normal-equation oracle, better than random.
+"""Guards E(x): oracle of the pooled weights, no influence of padding, exact lean gradients, saving,
+outside loading; which entries may carry weight: by the text that a token stands for, however its
+tokenizer writes it; and the closed-form start: ridge against a normal-equation oracle, better than
+random.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ from model_code.lexical.encoder import (
 )
 from model_code.lexical.layout import HEAD, load_encoder, save_encoder, start_encoder
 from model_code.retriever_settings import parse_retriever
-from tests.model_code.lexical.example import SETTINGS, TEXTS, WORDS, dense_weights, make_encoder, make_masked_model
+from tests.model_code.lexical.example import (
+    SETTINGS,
+    TEXTS,
+    WORDS,
+    dense_weights,
+    make_encoder,
+    make_masked_model,
+)
 from tests.tiny_encoder import make_tiny_model
 
 
@@ -57,7 +65,9 @@ def test_weights_are_the_double_loop_over_tokens_and_entries(encoder: LexicalEnc
                 for t in range(int(features["attention_mask"][text].sum()))
             ]
             weight = max(x + 1 if x >= 0 else np.exp(x) for x in logits)
-            assert dense[text, entry] == pytest.approx(0 if encoder.blocked[entry] else weight, abs=1e-9)
+            assert dense[text, entry] == pytest.approx(
+                0 if encoder.blocked[entry] else weight, abs=1e-9
+            )
 
 
 def test_neighbours_and_padding_do_not_matter(encoder: LexicalEncoder) -> None:
@@ -85,7 +95,9 @@ def test_lean_path_has_the_values_and_gradients_of_the_dense_path(encoder: Lexic
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
-def test_special_and_unused_tokens_carry_no_weight_however_many_entries_are_kept(encoder: LexicalEncoder) -> None:
+def test_special_and_unused_tokens_carry_no_weight_however_many_entries_are_kept(
+    encoder: LexicalEncoder,
+) -> None:
     special, features = encoder.tokenizer.all_special_ids, encoder.tokenize(TEXTS[:2])
     assert encoder.blocked[special].all()
     assert not dense_weights(encoder, features)[:, special].any()
@@ -105,14 +117,18 @@ def test_own_tokens_are_the_bag_with_the_dense_weights(encoder: LexicalEncoder) 
 
 
 def save_and_open(encoder: LexicalEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The encoder as sentence-transformers opens what was saved, which gives the same weights, as we do to the bit."""
+    """The encoder as sentence-transformers opens what was saved, which gives the same weights, as
+    we do to the bit.
+    """
     from sentence_transformers import SparseEncoder
 
     save_encoder(encoder, tmp_path / "saved")
     loaded = load_encoder(tmp_path / "saved", precision="float32", device="cpu")
     assert loaded.fingerprint() == encoder.fingerprint()
     assert_same(loaded.encode(TEXTS), encoder.encode(TEXTS), 0)
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(
+        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules")
+    )
     outside = SparseEncoder(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
     found = outside.encode(TEXTS[:6], convert_to_sparse_tensor=False).numpy()
     for row, (ids, weights) in zip(found, encoder.encode(TEXTS[:6]), strict=True):
@@ -123,31 +139,44 @@ def save_and_open(encoder: LexicalEncoder, tmp_path: Path, monkeypatch: pytest.M
     return outside
 
 
-def test_saved_encoder_is_the_same_here_and_outside_and_its_bytes_are_pure(encoder, tmp_path, monkeypatch):
+def test_saved_encoder_is_the_same_here_and_outside_and_its_bytes_are_pure(
+    encoder, tmp_path, monkeypatch
+):
     save_and_open(encoder, tmp_path, monkeypatch)
     assert not list((tmp_path / "saved").rglob("*.bin"))
     with pytest.raises(FreshetError, match="holds no lexical encoder"):
         load_encoder(tmp_path / "base")
 
 
-def start_on(folder: Path, kind: str, masked: bool = True, device: str = "cpu", **changes) -> LexicalEncoder:
+def start_on(
+    folder: Path, kind: str, masked: bool = True, device: str = "cpu", **changes
+) -> LexicalEncoder:
     make_tiny_model(folder, kind, WORDS, masked=masked, **changes)
     base = EncoderSettings(base=str(folder), max_tokens=16, precision="float32", device=device)
     return start_encoder(base, SETTINGS, TEXTS, seed=0)
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes"), [("modernbert", {"decoder_bias": False}), ("modernbert", {}), ("mpnet", {}), ("electra", {})]
+    ("kind", "changes"),
+    [("modernbert", {"decoder_bias": False}), ("modernbert", {}), ("mpnet", {}), ("electra", {})],
 )
-def test_learned_biases_are_saved_whether_or_not_the_decoder_has_any(tmp_path, monkeypatch, kind, changes):
+def test_learned_biases_are_saved_whether_or_not_the_decoder_has_any(
+    tmp_path, monkeypatch, kind, changes
+):
     encoder = start_on(tmp_path / "base", kind, **changes)
     assert (encoder.body.decoder.bias is None) == bool(changes)
     torch.nn.init.normal_(encoder.bias)
     outside = save_and_open(encoder, tmp_path, monkeypatch)
     outside[1].save(str(tmp_path / "head"))
-    hashes = {hash_path(folder / "model.safetensors") for folder in (tmp_path / "head", tmp_path / "saved" / HEAD)}
+    hashes = {
+        hash_path(folder / "model.safetensors")
+        for folder in (tmp_path / "head", tmp_path / "saved" / HEAD)
+    }
     assert len(hashes) == 1
-    assert type(outside[1]).load(str(tmp_path / "head")).state_dict().keys() == outside[1].state_dict().keys()
+    assert (
+        type(outside[1]).load(str(tmp_path / "head")).state_dict().keys()
+        == outside[1].state_dict().keys()
+    )
 
 
 @pytest.mark.parametrize("changes", [{"decoder_bias": False}, {}])
@@ -159,12 +188,16 @@ def test_all_parts_of_a_checkpoints_head_go_to_the_device(tmp_path: Path, change
 def test_no_shape_depends_on_what_the_tensors_hold() -> None:
     """A GPU would have to be waited for; "meta" tensors hold nothing, and refuse what needs it."""
     tokens, mask = torch.zeros(2, 3, 4, device="meta"), torch.ones(2, 3, device="meta")
-    logits = best_logits(tokens, mask, torch.zeros(9, 4, device="meta"), torch.zeros(9, device="meta"))
+    logits = best_logits(
+        tokens, mask, torch.zeros(9, 4, device="meta"), torch.zeros(9, device="meta")
+    )
     assert largest(logits, torch.zeros(9, dtype=torch.bool, device="meta"), 5).shape == (2, 5)
 
 
 def test_embeddings_narrower_than_hidden_states_have_no_closed_form(tmp_path: Path) -> None:
-    with pytest.raises(FreshetError, match="embeddings have 16 components and its hidden.*32.*another encoder"):
+    with pytest.raises(
+        FreshetError, match="embeddings have 16 components and its hidden.*32.*another encoder"
+    ):
         start_on(tmp_path / "base", "electra", masked=False, embedding_size=16)
 
 
@@ -174,27 +207,44 @@ def test_a_checkpoint_with_a_head_is_recognised_and_one_that_lacks_its_own_is_re
     assert make_encoder(tmp_path / "base").config.head == "closed_form"
     config = tmp_path / "base" / "config.json"
     write_json(config, read_json(config) | {"architectures": ["BertForMaskedLM"]})
-    with pytest.raises(FreshetError, match="no whole masked-language-model head.*another encoder.base"):
+    with pytest.raises(
+        FreshetError, match="no whole masked-language-model head.*another encoder.base"
+    ):
         make_encoder(tmp_path / "base")
 
 
-@pytest.mark.parametrize("key", [
-    "warmup_steps", "scale", "weights", "first_stage_steps", "semi_parametric", "in_training_negatives", "head",
-    "top_k",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "key",
+    [
+        "warmup_steps",
+        "scale",
+        "weights",
+        "first_stage_steps",
+        "semi_parametric",
+        "in_training_negatives",
+        "head",
+        "top_k",
+    ],
+)
 def test_a_removed_setting_says_so(key: str) -> None:
-    with pytest.raises(SettingsError, match=f"retrievers.svdr.lexical.{key} is no longer a setting: .*delete the key"):
+    with pytest.raises(
+        SettingsError,
+        match=f"retrievers.svdr.lexical.{key} is no longer a setting: .*delete the key",
+    ):
         parse_retriever({"kind": "lexical", "lexical": {key: 1}}, {}, "retrievers.svdr")
 
 
-def test_bags_are_of_whole_texts_and_leave_the_tokenizer_as_others_set_it(encoder: LexicalEncoder) -> None:
+def test_bags_are_of_whole_texts_and_leave_the_tokenizer_as_others_set_it(
+    encoder: LexicalEncoder,
+) -> None:
     words = [word for word in WORDS if word.isalpha()]
     text = " ".join(words * 40)  # far longer than the encoder reads
     cut = encoder.token_ids([text])
     before = encoder.tokenizer.backend_tokenizer.truncation
     assert before is not None
     assert len(encoder.bags([text])[0]) == len(set(words))
-    assert encoder.tokenizer.backend_tokenizer.truncation == before  # another thread may be about to encode
+    # another thread may be about to encode
+    assert encoder.tokenizer.backend_tokenizer.truncation == before
     assert encoder.token_ids([text]) == cut
 
 
@@ -208,7 +258,11 @@ def test_an_encoder_that_only_searches_packs_its_weights_and_gives_the_same(enco
     assert packed.fingerprint() == plain.fingerprint()
     texts = [*TEXTS, "word1"]
     assert_same(packed.encode_own(texts), plain.encode_own(texts), tolerance=2e-2)
-    assert_same(packed.encode(texts, encoder.open_entries), plain.encode(texts, encoder.open_entries), tolerance=2e-2)
+    assert_same(
+        packed.encode(texts, encoder.open_entries),
+        plain.encode(texts, encoder.open_entries),
+        tolerance=2e-2,
+    )
 
 
 PIECES = ["Ġ,", "Ġs", "Ġ()", ",", "7", "Ġ", "Ã©", "Ã", "âĢĻ"]  # the last three: é, half of it, ’
@@ -226,10 +280,14 @@ def byte_level():
 
 
 @pytest.mark.parametrize(("punctuation", "expected"), [(False, OPEN), (True, PIECES)])
-def test_punctuation_of_byte_level_tokens_is_told_from_letters(punctuation: bool, expected: list[str]) -> None:
+def test_punctuation_of_byte_level_tokens_is_told_from_letters(
+    punctuation: bool, expected: list[str]
+) -> None:
     tokenizer = byte_level()
     blocked = blocked_tokens(tokenizer, len(tokenizer), punctuation)
-    assert sorted(tokenizer.convert_ids_to_tokens(np.flatnonzero(~blocked).tolist())) == sorted(expected)
+    assert sorted(tokenizer.convert_ids_to_tokens(np.flatnonzero(~blocked).tolist())) == sorted(
+        expected
+    )
 
 
 def test_a_word_piece_vocabulary_is_read_as_it_is_written() -> None:
@@ -246,7 +304,9 @@ def test_ridge_is_least_squares_with_penalty_rows() -> None:
     hidden, rows = torch.randn(30, 5), torch.randn(30, 4)
     penalty = 0.1 * (hidden.double() ** 2).sum(dim=0).mean()
     stacked = np.concatenate([hidden.double().numpy(), float(penalty) ** 0.5 * np.eye(5)])
-    expected = np.linalg.lstsq(stacked, np.concatenate([rows.double().numpy(), np.zeros((5, 4))]), rcond=None)[0].T
+    expected = np.linalg.lstsq(
+        stacked, np.concatenate([rows.double().numpy(), np.zeros((5, 4))]), rcond=None
+    )[0].T
     found = ridge_transform([(hidden[:7], rows[:7]), (hidden[7:], rows[7:])], 0.1)
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-6)
 
@@ -259,7 +319,9 @@ def own_share(encoder: LexicalEncoder) -> float:
     return float(np.mean(shares))
 
 
-def test_closed_form_head_names_a_texts_own_tokens_and_a_random_one_does_not(tmp_path: Path) -> None:
+def test_closed_form_head_names_a_texts_own_tokens_and_a_random_one_does_not(
+    tmp_path: Path,
+) -> None:
     encoder = make_encoder(tmp_path / "base")
     solved = own_share(encoder)
     torch.manual_seed(1)
@@ -267,17 +329,23 @@ def test_closed_form_head_names_a_texts_own_tokens_and_a_random_one_does_not(tmp
     assert solved > 0.8 > 0.4 > own_share(encoder)
 
 
-def test_bias_is_idf_plus_a_constant_and_decoder_rows_are_centred_unit_vectors(tmp_path: Path) -> None:
+def test_bias_is_idf_plus_a_constant_and_decoder_rows_are_centred_unit_vectors(
+    tmp_path: Path,
+) -> None:
     encoder = make_encoder(tmp_path / "base")
     for token in ("word0", "word3"):
         number = encoder.tokenizer.convert_tokens_to_ids(token)
         count = sum(token in text.split() for text in TEXTS)
         assert encoder.bias[number].item() == pytest.approx(np.log(41 / (count + 1)) - 12, abs=1e-5)
     bags = encoder.bags(TEXTS)
-    assert inverse_document_frequencies(bags, encoder.vocabulary_size).shape == (encoder.vocabulary_size,)
+    assert inverse_document_frequencies(bags, encoder.vocabulary_size).shape == (
+        encoder.vocabulary_size,
+    )
     embeddings = encoder.backbone.get_input_embeddings().weight.detach()
     centred = embeddings - embeddings[~encoder.blocked].mean(dim=0)
-    torch.testing.assert_close(encoder.decoder.detach(), centred / centred.norm(dim=1, keepdim=True))
+    torch.testing.assert_close(
+        encoder.decoder.detach(), centred / centred.norm(dim=1, keepdim=True)
+    )
 
 
 def test_punctuation_carries_weight_only_where_the_config_says(tmp_path: Path) -> None:
@@ -289,5 +357,6 @@ def test_punctuation_carries_weight_only_where_the_config_says(tmp_path: Path) -
     assert strict[bangs]
     assert not loose[bangs]
     assert strict[unused]
-    assert loose[[unused, size - 1]].all()  # entries without a token, as models that round V up have
+    # entries without a token, as models that round V up have
+    assert loose[[unused, size - 1]].all()
     assert not strict[tokenizer.convert_tokens_to_ids("word1")]

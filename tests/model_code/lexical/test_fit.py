@@ -1,5 +1,6 @@
-"""Guards the losses (values, gradients and scales of the semi-parametric and the hierarchy loss over tokens against
-float64 loops) and training: it learns, resumed = uninterrupted, honest dev metric.
+"""Guards the losses (values, gradients and scales of the semi-parametric and the hierarchy loss
+over tokens against float64 loops) and training: it learns, resumed = uninterrupted, honest dev
+metric.
 """
 
 from __future__ import annotations
@@ -40,16 +41,26 @@ from tests.model_code.training.killing import kill_stage_after
 def test_training_reports_what_it_did_and_saves_the_encoder(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     report = train.run(context)
-    assert {key: report[key] for key in ("head", "supervised_pairs", "steps", "dev_queries", "pairs_seen")} == {
-        "head": "closed_form", "supervised_pairs": 16, "steps": 4, "dev_queries": 6, "pairs_seen": 16
-    }  # fmt: skip
+    assert {
+        key: report[key]
+        for key in ("head", "supervised_pairs", "steps", "dev_queries", "pairs_seen")
+    } == {
+        "head": "closed_form",
+        "supervised_pairs": 16,
+        "steps": 4,
+        "dev_queries": 6,
+        "pairs_seen": 16,
+    }
     history = read_json(context.output / "history.json")
     assert [row["step"] for row in history] == [0, 2, 4]
     assert {"loss", "full", "beta", "alpha"} < history[1].keys()
     assert report["best_dev"] == max(row["nDCG@10"] for row in history)
     saved = load_encoder(context.output / "encoder", precision="float32", device="cpu")
     assert saved.fingerprint() == report["fingerprint"]
-    assert 'SparseEncoder("this folder", trust_remote_code=True)' in (context.output / "encoder/README.md").read_text()
+    assert (
+        'SparseEncoder("this folder", trust_remote_code=True)'
+        in (context.output / "encoder/README.md").read_text()
+    )
 
 
 @pytest.mark.parametrize("head", ["closed_form", "mlm"])
@@ -78,7 +89,9 @@ def test_dev_metric_is_that_of_the_search_over_the_whole_build(tmp_path: Path, s
     output.mkdir()
     inputs = {**context.inputs, "trained": context.output}
     index(StageContext(tmp_path, inputs, output, context.settings, output / "shards", "svdr"))
-    opened = open_folders(context.output / "encoder", output / "index", precision="float32", device="cpu")
+    opened = open_folders(
+        context.output / "encoder", output / "index", precision="float32", device="cpu"
+    )
     names = {number: document for document, number in tables.number.items()}
     gains = []
     for row, ranking in enumerate(opened.search(evaluator.queries, 10)):
@@ -88,8 +101,13 @@ def test_dev_metric_is_that_of_the_search_over_the_whole_build(tmp_path: Path, s
     assert report["best_dev"] == pytest.approx(np.mean(gains))
 
 
-def test_scales_are_measured_before_training_and_dev_of_a_token_search_embeds_no_passage(tmp_path, monkeypatch):
-    tables, encoder = TrainingTables.load(make_context(tmp_path, SETTINGS)), make_encoder(tmp_path / "base")
+def test_scales_are_measured_before_training_and_dev_of_a_token_search_embeds_no_passage(
+    tmp_path, monkeypatch
+):
+    tables, encoder = (
+        TrainingTables.load(make_context(tmp_path, SETTINGS)),
+        make_encoder(tmp_path / "base"),
+    )
     data, dev = tables.training_data(TRAINING), tables.dev_evaluator(TRAINING, 0)
     trainer = LexicalTrainer(encoder, data, TRAINING, 0, dev=dev, lexical=SETTINGS)
     objective = trainer.model
@@ -102,13 +120,22 @@ def test_scales_are_measured_before_training_and_dev_of_a_token_search_embeds_no
     assert 0 <= trainer._score(dev, trainer._ranked(dev)) <= 1
 
 
-def test_what_only_dense_vectors_can_do_is_refused_when_it_is_read_and_let_be_where_shared(tmp_path):
+def test_what_only_dense_vectors_can_do_is_refused_when_it_is_read_and_let_be_where_shared(
+    tmp_path,
+):
     changes = {"cotraining": True, "evaluate_every": 5, "batches": "siblings"}
-    plain = {"kind": "lexical", "hierarchy_weight": 0.0, "negatives": "bm25", "negatives_per_query": 0}
+    plain = {
+        "kind": "lexical",
+        "hierarchy_weight": 0.0,
+        "negatives": "bm25",
+        "negatives_per_query": 0,
+    }
     assert parse_retriever(plain, {}, "svdr").kind == "lexical"
     with pytest.raises(SettingsError, match="set cotraining: false"):
         parse_retriever(plain | changes, {}, "svdr")
-    assert train.run(make_context(tmp_path, SETTINGS, cotraining=True, evaluate_every=2))["steps"] == 4
+    assert (
+        train.run(make_context(tmp_path, SETTINGS, cotraining=True, evaluate_every=2))["steps"] == 4
+    )
 
 
 B, E, V = 4, 3, 12
@@ -120,12 +147,16 @@ def views() -> tuple[Views, Views]:
     torch.manual_seed(0)
 
     def texts(count: int) -> Views:
-        return Views(torch.rand(count, V, dtype=torch.float64), (torch.rand(count, V) > 0.5).double())
+        return Views(
+            torch.rand(count, V, dtype=torch.float64), (torch.rand(count, V) > 0.5).double()
+        )
 
     return texts(B), texts(B + E)
 
 
-def test_semi_parametric_loss_and_gradients_are_those_of_three_contrastive_ones(views: tuple[Views, Views]) -> None:
+def test_semi_parametric_loss_and_gradients_are_those_of_three_contrastive_ones(
+    views: tuple[Views, Views],
+) -> None:
     queries, documents = views
     relevant = torch.eye(B, dtype=torch.bool)
     relevant[0, 2] = relevant[3, 1] = relevant[1, 3] = True
@@ -158,25 +189,39 @@ def test_scale_is_a_quarter_of_the_spread_of_the_negatives() -> None:
 ENTRIES = 9
 PARENTS = [np.array([0, 0, 0]), np.array([0, 0, 0, 1, 2, 2])]
 LEAVES = np.array([0, 1, 2, 3, 4, 5, 0, 0, 2, 4])  # of ten passages, under nodes 0, 0, 0, 1, 2, 2
-BAGS = [np.array(bag) for bag in ([0, 1], [1, 2, 3], [4], [2, 5], [5, 6, 7], [8], [0], [1, 4], [4, 6], [0, 7])]
+BAGS = [
+    np.array(bag)
+    for bag in ([0, 1], [1, 2, 3], [4], [2, 5], [5, 6, 7], [8], [0], [1, 4], [4, 6], [0, 7])
+]
 
 
 def tree() -> Hierarchy:
-    return Hierarchy([np.ones((len(parents), 1), np.float32) for parents in PARENTS], PARENTS, LEAVES)
+    return Hierarchy(
+        [np.ones((len(parents), 1), np.float32) for parents in PARENTS], PARENTS, LEAVES
+    )
 
 
 def loop_centroid(level: int, node: int) -> list[float]:
     """The share of the node's passages that hold each token, passage by passage, at unit norm."""
-    below = [bag for bag, leaf in zip(BAGS, LEAVES, strict=True) if (leaf if level else PARENTS[1][leaf]) == node]
+    below = [
+        bag
+        for bag, leaf in zip(BAGS, LEAVES, strict=True)
+        if (leaf if level else PARENTS[1][leaf]) == node
+    ]
     shares = [sum(token in bag for bag in below) / len(below) for token in range(ENTRIES)]
     norm = math.sqrt(sum(share * share for share in shares))
     return [share / norm for share in shares]
 
 
 def test_centroids_are_mean_bags_at_unit_norm_and_only_of_the_first_m_levels() -> None:
-    hierarchy, every = TokenHierarchy(tree(), BAGS, ENTRIES, None), torch.eye(ENTRIES, dtype=torch.float64)
+    hierarchy, every = (
+        TokenHierarchy(tree(), BAGS, ENTRIES, None),
+        torch.eye(ENTRIES, dtype=torch.float64),
+    )
     for level, parents in enumerate(PARENTS):
-        loop = torch.tensor([loop_centroid(level, node) for node in range(len(parents))], dtype=torch.float64)
+        loop = torch.tensor(
+            [loop_centroid(level, node) for node in range(len(parents))], dtype=torch.float64
+        )
         torch.testing.assert_close(hierarchy.scores(every, level).T, loop, rtol=1e-6, atol=0)
     assert (hierarchy.levels, TokenHierarchy(tree(), BAGS, ENTRIES, 1).levels) == (2, 1)
     assert not list(hierarchy.parameters())
@@ -185,7 +230,9 @@ def test_centroids_are_mean_bags_at_unit_norm_and_only_of_the_first_m_levels() -
 
 def test_passages_and_nodes_without_tokens_add_nothing() -> None:
     none = np.array([], np.int64)
-    places, weights = token_centroids(np.array([0, 0, 2, 1]), [np.array([3]), none, np.array([3, 8]), none])
+    places, weights = token_centroids(
+        np.array([0, 0, 2, 1]), [np.array([3]), none, np.array([3, 8]), none]
+    )
     assert places.tolist() == [[0, 2, 2], [3, 3, 8]]
     assert weights.tolist() == pytest.approx([1, math.sqrt(0.5), math.sqrt(0.5)])
 
@@ -199,21 +246,34 @@ def test_values_and_gradients_are_those_of_the_loop(masked: bool) -> None:
     excluded = [torch.rand(10, len(p), generator=random) < 0.4 if masked else None for p in PARENTS]
     loop = []
     for i, (level, parents) in ((i, pair) for i in range(10) for pair in enumerate(PARENTS)):
-        centroids = torch.tensor([loop_centroid(level, k) for k in range(len(parents))], dtype=torch.float64)
+        centroids = torch.tensor(
+            [loop_centroid(level, k) for k in range(len(parents))], dtype=torch.float64
+        )
         out = [False] * len(parents) if excluded[level] is None else excluded[level][i]
-        loop.append(loop_loss(queries[i], centroids, parents, int(paths[i, level]), scales[level], out))
-    ours, loop = TokenHierarchy(tree(), BAGS, ENTRIES, None)(queries, scales, paths, excluded), torch.stack(loop)
-    torch.testing.assert_close(ours, loop.reshape(10, 2), rtol=0, atol=1e-6)  # centroids are float32
+        loop.append(
+            loop_loss(queries[i], centroids, parents, int(paths[i, level]), scales[level], out)
+        )
+    ours, loop = (
+        TokenHierarchy(tree(), BAGS, ENTRIES, None)(queries, scales, paths, excluded),
+        torch.stack(loop),
+    )
+    # centroids are float32
+    torch.testing.assert_close(ours, loop.reshape(10, 2), rtol=0, atol=1e-6)
     weights = torch.arange(1.0, 21.0, dtype=torch.float64)
-    gradients = [torch.autograd.grad((weights * one.flatten()).sum(), queries)[0] for one in (ours, loop)]
+    gradients = [
+        torch.autograd.grad((weights * one.flatten()).sum(), queries)[0] for one in (ours, loop)
+    ]
     torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-5)
 
 
 def test_scales_are_of_what_siblings_differ_by_that_are_no_ancestor_of_an_answer() -> None:
-    queries = torch.rand(10, ENTRIES, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    queries = torch.rand(
+        10, ENTRIES, generator=torch.Generator().manual_seed(5), dtype=torch.float64
+    )
     paths = torch.from_numpy(tree().paths().astype(np.int64))
     excluded = [None, torch.zeros(10, 6, dtype=torch.bool)]
-    excluded[1][0, 1] = excluded[1][2, 2] = True  # the second is the query's own node, left out anyhow
+    # the second is the query's own node, left out anyhow
+    excluded[1][0, 1] = excluded[1][2, 2] = True
     hierarchy = TokenHierarchy(tree(), BAGS, ENTRIES, None)
     for level, found in enumerate(hierarchy.spread(queries, paths, excluded)):
         scores, others = hierarchy.scores(queries.T, level).tolist(), []
@@ -221,7 +281,9 @@ def test_scales_are_of_what_siblings_differ_by_that_are_no_ancestor_of_an_answer
             negatives = [
                 scores[i][k]
                 for k in range(len(PARENTS[level]))
-                if k != node and PARENTS[level][k] == PARENTS[level][node] and (level, i, k) != (1, 0, 1)
+                if k != node
+                and PARENTS[level][k] == PARENTS[level][node]
+                and (level, i, k) != (1, 0, 1)
             ]
             if len(negatives) > 1:
                 others += [score - sum(negatives) / len(negatives) for score in negatives]
@@ -229,7 +291,9 @@ def test_scales_are_of_what_siblings_differ_by_that_are_no_ancestor_of_an_answer
         assert float(found) == pytest.approx(spread / 4)
 
 
-def test_the_loss_has_the_hierarchys_by_its_weight_and_levels_without_nodes_above_other_answers(tmp_path: Path) -> None:
+def test_the_loss_has_the_hierarchys_by_its_weight_and_levels_without_nodes_above_other_answers(
+    tmp_path: Path,
+) -> None:
     context = make_context(tmp_path, SETTINGS)
     tables, hierarchy = TrainingTables.load(context), Hierarchy.load(context.inputs["hierarchy"])
     data, encoder = tables.training_data(TRAINING), make_encoder(tmp_path / "base", "closed_form")
@@ -242,21 +306,32 @@ def test_the_loss_has_the_hierarchys_by_its_weight_and_levels_without_nodes_abov
     plain, batch = (one.collate(0, one.schedule[0]) for one in (without, trainer))
     assert plain.paths is None
     bags = encoder.bags(tables.passages.texts)
-    losses, levels = trainer.model(batch), TokenHierarchy(hierarchy, bags, encoder.vocabulary_size, None)
+    losses, levels = (
+        trainer.model(batch),
+        TokenHierarchy(hierarchy, bags, encoder.vocabulary_size, None),
+    )
     queries = trainer.model._views(batch.queries).weights
-    expected = levels(queries, levels.spread(queries, batch.paths, batch.excluded), batch.paths, batch.excluded)
+    expected = levels(
+        queries, levels.spread(queries, batch.paths, batch.excluded), batch.paths, batch.excluded
+    )
     means = [losses[f"hierarchy_{level + 1}"] for level in range(expected.shape[1])]
-    torch.testing.assert_close(torch.stack(means), expected.mean(dim=0).detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        torch.stack(means), expected.mean(dim=0).detach(), rtol=1e-4, atol=1e-5
+    )
     found = (losses["loss"] - without.model(plain)["loss"]).item()
     assert found == pytest.approx(0.5 * expected.sum(dim=1).mean().item(), rel=1e-3)
 
     assert trainer_of(0.5, hierarchy_levels=1).model.hierarchy.levels == 1
     paths, several = hierarchy.paths(), 0
     for row, pair in enumerate(trainer.schedule[0]):
-        passages = [p for p, d in enumerate(tables.passages.documents) if d in data.pairs.relevant[pair]]
+        passages = [
+            p for p, d in enumerate(tables.passages.documents) if d in data.pairs.relevant[pair]
+        ]
         several += len(passages) > 1
         for level, mask in enumerate(batch.excluded):
-            assert set(mask[row].nonzero().flatten().tolist()) == {int(paths[p, level]) for p in passages}
+            assert set(mask[row].nonzero().flatten().tolist()) == {
+                int(paths[p, level]) for p in passages
+            }
     assert several
 
 

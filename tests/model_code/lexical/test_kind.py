@@ -1,4 +1,6 @@
-"""Guards the lexical retriever from corpus to search: every variant against dense products, explanations, bytes."""
+"""Guards the lexical retriever from corpus to search: every variant against dense products,
+explanations, bytes.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def opened(folders: tuple[Path, Path]) -> LexicalRetriever:
     return open_retriever(*folders)  # type: ignore[return-value]
 
 
-def views(folders: tuple[Path, Path]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[str]]:
+def views(
+    folders: tuple[Path, Path],
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[str]]:
     """E and T of the queries and of the passages as dense rows, and the document of each passage."""
     encoder = load_encoder(folders[0], precision="float32", device="cpu")
     passages = pd.read_parquet(folders[0].parents[2] / "corpus" / "passages.parquet")
@@ -62,7 +66,11 @@ def views(folders: tuple[Path, Path]) -> tuple[dict[str, np.ndarray], dict[str, 
     def stored(texts: list[str]) -> list:
         return [(ids, weights.astype(PRECISION)) for ids, weights in encoder.encode(texts)]
 
-    queries = {"E": rows(encoder.encode_queries(QUERIES)), "O": rows(encoder.encode_own(QUERIES)), "T": tokens(QUERIES)}
+    queries = {
+        "E": rows(encoder.encode_queries(QUERIES)),
+        "O": rows(encoder.encode_own(QUERIES)),
+        "T": tokens(QUERIES),
+    }
     texts = passages["text"].tolist()
     return queries, {"E": rows(stored(texts)), "T": tokens(texts)}, passages["document_id"].tolist()
 
@@ -71,11 +79,15 @@ def ranked(scores: np.ndarray, documents: list[str], k: int) -> Ranking:
     best: dict[str, float] = {}
     for document, score in zip(documents, scores.astype(np.float32).tolist(), strict=True):
         best[document] = max(score, best.get(document, 0.0))
-    return sorted(((d, s) for d, s in best.items() if s > 0), key=lambda item: (-item[1], item[0]))[:k]
+    return sorted(((d, s) for d, s in best.items() if s > 0), key=lambda item: (-item[1], item[0]))[
+        :k
+    ]
 
 
 def same(found: Ranking, expected: Ranking) -> None:
-    np.testing.assert_allclose([score for _, score in found], [score for _, score in expected], rtol=1e-5)
+    np.testing.assert_allclose(
+        [score for _, score in found], [score for _, score in expected], rtol=1e-5
+    )
     clear = expected[-1][1] * 1.0001
     assert {d for d, s in found if s > clear} == {d for d, s in expected if s > clear}
 
@@ -89,13 +101,17 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return build(tmp_path_factory.mktemp("lexical"))
 
 
-def test_every_search_is_its_dense_product_and_the_best_passage_the_one_that_scores(folders: tuple[Path, Path]) -> None:
+def test_every_search_is_its_dense_product_and_the_best_passage_the_one_that_scores(
+    folders: tuple[Path, Path],
+) -> None:
     queries, passages, documents = views(folders)
     retriever = opened(folders)
     searches = {**retriever.variants(), retriever.main: retriever.search}
     assert set(searches) == set(NAMES)
     for name, (left, right) in SIDES.items():
-        for row, found in zip(queries[left] @ passages[right].T, searches[name](QUERIES, 7), strict=True):
+        for row, found in zip(
+            queries[left] @ passages[right].T, searches[name](QUERIES, 7), strict=True
+        ):
             same(found, ranked(row, documents, 7))
     beta, full = (queries["E"] @ passages[side].T for side in ("T", "E"))
     for first, second, found in zip(beta, full, searches["beta_rerank"](QUERIES, 3), strict=True):
@@ -104,13 +120,21 @@ def test_every_search_is_its_dense_product_and_the_best_passage_the_one_that_sco
         same(found, ranked(np.where(inside, second, 0), documents, 3))
     for text, row in zip(QUERIES, np.float32(full), strict=True):
         own = [score for score, document in zip(row, documents, strict=True) if document == "d03"]
-        assert retriever.best_passage_encoded(retriever.encode_queries([text]), "d03") == int(np.argmax(own))
+        assert retriever.best_passage_encoded(retriever.encode_queries([text]), "d03") == int(
+            np.argmax(own)
+        )
 
 
-def test_queries_are_encoded_once_for_all_variants_and_once_for_all_explanations_of_their_hits(folders, monkeypatch):
+def test_queries_are_encoded_once_for_all_variants_and_once_for_all_explanations_of_their_hits(
+    folders, monkeypatch
+):
     retriever, asked = opened(folders), []
     encode = retriever.encoder.encode_queries
-    monkeypatch.setattr(retriever.encoder, "encode_queries", lambda texts: asked.append(list(texts)) or encode(texts))
+    monkeypatch.setattr(
+        retriever.encoder,
+        "encode_queries",
+        lambda texts: asked.append(list(texts)) or encode(texts),
+    )
     for search in retriever.variants().values():
         search(QUERIES, 7)
     assert asked == [QUERIES]
@@ -135,7 +159,9 @@ def test_main_search_reranks_filters_and_explains_alike(tmp_path: Path, name: st
         for document, score in ranking[:4]:
             matches = retriever.explain(text, document)
             assert sum(match.weight for match in matches) == pytest.approx(score, rel=1e-6)
-            assert [match.weight for match in matches] == sorted((match.weight for match in matches), reverse=True)
+            assert [match.weight for match in matches] == sorted(
+                (match.weight for match in matches), reverse=True
+            )
             assert all(match.expanded == (match.token not in text.split()) for match in matches)
         if name in ("alpha", "beta_own"):
             assert not any(match.expanded for match in retriever.explain(text, ranking[0][0]))
@@ -146,10 +172,14 @@ def test_beta_rerank_embeds_passages_as_they_come(tmp_path, folders, monkeypatch
     assert not (without[1] / "embeddings").exists()
     flying = opened(without)
     assert set(flying.variants()) == {"beta", "beta_own"}
-    for found, expected in zip(flying.search(QUERIES, 5), stored.variants()["beta_rerank"](QUERIES, 5), strict=True):
+    for found, expected in zip(
+        flying.search(QUERIES, 5), stored.variants()["beta_rerank"](QUERIES, 5), strict=True
+    ):
         same(found, expected)
     document = flying.search(QUERIES[:1], 1)[0][0][0]
-    explained = [[match.token for match in one.explain(QUERIES[0], document)] for one in (flying, stored)]
+    explained = [
+        [match.token for match in one.explain(QUERIES[0], document)] for one in (flying, stored)
+    ]
     assert explained[0] == explained[1]
     with pytest.raises(FreshetError, match="build the index for it"):
         flying.by("full").search(QUERIES, 1)
@@ -157,8 +187,13 @@ def test_beta_rerank_embeds_passages_as_they_come(tmp_path, folders, monkeypatch
     assert isinstance(passages, PassagesOnTheFly)
     kept = passages._embeddings([1, 2, 3])
     with monkeypatch.context() as patch:
-        patch.setattr(passages.encoder, "encode", lambda texts: pytest.fail("encoded again") if texts else [])
-        assert all(a[1] is b[1] for a, b in zip(passages._embeddings([3, 1]), (kept[2], kept[0]), strict=True))
+        patch.setattr(
+            passages.encoder, "encode", lambda texts: pytest.fail("encoded again") if texts else []
+        )
+        assert all(
+            a[1] is b[1]
+            for a, b in zip(passages._embeddings([3, 1]), (kept[2], kept[0]), strict=True)
+        )
     monkeypatch.setattr("model_code.lexical.index.CACHE", 2)
     passages._embeddings([4])
     assert list(passages._cache) == [4]
@@ -176,7 +211,11 @@ def test_by_tokens_nothing_else_is_kept_and_a_query_without_any_finds_nothing(tm
 
 def test_equal_inputs_give_equal_bytes(tmp_path: Path, folders: tuple[Path, Path]) -> None:
     assert hash_path(build(tmp_path)[1]) == hash_path(folders[1])
-    assert [path.name for path in sorted(folders[1].iterdir())] == ["embeddings", "manifest.json", "tokens"]
+    assert [path.name for path in sorted(folders[1].iterdir())] == [
+        "embeddings",
+        "manifest.json",
+        "tokens",
+    ]
 
 
 def test_foreign_and_damaged_folders_are_refused(tmp_path: Path) -> None:

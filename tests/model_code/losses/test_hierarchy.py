@@ -1,5 +1,6 @@
-"""Guards the hierarchy loss: values and gradients against float64 loops written from HCE's equation 5, uneven trees;
-and how the parts of the HCE loss add up."""
+"""Guards the hierarchy loss: values and gradients against float64 loops written from HCE's equation
+5, uneven trees; and how the parts of the HCE loss add up.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,12 @@ PATHS = torch.tensor([[0, 1], [0, 2], [1, 3], [2, 4], [2, 5]])
 
 
 def loop_loss(
-    query: Tensor, centroids: Tensor, parents: Tensor, node: int, temperature: float, excluded: Tensor
+    query: Tensor,
+    centroids: Tensor,
+    parents: Tensor,
+    node: int,
+    temperature: float,
+    excluded: Tensor,
 ) -> Tensor:
     """Equation 5 for one query at one level, in plain exponentials."""
     positive, total = None, torch.zeros((), dtype=torch.float64)
@@ -31,23 +37,35 @@ def loop_loss(
 
 def example(seed: int) -> tuple[Tensor, list[Tensor]]:
     random = torch.Generator().manual_seed(seed)
-    queries = normalize(torch.randn(5, 4, generator=random, dtype=torch.float64), dim=1).requires_grad_()
-    centroids = [torch.randn(len(p), 4, generator=random, dtype=torch.float64).requires_grad_() for p in PARENTS]
+    queries = normalize(
+        torch.randn(5, 4, generator=random, dtype=torch.float64), dim=1
+    ).requires_grad_()
+    centroids = [
+        torch.randn(len(p), 4, generator=random, dtype=torch.float64).requires_grad_()
+        for p in PARENTS
+    ]
     return queries, centroids  # centroids of any length: training moves them off the unit sphere
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("temperature", [1.0, 0.05])
 @pytest.mark.parametrize("masked", [False, True])
-def test_values_and_gradients_are_those_of_the_equation(seed: int, temperature: float, masked: bool):
+def test_values_and_gradients_are_those_of_the_equation(
+    seed: int, temperature: float, masked: bool
+):
     queries, centroids = example(seed)
-    weights = torch.tensor([[1.0, 2.0], [3.0, 5.0], [7.0, 11.0], [13.0, 17.0], [19.0, 23.0]], dtype=torch.float64)
+    weights = torch.tensor(
+        [[1.0, 2.0], [3.0, 5.0], [7.0, 11.0], [13.0, 17.0], [19.0, 23.0]], dtype=torch.float64
+    )
     random = torch.Generator().manual_seed(seed)
     excluded = [torch.rand(5, len(p), generator=random) < (0.4 if masked else 0.0) for p in PARENTS]
     ours, loop = [], []
     for t, (vectors, parents) in enumerate(zip(centroids, PARENTS, strict=True)):
         ours.append(level_losses(queries, vectors, parents, PATHS[:, t], temperature, excluded[t]))
-        rows = [(queries[i], vectors, parents, int(PATHS[i, t]), temperature, excluded[t][i]) for i in range(5)]
+        rows = [
+            (queries[i], vectors, parents, int(PATHS[i, t]), temperature, excluded[t][i])
+            for i in range(5)
+        ]
         loop.append(torch.stack([loop_loss(*row) for row in rows]))
     ours, loop = torch.stack(ours, dim=1), torch.stack(loop, dim=1)
     torch.testing.assert_close(ours, loop, rtol=1e-10, atol=1e-10)
@@ -67,7 +85,9 @@ def test_an_only_child_costs_nothing():
 def test_module_trains_own_copies_of_the_centroids_it_is_given_and_nothing_else():
     queries, centroids = example(3)
     one = HierarchyLoss(centroids[:1], PARENTS[:1], temperature=0.1)(queries, PATHS[:, :1])
-    torch.testing.assert_close(one[:, 0], level_losses(queries, centroids[0], PARENTS[0], PATHS[:, 0], 0.1))
+    torch.testing.assert_close(
+        one[:, 0], level_losses(queries, centroids[0], PARENTS[0], PATHS[:, 0], 0.1)
+    )
     module = HierarchyLoss([level.detach() for level in centroids], PARENTS, temperature=0.1)
     assert [name for name, _ in module.named_parameters()] == ["centroids.0", "centroids.1"]
     assert list(module.state_dict()) == ["centroids.0", "centroids.1"]
@@ -79,7 +99,10 @@ def test_module_trains_own_copies_of_the_centroids_it_is_given_and_nothing_else(
 
 
 def test_levels_are_summed_as_in_equation_6_and_weight_zero_is_plain_contrastive_training():
-    contrastive, hierarchy = torch.rand(3, dtype=torch.float64), torch.rand(3, 4, dtype=torch.float64)
+    contrastive, hierarchy = (
+        torch.rand(3, dtype=torch.float64),
+        torch.rand(3, 4, dtype=torch.float64),
+    )
     expected = [contrastive[i] + 0.2 * sum(hierarchy[i, t] for t in range(4)) for i in range(3)]
     torch.testing.assert_close(hce_losses(contrastive, hierarchy, 0.2), torch.stack(expected))
     assert torch.equal(hce_losses(contrastive, hierarchy, 0.0), contrastive)
@@ -94,10 +117,14 @@ def test_joint_is_equation_7_with_a_mean_per_kind(kinds: list[int]):
     expected = sum(supervised) / len(supervised) + 0.5 * sum(unsupervised) / len(unsupervised)
     ours = joint_loss(losses, torch.tensor(kinds, dtype=torch.bool), 0.5)
     torch.testing.assert_close(ours, expected)
-    torch.testing.assert_close(*(torch.autograd.grad(value, losses)[0] for value in (ours, expected)))
+    torch.testing.assert_close(
+        *(torch.autograd.grad(value, losses)[0] for value in (ours, expected))
+    )
 
 
 @pytest.mark.parametrize("unsupervised", [False, True])
 def test_one_kind_alone_has_weight_one(unsupervised: bool):
     losses = torch.rand(5, dtype=torch.float64)
-    torch.testing.assert_close(joint_loss(losses, torch.full((5,), unsupervised), 0.5), losses.mean())
+    torch.testing.assert_close(
+        joint_loss(losses, torch.full((5,), unsupervised), 0.5), losses.mean()
+    )

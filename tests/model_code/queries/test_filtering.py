@@ -6,9 +6,20 @@ import random
 
 import pytest
 
-from model_code.queries.pseudo_queries import AMBIGUOUS, EMPTY, REPEATED, PseudoQuery, joined_words, reasons_to_drop
+from model_code.queries.pseudo_queries import (
+    AMBIGUOUS,
+    EMPTY,
+    REPEATED,
+    PseudoQuery,
+    joined_words,
+    reasons_to_drop,
+)
 
-TEXTS = {"d1": "The quick brown fox.", "d2": "A lazy dog: the QUICK brown bear", "d3": "the cat sat"}
+TEXTS = {
+    "d1": "The quick brown fox.",
+    "d2": "A lazy dog: the QUICK brown bear",
+    "d3": "the cat sat",
+}
 
 
 @pytest.mark.parametrize(
@@ -17,7 +28,8 @@ TEXTS = {"d1": "The quick brown fox.", "d2": "A lazy dog: the QUICK brown bear",
         ("d1", "brown fox", None),
         ("d1", "--- !", EMPTY),
         ("d1", "Quick, brown", AMBIGUOUS),
-        ("d3", "lazy dog", AMBIGUOUS),  # a generated query that another document answers word for word
+        # a generated query that another document answers word for word
+        ("d3", "lazy dog", AMBIGUOUS),
         ("d3", "quick fox", None),
         ("d3", "he cat", None),  # whole words only: "the cat" does not contain it
     ],
@@ -33,7 +45,9 @@ def test_reasons_by_example(document, text, reason):
         ([("d1", "brown fox"), ("d1", "Brown fox!"), ("d1", "fox")], [None, REPEATED, None]),
     ],
 )
-def test_equal_queries_of_two_documents_all_go_and_of_one_document_all_but_the_first(queries, reasons):
+def test_equal_queries_of_two_documents_all_go_and_of_one_document_all_but_the_first(
+    queries, reasons
+):
     assert reasons_to_drop([PseudoQuery(*query, "k") for query in queries], TEXTS) == reasons
 
 
@@ -51,7 +65,10 @@ def test_equals_a_double_loop_on_random_texts():
         for document, text in documents.items():
             if f" {joined_words(query.text)} " in f" {text} ":
                 fitting.add(document)
-        again = any((query.document_id, query.text) == (other.document_id, other.text) for other in queries[:n])
+        again = any(
+            (query.document_id, query.text) == (other.document_id, other.text)
+            for other in queries[:n]
+        )
         slow.append(AMBIGUOUS if len(fitting) > 1 else REPEATED if again else None)
     assert reasons_to_drop(queries, documents) == slow
     assert set(slow) == {AMBIGUOUS, None}

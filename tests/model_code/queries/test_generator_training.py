@@ -1,4 +1,6 @@
-"""Guards training of a query generator: pairs of the training qrels, resumed bit for bit, the best step kept."""
+"""Guards training of a query generator: pairs of the training qrels, resumed bit for bit, the best
+step kept.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from model_code.queries.generator_training import IGNORED, METRIC, GeneratorPair
 from model_code.queries.sequence_to_sequence import Loaded, SequenceToSequence, save_sequence_model
 from model_code.queries.settings import SequenceToSequenceSettings
 from model_code.retrieval.bm25_index import Bm25
-from tests.model_code.queries.toy import DOCUMENTS, PAIRS, QUERY_TOKENS, SECTION_TOKENS, load, make_trainer, tokens
+from tests.model_code.queries.toy import (
+    DOCUMENTS,
+    PAIRS,
+    QUERY_TOKENS,
+    SECTION_TOKENS,
+    load,
+    make_trainer,
+    tokens,
+)
 from tests.model_code.training.killing import kill_at
 
 
@@ -24,7 +34,9 @@ def make_corpus(qrels: list[tuple[str, str, str]]) -> Corpus:
     ids = [f"d{i:02}" for i in range(40)]
     documents = pd.DataFrame({"document_id": ids, "text": [f"text of {i}" for i in ids]})
     judged = pd.DataFrame(qrels, columns=["query_id", "document_id", "split"]).assign(relevance=1)
-    queries = judged.drop_duplicates("query_id").assign(text=lambda rows: "what is " + rows["query_id"])
+    queries = judged.drop_duplicates("query_id").assign(
+        text=lambda rows: "what is " + rows["query_id"]
+    )
     return Corpus(documents, documents, queries, judged)
 
 
@@ -54,11 +66,16 @@ def test_of_a_long_document_the_section_with_the_querys_words_is_read(tmp_path: 
     reader = tokens(loaded)
     reader.section_tokens, reader.query_tokens = 6, 4
     long = " ".join(f"w{i}" for i in range(20))
-    batch = reader.batch([GeneratorPair("a", long, "w9 w10"), GeneratorPair("b", "w1", "w2 w3 w4 w5 w6")])
+    batch = reader.batch(
+        [GeneratorPair("a", long, "w9 w10"), GeneratorPair("b", "w1", "w2 w3 w4 w5 w6")]
+    )
     read = loaded[1].batch_decode(batch["input_ids"], skip_special_tokens=True)
     assert {"w9", "w10"} & set(read[0].split())
     assert read[1] == "w1"
-    assert batch["attention_mask"].sum(dim=1).tolist()[0] > batch["attention_mask"].sum(dim=1).tolist()[1]
+    assert (
+        batch["attention_mask"].sum(dim=1).tolist()[0]
+        > batch["attention_mask"].sum(dim=1).tolist()[1]
+    )
     labels = [[token for token in row if token != IGNORED] for row in batch["labels"].tolist()]
     assert loaded[1].batch_decode(labels, skip_special_tokens=True)[0] == "w9 w10"
     assert all(len(row) <= 4 for row in labels)
@@ -73,7 +90,10 @@ def found_first(loaded: Loaded, folder: Path) -> float:
     queries = SequenceToSequence(*loaded, greedy).generate(DOCUMENTS, 0, folder)
     search = Bm25.build(list(DOCUMENTS.values()), list(DOCUMENTS)).search
     rankings = search([query.text for query in queries], 1)
-    found = [dict(ranking).keys() == {query.document_id} for ranking, query in zip(rankings, queries, strict=True)]
+    found = [
+        dict(ranking).keys() == {query.document_id}
+        for ranking, query in zip(rankings, queries, strict=True)
+    ]
     return sum(found) / len(found)
 
 
@@ -100,7 +120,9 @@ def test_killed_and_resumed_is_as_if_never_stopped(tmp_path: Path):
 
 def test_the_loss_is_the_librarys_own_and_the_metric_weighs_tokens(tmp_path: Path):
     loaded = load(tmp_path)
-    trainer = make_trainer(loaded, held_out=[PAIRS[0], PAIRS[1]._replace(query="w1"), PAIRS[2]], batch_size=2)
+    trainer = make_trainer(
+        loaded, held_out=[PAIRS[0], PAIRS[1]._replace(query="w1"), PAIRS[2]], batch_size=2
+    )
     total, count = 0.0, 0
     for pair in trainer.held_out:
         batch = tokens(loaded).batch([pair])

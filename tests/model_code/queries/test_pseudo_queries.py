@@ -5,7 +5,12 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from model_code.queries.pseudo_queries import InverseCloze, expanded_texts, generated_queries, seed_of
+from model_code.queries.pseudo_queries import (
+    InverseCloze,
+    expanded_texts,
+    generated_queries,
+    seed_of,
+)
 from model_code.queries.settings import ClozeSettings
 from model_code.retrieval.bm25_index import Bm25
 
@@ -68,13 +73,19 @@ def test_every_passage_of_a_document_gets_the_queries_that_a_model_wrote_and_is_
     texts, ids = ["sort a list", "more on sorting", "open a file"], ["a", "a", "c"]
     expanded = expanded_texts(texts, ids, generated_queries(TABLE))
     assert expanded == [
-        "sort a list how to order rank items", "more on sorting how to order rank items", "open a file"
-    ]  # fmt: skip
+        "sort a list how to order rank items",
+        "more on sorting how to order rank items",
+        "open a file",
+    ]
     assert Bm25.build(texts, ids).search(["order"], 1) == [[]]
     assert [document for document, _ in Bm25.build(expanded, ids).search(["order"], 1)[0]] == ["a"]
 
 
 def test_seeds_of_different_purposes_differ_and_fit_63_bits():
-    seeds = [seed_of(seed, *parts) for seed in (0, 1) for parts in (("a",), ("b",), ("a", 0), ("a", 1), ("ab",))]
+    seeds = [
+        seed_of(seed, *parts)
+        for seed in (0, 1)
+        for parts in (("a",), ("b",), ("a", 0), ("a", 1), ("ab",))
+    ]
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**63 for seed in seeds)

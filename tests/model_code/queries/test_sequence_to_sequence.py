@@ -1,4 +1,6 @@
-"""Guards generated queries on a tiny random T5: independent of batch and order, resumable, sampled as said."""
+"""Guards generated queries on a tiny random T5: independent of batch and order, resumable, sampled
+as said.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tests.model_code.queries.toy import make_tiny_t5
 from tests.tiny_encoder import make_tiny_encoder
 
 WORDS = [f"w{i}" for i in range(40)]
-TINY = SequenceToSequenceSettings(per_document=5, section_tokens=8, max_query_tokens=6, top_k=8, batch_size=7)
+TINY = SequenceToSequenceSettings(
+    per_document=5, section_tokens=8, max_query_tokens=6, top_k=8, batch_size=7
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,18 +40,27 @@ def generator(folder):
 
 
 def with_settings(generator: SequenceToSequence, **changes: int) -> SequenceToSequence:
-    return SequenceToSequence(generator.model, generator.tokenizer, generator.settings.replace(**changes))
+    return SequenceToSequence(
+        generator.model, generator.tokenizer, generator.settings.replace(**changes)
+    )
 
 
-DOCUMENTS = {f"d{i}": " ".join(WORDS[i : i + 3 * (i + 1)]) for i in range(6)}  # 1 to 3 sections each
+# 1 to 3 sections each
+DOCUMENTS = {f"d{i}": " ".join(WORDS[i : i + 3 * (i + 1)]) for i in range(6)}
 
 
-def test_each_documents_queries_depend_on_neither_batch_nor_chunk_nor_order(generator, tmp_path, monkeypatch):
+def test_each_documents_queries_depend_on_neither_batch_nor_chunk_nor_order(
+    generator, tmp_path, monkeypatch
+):
     whole = generator.generate(DOCUMENTS, 1, tmp_path / "a")
-    assert [query.document_id for query in whole] == [i for i in sorted(DOCUMENTS) for _ in range(5)]
+    assert [query.document_id for query in whole] == [
+        i for i in sorted(DOCUMENTS) for _ in range(5)
+    ]
     assert len({query.text for query in whole}) > 20
     assert all(query.kind == "sequence_to_sequence" for query in whole)
-    assert with_settings(generator, max_query_tokens=1).generate(DOCUMENTS, 1, tmp_path / "a") != whole, "checkpoints"
+    assert (
+        with_settings(generator, max_query_tokens=1).generate(DOCUMENTS, 1, tmp_path / "a") != whole
+    ), "checkpoints"
     monkeypatch.setattr(sequence_to_sequence, "CHUNK", 2)
     reordered = dict(reversed(DOCUMENTS.items()))
     assert with_settings(generator, batch_size=3).generate(reordered, 1, tmp_path / "b") == whole
@@ -67,7 +80,9 @@ def test_a_killed_run_goes_on_where_it_was(generator, tmp_path, monkeypatch):
         generator.generate(DOCUMENTS, 1, tmp_path / "killed", kill)
     written, write = [], SequenceToSequence._write_queries
 
-    def counted(self: SequenceToSequence, chunk: dict[str, str], seed: int) -> list[tuple[str, str]]:
+    def counted(
+        self: SequenceToSequence, chunk: dict[str, str], seed: int
+    ) -> list[tuple[str, str]]:
         written.append(list(chunk))
         return write(self, chunk, seed)
 
@@ -78,7 +93,8 @@ def test_a_killed_run_goes_on_where_it_was(generator, tmp_path, monkeypatch):
 
 def test_the_sections_of_a_long_document_are_all_read(generator):
     sections, drafts = generator._sections({"long": " ".join(WORDS[:20]), "short": "w1 w2"})
-    assert [len(section) for section in sections] == [8, 8, 7, 3]  # 7, 7, 6 and 2 words, and </s> each
+    # 7, 7, 6 and 2 words, and </s> each
+    assert [len(section) for section in sections] == [8, 8, 7, 3]
     assert [(draft.document_id, draft.section) for draft in drafts] == [
         *[("long", section) for section in (0, 0, 1, 1, 2)],
         *[("short", 3)] * 5,
@@ -87,8 +103,12 @@ def test_the_sections_of_a_long_document_are_all_read(generator):
 
 def test_the_noise_samples_the_softmax_of_the_top_k():
     logits = torch.tensor([0.3, 2.0, -5.0, 1.0, 0.9])
-    draws = torch.rand((20000, 1, 3), dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    sample = GumbelTopK(-torch.log(-torch.log(draws)), 0.5)(torch.zeros(20000, 1), logits.repeat(20000, 1)).argmax(1)
+    draws = torch.rand(
+        (20000, 1, 3), dtype=torch.float64, generator=torch.Generator().manual_seed(4)
+    )
+    sample = GumbelTopK(-torch.log(-torch.log(draws)), 0.5)(
+        torch.zeros(20000, 1), logits.repeat(20000, 1)
+    ).argmax(1)
     expected = torch.zeros(5)
     expected[[1, 3, 4]] = torch.softmax(logits[[1, 3, 4]] / 0.5, dim=0)
     observed = torch.bincount(sample, minlength=5) / 20000
@@ -99,9 +119,13 @@ def test_the_noise_samples_the_softmax_of_the_top_k():
 def test_trained_means_the_folder_of_the_trained_model(folder, generator, tmp_path):
     settings = TINY.replace(model="trained")
     made = SequenceToSequence.load(settings, folder)
-    assert made.generate(DOCUMENTS, 1, tmp_path / "a") == generator.generate(DOCUMENTS, 1, tmp_path / "b")
+    assert made.generate(DOCUMENTS, 1, tmp_path / "a") == generator.generate(
+        DOCUMENTS, 1, tmp_path / "b"
+    )
     for nothing in (None, tmp_path / "model"):
-        with pytest.raises(FreshetError, match="but no generator was; set pseudo_queries.training.base"):
+        with pytest.raises(
+            FreshetError, match="but no generator was; set pseudo_queries.training.base"
+        ):
             SequenceToSequence.load(settings, nothing)
 
 
@@ -113,7 +137,9 @@ def test_it_computes_where_the_encoders_settings_say(folder, monkeypatch, device
 
 
 @pytest.mark.parametrize(("in_hardware", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
-def test_a_gpu_without_bfloat16_does_not_emulate_it(monkeypatch, in_hardware: bool, dtype: torch.dtype):
+def test_a_gpu_without_bfloat16_does_not_emulate_it(
+    monkeypatch, in_hardware: bool, dtype: torch.dtype
+):
     model = MagicMock()
     load = MagicMock(return_value=(model, None))
     supported = lambda including_emulation=True: including_emulation or in_hardware  # noqa: E731
@@ -128,10 +154,14 @@ def test_a_gpu_without_bfloat16_does_not_emulate_it(monkeypatch, in_hardware: bo
 def test_texts_longer_than_the_positions_are_refused(tmp_path):
     from transformers import BartConfig, BartForConditionalGeneration
 
-    config = BartConfig(vocab_size=8, max_position_embeddings=64, d_model=16, encoder_layers=1, decoder_layers=1)
+    config = BartConfig(
+        vocab_size=8, max_position_embeddings=64, d_model=16, encoder_layers=1, decoder_layers=1
+    )
     model = BartForConditionalGeneration(config)
     require_positions(model, 64, 64)
-    with pytest.raises(SettingsError, match="section_tokens is 65, but the model has 64 positions; lower"):
+    with pytest.raises(
+        SettingsError, match="section_tokens is 65, but the model has 64 positions; lower"
+    ):
         require_positions(model, 65, 8)
     with pytest.raises(SettingsError, match="max_query_tokens is 65"):
         require_positions(model, 8, 65)
@@ -143,13 +173,19 @@ def test_equal_models_give_equal_bytes_that_name_no_machine(folder, tmp_path):
     assert hash_path(tmp_path / "one") == hash_path(tmp_path / "two")
     assert {path.suffix for path in (tmp_path / "one").iterdir()} == {".json", ".safetensors"}
     for path in (tmp_path / "one").glob("*.json"):
-        assert not {str(folder), "transformers_version"} & {word for word in path.read_text().split('"')}
+        assert not {str(folder), "transformers_version"} & {
+            word for word in path.read_text().split('"')
+        }
 
 
 def test_what_cannot_be_loaded_is_one_clear_line(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(FreshetError, match="'someone/some-t5' is no sequence-to.*hub model$") as caught:
+    with pytest.raises(
+        FreshetError, match="'someone/some-t5' is no sequence-to.*hub model$"
+    ) as caught:
         load_sequence_model("someone/some-t5")
     assert "\n" not in str(caught.value)
-    with pytest.raises(FreshetError, match="is no sequence-to-sequence model that can be loaded.*BertConfig"):
+    with pytest.raises(
+        FreshetError, match="is no sequence-to-sequence model that can be loaded.*BertConfig"
+    ):
         load_sequence_model(make_tiny_encoder(tmp_path / "encoder", WORDS))

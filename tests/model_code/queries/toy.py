@@ -1,4 +1,6 @@
-"""Sixteen documents of six words, each asked for by its first three, and a tiny model that can learn that."""
+"""Sixteen documents of six words, each asked for by its first three, and a tiny model that can
+learn that.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,25 @@ def make_tiny_t5(folder: Path, words: Sequence[str]) -> Path:
     vocabulary = {word: n for n, word in enumerate(["<pad>", "</s>", "<unk>", *words])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
     special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     config = T5Config(
-        vocab_size=len(vocabulary), d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0
+        vocab_size=len(vocabulary),
+        d_model=16,
+        d_kv=8,
+        d_ff=32,
+        num_layers=1,
+        num_heads=2,
+        decoder_start_token_id=0,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         T5ForConditionalGeneration(config).save_pretrained(folder)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special, model_max_length=8).save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, **special, model_max_length=8
+    ).save_pretrained(folder)
     return folder
 
 
@@ -42,20 +54,33 @@ SECTION_TOKENS, QUERY_TOKENS = 16, 8
 
 def load(folder: Path) -> Loaded:
     """A fresh T5."""
-    return load_sequence_model(folder / "t5" if (folder / "t5").exists() else make_tiny_t5(folder / "t5", WORDS))
+    return load_sequence_model(
+        folder / "t5" if (folder / "t5").exists() else make_tiny_t5(folder / "t5", WORDS)
+    )
 
 
 def tokens(loaded: Loaded) -> PairTokens:
     """Batches as `loaded` reads them."""
-    return PairTokens(loaded[1], SECTION_TOKENS, QUERY_TOKENS, loaded[0].generation_config.decoder_start_token_id)
+    return PairTokens(
+        loaded[1], SECTION_TOKENS, QUERY_TOKENS, loaded[0].generation_config.decoder_start_token_id
+    )
 
 
-def make_trainer(loaded: Loaded, checkpoints: Path | None = None, held_out: list | None = None, **changes):  # noqa: ANN201
+def make_trainer(
+    loaded: Loaded, checkpoints: Path | None = None, held_out: list | None = None, **changes
+):  # noqa: ANN201
     """Twelve quick steps, chosen by the training pairs themselves."""
     quick = {
-        "base": "any", "steps": 12, "batch_size": 8, "learning_rate": 1e-2, "evaluate_every": 4, "log_every": 3,
+        "base": "any",
+        "steps": 12,
+        "batch_size": 8,
+        "learning_rate": 1e-2,
+        "evaluate_every": 4,
+        "log_every": 3,
         "checkpoint_every": 4,
-    }  # fmt: skip
+    }
     settings = GeneratorTrainingSettings(**(quick | changes))  # type: ignore[arg-type]
     chosen_by = PAIRS if held_out is None else held_out
-    return GeneratorTrainer(loaded, tokens(loaded), PAIRS, chosen_by, settings, 0, checkpoints, precision="float32")
+    return GeneratorTrainer(
+        loaded, tokens(loaded), PAIRS, chosen_by, settings, 0, checkpoints, precision="float32"
+    )

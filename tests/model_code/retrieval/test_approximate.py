@@ -1,5 +1,7 @@
-"""Guards the laws of approximate indexes at their default depth of search: they find what exact search finds, up to a
-measured share; nothing depends on the batch, hardly anything on the order of insertion, and ties break by id."""
+"""Guards the laws of approximate indexes at their default depth of search: they find what exact
+search finds, up to a measured share; nothing depends on the batch, hardly anything on the order of
+insertion, and ties break by id.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ IDS = [f"d{(7919 * row) % PASSAGES:04d}" for row in range(PASSAGES)]  # not in r
 
 
 def make_vectors() -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors (8000, 32) around 80 topics, 400 of them copies of others, and 100 queries near some of them."""
+    """Unit vectors (8000, 32) around 80 topics, 400 of them copies of others, and 100 queries near
+    some of them.
+    """
     chance = np.random.default_rng(0)
     topics, own = chance.standard_normal((80, 32)), chance.integers(80, size=PASSAGES)
     vectors = topics[own] + 0.5 * chance.standard_normal((PASSAGES, 32))
@@ -34,7 +38,11 @@ def build(vectors: np.ndarray, rows: np.ndarray, settings: IndexSettings) -> Den
 
 def overlap(found: list[Ranking], expected: list[Ranking]) -> float:
     """Share of the expected documents among those found, mean over queries."""
-    return float(np.mean([len(dict(a).keys() & dict(b)) / len(b) for a, b in zip(found, expected, strict=True)]))
+    return float(
+        np.mean(
+            [len(dict(a).keys() & dict(b)) / len(b) for a, b in zip(found, expected, strict=True)]
+        )
+    )
 
 
 def test_rankings_are_nearly_those_of_exact_search_and_depend_on_no_batch() -> None:
@@ -46,7 +54,13 @@ def test_rankings_are_nearly_those_of_exact_search_and_depend_on_no_batch() -> N
     assert overlap(together, exact.search(queries, 10, "f")) >= 0.99
     assert [index.search(query[None], 10, "f")[0] for query in queries] == together
     assert [ranking[:3] for ranking in together] == index.search(queries, 3, "f")
-    assert overlap(build(vectors, chance.permutation(PASSAGES), APPROXIMATE).search(queries, 10, "f"), together) >= 0.99
+    assert (
+        overlap(
+            build(vectors, chance.permutation(PASSAGES), APPROXIMATE).search(queries, 10, "f"),
+            together,
+        )
+        >= 0.99
+    )
 
 
 def test_equal_passages_are_found_together_and_tie_by_id() -> None:

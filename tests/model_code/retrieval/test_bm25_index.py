@@ -1,5 +1,6 @@
-"""Guards BM25: its scores against the formula in float64 and against bm25s, ties by id, empty corner cases; and the law
-that N additions and deletions are one rebuild, to the bit."""
+"""Guards BM25: its scores against the formula in float64 and against bm25s, ties by id, empty
+corner cases; and the law that N additions and deletions are one rebuild, to the bit.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ from model_code.retrieval.bm25_index import Bm25, Bm25Segment
 from model_code.retrieval.index_settings import Bm25Settings
 from tests.model_code.collection.laws import reranked
 
-TEXTS = ["sort list numbers", "sort sort table", "read file", "read table file numbers numbers", "read file"]
+TEXTS = [
+    "sort list numbers",
+    "sort sort table",
+    "read file",
+    "read table file numbers numbers",
+    "read file",
+]
 DOCUMENTS = ["b", "b", "d", "a", "c"]
 
 
@@ -43,10 +50,15 @@ def test_scores_and_ranks_follow_the_formula(k1: float, b: float) -> None:
         best: dict[str, float] = {}
         for document, score in zip(DOCUMENTS, formula(query, k1, b), strict=True):
             best[document] = max(score, best.get(document, 0.0))
-        expected = sorted(((d, s) for d, s in best.items() if s > 0), key=lambda item: (-round(item[1], 5), item[0]))
+        expected = sorted(
+            ((d, s) for d, s in best.items() if s > 0),
+            key=lambda item: (-round(item[1], 5), item[0]),
+        )
         found = index.search([query], k=10)[0]
         assert [document for document, _ in found] == [document for document, _ in expected]
-        assert [score for _, score in found] == pytest.approx([score for _, score in expected], rel=1e-5)
+        assert [score for _, score in found] == pytest.approx(
+            [score for _, score in expected], rel=1e-5
+        )
 
 
 def test_nothing_in_common_and_nothing_at_all() -> None:
@@ -75,29 +87,47 @@ def test_scores_are_those_of_bm25s_on_the_same_terms() -> None:
     index = Bm25.build(texts, [str(i) for i in range(len(texts))], Bm25Settings(language=None))
     for _ in range(20):
         query = draw.choices(WORDS, k=4)
-        np.testing.assert_allclose(index.scores(" ".join(query)), peer.get_scores(query), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(
+            index.scores(" ".join(query)), peer.get_scores(query), rtol=1e-4, atol=1e-6
+        )
 
 
 WORDS = [f"word{i}" for i in range(60)]
 
 
 def test_changes_in_any_segments_are_a_rebuild_to_the_bit(tmp_path: Path) -> None:
-    """500 random additions, changes and deletions; segments are merged, saved and loaded on the way."""
+    """500 random additions, changes and deletions; segments are merged, saved and loaded on the
+    way.
+    """
     draw, known = random.Random(2), {}
     segments: list[tuple[Bm25Segment, frozenset[str]]] = []
     for step in range(500):
         document = f"d{draw.randint(0, 80)}"
-        segments = [(own, gone | {document} if document in own.ids else gone) for own, gone in segments]
+        segments = [
+            (own, gone | {document} if document in own.ids else gone) for own, gone in segments
+        ]
         known.pop(document, None)
         if draw.random() < 0.7:
-            known[document] = [" ".join(draw.choices(WORDS, k=draw.randint(1, 12))) for _ in range(draw.randint(1, 3))]
-            segments.append((Bm25Segment.build(known[document], [document] * len(known[document]), None), frozenset()))
+            known[document] = [
+                " ".join(draw.choices(WORDS, k=draw.randint(1, 12)))
+                for _ in range(draw.randint(1, 3))
+            ]
+            segments.append(
+                (
+                    Bm25Segment.build(known[document], [document] * len(known[document]), None),
+                    frozenset(),
+                )
+            )
         if len(segments) > 5:
-            left = [(own, [name for name in dict.fromkeys(own.ids.document_ids) if name not in gone])
-                    for own, gone in segments]  # fmt: skip
+            left = [
+                (own, [name for name in dict.fromkeys(own.ids.document_ids) if name not in gone])
+                for own, gone in segments
+            ]
             segments = [(saved(Bm25Segment.merge(left), tmp_path / str(step)), frozenset())]
     pairs = [(name, text) for name in sorted(known) for text in known[name]]
-    whole = Bm25.build([text for _, text in pairs], [name for name, _ in pairs], Bm25Settings(language=None))
+    whole = Bm25.build(
+        [text for _, text in pairs], [name for name, _ in pairs], Bm25Settings(language=None)
+    )
     parts = Bm25(segments, Bm25Settings(language=None))
     queries = [" ".join(draw.choices(WORDS, k=3)) for _ in range(30)]
     allowed = sorted(known)[::3]
@@ -105,7 +135,9 @@ def test_changes_in_any_segments_are_a_rebuild_to_the_bit(tmp_path: Path) -> Non
         assert parts.search(queries, k) == whole.search(queries, k)
         assert parts.search(queries, k, allowed) == whole.search(queries, k, allowed)
     for query in queries:
-        assert reranked(parts, [query], [sorted(known)]) == reranked(whole, [query], [sorted(known)])
+        assert reranked(parts, [query], [sorted(known)]) == reranked(
+            whole, [query], [sorted(known)]
+        )
 
 
 def saved(segment: Bm25Segment, folder: Path) -> Bm25Segment:
@@ -115,7 +147,9 @@ def saved(segment: Bm25Segment, folder: Path) -> Bm25Segment:
 
 def test_a_merged_segment_is_the_built_one_byte_for_byte(tmp_path: Path) -> None:
     one = Bm25Segment.build(TEXTS[:2], DOCUMENTS[:2], "english")
-    other = Bm25Segment.build([*TEXTS[2:], "gone with the wind"], [*DOCUMENTS[2:], "gone"], "english")
+    other = Bm25Segment.build(
+        [*TEXTS[2:], "gone with the wind"], [*DOCUMENTS[2:], "gone"], "english"
+    )
     Bm25Segment.merge([(one, ["b"]), (other, ["a", "c", "d"])]).save(tmp_path / "merged", {})
     Bm25Segment.build(TEXTS, DOCUMENTS, "english").save(tmp_path / "built", {})
     for path in (tmp_path / "built").iterdir():
@@ -142,9 +176,17 @@ def test_shares_of_terms_sum_to_the_score_and_unknown_documents_are_refused() ->
 
 @pytest.mark.parametrize(
     ("query", "found"),
-    [("merging", "m"), ("dataframe", "m"), ("DataFrame.merge", "m"), ("frame", "m"), ("read csv", "r"),
-     ("read_csv", "r"), ("排序", "z"), ("parse XML", "x")],
-)  # fmt: skip
+    [
+        ("merging", "m"),
+        ("dataframe", "m"),
+        ("DataFrame.merge", "m"),
+        ("frame", "m"),
+        ("read csv", "r"),
+        ("read_csv", "r"),
+        ("排序", "z"),
+        ("parse XML", "x"),
+    ],
+)
 def test_words_are_found_whatever_their_form(query: str, found: str) -> None:
     texts = {
         "m": "DataFrame merges tables",

@@ -1,5 +1,6 @@
-"""Guards the laws of the dense index: exact rankings that depend on nothing but vectors and ids, save and load =
-identity, and refusal of another encoder's vectors."""
+"""Guards the laws of the dense index: exact rankings that depend on nothing but vectors and ids,
+save and load = identity, and refusal of another encoder's vectors.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +24,13 @@ from model_code.retrieval.top_k import top_k
 KINDS = [ALWAYS_EXACT, 1]  # from how many vectors on search is approximate
 
 
-def build(vectors: np.ndarray, document_ids: list[str], flat_below: int = ALWAYS_EXACT, each: int = 1) -> DenseIndex:
+def build(
+    vectors: np.ndarray, document_ids: list[str], flat_below: int = ALWAYS_EXACT, each: int = 1
+) -> DenseIndex:
     """An index that searches everything there is, so that an approximate one is exact on tiny data."""
-    return DenseIndex.build(vectors, document_ids, "f", IndexSettings(flat_below=flat_below, nprobe=64), each)
+    return DenseIndex.build(
+        vectors, document_ids, "f", IndexSettings(flat_below=flat_below, nprobe=64), each
+    )
 
 
 def require_close(found: list[Ranking], expected: list[Ranking], error: float) -> None:
@@ -34,7 +39,9 @@ def require_close(found: list[Ranking], expected: list[Ranking], error: float) -
         np.testing.assert_allclose([s for _, s in row], [s for _, s in wanted], rtol=0, atol=error)
 
 
-def oracle(queries: np.ndarray, vectors: np.ndarray, document_ids: list[str], k: int) -> list[list[tuple[str, float]]]:
+def oracle(
+    queries: np.ndarray, vectors: np.ndarray, document_ids: list[str], k: int
+) -> list[list[tuple[str, float]]]:
     """Double loop in float64, rounded to float32 as the index states its scores."""
     scores = np.empty((len(queries), len(vectors)), dtype=np.float32)
     for i, query in enumerate(queries):
@@ -43,27 +50,42 @@ def oracle(queries: np.ndarray, vectors: np.ndarray, document_ids: list[str], k:
     return [top_k(row, document_ids, k) for row in scores]
 
 
-def test_rankings_equal_the_double_loop(vectors: np.ndarray, document_ids: list[str], queries: np.ndarray) -> None:
+def test_rankings_equal_the_double_loop(
+    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray
+) -> None:
     index = build(vectors, document_ids)
     for k in (1, 5, 17, 60, 100):
-        require_close(index.search(queries, k, "f"), oracle(queries, vectors, document_ids, k), 6e-8)
+        require_close(
+            index.search(queries, k, "f"), oracle(queries, vectors, document_ids, k), 6e-8
+        )
 
 
 @pytest.mark.parametrize("flat_below", KINDS)
-def test_several_vectors_per_passage_rank_by_the_best_and_are_counted_as_one(flat_below: int, tmp_path: Path) -> None:
+def test_several_vectors_per_passage_rank_by_the_best_and_are_counted_as_one(
+    flat_below: int, tmp_path: Path
+) -> None:
     chance, each, passages = np.random.default_rng(0), 3, ["b", "a", "b", "c", "a", "b"]
     rows = [document for document in passages for _ in range(each)]
-    raw, queries = chance.standard_normal((len(rows), 4)), chance.standard_normal((20, 4)).astype(np.float32)
+    raw, queries = (
+        chance.standard_normal((len(rows), 4)),
+        chance.standard_normal((20, 4)).astype(np.float32),
+    )
     vectors = (raw / np.linalg.norm(raw, axis=1, keepdims=True)).astype(np.float32)
     index = build(vectors, rows, flat_below, each)
     for k in (1, 2, 3, 9):
         require_close(index.search(queries, k, "f"), oracle(queries, vectors, rows, k), 2e-7)
     index.save(tmp_path)
     manifest, loaded = read_json(tmp_path / "manifest.json"), DenseIndex.load(tmp_path)
-    assert (manifest["vectors_per_passage"], manifest["passages"], manifest["documents"]) == (each, 6, 3)
+    assert (manifest["vectors_per_passage"], manifest["passages"], manifest["documents"]) == (
+        each,
+        6,
+        3,
+    )
     assert (loaded.vectors_per_passage, loaded.passages) == (each, 6)
     for row, document in enumerate(rows):
-        assert loaded.best_passage(vectors[row], document) == passages[: row // each].count(document)
+        assert loaded.best_passage(vectors[row], document) == passages[: row // each].count(
+            document
+        )
 
 
 def test_no_dependence_on_batch_k_or_insertion_order(vectors, document_ids, queries):
@@ -98,7 +120,9 @@ def test_save_and_load_is_identity(vectors, document_ids, queries, flat_below, t
 
 def test_tokens_are_kept_and_absent_where_nobody_gave_any(vectors, document_ids, queries, tmp_path):
     rng = np.random.default_rng(0)
-    tokens = TokenSigns.of([signs(rng.standard_normal((rng.integers(1, 9), 70))) for _ in document_ids])
+    tokens = TokenSigns.of(
+        [signs(rng.standard_normal((rng.integers(1, 9), 70))) for _ in document_ids]
+    )
     index = DenseIndex.build(vectors, document_ids, "f", tokens=tokens)
     index.save(tmp_path / "a")
     some = document_ids[5:1:-1]
@@ -112,14 +136,20 @@ def test_tokens_are_kept_and_absent_where_nobody_gave_any(vectors, document_ids,
     assert DenseIndex.load(tmp_path / "b").tokens is None
 
 
-def test_another_encoder_and_what_makes_no_sense_are_refused(vectors: np.ndarray, document_ids: list[str]) -> None:
+def test_another_encoder_and_what_makes_no_sense_are_refused(
+    vectors: np.ndarray, document_ids: list[str]
+) -> None:
     index, one = build(vectors, document_ids), vectors[:1]
     foreign = "built with encoder f, these vectors come from other"
     for error, message, use in (
         (FingerprintMismatch, foreign, lambda: index.search(one, 1, "other")),
         (FingerprintMismatch, foreign, lambda: index.scores(one, [["doc-00"]], "other")),
         (FingerprintMismatch, foreign, lambda: index.search_among(one, 1, ["doc-00"], "other")),
-        (FreshetError, "no document 'nobody' .2 unknown", lambda: index.scores(one, [["doc-00", "x", "nobody"]], "f")),
+        (
+            FreshetError,
+            "no document 'nobody' .2 unknown",
+            lambda: index.scores(one, [["doc-00", "x", "nobody"]], "f"),
+        ),
         (FreshetError, "do not fit 1 passages of 24", lambda: index.search(one[:, :8], 1, "f")),
         (FreshetError, "do not fit 1 passages of 24", lambda: build(vectors[:2], ["doc-00"])),
         (FreshetError, "NaN", lambda: build(np.full((1, 24), np.nan, np.float32), ["new"])),
@@ -129,7 +159,9 @@ def test_another_encoder_and_what_makes_no_sense_are_refused(vectors: np.ndarray
             use()
 
 
-def test_a_damaged_or_foreign_folder_is_refused(vectors: np.ndarray, document_ids: list[str], tmp_path: Path) -> None:
+def test_a_damaged_or_foreign_folder_is_refused(
+    vectors: np.ndarray, document_ids: list[str], tmp_path: Path
+) -> None:
     build(vectors, document_ids).save(tmp_path / "good")
     cut = Path(shutil.copytree(tmp_path / "good", tmp_path / "cut"))
     with (cut / "vectors.npy").open("r+b") as stream:
@@ -146,7 +178,9 @@ def test_a_damaged_or_foreign_folder_is_refused(vectors: np.ndarray, document_id
         DenseIndex.load(old)
 
 
-def test_one_that_numbered_its_entries_otherwise_is_made_anew(vectors, document_ids, queries, tmp_path):
+def test_one_that_numbered_its_entries_otherwise_is_made_anew(
+    vectors, document_ids, queries, tmp_path
+):
     """Before, entries had keys, and any factory of FAISS's could be named."""
     index = build(vectors, document_ids, 1)
     index.save(tmp_path)
@@ -155,60 +189,94 @@ def test_one_that_numbered_its_entries_otherwise_is_made_anew(vectors, document_
     del manifest["entries"]
     write_json(tmp_path / "manifest.json", manifest)
     (tmp_path / "index.faiss").write_bytes(b"")
-    assert DenseIndex.load(tmp_path, check=False).search(queries, 10, "f") == index.search(queries, 10, "f")
+    assert DenseIndex.load(tmp_path, check=False).search(queries, 10, "f") == index.search(
+        queries, 10, "f"
+    )
 
 
 @pytest.mark.parametrize("few", [0, 10**6])
 @pytest.mark.parametrize("flat_below", KINDS)
-def test_searching_among_some_gives_what_is_left_of_all(vectors, document_ids, queries, flat_below, few, monkeypatch):
-    """Whether they are scored one by one or searched for, and whatever number of products is in memory at a time."""
+def test_searching_among_some_gives_what_is_left_of_all(
+    vectors, document_ids, queries, flat_below, few, monkeypatch
+):
+    """Whether they are scored one by one or searched for, and whatever number of products is in
+    memory at a time.
+    """
     index, chance = build(vectors, document_ids, flat_below), np.random.default_rng(3)
     monkeypatch.setattr(dense_index, "FEW", few)
     monkeypatch.setattr(dense_index, "FEW_SHARE", 0)
     monkeypatch.setattr(dense_index, "PIECE", 7)
     whole = index.search(queries, 60, "f")
     for share in (0.05, 0.5, 1):
-        allowed = chance.choice(sorted(set(document_ids)), max(1, int(60 * share)), replace=False).tolist()
+        allowed = chance.choice(
+            sorted(set(document_ids)), max(1, int(60 * share)), replace=False
+        ).tolist()
         expected = [[hit for hit in ranking if hit[0] in allowed] for ranking in whole]
         for k in (1, 4, 60):
-            assert index.search_among(queries, k, allowed, "f") == [ranking[:k] for ranking in expected]
+            assert index.search_among(queries, k, allowed, "f") == [
+                ranking[:k] for ranking in expected
+            ]
     with pytest.raises(FreshetError, match="no document 'x'|unknown"):
         index.search_among(queries, 3, ["x"], "f")
 
 
 @pytest.mark.parametrize("flat_below", KINDS)
 def test_joined_indexes_are_one_of_what_is_left(vectors, document_ids, queries, flat_below):
-    """Also where the first is approximate; removed rows are long, near the queries, and some of them come back."""
+    """Also where the first is approximate; removed rows are long, near the queries, and some of
+    them come back.
+    """
     chance, names = np.random.default_rng(5), np.array(document_ids)
-    tokens = TokenSigns.of([signs(chance.standard_normal((chance.integers(1, 9), 70))) for _ in document_ids])
+    tokens = TokenSigns.of(
+        [signs(chance.standard_normal((chance.integers(1, 9), 70))) for _ in document_ids]
+    )
     where = {name: chance.integers(3) for name in sorted(set(document_ids))}
     parts, left = [], []
     for number in range(3):
         own = np.flatnonzero([where[name] == number for name in document_ids])
-        gone = [name for name in where if where[name] > number][:4] + [f"never {number}", f"nowhere {number}"]
+        gone = [name for name in where if where[name] > number][:4] + [
+            f"never {number}",
+            f"nowhere {number}",
+        ]
         long = 3 * queries[chance.integers(len(queries), size=len(gone))]
         other = TokenSigns.of([signs(chance.standard_normal((3, 70))) for _ in gone])
-        settings = IndexSettings(flat_below=1 if number == 0 and flat_below == 1 else ALWAYS_EXACT, nprobe=64)
+        settings = IndexSettings(
+            flat_below=1 if number == 0 and flat_below == 1 else ALWAYS_EXACT, nprobe=64
+        )
         index = DenseIndex.build(
-            np.concatenate([vectors[own], long]), [*names[own].tolist(), *gone], "f", settings,
+            np.concatenate([vectors[own], long]),
+            [*names[own].tolist(), *gone],
+            "f",
+            settings,
             tokens=TokenSigns.joined([tokens[own], other]),
-        )  # fmt: skip
+        )
         parts.append((index, frozenset(gone)))
         left += own.tolist()
-    joined, one = JoinedIndex(parts), DenseIndex.build(vectors[left], names[left].tolist(), "f", tokens=tokens[left])
+    joined, one = (
+        JoinedIndex(parts),
+        DenseIndex.build(vectors[left], names[left].tolist(), "f", tokens=tokens[left]),
+    )
     assert joined.ids.documents == one.ids.documents
     assert (joined.approximate is None) == (flat_below > 1)
     for k in (1, 5, 60):
         assert joined.search(queries, k, "f") == one.search(queries, k, "f")
     some = chance.permutation(sorted(set(names[left]))).tolist()[:20]
     assert joined.search_among(queries, 9, some, "f") == one.search_among(queries, 9, some, "f")
-    assert joined.scores(queries[:1], [some], "f")[0].tolist() == one.scores(queries[:1], [some], "f")[0].tolist()
+    assert (
+        joined.scores(queries[:1], [some], "f")[0].tolist()
+        == one.scores(queries[:1], [some], "f")[0].tolist()
+    )
     own, other = joined.vectors_of(some), one.vectors_of(some)
     assert own.scores(queries[0]).tolist() == other.scores(queries[0]).tolist()
     assert own.late_scores(tokens[:1]).tolist() == other.late_scores(tokens[:1]).tolist()
     for number in range(len(some)):
-        assert own.nearest(queries[0], number).tolist() == other.nearest(queries[0], number).tolist()
-    uses = (joined.ids.require_known, joined.vectors_of, lambda names: joined.search_among(queries, 3, names, "f"))
+        assert (
+            own.nearest(queries[0], number).tolist() == other.nearest(queries[0], number).tolist()
+        )
+    uses = (
+        joined.ids.require_known,
+        joined.vectors_of,
+        lambda names: joined.search_among(queries, 3, names, "f"),
+    )
     for unknown, use in product(("x", "never 0", "nowhere 2"), uses):
         with pytest.raises(FreshetError, match="unknown"):
             use([unknown])
@@ -222,20 +290,44 @@ def test_what_is_added_beside_an_approximate_index_is_searched_exactly() -> None
     old = DenseIndex.build(base, [f"b{i}" for i in range(3000)], "f", settings), frozenset[str]()
     query, second = near[:1], (near[:1] + near[1:] / 8) / 2
     rows = np.concatenate([np.repeat(query, 40, axis=0), second])
-    ranking = JoinedIndex([old, (build(rows, ["x"] * 40 + ["y"]), frozenset())]).search(4 * query, 5, "f")[0]
+    ranking = JoinedIndex([old, (build(rows, ["x"] * 40 + ["y"]), frozenset())]).search(
+        4 * query, 5, "f"
+    )[0]
     assert {"x", "y"} < {document for document, _ in ranking}
-    equal = JoinedIndex([old, (build(np.repeat(9 * query, 60, axis=0), [f"n{i:02d}" for i in range(60)]), frozenset())])
+    equal = JoinedIndex(
+        [
+            old,
+            (
+                build(np.repeat(9 * query, 60, axis=0), [f"n{i:02d}" for i in range(60)]),
+                frozenset(),
+            ),
+        ]
+    )
     for k in (1, 5, 20, 60):
-        assert [document for document, _ in equal.search(query, k, "f")[0]] == [f"n{i:02d}" for i in range(k)]
+        assert [document for document, _ in equal.search(query, k, "f")[0]] == [
+            f"n{i:02d}" for i in range(k)
+        ]
 
 
-def test_nothing_is_found_in_an_index_without_documents_or_with_none_left(vectors, document_ids, queries):
-    empty, whole = (DenseIndex.build(vectors[:0], [], "f"), frozenset[str]()), build(vectors, document_ids)
-    assert JoinedIndex([(whole, frozenset(document_ids)), empty]).search(queries[:2], 3, "f") == [[], []]
-    assert JoinedIndex([empty, (whole, frozenset()), empty]).search(queries, 9, "f") == whole.search(queries, 9, "f")
+def test_nothing_is_found_in_an_index_without_documents_or_with_none_left(
+    vectors, document_ids, queries
+):
+    empty, whole = (
+        (DenseIndex.build(vectors[:0], [], "f"), frozenset[str]()),
+        build(vectors, document_ids),
+    )
+    assert JoinedIndex([(whole, frozenset(document_ids)), empty]).search(queries[:2], 3, "f") == [
+        [],
+        [],
+    ]
+    assert JoinedIndex([empty, (whole, frozenset()), empty]).search(
+        queries, 9, "f"
+    ) == whole.search(queries, 9, "f")
 
 
-def test_many_allowed_documents_are_searched_for_not_all_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_allowed_documents_are_searched_for_not_all_ranked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     vectors = np.random.default_rng(0).normal(size=(3000, 8)).astype(np.float32)
     names, scored = [f"d{i:04d}" for i in range(3000)], []
     index, scores = build(vectors, names), DenseIndex._scores
@@ -253,7 +345,9 @@ def test_what_an_approximate_index_does_not_come_upon_is_found_all_the_same() ->
     """A query of one topic among documents of others: the lists that are visited hold none of them."""
     chance = np.random.default_rng(0)
     topics = 10 * np.eye(16, dtype=np.float32)[:10]
-    vectors = np.repeat(topics, 300, axis=0) + chance.normal(size=(3000, 16)).astype(np.float32) / 10
+    vectors = (
+        np.repeat(topics, 300, axis=0) + chance.normal(size=(3000, 16)).astype(np.float32) / 10
+    )
     names = [f"d{i:04d}" for i in range(3000)]
     index = DenseIndex.build(vectors, names, "f", IndexSettings(flat_below=1, nprobe=1))
     allowed, queries = names[1500:2700], vectors[:3]
@@ -262,16 +356,26 @@ def test_what_an_approximate_index_does_not_come_upon_is_found_all_the_same() ->
     assert all(len(ranking) == 10 for ranking in exact)
 
 
-def test_only_an_approximate_index_needs_faiss_and_says_so(vectors, document_ids, queries, tmp_path, monkeypatch):
+def test_only_an_approximate_index_needs_faiss_and_says_so(
+    vectors, document_ids, queries, tmp_path, monkeypatch
+):
     pytest.importorskip("faiss")
     expected = DenseIndex.build(vectors, document_ids, "f").search(queries, 10, "f")
     build(vectors, document_ids, 1).save(tmp_path / "approximate")
     monkeypatch.setitem(sys.modules, "faiss", None)
     flat = DenseIndex.build(vectors, document_ids, "f")
     flat.save(tmp_path / "flat")
-    assert flat.search(queries, 10, "f") == DenseIndex.load(tmp_path / "flat").search(queries, 10, "f") == expected
-    assert flat.search_among(queries[:2], 3, document_ids, "f") == [ranking[:3] for ranking in expected[:2]]
-    with pytest.raises(FreshetError, match=r"needs faiss, .*pip install .*or set index\.flat_below"):
+    assert (
+        flat.search(queries, 10, "f")
+        == DenseIndex.load(tmp_path / "flat").search(queries, 10, "f")
+        == expected
+    )
+    assert flat.search_among(queries[:2], 3, document_ids, "f") == [
+        ranking[:3] for ranking in expected[:2]
+    ]
+    with pytest.raises(
+        FreshetError, match=r"needs faiss, .*pip install .*or set index\.flat_below"
+    ):
         build(vectors, document_ids, 1)
     with pytest.raises(FreshetError, match="needs faiss"):
         DenseIndex.load(tmp_path / "approximate")

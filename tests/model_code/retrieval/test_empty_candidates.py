@@ -1,5 +1,6 @@
-"""Guards that every kind of retriever takes an empty list of candidates, alone or beside a full one: BM25 may find
-nothing to rerank, and a filter may let no document through."""
+"""Guards that every kind of retriever takes an empty list of candidates, alone or beside a full
+one: BM25 may find nothing to rerank, and a filter may let no document through.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def make_retriever(kind: str, folder: Path) -> Retriever:
     if kind == "dsi":
         vectors, ids = 3 * vectors[::2], IDS[::2]
     ids = np.repeat(ids, each).tolist()
-    return DenseRetriever(encoder, DenseIndex.build(vectors, ids, encoder.fingerprint(), vectors_per_passage=each))
+    return DenseRetriever(
+        encoder, DenseIndex.build(vectors, ids, encoder.fingerprint(), vectors_per_passage=each)
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,4 +1,6 @@
-"""Guards fusion: the score is the equation's, the same at every k and under every filter, and shares sum to it."""
+"""Guards fusion: the score is the equation's, the same at every k and under every filter, and
+shares sum to it.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,23 @@ from model_code.retrieval.fused import FusedRetriever, FusedSearch, Fusion, Scal
 from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import Ranking, Retriever
 from model_code.stages.fuse import learn_weights
-from tests.model_code.collection.laws import NEW, OLD, QUERIES, WORDS, make_encoder, open_build, reranked
+from tests.model_code.collection.laws import (
+    NEW,
+    OLD,
+    QUERIES,
+    WORDS,
+    make_encoder,
+    open_build,
+    reranked,
+)
 
 TABLE = np.random.default_rng(0)
 
 
 class Table(Retriever[list[str]]):
-    """A part whose scores are a table: query -> document -> score; documents without one do not match."""
+    """A part whose scores are a table: query -> document -> score; documents without one do not
+    match.
+    """
 
     def __init__(self, scores: Mapping[str, Mapping[str, float]]) -> None:
         self.scores, self.fingerprint = scores, str(sorted(scores))
@@ -30,15 +42,25 @@ class Table(Retriever[list[str]]):
     def encode_queries(self, texts: Sequence[str]) -> list[str]:
         return list(texts)
 
-    def search_encoded(self, queries: list[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+    def search_encoded(
+        self, queries: list[str], k: int, allowed: Collection[str] | None = None
+    ) -> list[Ranking]:
         return [
-            sorted(((d, s) for d, s in self.scores[query].items() if allowed is None or d in allowed), key=_order)[:k]
+            sorted(
+                ((d, s) for d, s in self.scores[query].items() if allowed is None or d in allowed),
+                key=_order,
+            )[:k]
             for query in queries
         ]
 
-    def scores_encoded(self, queries: list[str], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+    def scores_encoded(
+        self, queries: list[str], candidates: Sequence[Sequence[str]]
+    ) -> list[np.ndarray]:
         pairs = zip(queries, candidates, strict=True)
-        return [np.array([self.scores[query].get(d, 0.0) for d in documents]) for query, documents in pairs]
+        return [
+            np.array([self.scores[query].get(d, 0.0) for d in documents])
+            for query, documents in pairs
+        ]
 
     def best_passage_encoded(self, query: list[str], document_id: str) -> int:
         return 0
@@ -72,22 +94,34 @@ def best(dense: DenseRetriever, vector: np.ndarray, document: str) -> np.ndarray
 def max_sim(dense: DenseRetriever, query: str, document: str) -> float:
     """The equation of late interaction for the best passage, by rows of -1 and 1 in place of bits."""
     rows = [i for i, name in enumerate(dense.index.document_ids) if name == document]
-    bits = [dense.encode_with_tokens([query])[1].bits, *(dense.index.tokens[row : row + 1].bits for row in rows)]
+    bits = [
+        dense.encode_with_tokens([query])[1].bits,
+        *(dense.index.tokens[row : row + 1].bits for row in rows),
+    ]
     asked, *passages = (2.0 * np.unpackbits(one.view(np.uint8), axis=1) - 1 for one in bits)
     return max((asked @ one.T).max(axis=1).mean() / asked.shape[1] for one in passages)
 
 
 def fed_back(fused: FusedRetriever, query: str) -> np.ndarray:
-    """The query's vector, moved by .3 of the mean of the three best documents of a fusion without feedback."""
+    """The query's vector, moved by .3 of the mean of the three best documents of a fusion without
+    feedback.
+    """
     once = FusedSearch(fused.parts, replace(fused.fusion, feedback=0.0))
-    dense, vector = fused.parts["dense"], fused.parts["dense"].encode_queries([query])[0].astype(np.float64)
-    return vector + 0.3 * np.mean([best(dense, vector, name) for name, _ in once.search([query], 3)[0]], axis=0)
+    dense, vector = (
+        fused.parts["dense"],
+        fused.parts["dense"].encode_queries([query])[0].astype(np.float64),
+    )
+    return vector + 0.3 * np.mean(
+        [best(dense, vector, name) for name, _ in once.search([query], 3)[0]], axis=0
+    )
 
 
 def test_scores_are_those_of_the_equation(fused: FusedRetriever) -> None:
     dense, lexical = (fused.parts[name] for name in ("dense", "lexical"))
     scale, everything = fused.fusion.scales["dense"], sorted({**OLD, **NEW})
-    for query, ranking in zip(QUERIES, reranked(fused, QUERIES, [everything] * len(QUERIES)), strict=True):
+    for query, ranking in zip(
+        QUERIES, reranked(fused, QUERIES, [everything] * len(QUERIES)), strict=True
+    ):
         vector = fed_back(fused, query)
         own = {name: best(dense, vector, name) @ vector for name in everything}
         words = dict(reranked(lexical, [query], [everything])[0])
@@ -99,15 +133,22 @@ def test_scores_are_those_of_the_equation(fused: FusedRetriever) -> None:
             + 0.5 * 10 * late[name]
             for name in everything
         }
-        assert dict(ranking) == pytest.approx(expected, abs=1e-6), "but for the rounding of an encoding by its batch"
-        assert [name for name, _ in ranking] == sorted(expected, key=lambda name: (-expected[name], name))
+        assert dict(ranking) == pytest.approx(expected, abs=1e-6), (
+            "but for the rounding of an encoding by its batch"
+        )
+        assert [name for name, _ in ranking] == sorted(
+            expected, key=lambda name: (-expected[name], name)
+        )
 
 
 def test_a_document_has_one_score_at_every_k_under_every_filter(fused: FusedRetriever) -> None:
     whole = [dict(fused.search([query], 50)[0]) for query in QUERIES]
     few = [name for name in OLD if name.endswith(("1", "3"))]
     for i, query in enumerate(QUERIES):
-        for ranking in (*(fused.search([query], k)[0] for k in (1, 2, 7)), fused.search([query], 5, few)[0]):
+        for ranking in (
+            *(fused.search([query], k)[0] for k in (1, 2, 7)),
+            fused.search([query], 5, few)[0],
+        ):
             assert all(score == whole[i][name] for name, score in ranking)
         assert {name for name, _ in fused.search([query], 50, few)[0]} == set(few)
 
@@ -116,7 +157,9 @@ def test_each_part_is_searched_once(fused: FusedRetriever, monkeypatch: pytest.M
     searches = []
     for name, part in fused.parts.items():
         find = part.find
-        monkeypatch.setattr(part, "find", lambda *given, name=name, find=find: searches.append(name) or find(*given))
+        monkeypatch.setattr(
+            part, "find", lambda *given, name=name, find=find: searches.append(name) or find(*given)
+        )
     fused.search([QUERIES[0]], 3)
     assert sorted(searches) == ["dense", "lexical"], "feedback included, which the fixture has"
 
@@ -128,7 +171,9 @@ def test_shares_sum_to_the_score(fused: FusedRetriever) -> None:
     assert sum(share.weight for share in shares) == pytest.approx(score, abs=1e-12)
 
 
-def test_a_scale_is_the_mean_and_deviation_of_all_products_which_for_one_document_is_rounding() -> None:
+def test_a_scale_is_the_mean_and_deviation_of_all_products_which_for_one_document_is_rounding() -> (
+    None
+):
     vectors = TABLE.standard_normal((200, 8)).astype(np.float32)
     query = TABLE.standard_normal(8).astype(np.float32)
     products = vectors.astype(np.float64) @ query.astype(np.float64)
@@ -148,15 +193,28 @@ def test_folders_of_other_parts_are_refused(live: Path, tmp_path: Path) -> None:
 
 
 def test_learned_weights_are_the_best_of_the_grid() -> None:
-    """Part `good` ranks every answer first and `bad` at random: nothing of `bad` should be left, and all of `good`."""
+    """Part `good` ranks every answer first and `bad` at random: nothing of `bad` should be left,
+    and all of `good`.
+    """
     queries = {f"q{i}": f"query {i}" for i in range(40)}
     names = [f"d{i}" for i in range(20)]
-    good = {text: {name: float(name == f"d{i % 20}") for name in names} for i, text in enumerate(queries.values())}
-    bad = {text: dict(zip(names, TABLE.random(20).tolist(), strict=True)) for text in queries.values()}
-    dev = Judgements(queries, {query: {f"d{i % 20}": 1} for i, query in enumerate(queries)}, "qrels")
-    search = FusedSearch({"bad": Table(bad), "good": Table(good)}, Fusion({"bad": 1.0, "good": 0.5}))
+    good = {
+        text: {name: float(name == f"d{i % 20}") for name in names}
+        for i, text in enumerate(queries.values())
+    }
+    bad = {
+        text: dict(zip(names, TABLE.random(20).tolist(), strict=True)) for text in queries.values()
+    }
+    dev = Judgements(
+        queries, {query: {f"d{i % 20}": 1} for i, query in enumerate(queries)}, "qrels"
+    )
+    search = FusedSearch(
+        {"bad": Table(bad), "good": Table(good)}, Fusion({"bad": 1.0, "good": 0.5})
+    )
     assert learn_weights(search, dev, "nDCG@10").weights["good"] >= 1.0
-    search = FusedSearch({"good": Table(good), "bad": Table(bad)}, Fusion({"good": 1.0, "bad": 3.0}))
+    search = FusedSearch(
+        {"good": Table(good), "bad": Table(bad)}, Fusion({"good": 1.0, "bad": 3.0})
+    )
     weights = learn_weights(search, dev, "nDCG@10").weights
     assert weights["good"] == 1.0
     assert weights["bad"] <= 1.0, "the largest that does no harm, as it was 3"
@@ -169,7 +227,13 @@ def test_late_interaction_stays_where_it_clearly_gains(fused: FusedRetriever, as
     dense, everything, qrels = fused.parts["dense"], sorted({**OLD, **NEW}), {}
     for word in WORDS:
         late = [max_sim(dense, word, name) for name in everything]
-        first = everything[int(np.argmax(late))] if asked == "late" else dense.search([word], 1)[0][0][0]
+        first = (
+            everything[int(np.argmax(late))]
+            if asked == "late"
+            else dense.search([word], 1)[0][0][0]
+        )
         qrels[word] = {first: 1}
-    learned = learn_weights(fused, Judgements(dict(zip(WORDS, WORDS, strict=True)), qrels, "qrels"), "nDCG@10")
+    learned = learn_weights(
+        fused, Judgements(dict(zip(WORDS, WORDS, strict=True)), qrels, "qrels"), "nDCG@10"
+    )
     assert ("dense.late" in learned.weights) == (asked == "late")

@@ -1,5 +1,7 @@
-"""Guards dense retrievers of several layers from end to end, for every pooling: the stages train and index, outputs are
-pure, documents are searched as the pooling says, and the trained folder gives the same vectors elsewhere."""
+"""Guards dense retrievers of several layers from end to end, for every pooling: the stages train
+and index, outputs are pure, documents are searched as the pooling says, and the trained folder
+gives the same vectors elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def build(tmp_path: Path, layers: LayerSettings, **changes) -> tuple[StageContex
     """Run both stages; the index lies beside the trained encoder."""
     context = make_context(tmp_path, **changes)
     retriever = context.settings["retriever"].replace(layers=layers)
-    context = replace(context, settings=context.settings | {"retriever": retriever, "index": IndexSettings()})
+    context = replace(
+        context, settings=context.settings | {"retriever": retriever, "index": IndexSettings()}
+    )
     trained = train.run(context)
     checkpoints = context.checkpoints.parent / "index_checkpoints"
     checkpoints.mkdir()
@@ -64,7 +68,9 @@ def test_trained_indexed_and_searched(tmp_path: Path, pooling: str) -> None:
     passages = passages_of(context)
     assert (indexed["passages"], indexed["documents"]) == (len(passages), 16)
     assert trained["fingerprint"] == indexed["fingerprint"]
-    retriever = open_retriever(context.output / "encoder", context.output.parent / "indexed" / "index")
+    retriever = open_retriever(
+        context.output / "encoder", context.output.parent / "indexed" / "index"
+    )
     vectors = document_vectors(context, passages["text"].tolist(), pooling)
     np.testing.assert_allclose(retriever.index.vectors.reshape(vectors.shape), vectors, atol=3e-6)
     query = passages["text"][3][:17]
@@ -74,12 +80,20 @@ def test_trained_indexed_and_searched(tmp_path: Path, pooling: str) -> None:
     np.testing.assert_allclose([score for _, score in found], best.head(5), atol=3e-6)
     assert [document for document, _ in found] == best.head(5).index.tolist()
     two = passages[passages["document_id"] == "d03"].index
-    assert retriever.best_passage_encoded(retriever.encode_queries([query]), "d03") == int(np.argmax(scores[two]))
-    assert reranked(retriever, [query], [["d03", "d05"]])[0][0][0] == max(("d03", "d05"), key=best.get)
+    assert retriever.best_passage_encoded(retriever.encode_queries([query]), "d03") == int(
+        np.argmax(scores[two])
+    )
+    assert reranked(retriever, [query], [["d03", "d05"]])[0][0][0] == max(
+        ("d03", "d05"), key=best.get
+    )
 
 
-@pytest.mark.parametrize(("pooling", "taken"), [("self_contrastive", True), ("multi_vector", False)])
-def test_base_vectors_stand_for_step_0_only_where_they_are_what_is_searched(tmp_path, pooling, taken):
+@pytest.mark.parametrize(
+    ("pooling", "taken"), [("self_contrastive", True), ("multi_vector", False)]
+)
+def test_base_vectors_stand_for_step_0_only_where_they_are_what_is_searched(
+    tmp_path, pooling, taken
+):
     context = make_context(tmp_path)
     index = DenseIndex.load(tmp_path / "base_index")
     encoder = Encoder.from_settings(context.settings["encoder"])
@@ -93,7 +107,11 @@ def test_a_layer_that_is_not_there_is_refused_before_training(tmp_path: Path) ->
         build(tmp_path, LayerSettings(numbers=(2, 6)))
 
 
-@pytest.mark.parametrize("changes", [{"negatives": "bm25"}, {"hierarchy_weight": 0.0, "negatives": "bm25"}])
-def test_it_composes_with_hard_negatives_and_without_a_hierarchy(tmp_path: Path, changes: dict) -> None:
+@pytest.mark.parametrize(
+    "changes", [{"negatives": "bm25"}, {"hierarchy_weight": 0.0, "negatives": "bm25"}]
+)
+def test_it_composes_with_hard_negatives_and_without_a_hierarchy(
+    tmp_path: Path, changes: dict
+) -> None:
     _, trained, _ = build(tmp_path, LayerSettings(numbers=(1,), pooling="multi_vector"), **changes)
     assert trained["steps"] == 4

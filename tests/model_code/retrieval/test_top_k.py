@@ -1,5 +1,7 @@
-"""Guards selection: the top-k routine's order, ties and stability for any k and passage order; that the ranker of token
-scores gives the same; and exact search, whose scores and rows are those of a full sort, whatever is asked at once."""
+"""Guards selection: the top-k routine's order, ties and stability for any k and passage order; that
+the ranker of token scores gives the same; and exact search, whose scores and rows are those of a
+full sort, whatever is asked at once.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,12 @@ def test_one_document_with_most_passages_does_not_hide_the_others() -> None:
 def test_the_best_rows_of_many_are_all_that_reach_the_last_of_the_best() -> None:
     chance = np.random.default_rng(0)
     for passages in (1, 5, 300, 5000):
-        orders = (chance.permutation, np.sort, lambda scores: np.sort(scores)[::-1], lambda scores: scores * 0)
+        orders = (
+            chance.permutation,
+            np.sort,
+            lambda scores: np.sort(scores)[::-1],
+            lambda scores: scores * 0,
+        )
         for values, order in ((v, o) for v in (3, 50, 10**6) for o in orders):
             scores = order(chance.integers(values, size=passages)).astype(np.float32)
             for count in (1, 2, 26, 299, 1250, 1251, 4999, 6000):
@@ -57,10 +64,15 @@ def test_scores_that_are_no_numbers_are_no_results():
 
 def test_passages_that_lie_anywhere_are_ranked_as_if_they_were_all() -> None:
     chance = np.random.default_rng(0)
-    ids, scores = [f"d{i}" for i in chance.integers(75, size=300)], np.round(np.exp(chance.standard_normal(300)), 1)
+    ids, scores = (
+        [f"d{i}" for i in chance.integers(75, size=300)],
+        np.round(np.exp(chance.standard_normal(300)), 1),
+    )
     some = chance.permutation(300)[:77]
     for k in (1, 2, 50, 100):
-        assert top_k(scores[some], ids, k, some) == top_k(scores[some], [ids[row] for row in some], k)
+        assert top_k(scores[some], ids, k, some) == top_k(
+            scores[some], [ids[row] for row in some], k
+        )
 
 
 @pytest.mark.parametrize("many", [0, selection.MANY])
@@ -72,9 +84,12 @@ def test_scores_of_zero_are_left_out_where_they_mean_nothing(
     monkeypatch.setattr(selection, "MANY", many)
     chance = np.random.default_rng(seed)
     names = (
-        [f"d{i}é" for i in chance.integers(300 // passages, size=300)] if passages > 1 else list(map(str, range(300)))
+        [f"d{i}é" for i in chance.integers(300 // passages, size=300)]
+        if passages > 1
+        else list(map(str, range(300)))
     )
-    scores = np.round(np.exp(6 * chance.standard_normal(300)), 1).astype(np.float32)  # some are 0, some equal
+    # some are 0, some equal
+    scores = np.round(np.exp(6 * chance.standard_normal(300)), 1).astype(np.float32)
     some = chance.permutation(300)[:99]
     for ids in (IdMap(names), IdMaps([(IdMap(names), frozenset()), (IdMap([]), frozenset())])):
         for k in (1, 2, 50, 98, 99, 299, 300, 1000):
@@ -95,7 +110,9 @@ def whole_numbers(seed: int, rows: int) -> np.ndarray:
 
 @pytest.mark.parametrize("asked", [0, 1, 5, selection.FEW, 40])
 @pytest.mark.parametrize("kept", [1, 700, selection.SCORES])
-def test_the_nearest_are_those_of_a_full_sort(asked: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_are_those_of_a_full_sort(
+    asked: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever number of scores is in memory at a time."""
     monkeypatch.setattr(selection, "SCORES", kept)
     queries = whole_numbers(1, asked)
@@ -117,12 +134,15 @@ def test_the_nearest_are_those_of_a_full_sort(asked: int, kept: int, monkeypatch
 @pytest.mark.parametrize(
     ("passages", "asked", "blocks"),
     [
-        (1_000, 2 * selection.FEW + 5, [selection.FEW, selection.FEW, 5]),  # FEW queries' scores are too many
+        # FEW queries' scores are too many
+        (1_000, 2 * selection.FEW + 5, [selection.FEW, selection.FEW, 5]),
         (60, 41, [16, 16, 9]),  # as many queries as their scores have room for
         (60, 16, [16]),
     ],
 )
-def test_a_large_search_goes_in_blocks_that_a_matrix_product_is_worth(passages, asked, blocks, monkeypatch):
+def test_a_large_search_goes_in_blocks_that_a_matrix_product_is_worth(
+    passages, asked, blocks, monkeypatch
+):
     """A block of fewer than FEW queries would go through all vectors once for each of them."""
     monkeypatch.setattr(selection, "SCORES", 16 * 60)
     chance = np.random.default_rng(0)

@@ -1,6 +1,8 @@
-"""The stages from `base_index` to `evaluate` in a process that has neither FAISS nor the orchestration's libraries.
+"""The stages from `base_index` to `evaluate` in a process that has neither FAISS nor the
+orchestration's libraries.
 
-Argument: the folder to work in. Prints the reports as JSON."""
+Argument: the folder to work in. Prints the reports as JSON.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 ABSENT = ("faiss", "dagster", "mlflow", "dvc", "datasets", "pandera")
-if __name__ == "__main__":  # and not where pytest looks for doctests, in the process of all other tests
+# and not where pytest looks for doctests, in the process of all other tests
+if __name__ == "__main__":
     sys.modules |= dict.fromkeys(ABSENT)  # type: ignore[arg-type]  # whoever imports one gets a ModuleNotFoundError
 
 from model_code.context import StageContext  # noqa: E402
@@ -25,27 +28,42 @@ from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_p
 from tests.tiny_encoder import make_tiny_encoder  # noqa: E402
 
 STAGES = (base_index, hierarchy, train, index, baselines, evaluate)
-FINISHED = {"base_index": "base_index/index", "index": "index/index", "trained": "train"}  # where stages find others
+# where stages find others
+FINISHED = {"base_index": "base_index/index", "index": "index/index", "trained": "train"}
 
 
 def run_all(root: Path) -> dict[str, Any]:
     """The report of each stage; its output lies in the folder of its name."""
-    inputs = {"corpus": write_corpus(root / "corpus"), "pseudo_queries": write_pseudo_queries(root / "pseudo_queries")}
+    inputs = {
+        "corpus": write_corpus(root / "corpus"),
+        "pseudo_queries": write_pseudo_queries(root / "pseudo_queries"),
+    }
     inputs |= {name: root / FINISHED.get(name, name) for name in ("base_index", "index", "trained")}
     inputs |= {name: root / name for name in ("hierarchy", "baselines")}
     base = make_tiny_encoder(root / "base", TEXTS.values())
     training = TrainingSettings(
-        steps=6, batch_size=8, learning_rate=1e-2, evaluate_every=2, checkpoint_every=2, min_judged_queries=0,
-        document_max_tokens=16, frozen_layers=None, negatives="bm25",
-    )  # fmt: skip
+        steps=6,
+        batch_size=8,
+        learning_rate=1e-2,
+        evaluate_every=2,
+        checkpoint_every=2,
+        min_judged_queries=0,
+        document_max_tokens=16,
+        frozen_layers=None,
+        negatives="bm25",
+    )
     settings = {
         "encoder": EncoderSettings(
             base=str(base), max_tokens=16, include_title=False, precision="float32", device="cpu"
         ),
-        "index": IndexSettings(), "bm25": Bm25Settings(), "evaluation": EvaluationSettings(), "seed": 0,
-        "hierarchy": HierarchySettings(device="cpu"), "retriever": RetrieverSettings(training=training),
+        "index": IndexSettings(),
+        "bm25": Bm25Settings(),
+        "evaluation": EvaluationSettings(),
+        "seed": 0,
+        "hierarchy": HierarchySettings(device="cpu"),
+        "retriever": RetrieverSettings(training=training),
         "pseudo_queries.generators": (),
-    }  # fmt: skip
+    }
     reports = {}
     for stage in STAGES:
         name = stage.__name__.rpartition(".")[2]

@@ -1,4 +1,6 @@
-"""Guards the acceptance stage: it passes a fit corpus, stops an unfit one by name, and leaves a readable verdict."""
+"""Guards the acceptance stage: it passes a fit corpus, stops an unfit one by name, and leaves a
+readable verdict.
+"""
 
 from __future__ import annotations
 
@@ -20,25 +22,39 @@ from model_code.text.settings import PassageSettings
 
 
 class Words:
-    """A source of twelve documents, each asked for by one test query, or by none; so many queries say the same."""
+    """A source of twelve documents, each asked for by one test query, or by none; so many queries
+    say the same.
+    """
 
     def __init__(self, queries: bool, same: int = 0) -> None:
         self.queries, self.same = queries, same
 
     def rows(self, table, progress=None):
         for number in range(12 if table == "documents" or self.queries else 0):
-            text = "the same" if table == "queries" and number < self.same else f"the text of number {number}"
+            text = (
+                "the same"
+                if table == "queries" and number < self.same
+                else f"the text of number {number}"
+            )
             judgement = {"query_id": str(number), "document_id": str(number), "split": "test"}
-            yield Row(table, f"{number}", judgement if table == "qrels" else {"id": str(number), "text": text})
+            yield Row(
+                table,
+                f"{number}",
+                judgement if table == "qrels" else {"id": str(number), "text": text},
+            )
 
 
 def context(root: Path, queries: bool = True, same: int = 0, **settings) -> StageContext:
     folders = {name: root / name for name in ("corpus", "output")}
     for folder in folders.values():
         folder.mkdir(parents=True, exist_ok=True)
-    for name, table in build_corpus(Words(queries, same), CorpusSettings(), PassageSettings()).tables.items():
+    for name, table in build_corpus(
+        Words(queries, same), CorpusSettings(), PassageSettings()
+    ).tables.items():
         write_table(folders["corpus"], name, table)
-    return StageContext(root, folders, folders["output"], {"acceptance": AcceptanceSettings(**settings)}, root)
+    return StageContext(
+        root, folders, folders["output"], {"acceptance": AcceptanceSettings(**settings)}, root
+    )
 
 
 def test_a_fit_corpus_passes_with_data_docs_and_a_pure_verdict(tmp_path):
@@ -72,6 +88,8 @@ def test_a_judgement_of_no_document_stops_the_stage(tmp_path):
     place = context(tmp_path)
     path = tmp_path / "corpus" / "qrels.parquet"
     pd.read_parquet(path).replace({"document_id": {"3": "absent"}}).to_parquet(path)
-    with pytest.raises(FreshetError, match="judgements: of a document that is not there: .* %, and 0 % at most"):
+    with pytest.raises(
+        FreshetError, match="judgements: of a document that is not there: .* %, and 0 % at most"
+    ):
         acceptance.run(place)
     assert json.dumps(read_json(place.output / "verdict.json"))

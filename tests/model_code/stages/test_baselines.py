@@ -1,5 +1,6 @@
-"""Guards the stage `baselines`: BM25 and the untrained encoder, on the same queries and texts as every retriever; and
-BM25 over documents with generated queries, where a model writes any."""
+"""Guards the stage `baselines`: BM25 and the untrained encoder, on the same queries and texts as
+every retriever; and BM25 over documents with generated queries, where a model writes any.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +35,12 @@ def inputs(tmp_path_factory):
     make_tiny_encoder(root / "base", TEXTS.values())
     encoder = Encoder.load(root / "base", max_tokens=32, precision="float32")
     passages = load_corpus(root / "corpus").passages
-    vectors, tokens = encoder.encode_passages_with_tokens(passage_texts(passages, include_title=True))
-    index = DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint(), tokens=tokens)
+    vectors, tokens = encoder.encode_passages_with_tokens(
+        passage_texts(passages, include_title=True)
+    )
+    index = DenseIndex.build(
+        vectors, passages["document_id"].tolist(), encoder.fingerprint(), tokens=tokens
+    )
     index.save(root / "base_index")
     return {name: root / name for name in ("corpus", "pseudo_queries", "base_index", "base")}
 
@@ -43,10 +48,16 @@ def inputs(tmp_path_factory):
 def run_stage(inputs, output, generators=("inverse_cloze",)):
     output.mkdir()
     base = str(inputs["base"])
-    encoder = EncoderSettings(base=base, max_tokens=32, include_title=True, precision="float32", device="cpu")
+    encoder = EncoderSettings(
+        base=base, max_tokens=32, include_title=True, precision="float32", device="cpu"
+    )
     settings = {"encoder": encoder, "bm25": Bm25Settings(), "evaluation": EvaluationSettings()}
     settings["pseudo_queries.generators"] = generators
-    return baselines.run(StageContext(root=output, inputs=inputs, output=output, settings=settings, checkpoints=output))
+    return baselines.run(
+        StageContext(
+            root=output, inputs=inputs, output=output, settings=settings, checkpoints=output
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +67,17 @@ def made(inputs, tmp_path_factory):
     return run_stage(inputs, output), output
 
 
-def test_all_are_evaluated_on_the_same_queries_and_equal_inputs_give_equal_bytes(inputs, made, tmp_path):
+def test_all_are_evaluated_on_the_same_queries_and_equal_inputs_give_equal_bytes(
+    inputs, made, tmp_path
+):
     report, output = made
     assert sorted(path.name for path in output.iterdir()) == ["bm25", "untrained", "zero_shot"]
     for name in report:
-        found = {key: value for key, value in report[name].items() if key not in ("variants", "weights", "learned_by")}
+        found = {
+            key: value
+            for key, value in report[name].items()
+            if key not in ("variants", "weights", "learned_by")
+        }
         assert found == read_json(output / name / "metrics.json")
         assert report[name]["test"]["queries"] == 48
     check_comparable([load_scores(output / name, "test") for name in report])
@@ -77,9 +94,14 @@ def test_the_untrained_encoder_has_variants_and_bm25_has_none(made):
     assert "variants" not in report["bm25"]
     assert sorted(report["untrained"]["variants"]) == ["without_bm25", "without_zero_shot.late"]
     written = sorted((output / "zero_shot").rglob("metrics.json"))
-    assert [read_json(path)["system"] for path in written] == ["zero_shot", *(f"zero_shot.{name}" for name in names)]
+    assert [read_json(path)["system"] for path in written] == [
+        "zero_shot",
+        *(f"zero_shot.{name}" for name in names),
+    ]
     found = report["zero_shot"]["variants"]["nearest_query"]["test"]
-    assert found["hit@1"] == found["R@100"] == pytest.approx(18 / 48), "what it asks for and nothing else"
+    assert found["hit@1"] == found["R@100"] == pytest.approx(18 / 48), (
+        "what it asks for and nothing else"
+    )
 
 
 def test_without_documents_in_common_there_is_no_nearest_training_query(inputs, tmp_path):
@@ -94,8 +116,12 @@ def test_without_documents_in_common_there_is_no_nearest_training_query(inputs, 
 
 def test_generated_queries_count_as_words_of_their_documents(inputs, tmp_path):
     table = pd.read_parquet(inputs["pseudo_queries"] / "pseudo_queries.parquet")
-    own = f"{TEXTS['river-01']} " * 3  # another document's words, which then find the wrong one first
-    rows = [("d~1", "river-00", own, "sequence_to_sequence"), ("d~2", "music-00", own, "inverse_cloze")]
+    # another document's words, which then find the wrong one first
+    own = f"{TEXTS['river-01']} " * 3
+    rows = [
+        ("d~1", "river-00", own, "sequence_to_sequence"),
+        ("d~2", "music-00", own, "inverse_cloze"),
+    ]
     written = pd.DataFrame(rows, columns=["query_id", "document_id", "text", "kind"])
     (tmp_path / "queries").mkdir()
     pd.concat([table, written]).to_parquet(tmp_path / "queries" / "pseudo_queries.parquet")
@@ -106,15 +132,20 @@ def test_generated_queries_count_as_words_of_their_documents(inputs, tmp_path):
     assert report["bm25_generated"]["test"]["hit@1"] == pytest.approx(47 / 48)
     folder = tmp_path / "baselines" / "bm25_generated"
     assert read_json(folder / "metrics.json")["system"] == "bm25_generated"
-    first = [line.split()[2] for line in (folder / "run.test.trec").read_text().splitlines()
-             if line.startswith("test:river-01 ")][0]  # fmt: skip
+    first = [
+        line.split()[2]
+        for line in (folder / "run.test.trec").read_text().splitlines()
+        if line.startswith("test:river-01 ")
+    ][0]
     assert first == "river-00"
 
 
 def test_each_can_be_opened_and_finds_what_was_evaluated(inputs, made):
     report, output = made
     weights = [("zero_shot", 1.0), ("bm25", 5.0), ("zero_shot.late", 1.0)]
-    assert list(report["untrained"]["weights"].items()) == weights, "nobody judged enough dev queries"
+    assert list(report["untrained"]["weights"].items()) == weights, (
+        "nobody judged enough dev queries"
+    )
     passages = load_corpus(inputs["corpus"]).passages["document_id"].tolist()
     for name in ("bm25", "zero_shot", "untrained"):
         build = output / name / "build"
@@ -126,16 +157,24 @@ def test_each_can_be_opened_and_finds_what_was_evaluated(inputs, made):
 
 @pytest.fixture(scope="module")
 def run_fuse(inputs, made, tmp_path_factory):
-    """Run the stage `fuse` on what is built: bm25, zero_shot, and the same encoder as if it were trained, `hce`."""
+    """Run the stage `fuse` on what is built: bm25, zero_shot, and the same encoder as if it were
+    trained, `hce`.
+    """
     root, built = tmp_path_factory.mktemp("fused"), made[1] / "zero_shot" / "build"
     shutil.copytree(built / "encoder", root / "train" / "hce" / "encoder")
     shutil.copytree(built / "index", root / "index" / "hce" / "index")
     places = {"baselines": made[1], "trained": root / "train", "indexes": root / "index"}
-    encoder = EncoderSettings(base=str(inputs["base"]), max_tokens=32, precision="float32", device="cpu")
+    encoder = EncoderSettings(
+        base=str(inputs["base"]), max_tokens=32, precision="float32", device="cpu"
+    )
 
     def run(output, **fusion):
         output.mkdir()
-        groups = {"encoder": encoder, "evaluation": EvaluationSettings(), "fusion": FusionSettings(**fusion)}
+        groups = {
+            "encoder": encoder,
+            "evaluation": EvaluationSettings(),
+            "fusion": FusionSettings(**fusion),
+        }
         context = StageContext(output, inputs | places, output, groups, output, "fused")
         report = fuse.run(context)
         check_fuse(context)
@@ -144,7 +183,9 @@ def run_fuse(inputs, made, tmp_path_factory):
     return run
 
 
-def test_a_fusion_of_the_same_parts_is_the_untrained_one_whatever_they_are_called(made, run_fuse, tmp_path):
+def test_a_fusion_of_the_same_parts_is_the_untrained_one_whatever_they_are_called(
+    made, run_fuse, tmp_path
+):
     report, _ = made
     found = run_fuse(tmp_path / "fused", of=("hce", "bm25"))
     assert found["test"] == report["untrained"]["test"]
@@ -158,8 +199,14 @@ def test_a_fusion_of_the_same_parts_is_the_untrained_one_whatever_they_are_calle
 
 
 def test_late_interaction_of_a_part_that_keeps_no_tokens_is_refused(run_fuse, tmp_path):
-    with pytest.raises(FreshetError, match=r"fusions.fused weighs bm25.late, but that part's index keeps no tokens"):
-        run_fuse(tmp_path / "fused", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 1.0, "bm25.late": 1.0})
+    with pytest.raises(
+        FreshetError, match=r"fusions.fused weighs bm25.late, but that part's index keeps no tokens"
+    ):
+        run_fuse(
+            tmp_path / "fused",
+            of=("hce", "bm25"),
+            weights={"hce": 1.0, "bm25": 1.0, "bm25.late": 1.0},
+        )
 
 
 def test_the_share_of_each_of_three_parts_is_told_by_leaving_it_out(run_fuse, tmp_path):

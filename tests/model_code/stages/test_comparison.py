@@ -1,4 +1,6 @@
-"""Guards the stage `comparison`: what it writes, from which split, the groups of queries, and equal bytes again."""
+"""Guards the stage `comparison`: what it writes, from which split, the groups of queries, and equal
+bytes again.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ def imperfect(wrong):
     def search(texts, k):
         places = [answers[text] for text in texts]
         pairs = [(i, (i + 1) % 48)[:: -1 if i % wrong == 0 else 1] for i in places]
-        return [[(DOCUMENTS[i], 1.0 / rank) for rank, i in enumerate(pair, start=1)][:k] for pair in pairs]
+        return [
+            [(DOCUMENTS[i], 1.0 / rank) for rank, i in enumerate(pair, start=1)][:k]
+            for pair in pairs
+        ]
 
     return search
 
@@ -42,9 +47,12 @@ def write_inputs(root, with_qrels=True, splits=("dev", "test")):
         judgements[split].queries.clear()
         judgements[split].qrels.clear()
     places = {
-        "bm25": "baselines/bm25", "zero_shot": "baselines/zero_shot",
-        "contrastive": "evaluations/contrastive", "hce": "evaluations/hce", "hce.rrf": "evaluations/hce/variants/rrf",
-    }  # fmt: skip
+        "bm25": "baselines/bm25",
+        "zero_shot": "baselines/zero_shot",
+        "contrastive": "evaluations/contrastive",
+        "hce": "evaluations/hce",
+        "hce.rrf": "evaluations/hce/variants/rrf",
+    }
     for wrong, (name, place) in enumerate(places.items(), start=2):
         folder = root / place
         folder.mkdir(parents=True)
@@ -54,7 +62,12 @@ def write_inputs(root, with_qrels=True, splits=("dev", "test")):
 
 
 def context(inputs, output):
-    settings = {"evaluation": SETTINGS, "retrievers": dict.fromkeys(("contrastive", "hce")), "fusions": {}, "seed": 1}
+    settings = {
+        "evaluation": SETTINGS,
+        "retrievers": dict.fromkeys(("contrastive", "hce")),
+        "fusions": {},
+        "seed": 1,
+    }
     return StageContext(output, inputs, output, settings, output)
 
 
@@ -86,7 +99,12 @@ def test_where_nobody_judged_nothing_is_compared_and_what_was_left_out_is_said(t
     leave_out(tmp_path / "evaluations" / "hce", "hce is not trained")
     report = run_stage(inputs, tmp_path / "output")
     content = read_json(tmp_path / "output" / "comparison.json")
-    assert (report["values"], report["best"], content["systems"], content["queries"]) == ({}, None, {}, 0)
+    assert (report["values"], report["best"], content["systems"], content["queries"]) == (
+        {},
+        None,
+        {},
+        0,
+    )
     assert content["left_out"] == {"hce": "hce is not trained"}
     assert lead(content).startswith("Nobody has judged dev or test queries of this corpus")
     assert read_json(tmp_path / "output" / "metrics.json") == {}
@@ -105,7 +123,9 @@ def test_of_few_queries_no_interval_pretends_to_know():
 def test_the_json_is_the_contract_of_results(result):
     report, output = result
     content = read_json(output / "comparison.json")
-    assert list(content["systems"]) == sorted(["bm25", "zero_shot", "contrastive", "hce", "hce.rrf"])
+    assert list(content["systems"]) == sorted(
+        ["bm25", "zero_shot", "contrastive", "hce", "hce.rrf"]
+    )
     for metrics in content["systems"].values():
         assert set(metrics) == set(SETTINGS.metrics)
         for cell in metrics.values():
@@ -164,5 +184,7 @@ def test_dvc_shows_the_main_metric_of_each_system_and_all_of_the_best(result):
     systems = read_json(result[1] / "comparison.json")["systems"]
     best = max(shown, key=lambda name: shown[name]["nDCG@10"])
     assert list(shown) == ["bm25", "contrastive", "hce", "zero_shot"]
-    assert {name: len(values) for name, values in shown.items()} == dict.fromkeys(shown, 1) | {best: len(systems[best])}
+    assert {name: len(values) for name, values in shown.items()} == dict.fromkeys(shown, 1) | {
+        best: len(systems[best])
+    }
     assert shown[best]["R@1"] == systems[best]["R@1"]["value"]

@@ -1,5 +1,7 @@
-"""Guards the corpus stage: pure output in any folder, a lock that is obeyed, malformed rows of every kind; and, where
-they are at hand, the real data sets (`FRESHET_DATA`, else `../shared/data`), whose counts are published."""
+"""Guards the corpus stage: pure output in any folder, a lock that is obeyed, malformed rows of
+every kind; and, where they are at hand, the real data sets (`FRESHET_DATA`, else `../shared/data`),
+whose counts are published.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,10 @@ from model_code.text.settings import PassageSettings
 
 DATA = Path(os.environ.get("FRESHET_DATA", Path(__file__).parents[3] / ".." / "shared" / "data"))
 DOCUMENTS = "".join(
-    json.dumps({"_id": f"d{i}", "title": f"t{i}", "text": f"some text number {i}"}) + "\n" for i in range(40)
+    json.dumps({"_id": f"d{i}", "title": f"t{i}", "text": f"some text number {i}"}) + "\n"
+    for i in range(40)
 )
-MALFORMED = (
-    b'{"_id": \n{"text": "x"}\n{"_id": "d0", "text": "x"}\n{"_id": "e", "text": ""}\n{"_id": "u", "text": "\xff"}\n'
-)
+MALFORMED = b'{"_id": \n{"text": "x"}\n{"_id": "d0", "text": "x"}\n{"_id": "e", "text": ""}\n{"_id": "u", "text": "\xff"}\n'
 
 
 def run(root: Path, lock: dict | None = None, words: int = 3, **settings):
@@ -35,7 +36,9 @@ def run(root: Path, lock: dict | None = None, words: int = 3, **settings):
     output.mkdir(parents=True)
     write_json(root / "corpus.lock.json", make_lock(chosen, root) if lock is None else lock)
     groups = {"corpus": chosen, "passages": PassageSettings(words=words, stride=words)}
-    report = corpus.run(StageContext(root, {"lock": root / "corpus.lock.json"}, output, groups, root))
+    report = corpus.run(
+        StageContext(root, {"lock": root / "corpus.lock.json"}, output, groups, root)
+    )
     return report, output
 
 
@@ -44,7 +47,9 @@ def project(tmp_path) -> Path:
     folder = tmp_path / "project" / "data"
     (folder / "qrels").mkdir(parents=True)
     (folder / "corpus.jsonl").write_bytes(DOCUMENTS.encode() + MALFORMED)
-    (folder / "queries.jsonl").write_text("".join(f'{{"_id": "q{i}", "text": "number {i}"}}\n' for i in range(40)))
+    (folder / "queries.jsonl").write_text(
+        "".join(f'{{"_id": "q{i}", "text": "number {i}"}}\n' for i in range(40))
+    )
     rows = "".join(f"q{i}\td{i}\t1\n" for i in range(40))
     (folder / "qrels" / "train.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}q1\td99\t1\n")
     return folder.parent
@@ -53,9 +58,13 @@ def project(tmp_path) -> Path:
 def test_malformed_rows_are_quarantined_with_their_reasons(project):
     report, output = run(project, quarantine_limit=0.2)
     assert report["quarantine_reasons"] == {
-        "documents: bad JSON": 1, "documents: duplicate id": 1, "documents: empty text": 1,
-        "documents: invalid UTF-8": 1, "documents: missing id": 1, "qrels: dangling qrel": 1,
-    }  # fmt: skip
+        "documents: bad JSON": 1,
+        "documents: duplicate id": 1,
+        "documents: empty text": 1,
+        "documents: invalid UTF-8": 1,
+        "documents: missing id": 1,
+        "qrels: dangling qrel": 1,
+    }
     assert report["documents_read"] == 45 == report["documents"] + report["documents_quarantined"]
     assert sorted(path.name for path in output.iterdir()) == [
         f"{name}.parquet" for name in ("documents", "passages", "qrels", "quarantine", "queries")
@@ -91,13 +100,29 @@ def test_a_source_that_changed_since_the_lock_is_refused(project):
 @pytest.mark.parametrize(
     ("name", "settings", "expected"),
     [
-        ("scifact", {},
-         {"documents": 5183, "queries": 1109, "qrels": 1258, "splits": {"train", "dev", "gate", "test"}}),
+        (
+            "scifact",
+            {},
+            {
+                "documents": 5183,
+                "queries": 1109,
+                "qrels": 1258,
+                "splits": {"train", "dev", "gate", "test"},
+            },
+        ),
         ("cranfield", {}, {"documents": 1398, "queries": 225, "qrels": 1836, "splits": {"test"}}),
-        ("tldr", {"merge_duplicates": "none"},
-         {"documents": 6825, "queries": 27116, "qrels": 27116, "splits": {"train", "dev", "gate", "test"}}),
+        (
+            "tldr",
+            {"merge_duplicates": "none"},
+            {
+                "documents": 6825,
+                "queries": 27116,
+                "qrels": 27116,
+                "splits": {"train", "dev", "gate", "test"},
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_real_data_sets_have_their_published_counts(tmp_path, name, settings, expected):
     if not (DATA / name).is_dir():
         pytest.skip(f"{DATA / name} is absent; FRESHET_DATA names the folder of the data sets")

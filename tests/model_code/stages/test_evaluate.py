@@ -1,5 +1,6 @@
-"""Guards the stage `evaluate`: a tiny encoder and its own index, the judge it uses, the refusal of another index, and
-variants beside the main system whose hybrids are what BM25's run and the retriever give.
+"""Guards the stage `evaluate`: a tiny encoder and its own index, the judge it uses, the refusal of
+another index, and variants beside the main system whose hybrids are what BM25's run and the
+retriever give.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ def write_bm25_runs(folder, splits=("dev", "test")):
     folder.mkdir(parents=True)
     for split in ("dev", "gate", "test"):  # the gate has none
         names = DOCUMENTS[18:24] if split == "dev" else DOCUMENTS[1:]
-        run = {f"{split}:{name}": [(DOCUMENTS[(DOCUMENTS.index(name) + 1) % 48], 2.0), (name, 1.0)] for name in names}
+        run = {
+            f"{split}:{name}": [(DOCUMENTS[(DOCUMENTS.index(name) + 1) % 48], 2.0), (name, 1.0)]
+            for name in names
+        }
         write_run(folder / f"run.{split}.trec", run if split in splits else {}, "bm25")
 
 
@@ -56,7 +60,9 @@ def write_index(root, encoder_folder, target):
     DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint()).save(target)
 
 
-ENCODER = EncoderSettings(base="unused", max_tokens=32, include_title=False, precision="float32", device="cpu")
+ENCODER = EncoderSettings(
+    base="unused", max_tokens=32, include_title=False, precision="float32", device="cpu"
+)
 
 
 def context(inputs, folder, **changes):
@@ -71,7 +77,9 @@ def run_stage(inputs, output, **changes):
 
 def test_the_folder_the_report_and_the_same_bytes_again(inputs, tmp_path):
     report = run_stage(inputs, tmp_path / "hce")
-    assert {key: report[key] for key in report if key != "variants"} == read_json(tmp_path / "hce" / "metrics.json")
+    assert {key: report[key] for key in report if key != "variants"} == read_json(
+        tmp_path / "hce" / "metrics.json"
+    )
     assert (report["dev"]["queries"], report["test"]["queries"]) == (6, 48)
     assert report["test"]["hit@10"] > 0.5
     assert list(report["variants"]) == ["rrf"]
@@ -82,7 +90,9 @@ def test_the_folder_the_report_and_the_same_bytes_again(inputs, tmp_path):
     assert hash_path(tmp_path / "again") == hash_path(tmp_path / "hce")
 
 
-def test_of_a_corpus_that_nobody_judged_nothing_is_scored_nor_bm25s_run_on_other_queries_taken(inputs, tmp_path):
+def test_of_a_corpus_that_nobody_judged_nothing_is_scored_nor_bm25s_run_on_other_queries_taken(
+    inputs, tmp_path
+):
     bare = inputs | {"corpus": write_corpus(tmp_path / "corpus", with_qrels=False)}
     with pytest.raises(FreshetError, match="made on other dev queries"):
         run_stage(bare, tmp_path / "refused")
@@ -101,8 +111,12 @@ def test_the_hybrid_is_made_of_bm25s_run_and_the_retrievers(inputs, tmp_path):
         assert [document for document, _ in fused[query]] == [document for document, _ in expected]
 
 
-def test_variants_of_the_retriever_itself_are_evaluated_alike_and_can_be_left_out(inputs, tmp_path, monkeypatch):
-    backwards = lambda self: {"backwards": lambda texts, k: [r[::-1] for r in self.search(texts, k)]}  # noqa: E731
+def test_variants_of_the_retriever_itself_are_evaluated_alike_and_can_be_left_out(
+    inputs, tmp_path, monkeypatch
+):
+    def backwards(self):
+        return {"backwards": lambda texts, k: [r[::-1] for r in self.search(texts, k)]}
+
     monkeypatch.setattr("model_code.retrieval.dense.DenseRetriever.variants", backwards)
     report = run_stage(inputs, tmp_path / "hce")
     assert sorted(report["variants"]) == ["backwards", "rrf"]
@@ -113,7 +127,9 @@ def test_variants_of_the_retriever_itself_are_evaluated_alike_and_can_be_left_ou
         assert variant["system"] == f"hce.{name}"
         own_files = {path.name for path in (tmp_path / "hce").iterdir() if path.is_file()}
         assert {path.name for path in folder.iterdir()} == own_files
-    check_comparable([load_scores(path.parent, "test") for path in (tmp_path / "hce").rglob("metrics.json")])
+    check_comparable(
+        [load_scores(path.parent, "test") for path in (tmp_path / "hce").rglob("metrics.json")]
+    )
     assert "variants" not in run_stage(inputs, tmp_path / "alone", variants=False)
     assert not (tmp_path / "alone" / "variants").exists()
 
@@ -130,18 +146,24 @@ SECOND = "and {} word of what follows"
 
 @pytest.fixture(scope="module")
 def own_lines(tmp_path_factory):
-    """The same, of documents that begin with their queries: train asks for the first 18, test for the last 24."""
+    """The same, of documents that begin with their queries: train asks for the first 18, test for
+    the last 24.
+    """
     root = tmp_path_factory.mktemp("own_lines")
     write_corpus(root / "corpus")
     passages = pd.read_parquet(root / "corpus" / "passages.parquet")
-    passages["text"] = [f"{ask(name)}\n\n{SECOND.format(name)} {text}" for name, text in TEXTS.items()]
+    passages["text"] = [
+        f"{ask(name)}\n\n{SECOND.format(name)} {text}" for name, text in TEXTS.items()
+    ]
     passages.to_parquet(root / "corpus" / "passages.parquet")
     passages.assign(fields="{}", date=None).to_parquet(root / "corpus" / "documents.parquet")
     qrels = pd.read_parquet(root / "corpus" / "qrels.parquet")
     qrels = qrels[(qrels["split"] != "test") | qrels["document_id"].isin(DOCUMENTS[24:])]
     qrels.to_parquet(root / "corpus" / "qrels.parquet")
     queries = qrels.assign(text=[ask(name) for name in qrels["document_id"]])
-    queries.drop(columns=["document_id", "relevance"]).to_parquet(root / "corpus" / "queries.parquet")
+    queries.drop(columns=["document_id", "relevance"]).to_parquet(
+        root / "corpus" / "queries.parquet"
+    )
     make_tiny_encoder(root / "trained" / "encoder", passages["text"])
     write_index(root, root / "trained" / "encoder", root / "index")
     return {name: root / name for name in ("corpus", "trained", "index")}
@@ -152,20 +174,30 @@ def ask(name):
 
 
 @pytest.mark.parametrize("kind", ["dense", "bm25", "fused"])
-def test_what_judges_itself_is_searched_without_the_lines_that_ask_for_it(own_lines, tmp_path, kind):
+def test_what_judges_itself_is_searched_without_the_lines_that_ask_for_it(
+    own_lines, tmp_path, kind
+):
     """As an index of the judged texts alone would be, without the documents that training asks for."""
-    bench, whole = evaluate.Bench.load(context(own_lines, tmp_path)), load_corpus(own_lines["corpus"]).passages
+    bench, whole = (
+        evaluate.Bench.load(context(own_lines, tmp_path)),
+        load_corpus(own_lines["corpus"]).passages,
+    )
     judged_passages = judged_corpus(load_corpus(own_lines["corpus"])).passages[18:]
     asked = list(bench.judgements["test"].queries.values())
     assert not any(text in passage for text in asked for passage in judged_passages["text"])
-    retriever, expected = (build(kind, own_lines, table, tmp_path / name) for name, table in [
-        ("whole", whole), ("judged", judged_passages)
-    ])  # fmt: skip
+    retriever, expected = (
+        build(kind, own_lines, table, tmp_path / name)
+        for name, table in [("whole", whole), ("judged", judged_passages)]
+    )
     before = hash_path(tmp_path / "whole")
     found, wanted = bench.held_out(retriever).search(asked, 48), expected.search(asked, 48)
-    assert [[name for name, _ in own] for own in found] == [[name for name, _ in own] for own in wanted]
+    assert [[name for name, _ in own] for own in found] == [
+        [name for name, _ in own] for own in wanted
+    ]
     if kind != "fused":  # whose scale is that of what is built
-        assert [score for own in found for _, score in own] == pytest.approx([s for own in wanted for _, s in own])
+        assert [score for own in found for _, score in own] == pytest.approx(
+            [s for own in wanted for _, s in own]
+        )
     assert hash_path(tmp_path / "whole") == before
     assert retriever.search(asked, 1) != [own[:1] for own in found], "what goes live is whole"
 
@@ -182,7 +214,9 @@ def build(kind, inputs, passages, folder):
         return dense
     words = build("bm25", inputs, passages, folder / "words")
     scale = Scale.of(np.eye(dense.index.dimension, dtype=np.float32))
-    return FusedRetriever({"hce": dense, "bm25": words}, Fusion({"hce": 1.0, "bm25": 2.0}, {"hce": scale}))
+    return FusedRetriever(
+        {"hce": dense, "bm25": words}, Fusion({"hce": 1.0, "bm25": 2.0}, {"hce": scale})
+    )
 
 
 def test_a_corpus_that_others_judge_is_searched_as_it_is(inputs, tmp_path):

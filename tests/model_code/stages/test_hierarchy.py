@@ -1,4 +1,6 @@
-"""Guards the hierarchy stage: complete and pure output, a flat report, and refusal of vectors of another corpus."""
+"""Guards the hierarchy stage: complete and pure output, a flat report, and refusal of vectors of
+another corpus.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,13 @@ def test_output_is_complete_and_pure(tmp_path: Path) -> None:
     reports = [run(context(tmp_path / name, 120, 120)) for name in ("a", "b")]
     files = {path.name for path in (tmp_path / "a" / "output").iterdir()}
     assert files == {
-        "hierarchy.safetensors", "hierarchy.json", "statistics.json", "hierarchy.png", "document_ids.json",
+        "hierarchy.safetensors",
+        "hierarchy.json",
+        "statistics.json",
+        "hierarchy.png",
+        "document_ids.json",
         "topics.json",
-    }  # fmt: skip
+    }
     assert hash_path(tmp_path / "a" / "output") == hash_path(tmp_path / "b" / "output")
     assert canonical_json(reports[0]) == canonical_json(reports[1])
     assert reports[0]["passages"] == 120
@@ -44,7 +50,11 @@ def test_output_is_complete_and_pure(tmp_path: Path) -> None:
     assert read_json(tmp_path / "a" / "output" / "document_ids.json")[:2] == ["d0", "d1"]
     tree = Hierarchy.load(tmp_path / "a" / "output")
     statistics = read_json(tmp_path / "a" / "output" / "statistics.json")
-    assert [row["nodes"] for row in statistics["levels"]] == [len(parents) for parents in tree.parents] == [2, 15]
+    assert (
+        [row["nodes"] for row in statistics["levels"]]
+        == [len(parents) for parents in tree.parents]
+        == [2, 15]
+    )
 
 
 def test_vectors_of_another_corpus_are_refused(tmp_path: Path) -> None:

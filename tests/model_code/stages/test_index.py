@@ -1,4 +1,6 @@
-"""Guards the stages `base_index` and `index`: row i is passage i, titles as set, pure bytes, the right encoder each."""
+"""Guards the stages `base_index` and `index`: row i is passage i, titles as set, pure bytes, the
+right encoder each.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,14 @@ from model_code.stages import base_index, index
 from model_code.training.settings import TrainingSettings
 from tests.tiny_encoder import make_tiny_encoder
 
-PASSAGES = pd.DataFrame({
-    "document_id": ["sort", "read", "read"],
-    "ordinal": [0, 0, 1],
-    "title": ["list.sort", "csv.read", "csv.read"],
-    "text": ["Sort a list of numbers.", "Read a table.", "From a file."],
-})  # fmt: skip
+PASSAGES = pd.DataFrame(
+    {
+        "document_id": ["sort", "read", "read"],
+        "ordinal": [0, 0, 1],
+        "title": ["list.sort", "csv.read", "csv.read"],
+        "text": ["Sort a list of numbers.", "Read a table.", "From a file."],
+    }
+)
 
 
 @pytest.fixture
@@ -42,7 +46,9 @@ def corpus(tmp_path: Path) -> Path:
     return folder
 
 
-def context(tmp_path: Path, name: str, inputs: dict[str, Path], include_title: bool = True) -> StageContext:
+def context(
+    tmp_path: Path, name: str, inputs: dict[str, Path], include_title: bool = True
+) -> StageContext:
     """A stage context with empty output and checkpoint folders and the tiny encoder as base."""
     words = " ".join(PASSAGES["title"] + " " + PASSAGES["text"]).split()
     base = make_tiny_encoder(tmp_path / "base", words)
@@ -50,7 +56,11 @@ def context(tmp_path: Path, name: str, inputs: dict[str, Path], include_title: b
     output.mkdir(parents=True)
     checkpoints.mkdir()
     encoder = EncoderSettings(
-        base=str(base), max_tokens=16, include_title=include_title, precision="float32", device="cpu"
+        base=str(base),
+        max_tokens=16,
+        include_title=include_title,
+        precision="float32",
+        device="cpu",
     )
     settings: dict[str, Any] = {"encoder": encoder, "index": IndexSettings()}
     settings["retriever"] = RetrieverSettings(training=TrainingSettings())
@@ -62,7 +72,9 @@ def test_base_index_holds_passage_i_in_row_i(tmp_path: Path, corpus: Path) -> No
     report = base_index.run(stage)
     built = DenseIndex.load(stage.output / "index")
     encoder = Encoder.load(tmp_path / "base", 16, precision="float32", device="cpu")
-    texts = [f"{title} {text}" for title, text in zip(PASSAGES["title"], PASSAGES["text"], strict=True)]
+    texts = [
+        f"{title} {text}" for title, text in zip(PASSAGES["title"], PASSAGES["text"], strict=True)
+    ]
     np.testing.assert_allclose(built.vectors, encoder.encode(texts), atol=2e-6)
     assert built.document_ids == PASSAGES["document_id"].tolist()
     assert (built.tokens.bits == encoder.encode_passages_with_tokens(texts)[1].bits).all()
@@ -70,7 +82,9 @@ def test_base_index_holds_passage_i_in_row_i(tmp_path: Path, corpus: Path) -> No
     assert report == facts | {"fingerprint": encoder.fingerprint()}
 
 
-def test_titles_and_the_tokens_of_late_interaction_can_be_left_out(tmp_path: Path, corpus: Path) -> None:
+def test_titles_and_the_tokens_of_late_interaction_can_be_left_out(
+    tmp_path: Path, corpus: Path
+) -> None:
     stage = context(tmp_path, "base_index", {"corpus": corpus}, include_title=False)
     stage.settings["index"] = IndexSettings(late_interaction=False)
     base_index.run(stage)
@@ -88,14 +102,23 @@ def test_the_trained_encoder_is_used_and_encodes_as_the_index_was_encoded(
     stage = context(tmp_path, "index", {"corpus": corpus, "trained": trained.parent})
     stage.settings["encoder"] = stage.settings["encoder"].replace(precision=precision)
     fingerprint = index.run(stage)["fingerprint"]
-    assert fingerprint == Encoder.load(trained, 16).fingerprint() != Encoder.load(tmp_path / "base", 16).fingerprint()
+    assert (
+        fingerprint
+        == Encoder.load(trained, 16).fingerprint()
+        != Encoder.load(tmp_path / "base", 16).fingerprint()
+    )
     opened = open_retriever(trained, stage.output / "index")
     alike = Encoder.load(trained, 16, precision=precision, device="cpu", for_search=True)
-    np.testing.assert_array_equal(opened.encode_queries(["sort a list"]), alike.encode(["sort a list"]))
+    np.testing.assert_array_equal(
+        opened.encode_queries(["sort a list"]), alike.encode(["sort a list"])
+    )
 
 
 def test_equal_inputs_give_equal_bytes_also_after_a_kill(tmp_path: Path, corpus: Path) -> None:
-    first, second = context(tmp_path / "a", "s", {"corpus": corpus}), context(tmp_path / "b", "s", {"corpus": corpus})
+    first, second = (
+        context(tmp_path / "a", "s", {"corpus": corpus}),
+        context(tmp_path / "b", "s", {"corpus": corpus}),
+    )
     base_index.run(first)
     base_index.run(second)
     resumed = context(tmp_path / "c", "s", {"corpus": corpus})

@@ -11,14 +11,18 @@ from model_code.files import hash_path
 from model_code.queries.settings import ClozeSettings, PseudoQuerySettings
 from model_code.stages import pseudo_queries
 
-SETTINGS = PseudoQuerySettings(inverse_cloze=ClozeSettings(per_document=4, min_words=10, max_words=10))
+SETTINGS = PseudoQuerySettings(
+    inverse_cloze=ClozeSettings(per_document=4, min_words=10, max_words=10)
+)
 
 
 def write_corpus(folder) -> None:
     """Thirty documents: one too short, two share their text; nobody asks for any."""
     texts = {f"d{i:02}": " ".join(f"word{i}x{j}" for j in range(40)) for i in range(28)}
     texts |= {"d28": "too short", "d29": texts["d00"]}
-    documents = pd.DataFrame({"document_id": list(texts), "title": "", "text": list(texts.values())})
+    documents = pd.DataFrame(
+        {"document_id": list(texts), "title": "", "text": list(texts.values())}
+    )
     rows = pd.DataFrame(columns=["query_id", "document_id", "split"]).astype(str)
     folder.mkdir()
     documents.to_parquet(folder / "documents.parquet")
@@ -41,7 +45,11 @@ def run_stage(tmp_path):
                 root=root,
                 inputs={"corpus": root / "corpus", "query_generator": root / "query_generator"},
                 output=root / "output",
-                settings={"pseudo_queries": settings, "encoder": EncoderSettings(device="cpu"), "seed": seed},
+                settings={
+                    "pseudo_queries": settings,
+                    "encoder": EncoderSettings(device="cpu"),
+                    "seed": seed,
+                },
                 checkpoints=root,
             )
         )
@@ -50,7 +58,9 @@ def run_stage(tmp_path):
     return run
 
 
-def test_every_query_has_a_name_of_its_own_and_neither_short_nor_ambiguous_documents_have_any(run_stage):
+def test_every_query_has_a_name_of_its_own_and_neither_short_nor_ambiguous_documents_have_any(
+    run_stage,
+):
     _, table, report = run_stage()
     assert list(table.columns) == ["query_id", "document_id", "text", "kind"]
     assert table["query_id"].is_unique
@@ -64,12 +74,18 @@ def test_every_query_has_a_name_of_its_own_and_neither_short_nor_ambiguous_docum
 
 
 def test_equal_inputs_give_equal_bytes_and_another_seed_others(run_stage):
-    (one, _, report), (two, _, again), (other, _, _) = run_stage("one"), run_stage("two"), run_stage("three", seed=2)
+    (one, _, report), (two, _, again), (other, _, _) = (
+        run_stage("one"),
+        run_stage("two"),
+        run_stage("three", seed=2),
+    )
     assert report == again
     assert hash_path(one / "output") == hash_path(two / "output") != hash_path(other / "output")
 
 
 def test_documents_too_short_to_cut_have_no_query_and_the_table_its_types(run_stage):
-    _, table, report = run_stage(settings=PseudoQuerySettings(inverse_cloze=ClozeSettings(max_share=0.01)))
+    _, table, report = run_stage(
+        settings=PseudoQuerySettings(inverse_cloze=ClozeSettings(max_share=0.01))
+    )
     assert (len(table), report["kept"]) == (0, 0)
     assert list(table.columns) == ["query_id", "document_id", "text", "kind"]

@@ -16,23 +16,41 @@ from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json
 from model_code.queries.sequence_to_sequence import load_sequence_model
-from model_code.queries.settings import GeneratorTrainingSettings, PseudoQuerySettings, SequenceToSequenceSettings
+from model_code.queries.settings import (
+    GeneratorTrainingSettings,
+    PseudoQuerySettings,
+    SequenceToSequenceSettings,
+)
 from model_code.stages import pseudo_queries, query_generator
 from tests.model_code.queries.toy import DOCUMENTS, WORDS, make_tiny_t5
 
-WRITTEN = SequenceToSequenceSettings(model="trained", per_document=2, section_tokens=16, max_query_tokens=6)
+WRITTEN = SequenceToSequenceSettings(
+    model="trained", per_document=2, section_tokens=16, max_query_tokens=6
+)
 TRAINING = GeneratorTrainingSettings(
-    base="replaced", steps=6, batch_size=4, evaluate_every=3, checkpoint_every=2, held_out_share=0.3, learning_rate=1e-2
+    base="replaced",
+    steps=6,
+    batch_size=4,
+    evaluate_every=3,
+    checkpoint_every=2,
+    held_out_share=0.3,
+    learning_rate=1e-2,
 )
 
 
 def write_corpus(folder: Path) -> None:
-    """The toy's documents, each but the last asked for by a training query; the last by a dev query."""
+    """The toy's documents, each but the last asked for by a training query; the last by a dev
+    query.
+    """
     folder.mkdir()
-    documents = pd.DataFrame({"document_id": list(DOCUMENTS), "title": "", "text": list(DOCUMENTS.values())})
+    documents = pd.DataFrame(
+        {"document_id": list(DOCUMENTS), "title": "", "text": list(DOCUMENTS.values())}
+    )
     documents.to_parquet(folder / "documents.parquet")
     documents.assign(ordinal=0).to_parquet(folder / "passages.parquet")
-    queries = pd.DataFrame({"query_id": [f"q{i}" for i in DOCUMENTS], "split": ["train"] * 15 + ["dev"]})
+    queries = pd.DataFrame(
+        {"query_id": [f"q{i}" for i in DOCUMENTS], "split": ["train"] * 15 + ["dev"]}
+    )
     queries["text"] = [" ".join(text.split()[:3]) for text in DOCUMENTS.values()]
     queries.to_parquet(folder / "queries.parquet")
     queries.assign(document_id=list(DOCUMENTS), relevance=1).to_parquet(folder / "qrels.parquet")
@@ -44,13 +62,18 @@ def make_context(root: Path, run: str, **changes) -> StageContext:
         make_tiny_t5(root / "base", WORDS)
     for name in ("output", "checkpoints"):
         (root / run / name).mkdir(parents=True)
-    made = {"sequence_to_sequence": WRITTEN, "training": TRAINING.replace(base=str(root / "base"))} | changes
+    made = {
+        "sequence_to_sequence": WRITTEN,
+        "training": TRAINING.replace(base=str(root / "base")),
+    } | changes
     settings = PseudoQuerySettings(**made)
     groups = {
-        "pseudo_queries": settings, "pseudo_queries.training": settings.training,
+        "pseudo_queries": settings,
+        "pseudo_queries.training": settings.training,
         "pseudo_queries.sequence_to_sequence": settings.sequence_to_sequence,
-        "encoder": EncoderSettings(precision="float32", device="cpu"), "seed": 1,
-    }  # fmt: skip
+        "encoder": EncoderSettings(precision="float32", device="cpu"),
+        "seed": 1,
+    }
     inputs = {"corpus": root / "corpus", "query_generator": root / "trained" / "output"}
     return StageContext(root, inputs, root / run / "output", groups, root / run / "checkpoints")
 
@@ -70,7 +93,9 @@ def test_off_means_a_report_and_nothing_else_not_even_a_slow_import():
         "assert stage.run(S(settings={stage.TRAINING_GROUP: T()})) == {'trained': False};"
         "print(sorted({'torch', 'numpy', 'pandas', 'transformers', 'accelerate'} & set(sys.modules)))"
     )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert printed.strip() == "[]"
 
 
@@ -82,7 +107,9 @@ def test_report_and_outputs_and_the_same_bytes_again(trained: tuple[Path, dict])
     assert report["pairs"] + report["held_out_pairs"] == 15
     history = read_json(output / "history.json")
     assert history[0] == {"step": 0, "log_likelihood": report["start_log_likelihood"]}
-    assert report["best_log_likelihood"] == max(row["log_likelihood"] for row in history if "log_likelihood" in row)
+    assert report["best_log_likelihood"] == max(
+        row["log_likelihood"] for row in history if "log_likelihood" in row
+    )
     assert load_sequence_model(output / "model")[0].config.model_type == "t5"
     context = make_context(root, "again")
     assert query_generator.run(context) == report
@@ -92,7 +119,9 @@ def test_report_and_outputs_and_the_same_bytes_again(trained: tuple[Path, dict])
 def test_a_base_without_a_hub_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(FreshetError, match="'someone/some-t5' is no sequence-to-sequence model"):
-        query_generator.run(make_context(tmp_path, "a", training=GeneratorTrainingSettings(base="someone/some-t5")))
+        query_generator.run(
+            make_context(tmp_path, "a", training=GeneratorTrainingSettings(base="someone/some-t5"))
+        )
 
 
 def test_the_trained_model_writes_the_pseudo_queries(trained: tuple[Path, dict]):

@@ -1,4 +1,6 @@
-"""Guards the stage `train`: tables become pairs, base vectors are used, outputs are pure, and it says what it did."""
+"""Guards the stage `train`: tables become pairs, base vectors are used, outputs are pure, and it
+says what it did.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,34 @@ from tests.tiny_encoder import make_tiny_encoder
 
 WORDS = [f"word{i}" for i in range(30)]
 SETTINGS = TrainingSettings(
-    steps=4, batch_size=4, frozen_layers=1, learning_rate=1e-3, evaluate_every=2, log_every=2, checkpoint_every=2,
-    document_max_tokens=64, min_judged_queries=0,
-)  # fmt: skip
+    steps=4,
+    batch_size=4,
+    frozen_layers=1,
+    learning_rate=1e-3,
+    evaluate_every=2,
+    log_every=2,
+    checkpoint_every=2,
+    document_max_tokens=64,
+    min_judged_queries=0,
+)
 
 
 def make_corpus(folder: Path, qrels: bool) -> None:
-    """16 documents d00, d01, ... in reverse order; every third has two passages; the query of d05 also fits d06."""
+    """16 documents d00, d01, ... in reverse order; every third has two passages; the query of d05
+    also fits d06.
+    """
     random = np.random.default_rng(0)
     ids = [f"d{i:02}" for i in reversed(range(16))]
-    rows = [(i, part, " ".join(random.choice(WORDS, 6))) for i in ids for part in range(1 + (int(i[1:]) % 3 == 0))]
+    rows = [
+        (i, part, " ".join(random.choice(WORDS, 6)))
+        for i in ids
+        for part in range(1 + (int(i[1:]) % 3 == 0))
+    ]
     passages = pd.DataFrame(rows, columns=["document_id", "ordinal", "text"]).assign(title="")
     first = passages.drop_duplicates("document_id").set_index("document_id")["text"]
-    queries = pd.DataFrame({"query_id": [f"q{i}" for i in ids], "text": [first[i][:17] for i in ids]})
+    queries = pd.DataFrame(
+        {"query_id": [f"q{i}" for i in ids], "text": [first[i][:17] for i in ids]}
+    )
     queries["split"] = ["train"] * 10 + ["dev"] * 4 + ["test"] * 2
     judged = queries.assign(document_id=ids, relevance=1)
     judged = pd.concat([judged, judged[judged["document_id"] == "d05"].assign(document_id="d06")])
@@ -66,27 +83,37 @@ def make_context(tmp_path: Path, qrels: bool = True, **changes) -> StageContext:
         index.save(tmp_path / "base_index")
         (tmp_path / "hierarchy").mkdir()
         build_hierarchy(vectors, HierarchySettings(device="cpu"), 0).save(tmp_path / "hierarchy")
-    inputs = {name: tmp_path / name for name in ("corpus", "base_index", "hierarchy")} | {"pseudo_queries": corpus}
+    inputs = {name: tmp_path / name for name in ("corpus", "base_index", "hierarchy")} | {
+        "pseudo_queries": corpus
+    }
     run = f"run{len(list(tmp_path.glob('run*')))}"
     for name in ("output", "checkpoints"):
         (tmp_path / run / name).mkdir(parents=True)
     settings = {
-        "encoder": EncoderSettings(base=str(base), max_tokens=16, precision="float32", device="cpu"),
+        "encoder": EncoderSettings(
+            base=str(base), max_tokens=16, precision="float32", device="cpu"
+        ),
         "hierarchy": HierarchySettings(device="cpu"),
         "retriever": RetrieverSettings(training=SETTINGS.replace(**changes)),
         "seed": 3,
     }
-    return StageContext(tmp_path, inputs, tmp_path / run / "output", settings, tmp_path / run / "checkpoints", "hce")
+    return StageContext(
+        tmp_path, inputs, tmp_path / run / "output", settings, tmp_path / run / "checkpoints", "hce"
+    )
 
 
-def test_report_and_outputs_and_a_card_with_base_corpus_settings_results_and_licence(tmp_path: Path):
+def test_report_and_outputs_and_a_card_with_base_corpus_settings_results_and_licence(
+    tmp_path: Path,
+):
     context = make_context(tmp_path)
-    (tmp_path / "base" / "README.md").write_text("---\nlanguage: en\nlicense: apache-2.0\ntags:\n- a\n---\n# Base\n")
+    (tmp_path / "base" / "README.md").write_text(
+        "---\nlanguage: en\nlicense: apache-2.0\ntags:\n- a\n---\n# Base\n"
+    )
     report = train.run(context)
     history = read_json(context.output / "history.json")
-    assert {key: report[key] for key in ("supervision", "supervised_pairs", "unsupervised_pairs")} == {
-        "supervision": "joint", "supervised_pairs": 10, "unsupervised_pairs": 16
-    }  # fmt: skip
+    assert {
+        key: report[key] for key in ("supervision", "supervised_pairs", "unsupervised_pairs")
+    } == {"supervision": "joint", "supervised_pairs": 10, "unsupervised_pairs": 16}
     assert (report["dev_queries"], report["steps"], report["pairs_seen"]) == (4, 4, 16)
     assert [row["step"] for row in history] == [0, 2, 4]
     assert report["start_dev"] == history[0]["nDCG@10"]
@@ -101,18 +128,32 @@ def test_report_and_outputs_and_a_card_with_base_corpus_settings_results_and_lic
     low, high = report["best_dev_interval"]
     assert low <= report["best_dev"] <= high
     assert low < high, "four queries say little"
-    assert f"nDCG@10 {report['best_dev']:.3f} [{low:.3f}, {high:.3f}] (95 % over queries) on 4 dev queries" in card
+    assert (
+        f"nDCG@10 {report['best_dev']:.3f} [{low:.3f}, {high:.3f}] (95 % over queries) on 4 dev queries"
+        in card
+    )
     settings = json.loads(card.split("```")[1].removeprefix("json"))
-    assert (settings["retriever"]["training"]["steps"], settings["encoder"]["max_tokens"]) == (4, 16)
+    assert (settings["retriever"]["training"]["steps"], settings["encoder"]["max_tokens"]) == (
+        4,
+        16,
+    )
     assert str(tmp_path) not in card
-    outside = pytest.importorskip("sentence_transformers").SentenceTransformer(str(context.output / "encoder"))
+    outside = pytest.importorskip("sentence_transformers").SentenceTransformer(
+        str(context.output / "encoder")
+    )
     assert outside.encode(["word1"]).shape == (1, 32)
 
 
-def test_a_corpus_without_qrels_trains_on_made_queries_chooses_no_step_and_its_card_says_so(tmp_path: Path):
+def test_a_corpus_without_qrels_trains_on_made_queries_chooses_no_step_and_its_card_says_so(
+    tmp_path: Path,
+):
     context = make_context(tmp_path, qrels=False)
     report = train.run(context)
-    assert (report["supervision"], report["dev_queries"], report["best_dev"]) == ("unsupervised", 0, None)
+    assert (report["supervision"], report["dev_queries"], report["best_dev"]) == (
+        "unsupervised",
+        0,
+        None,
+    )
     assert (report["supervised_pairs"], report["unsupervised_pairs"]) == (0, 16)
     card = (context.output / "encoder" / "README.md").read_text()
     assert "**Results**: none" in card
@@ -126,7 +167,9 @@ def test_a_corpus_without_qrels_trains_on_made_queries_chooses_no_step_and_its_c
 
 
 @pytest.mark.parametrize(("qrels", "known"), [(True, 10), (False, 0)])
-def test_too_few_judgements_by_people_train_nothing_and_that_is_passed_on(tmp_path: Path, qrels: bool, known: int):
+def test_too_few_judgements_by_people_train_nothing_and_that_is_passed_on(
+    tmp_path: Path, qrels: bool, known: int
+):
     context = make_context(tmp_path, qrels, min_judged_queries=11)
     report = train.run(context)
     assert f"hce is not trained: {known} training queries" in report["left_out"]
@@ -136,13 +179,15 @@ def test_too_few_judgements_by_people_train_nothing_and_that_is_passed_on(tmp_pa
     settings = {"fusion": FusionSettings(of=("bm25", "hce"))}
     for stage, trained in ((index, "all/hce"), (evaluate, "all/hce"), (fuse, "all")):
         output = tmp_path / stage.__name__
-        after = StageContext(tmp_path, {"trained": tmp_path / trained}, output, settings, tmp_path, "hce")
+        after = StageContext(
+            tmp_path, {"trained": tmp_path / trained}, output, settings, tmp_path, "hce"
+        )
         assert stage.run(after) == report
         assert left_out(output) == report["left_out"]
     assert (tmp_path / index.__name__ / "index").is_dir(), "a dependency of the next stage"
-    assert train.run(make_context(tmp_path, qrels, min_judged_queries=10)).keys() & {"left_out"} == (
-        set() if qrels else {"left_out"}
-    )
+    assert train.run(make_context(tmp_path, qrels, min_judged_queries=10)).keys() & {
+        "left_out"
+    } == (set() if qrels else {"left_out"})
 
 
 def test_equal_inputs_give_equal_bytes(tmp_path: Path):
@@ -159,7 +204,9 @@ def test_every_judgement_of_a_training_query_is_a_pair_on_its_best_passage(tmp_p
     tables = TrainingTables.load(context)
     data = tables.training_data(SETTINGS)
     passages = pd.read_parquet(context.inputs["corpus"] / "passages.parquet")
-    queries = pd.read_parquet(context.inputs["corpus"] / "queries.parquet").set_index("text")["query_id"]
+    queries = pd.read_parquet(context.inputs["corpus"] / "queries.parquet").set_index("text")[
+        "query_id"
+    ]
     for query, passage, relevant in zip(
         data.supervised.queries, data.supervised.passages, data.supervised.relevant, strict=True
     ):
@@ -174,7 +221,11 @@ def test_every_judgement_of_a_training_query_is_a_pair_on_its_best_passage(tmp_p
 
 def test_supervision_chooses_the_pairs(tmp_path: Path):
     tables = TrainingTables.load(make_context(tmp_path))
-    for supervision, sizes in {"supervised": (10, 0), "unsupervised": (0, 16), "joint": (10, 16)}.items():
+    for supervision, sizes in {
+        "supervised": (10, 0),
+        "unsupervised": (0, 16),
+        "joint": (10, 16),
+    }.items():
         data = tables.training_data(SETTINGS.replace(supervision=supervision))
         assert (len(data.supervised), len(data.unsupervised)) == sizes
 
@@ -184,7 +235,9 @@ def test_the_base_indexs_vectors_stand_for_step_0_unless_another_encoder_made_th
 ):
     encoded, encode = [], Encoder._encode
 
-    def spy(encoder: Encoder, forward: object, texts: list[str], *rest: object, **more: object) -> np.ndarray:
+    def spy(
+        encoder: Encoder, forward: object, texts: list[str], *rest: object, **more: object
+    ) -> np.ndarray:
         encoded.append(len(texts))
         return encode(encoder, forward, texts, *rest, **more)
 
@@ -199,7 +252,9 @@ def test_the_base_indexs_vectors_stand_for_step_0_unless_another_encoder_made_th
 
 
 def test_training_goes_on_from_a_trained_encoder(tmp_path: Path):
-    """Without a learning rate it ends where it began, and the step-0 metric is that of the encoder it began with."""
+    """Without a learning rate it ends where it began, and the step-0 metric is that of the encoder
+    it began with.
+    """
     first = make_context(tmp_path)
     trained = train.run(first)
     (first.output / "encoder").rename(tmp_path / "trained")
@@ -214,16 +269,26 @@ def test_plain_contrastive_training_reads_no_hierarchy(tmp_path: Path):
     assert train.run(context)["steps"] == 4
 
 
-def test_a_corpus_that_judges_itself_starts_from_documents_without_what_asks_for_them(tmp_path: Path) -> None:
-    """Else the untrained encoder is seen to find each dev query in the very document that still begins with it."""
+def test_a_corpus_that_judges_itself_starts_from_documents_without_what_asks_for_them(
+    tmp_path: Path,
+) -> None:
+    """Else the untrained encoder is seen to find each dev query in the very document that still
+    begins with it.
+    """
     context = make_context(tmp_path, evaluate_every=None)
     corpus = context.inputs["corpus"]
-    passages, queries = (pd.read_parquet(corpus / f"{name}.parquet") for name in ("passages", "queries"))
+    passages, queries = (
+        pd.read_parquet(corpus / f"{name}.parquet") for name in ("passages", "queries")
+    )
     asked = {f"q{i}": i for i in passages["document_id"]}
-    first = {asked[query]: text for query, text in zip(queries["query_id"], queries["text"], strict=True)}
+    first = {
+        asked[query]: text for query, text in zip(queries["query_id"], queries["text"], strict=True)
+    }
     passages["text"] = [
         text if ordinal else f"{first[document]}\n\n{text}"
-        for document, ordinal, text in zip(passages["document_id"], passages["ordinal"], passages["text"], strict=True)
+        for document, ordinal, text in zip(
+            passages["document_id"], passages["ordinal"], passages["text"], strict=True
+        )
     ]
     passages.to_parquet(corpus / "passages.parquet", index=False)
     documents = pd.read_parquet(corpus / "documents.parquet").set_index("document_id")
@@ -231,7 +296,9 @@ def test_a_corpus_that_judges_itself_starts_from_documents_without_what_asks_for
     documents.reset_index().to_parquet(corpus / "documents.parquet", index=False)
     encoder = Encoder.load(context.settings["encoder"].base, 16, precision="float32", device="cpu")
     vectors = encoder.encode(passages["text"].tolist())
-    DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint()).save(tmp_path / "base_index")
+    DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint()).save(
+        tmp_path / "base_index"
+    )
     report = train.run(context)
     tables = TrainingTables.load(context)
     evaluator = tables.dev_evaluator(SETTINGS, 3)

@@ -15,28 +15,41 @@ WHOLE = Document("a", "T", "text", {"n": 1, "m": [2]}, ("why?", "how?"), DATE)
 @pytest.mark.parametrize(
     "other",
     [
-        {"title": "t"}, {"text": "other"}, {"fields": {"n": 2, "m": [2]}}, {"queries": ("why?",)}, {"date": None},
-        {"queries": ("how?", "why?")}, {"title": "Ttext", "text": ""},
+        {"title": "t"},
+        {"text": "other"},
+        {"fields": {"n": 2, "m": [2]}},
+        {"queries": ("why?",)},
+        {"date": None},
+        {"queries": ("how?", "why?")},
+        {"title": "Ttext", "text": ""},
         {"queries": ("why?", "how?", DATE), "date": None},
     ],
-)  # fmt: skip
+)
 def test_the_content_hash_changes_with_every_part_of_the_content(other):
     assert replace(WHOLE, **other).content_hash != WHOLE.content_hash
 
 
 def test_the_content_hash_is_of_neither_the_id_nor_the_order_of_fields():
-    assert replace(WHOLE, document_id="b", fields={"m": [2], "n": 1}).content_hash == WHOLE.content_hash
-    assert Document("a", "T", "text", {"a": "x"}).content_hash[:8] == "ba9a1cf2"  # as generations have it on disk
+    assert (
+        replace(WHOLE, document_id="b", fields={"m": [2], "n": 1}).content_hash
+        == WHOLE.content_hash
+    )
+    # as generations have it on disk
+    assert Document("a", "T", "text", {"a": "x"}).content_hash[:8] == "ba9a1cf2"
 
 
-@pytest.mark.parametrize("document", [WHOLE, Document("b", "", "text only"), Document("c", "title only", "")])
+@pytest.mark.parametrize(
+    "document", [WHOLE, Document("b", "", "text only"), Document("c", "title only", "")]
+)
 def test_a_document_comes_back_from_its_payload(document):
     stored = json.loads(json.dumps(document.payload))
     again = Document.from_payload(document.document_id, stored)
     assert (again, again.content_hash) == (document, document.content_hash)
 
 
-@pytest.mark.parametrize(("values", "message"), [(("", "T", "text"), "needs an id"), (("a", "", ""), "neither title")])
+@pytest.mark.parametrize(
+    ("values", "message"), [(("", "T", "text"), "needs an id"), (("a", "", ""), "neither title")]
+)
 def test_what_cannot_be_named_or_found_is_no_document(values, message):
     with pytest.raises(SettingsError, match=message):
         Document(*values)

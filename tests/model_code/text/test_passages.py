@@ -33,8 +33,10 @@ def test_rows_count_a_documents_passages_and_carry_its_title():
     documents = [Document("a", "A", "one two three"), Document("b", "B", "one")]
     rows = passage_rows(documents, PassageSettings(words=2, stride=1))
     assert [(row["document_id"], row["ordinal"], row["title"], row["text"]) for row in rows] == [
-        ("a", 0, "A", "one two"), ("a", 1, "A", "two three"), ("b", 0, "B", "one")
-    ]  # fmt: skip
+        ("a", 0, "A", "one two"),
+        ("a", 1, "A", "two three"),
+        ("b", 0, "B", "one"),
+    ]
 
 
 @pytest.mark.parametrize("by", get_args(Cut))
@@ -44,12 +46,16 @@ def test_a_passage_is_its_slice_of_the_text_after_what_it_is_a_part_of(by):
     assert found
     assert all(place.read(text) == place.lead + text[place.start : place.end] for place in found)
     read = " ".join(text[place.start : place.end] for place in found).split()
-    headings = {"lines": ["One", "two", "three."], "sections": ["#", "A", "##", "B"], "words": []}[by]
+    headings = {"lines": ["One", "two", "three."], "sections": ["#", "A", "##", "B"], "words": []}[
+        by
+    ]
     assert sorted([*read, *headings]) == sorted(text.split())
 
 
 def test_what_makes_many_tokens_counts_as_many_words():
-    """Half of the passages of package documentation ran past 256 tokens where addresses and code counted as prose."""
+    """Half of the passages of package documentation ran past 256 tokens where addresses and code
+    counted as prose.
+    """
     address = "https://example.org/a/long/path"
     assert len(cut("plain words of prose that are short", 7, 7)) == 1
     assert len(cut(f"{address} and {address}", 7, 7)) == 3

@@ -1,4 +1,6 @@
-"""Guards that texts with blanks are cut as by `str.split`, and that a text without blanks has words at all."""
+"""Guards that texts with blanks are cut as by `str.split`, and that a text without blanks has words
+at all.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A corpus of 24 six-word documents in a tree of 2 x 6 nodes, with queries, for every test of training."""
+"""A corpus of 24 six-word documents in a tree of 2 x 6 nodes, with queries, for every test of
+training.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def ask(text: str) -> list[str]:
 
 
 def make_data() -> TrainingData:
-    """The first three words of each document ask for it, supervised; so do the last three, unsupervised."""
+    """The first three words of each document ask for it, supervised; so do the last three,
+    unsupervised.
+    """
     passages = make_passages()
     words = [ask(text) for text in passages.texts]
     supervised = make_pairs(passages, [(" ".join(w[:3]), [i]) for i, w in enumerate(words)])
@@ -72,10 +76,17 @@ def make_encoder(folder: Path) -> Encoder:
 def make_settings(**changes: object) -> TrainingSettings:
     """Twelve quick steps of joint training with every part of the loss."""
     small = {
-        "steps": 12, "batch_size": 6, "frozen_layers": 1, "learning_rate": 1e-3, "negatives_per_query": 2,
-        "dev_metric": "MRR@10", "evaluate_every": 4, "checkpoint_every": 4, "log_every": 3,
+        "steps": 12,
+        "batch_size": 6,
+        "frozen_layers": 1,
+        "learning_rate": 1e-3,
+        "negatives_per_query": 2,
+        "dev_metric": "MRR@10",
+        "evaluate_every": 4,
+        "checkpoint_every": 4,
+        "log_every": 3,
         "document_max_tokens": 64,
-    }  # fmt: skip
+    }
     return TrainingSettings(**(small | changes))  # type: ignore[arg-type]
 
 

@@ -1,4 +1,6 @@
-"""Training that ends in the middle, as if it were killed: what it left behind is all that the next run has."""
+"""Training that ends in the middle, as if it were killed: what it left behind is all that the next
+run has.
+"""
 
 from __future__ import annotations
 

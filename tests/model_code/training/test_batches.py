@@ -1,6 +1,7 @@
-"""Guards the order of training pairs: it yields what its length says, nothing is seen twice in an epoch, no document
-twice in a batch, and batch n is the same wherever one starts; and a batch's masks and paths against what the documents
-of each query say, written out pair by pair."""
+"""Guards the order of training pairs: it yields what its length says, nothing is seen twice in an
+epoch, no document twice in a batch, and batch n is the same wherever one starts; and a batch's
+masks and paths against what the documents of each query say, written out pair by pair.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ import torch
 
 from model_code.encoding.base_models import Prompts
 from model_code.encoding.encoder import Buckets
-from model_code.training.batches import BatchSchedule, Collator, PairStream, TrainingBatch, couples, distinct_batches
+from model_code.training.batches import (
+    BatchSchedule,
+    Collator,
+    PairStream,
+    TrainingBatch,
+    couples,
+    distinct_batches,
+)
 from model_code.training.data import Pairs, Passages, TrainingData
 from tests.model_code.training.example import LEAVES, NO_PAIRS, make_data, make_settings, make_tree
 
@@ -26,11 +34,14 @@ def one_kind(pairs: int, documents: int = 50) -> TrainingData:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "size", "epochs", "accumulation"), [(50, 8, 1.0, 1), (50, 8, 2.5, 2), (7, 8, 3.0, 1), (64, 8, 1.0, 3)]
+    ("pairs", "size", "epochs", "accumulation"),
+    [(50, 8, 1.0, 1), (50, 8, 2.5, 2), (7, 8, 3.0, 1), (64, 8, 1.0, 3)],
 )
 def test_length_is_what_it_yields(pairs: int, size: int, epochs: float, accumulation: int):
     changes = {"batch_size": size, "epochs": epochs, "steps": None, "accumulation": accumulation}
-    schedule = BatchSchedule(one_kind(pairs), make_settings(supervision="supervised", **changes), seed=0)
+    schedule = BatchSchedule(
+        one_kind(pairs), make_settings(supervision="supervised", **changes), seed=0
+    )
     batches = list(schedule)
     assert len(batches) == len(schedule) == schedule.steps * accumulation
     assert {len(batch) for batch in batches} == {min(size, pairs)}
@@ -46,10 +57,17 @@ def test_a_handful_of_supervised_pairs_beside_many_others_is_told():
     passages = Passages([str(i) for i in range(documents)], np.arange(documents))
     queries = [f"q{i}" for i in range(others + 10)]
     few, many = (
-        Pairs(queries[a:b], np.arange(a, b), [frozenset([i]) for i in range(a, b)]) for a, b in ((380, 390), (0, 380))
+        Pairs(queries[a:b], np.arange(a, b), [frozenset([i]) for i in range(a, b)])
+        for a, b in ((380, 390), (0, 380))
     )
-    data, settings = TrainingData(passages, few, many), make_settings(supervision="joint", steps=None, batch_size=8)
-    with pytest.warns(UserWarning, match="an epoch is one of the 10 supervised pairs; the 380 pseudo-queries alone"):
+    data, settings = (
+        TrainingData(passages, few, many),
+        make_settings(supervision="joint", steps=None, batch_size=8),
+    )
+    with pytest.warns(
+        UserWarning,
+        match="an epoch is one of the 10 supervised pairs; the 380 pseudo-queries alone",
+    ):
         assert BatchSchedule(data, settings, seed=0).steps < 20
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -60,7 +78,9 @@ def test_a_handful_of_supervised_pairs_beside_many_others_is_told():
 def test_an_epoch_sees_every_pair_at_most_once_and_leaves_out_less_than_a_batch():
     stream = PairStream(np.arange(50), size=8, seed=0)
     for epoch in range(3):
-        seen = np.concatenate([stream.batch(epoch * stream.per_epoch + i) for i in range(stream.per_epoch)])
+        seen = np.concatenate(
+            [stream.batch(epoch * stream.per_epoch + i) for i in range(stream.per_epoch)]
+        )
         assert len(set(seen.tolist())) == len(seen) == 48
 
 
@@ -76,7 +96,9 @@ def test_any_batch_can_be_had_without_those_before():
     settings = make_settings(steps=40)
     whole = [batch.tolist() for batch in BatchSchedule(make_data(), settings, seed=3)]
     again = BatchSchedule(make_data(), settings, seed=3)
-    assert [again[number].tolist() for number in (37, 2, 20)] == [whole[number] for number in (37, 2, 20)]
+    assert [again[number].tolist() for number in (37, 2, 20)] == [
+        whole[number] for number in (37, 2, 20)
+    ]
 
 
 def test_no_document_twice_in_a_batch_where_avoidable_and_unavoidable_duplicates_fill_it():
@@ -110,7 +132,9 @@ def test_sibling_batches_consist_of_couples():
         settings = make_settings(supervision="supervised", batch_size=4, batches=batches, steps=60)
         data = TrainingData(make_data().passages, make_data().supervised, NO_PAIRS)
         drawn = [LEAVES[batch] for batch in BatchSchedule(data, settings, seed=0, leaves=LEAVES)]
-        return float(np.mean([np.mean([(leaves == leaf).sum() > 1 for leaf in leaves]) for leaves in drawn]))
+        return float(
+            np.mean([np.mean([(leaves == leaf).sum() > 1 for leaf in leaves]) for leaves in drawn])
+        )
 
     assert share("siblings") > 0.85 > 0.6 > share("random")
 
@@ -147,15 +171,22 @@ def texts_of(buckets: Buckets) -> list[str]:
 
 
 def two_passages_each() -> TrainingData:
-    """12 documents: document d has passages d and d + 12; query i is answered by documents i and (i + 1) % 12."""
+    """12 documents: document d has passages d and d + 12; query i is answered by documents i and (i
+    + 1) % 12.
+    """
     passages = Passages([f"text {i}" for i in range(24)], np.arange(24) % 12)
     relevant = [frozenset({i, (i + 1) % 12}) for i in range(12)]
     pairs = Pairs([f"query {i}" for i in range(12)], np.arange(12), relevant)
     return TrainingData(passages, pairs, NO_PAIRS)
 
 
-def make_batch(number: int = 0, data: TrainingData | None = None, **settings) -> tuple[TrainingBatch, np.ndarray]:
-    data, chosen = data or two_passages_each(), make_settings(**({"supervision": "supervised"} | settings))
+def make_batch(
+    number: int = 0, data: TrainingData | None = None, **settings
+) -> tuple[TrainingBatch, np.ndarray]:
+    data, chosen = (
+        data or two_passages_each(),
+        make_settings(**({"supervision": "supervised"} | settings)),
+    )
     pairs = BatchSchedule(data, chosen, seed=1)[number]
     return Collator(data, chosen, tokenize, 1, TREE)(number, pairs), pairs
 
@@ -202,7 +233,9 @@ def test_nodes_above_other_relevant_passages_are_no_negatives():
     batch, pairs = make_batch()
     for level, nodes in enumerate((2, 6)):
         for row, i in enumerate(pairs):
-            above = {TREE.path(passage)[level] for d in (i, (i + 1) % 12) for passage in (d, d + 12)}
+            above = {
+                TREE.path(passage)[level] for d in (i, (i + 1) % 12) for passage in (d, d + 12)
+            }
             assert set(batch.excluded[level][row].nonzero().flatten().tolist()) == above
             assert batch.excluded[level].shape == (len(pairs), nodes)
 

@@ -1,5 +1,7 @@
-"""Guards how judgements become pairs: one per relevant document, its best passage, and all that is known relevant; and
-which passages hold an answer, against SQuAD's own normalisation and a search word by word."""
+"""Guards how judgements become pairs: one per relevant document, its best passage, and all that is
+known relevant; and which passages hold an answer, against SQuAD's own normalisation and a search
+word by word.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,47 @@ from model_code.training import data as module
 from model_code.training.data import Answers, Passages, TrainingData, make_pairs, squad_form
 from tests.model_code.training.example import held
 
-PIECES = ["the", "The", "a", "an", "An", "moss", "Moss", "fern", "fern's", "69,197", "69197", "U.S.", "us", "(in)",
-          "in", "-", "...", "theory", "than", "Ana", "café", "1996–2001", "–", "the.", "\n", "$"]  # fmt: skip
+PIECES = [
+    "the",
+    "The",
+    "a",
+    "an",
+    "An",
+    "moss",
+    "Moss",
+    "fern",
+    "fern's",
+    "69,197",
+    "69197",
+    "U.S.",
+    "us",
+    "(in)",
+    "in",
+    "-",
+    "...",
+    "theory",
+    "than",
+    "Ana",
+    "café",
+    "1996–2001",
+    "–",
+    "the.",
+    "\n",
+    "$",
+]
 
 
 def long_documents() -> Passages:
-    return Passages(["alpha beta", "gamma delta", "gamma gamma beta", "delta"], np.array([0, 1, 0, 2]))
+    return Passages(
+        ["alpha beta", "gamma delta", "gamma gamma beta", "delta"], np.array([0, 1, 0, 2])
+    )
 
 
 def test_a_pair_takes_the_passage_that_shares_most_words_and_the_first_of_equals():
     passages = long_documents()
-    assert [passages.of(document).tolist() for document in range(3)] == [[0, 2], [1], [3]], "need not be neighbours"
+    assert [passages.of(document).tolist() for document in range(3)] == [[0, 2], [1], [3]], (
+        "need not be neighbours"
+    )
     assert passages.best(0, "Gamma, beta!") == 2
     assert passages.best(0, "beta") == 0
     assert passages.best(0, "nothing in common") == 0
@@ -50,9 +82,15 @@ def test_equal_queries_know_of_each_other_across_both_kinds():
 
 def test_answers_are_those_of_the_judged_queries_and_looked_for_in_the_passages():
     passages = long_documents()
-    supervised = replace(make_pairs(passages, [("delta", [1]), ("beta", [0])]), answers={"delta": ["Gamma, gamma"]})
+    supervised = replace(
+        make_pairs(passages, [("delta", [1]), ("beta", [0])]), answers={"delta": ["Gamma, gamma"]}
+    )
     data = TrainingData(passages, supervised, make_pairs(passages, [("gamma", [1])]))
-    assert held(data.answers, data.pairs.queries, range(4)) == [[False, False, True, False], [False] * 4, [False] * 4]
+    assert held(data.answers, data.pairs.queries, range(4)) == [
+        [False, False, True, False],
+        [False] * 4,
+        [False] * 4,
+    ]
 
 
 def squad_normalised(text: str) -> str:
@@ -69,16 +107,23 @@ def holds(text: str, answer: str) -> bool:
 
 
 def draw_text(draw: random.Random, most: int) -> str:
-    return "".join(draw.choice(PIECES) + draw.choice([" ", "  ", " ", ""]) for _ in range(draw.randrange(most)))
+    return "".join(
+        draw.choice(PIECES) + draw.choice([" ", "  ", " ", ""]) for _ in range(draw.randrange(most))
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_passages_hold_what_a_search_word_by_word_finds(seed: int):
     draw = random.Random(seed)
     texts = [draw_text(draw, 12) for _ in range(40)]
-    named = {f"query {i}": [draw_text(draw, 4) for _ in range(draw.randrange(4))] for i in range(30)}
+    named = {
+        f"query {i}": [draw_text(draw, 4) for _ in range(draw.randrange(4))] for i in range(30)
+    }
     queries = [*named, "a query that names none"]
-    expected = [[any(holds(text, one) for one in named.get(query, [])) for text in texts] for query in queries]
+    expected = [
+        [any(holds(text, one) for one in named.get(query, [])) for text in texts]
+        for query in queries
+    ]
     assert 0.05 < np.mean(expected) < 0.95
     assert held(Answers(texts, named), queries, range(40)) == expected
 
@@ -99,4 +144,5 @@ def test_only_the_passages_asked_about_are_read_and_each_once(monkeypatch: pytes
     monkeypatch.setattr(module, "squad_form", lambda text: read.append(text) or text)
     answers = Answers([f"text {i}" for i in range(1000)], {"one": ["text 3"], "two": ["text 5"]})
     assert held(answers, ["one", "two"], [5, 3, 7]) == [[False, True, False], [True, False, False]]
-    assert sorted(read) == ["text 3", "text 3", "text 5", "text 5", "text 7"]  # two of them as answers
+    # two of them as answers
+    assert sorted(read) == ["text 3", "text 3", "text 5", "text 5", "text 7"]

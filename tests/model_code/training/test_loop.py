@@ -1,5 +1,7 @@
-"""Guards resuming: killed with SIGKILL in mid-training and started again, a run ends with the very same bytes; and the
-training state: rows of the history, the best of the evaluations, and a JSON that loses nothing."""
+"""Guards resuming: killed with SIGKILL in mid-training and started again, a run ends with the very
+same bytes; and the training state: rows of the history, the best of the evaluations, and a JSON
+that loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ ROOT = Path(__file__).parents[3]
 
 
 def train_and_kill(kill_at: int, *folders: Path) -> int:
-    program = [sys.executable, "-m", "tests.model_code.training.training_process", *map(str, folders), str(kill_at)]
+    program = [
+        sys.executable,
+        "-m",
+        "tests.model_code.training.training_process",
+        *map(str, folders),
+        str(kill_at),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     return subprocess.run(program, cwd=ROOT, env=environment).returncode
 
@@ -32,7 +40,9 @@ def test_killed_and_resumed_is_as_if_never_stopped(tmp_path: Path):
     tiny = tmp_path / "tiny"
     make_encoder(tiny)
     assert train(tiny, tmp_path / "other_checkpoints", tmp_path / "whole") == 0
-    assert train_and_kill(7, tiny, tmp_path / "checkpoints", tmp_path / "resumed") == -signal.SIGKILL
+    assert (
+        train_and_kill(7, tiny, tmp_path / "checkpoints", tmp_path / "resumed") == -signal.SIGKILL
+    )
     assert not (tmp_path / "resumed").exists()
     assert train(tiny, tmp_path / "checkpoints", tmp_path / "resumed") == 4
     assert hash_path(tmp_path / "resumed") == hash_path(tmp_path / "whole")

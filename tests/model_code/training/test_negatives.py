@@ -1,5 +1,7 @@
-"""Guards extra negatives: siblings (where in the tree they come from, how many, that none answers the query); the ranks
-of BM25 against a loop over passages, and every filter; and that a run that resumes draws as an uninterrupted one."""
+"""Guards extra negatives: siblings (where in the tree they come from, how many, that none answers
+the query); the ranks of BM25 against a loop over passages, and every filter; and that a run that
+resumes draws as an uninterrupted one.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,20 @@ TREE = make_tree(np.random.default_rng(0).standard_normal((24, 4)).astype(np.flo
 
 
 def make_data() -> TrainingData:
-    """24 passages of 20 documents, the last 4 of which have two; some queries have two answers or come twice."""
+    """24 passages of 20 documents, the last 4 of which have two; some queries have two answers or
+    come twice.
+    """
     random = np.random.default_rng(1)
     texts = [" ".join(random.choice(WORDS[:15], 5)) for _ in LEAVES]
     passages = Passages(texts, np.array([*range(20), *range(16, 20)]))
-    judged = [(" ".join(text.split()[:2]), [i] if i % 3 else [i, (i + 7) % 20]) for i, text in enumerate(texts[:20])]
+    judged = [
+        (" ".join(text.split()[:2]), [i] if i % 3 else [i, (i + 7) % 20])
+        for i, text in enumerate(texts[:20])
+    ]
     supervised = make_pairs(passages, judged)
-    unsupervised = make_pairs(passages, [(judged[3][0], [5]), (" ".join(texts[2].split()[3:]), [2])])
+    unsupervised = make_pairs(
+        passages, [(judged[3][0], [5]), (" ".join(texts[2].split()[3:]), [2])]
+    )
     return TrainingData(passages, supervised, unsupervised)
 
 
@@ -47,7 +56,9 @@ DATA = make_data()
 
 
 def known(pair: int) -> np.ndarray:
-    return np.concatenate([DATA.passages.of(document) for document in sorted(DATA.pairs.relevant[pair])])
+    return np.concatenate(
+        [DATA.passages.of(document) for document in sorted(DATA.pairs.relevant[pair])]
+    )
 
 
 def make(kind: str, **settings) -> Negatives:
@@ -55,16 +66,23 @@ def make(kind: str, **settings) -> Negatives:
 
 
 def pool(pair: int, depth: int = 50) -> list:
-    """What `bm25` may draw for a pair, best first: a loop over all passages, as the settings' documentation says it."""
+    """What `bm25` may draw for a pair, best first: a loop over all passages, as the settings'
+    documentation says it.
+    """
     texts = DATA.passages.texts
     index = Bm25.build(texts, [str(i) for i in range(len(texts))])
     scores = {int(i): score for i, score in index.search([DATA.pairs.queries[pair]], len(texts))[0]}
-    ranked = sorted((i for i in scores if i not in known(pair)), key=lambda i: (-round(scores[i], 5), i))
+    ranked = sorted(
+        (i for i in scores if i not in known(pair)), key=lambda i: (-round(scores[i], 5), i)
+    )
     return [i for i in ranked if scores[i] > 0][:depth]
 
 
 def drawn(negatives: Negatives, pair: int, draws: int = 40) -> set[int]:
-    rows = [negatives.draw(np.array([pair]), [known(pair)], np.random.default_rng(seed))[0] for seed in range(draws)]
+    rows = [
+        negatives.draw(np.array([pair]), [known(pair)], np.random.default_rng(seed))[0]
+        for seed in range(draws)
+    ]
     assert all(len(row) == len(set(row)) <= 2 for row in rows)
     return {passage for row in rows for passage in row}
 
@@ -86,12 +104,19 @@ def test_what_holds_an_answer_is_never_drawn_and_queries_without_answers_draw_as
     filtered, before = make_negatives(data, settings, TREE), make(kind)
     dropped = 0
     for pair, query in enumerate(DATA.pairs.queries):
-        lost = {passage for passage, text in enumerate(DATA.passages.texts) if wanted.get(query) in text.split()}
+        lost = {
+            passage
+            for passage, text in enumerate(DATA.passages.texts)
+            if wanted.get(query) in text.split()
+        }
         allowed = drawn(before, pair, 80)
         assert drawn(filtered, pair, 80) == allowed - lost
         dropped += len(allowed & lost)
         if query not in wanted:
-            rows = [n.draw(np.array([pair]), [known(pair)], np.random.default_rng(7)) for n in (filtered, before)]
+            rows = [
+                n.draw(np.array([pair]), [known(pair)], np.random.default_rng(7))
+                for n in (filtered, before)
+            ]
             assert rows[0] == rows[1]
     assert dropped > 5
 
@@ -101,7 +126,9 @@ def test_as_many_are_drawn_as_are_wanted_where_most_candidates_hold_an_answer():
     passages = Passages(texts, np.arange(len(texts)))
     pairs = replace(make_pairs(passages, [("query", [0])]), answers={"query": ["answer"]})
     data = TrainingData(passages, pairs, make_pairs(passages, []))
-    negatives = make_negatives(data, make_settings(negatives="bm25", negatives_per_query=2, negatives_depth=300))
+    negatives = make_negatives(
+        data, make_settings(negatives="bm25", negatives_per_query=2, negatives_depth=300)
+    )
     for seed in range(5):
         row = negatives.draw(np.array([0]), [np.array([0])], np.random.default_rng(seed))[0]
         assert sorted(row) == [201, 202]
@@ -121,7 +148,9 @@ def test_passages_of_the_batch_are_negatives_already():
     best = pool(1, depth=2)
     other = int(np.flatnonzero(DATA.pairs.passages == best[0])[0])
     negatives = make("bm25", negatives_depth=2)
-    row = negatives.draw(np.array([1, other]), [known(1), known(other)], np.random.default_rng(0))[0]
+    row = negatives.draw(np.array([1, other]), [known(1), known(other)], np.random.default_rng(0))[
+        0
+    ]
     assert row == best[1:]
 
 
@@ -130,7 +159,9 @@ def test_equal_seeds_draw_alike_whatever_was_drawn_before():
     pairs = np.array([0, 4, 9])
     for pair in range(6):
         other.draw(np.array([pair]), [known(pair)], np.random.default_rng(8))
-    rows = [n.draw(pairs, [known(p) for p in pairs], np.random.default_rng(3)) for n in (one, other)]
+    rows = [
+        n.draw(pairs, [known(p) for p in pairs], np.random.default_rng(3)) for n in (one, other)
+    ]
     assert rows[0] == rows[1]
 
 
@@ -140,7 +171,11 @@ def one_pair_per_passage(passages: Passages) -> TrainingData:
 
 
 def draw(
-    passage: int, seed: int = 0, known: list[int] | None = None, batch: list[int] | None = None, **settings
+    passage: int,
+    seed: int = 0,
+    known: list[int] | None = None,
+    batch: list[int] | None = None,
+    **settings,
 ) -> list[int]:
     sampler = make_negatives(one_pair_per_passage(make_passages()), make_settings(**settings), TREE)
     rows = [passage, *(batch or [])]
@@ -161,7 +196,9 @@ def test_every_sibling_is_drawn_sooner_or_later_but_for_documents_that_answer_th
 
 
 def test_a_lower_m_deals_negatives_over_the_levels_below():
-    """With M = 1 of two levels, equation 6 samples below the leaf and below its parent: the deepest comes first."""
+    """With M = 1 of two levels, equation 6 samples below the leaf and below its parent: the deepest
+    comes first.
+    """
     drawn = [draw(22, seed, negatives_per_query=2, hierarchy_levels=1) for seed in range(30)]
     assert {row[0] for row in drawn} == {23}  # leaf 5 holds passages 22 and 23
     assert {row[1] for row in drawn} == {19, 20, 21}  # and its parent leaf 4's
@@ -180,7 +217,9 @@ def test_siblings_without_a_tree_are_refused():
 
 
 def test_a_new_tree_gives_new_siblings():
-    sampler = make_negatives(one_pair_per_passage(make_passages()), make_settings(negatives_per_query=6), TREE)
+    sampler = make_negatives(
+        one_pair_per_passage(make_passages()), make_settings(negatives_per_query=6), TREE
+    )
     other = replace(TREE, leaves=LEAVES[::-1].copy())
     sampler.recluster(other)
     drawn = sampler.draw(np.array([23]), [np.array([23])], np.random.default_rng(0))[0]
@@ -194,10 +233,13 @@ def trainer_of(tmp_path: Path, checkpoints: Path, kind: str) -> Trainer:
         data = replace(data, passages=replace(data.passages, texts=asked))
     settings = make_settings(negatives=kind, negatives_depth=4)
     tree = make_tree(encoder.encode(data.passages.texts)) if settings.needs_hierarchy else None
-    return Trainer(encoder, data, settings, 0, tree, make_dev(data.passages), checkpoints=checkpoints)
+    return Trainer(
+        encoder, data, settings, 0, tree, make_dev(data.passages), checkpoints=checkpoints
+    )
 
 
-@pytest.mark.parametrize(("kind", "kill"), [("siblings", 7), ("siblings", 10), ("bm25", 7)])  # checkpoints: 4, 8 and 12
+# checkpoints: 4, 8 and 12
+@pytest.mark.parametrize(("kind", "kill"), [("siblings", 7), ("siblings", 10), ("bm25", 7)])
 def test_a_resumed_run_is_as_if_never_stopped(tmp_path: Path, kind: str, kill: int):
     whole = trainer_of(tmp_path, tmp_path / "others", kind)
     expected = whole.fit().to_json()

@@ -1,5 +1,7 @@
-"""Guards what learns and how fast: frozen layers (which store nothing for the backward pass), groups and rates; which
-attention learns; which GPU trains; and that texts longer than the encoder has positions for are refused by name."""
+"""Guards what learns and how fast: frozen layers (which store nothing for the backward pass),
+groups and rates; which attention learns; which GPU trains; and that texts longer than the encoder
+has positions for are refused by name.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ from model_code.training.optimisation import (
 )
 from model_code.training.settings import TrainingSettings
 from model_code.training.trainer import Objective, Trainer
-from tests.model_code.training.example import ASKS, WORDS, make_data, make_encoder, make_settings, make_tree
+from tests.model_code.training.example import (
+    ASKS,
+    WORDS,
+    make_data,
+    make_encoder,
+    make_settings,
+    make_tree,
+)
 from tests.tiny_encoder import make_tiny_encoder, make_tiny_model
 
 TEXTS = ["open a file", "sort", "read a table of comma separated values and sort its rows"]
@@ -44,7 +53,9 @@ def test_frozen_layers_and_embeddings_do_not_learn(tmp_path: Path):
     freeze(backbone, None)
     assert any("embeddings" in name for name in learning(backbone))
     assert not any("pooler" in name for name in learning(backbone))
-    with pytest.raises(SettingsError, match="frozen_layers is 2, but the encoder has only 2 layers"):
+    with pytest.raises(
+        SettingsError, match="frozen_layers is 2, but the encoder has only 2 layers"
+    ):
         freeze(backbone, 2)
 
 
@@ -61,7 +72,9 @@ def test_frozen_layers_store_nothing_for_the_backward_pass(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["mpnet", "deberta-v2", "modernbert", "bert"])
-def test_frozen_layers_give_what_they_gave_although_all_layers_share_something(tmp_path: Path, kind: str):
+def test_frozen_layers_give_what_they_gave_although_all_layers_share_something(
+    tmp_path: Path, kind: str
+):
     """Relative positions are registered after the layers, but every frozen layer reads them."""
     words = [f"word{number}" for number in range(20)]
     changes = {"relative_attention": True} if kind == "deberta-v2" else {}
@@ -91,7 +104,9 @@ def test_groups_have_their_own_rate_and_decay(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(TrainingSettings, "centroid_learning_rate", 0.5)
     encoder, settings = make_encoder(tmp_path / "tiny"), make_settings()
     freeze(encoder.backbone, 1)
-    objective = Objective(encoder, settings, make_tree(np.random.default_rng(0).standard_normal((24, 32))))
+    objective = Objective(
+        encoder, settings, make_tree(np.random.default_rng(0).standard_normal((24, 32)))
+    )
     matrices, vectors, centroids = make_optimizer(objective, settings).param_groups
     assert {p.ndim for p in matrices["params"]} == {2}
     assert {p.ndim for p in vectors["params"]} == {1}
@@ -102,7 +117,9 @@ def test_groups_have_their_own_rate_and_decay(tmp_path: Path, monkeypatch: pytes
 
 
 def test_every_group_keeps_its_share_of_the_schedule():
-    optimizer = torch.optim.AdamW([{"params": [torch.zeros(1)], "lr": rate, "peak": rate} for rate in (1.0, 4.0)])
+    optimizer = torch.optim.AdamW(
+        [{"params": [torch.zeros(1)], "lr": rate, "peak": rate} for rate in (1.0, 4.0)]
+    )
     set_learning_rate(optimizer, 0.5)
     set_learning_rate(optimizer, 0.25)
     assert [group["lr"] for group in optimizer.param_groups] == [0.25, 1.0]
@@ -130,7 +147,9 @@ def implementations(encoder: Encoder) -> set[str]:
     ("precision", "tokens", "expected"),
     [("bfloat16", SHORT, "eager"), ("bfloat16", SHORT + 1, "sdpa"), ("float32", SHORT, "sdpa")],
 )
-def test_where_plain_products_attend(tmp_path: Path, precision: str, tokens: int, expected: str) -> None:
+def test_where_plain_products_attend(
+    tmp_path: Path, precision: str, tokens: int, expected: str
+) -> None:
     encoder = load(tmp_path / "tiny", precision)
     choose_attention(encoder, tokens)
     assert implementations(encoder) == {expected}
@@ -145,11 +164,15 @@ def test_it_learns_the_same_and_is_not_saved(tmp_path: Path) -> None:
     for encoder in (fused, plain):
         vectors = encoder(encoder.tokenize(TEXTS))  # outside of autocast both compute in float32
         (vectors @ torch.arange(vectors.shape[1], dtype=torch.float32)).sum().backward()
-        weights = [weight.grad for weight in encoder.backbone.parameters() if weight.grad is not None]
+        weights = [
+            weight.grad for weight in encoder.backbone.parameters() if weight.grad is not None
+        ]
         gradients.append(torch.cat([weight.flatten() for weight in weights]))
         encoder.save(tmp_path / encoder.precision)
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-3, atol=1e-5)
-    fingerprints = {Encoder.load(tmp_path / name, 16).fingerprint() for name in ("float32", "bfloat16")}
+    fingerprints = {
+        Encoder.load(tmp_path / name, 16).fingerprint() for name in ("float32", "bfloat16")
+    }
     configs = {(tmp_path / name / "config.json").read_bytes() for name in ("float32", "bfloat16")}
     assert len(fingerprints) == len(configs) == 1
 
@@ -167,7 +190,9 @@ def test_what_has_no_fused_attention_trains(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("device", "chosen"), [("cuda:1", ["cuda:1"]), ("cuda", []), ("cpu", [])])
-def test_the_named_gpu_trains(monkeypatch: pytest.MonkeyPatch, device: str, chosen: list[str]) -> None:
+def test_the_named_gpu_trains(
+    monkeypatch: pytest.MonkeyPatch, device: str, chosen: list[str]
+) -> None:
     current: list[str] = []
     monkeypatch.setattr(torch.cuda, "set_device", lambda number: current.append(str(number)))
     make_accelerator(torch.device(device), "float32")
@@ -177,12 +202,18 @@ def test_the_named_gpu_trains(monkeypatch: pytest.MonkeyPatch, device: str, chos
 @pytest.mark.parametrize("name", ["query_max_tokens", "document_max_tokens"])
 def test_texts_longer_than_the_positions_are_refused(tmp_path: Path, name: str) -> None:
     encoder = make_encoder(tmp_path / "base")
-    with pytest.raises(SettingsError, match=f"{name} is 65, but the encoder has positions for 64 tokens; lower it"):
+    with pytest.raises(
+        SettingsError, match=f"{name} is 65, but the encoder has positions for 64 tokens; lower it"
+    ):
         Trainer(encoder, make_data(), make_settings(**PLAIN, **{name: 65}), seed=0)
     Trainer(encoder, make_data(), make_settings(**PLAIN, **{name: 64}), seed=0)
 
 
 def test_positions_before_the_padding_do_not_count(tmp_path: Path) -> None:
-    encoder = Encoder.load(make_tiny_model(tmp_path / "base", "roberta", WORDS + ASKS), 16, device="cpu")
-    with pytest.raises(SettingsError, match="query_max_tokens is 64, but the encoder has positions for 63 tokens"):
+    encoder = Encoder.load(
+        make_tiny_model(tmp_path / "base", "roberta", WORDS + ASKS), 16, device="cpu"
+    )
+    with pytest.raises(
+        SettingsError, match="query_max_tokens is 64, but the encoder has positions for 63 tokens"
+    ):
         Trainer(encoder, make_data(), make_settings(**PLAIN), seed=0)

@@ -29,18 +29,24 @@ def test_plain_contrastive_training_needs_no_hierarchy():
     assert not TrainingSettings(hierarchy_weight=0.0, negatives="bm25").needs_hierarchy
     assert not TrainingSettings(hierarchy_weight=0.0, negatives_per_query=0).needs_hierarchy
     assert TrainingSettings(hierarchy_weight=0.0).needs_hierarchy
-    assert TrainingSettings(hierarchy_weight=0.0, negatives="bm25", batches="siblings").needs_hierarchy
+    assert TrainingSettings(
+        hierarchy_weight=0.0, negatives="bm25", batches="siblings"
+    ).needs_hierarchy
 
 
 @pytest.mark.parametrize("removed", ["random", "mined"])
 def test_a_removed_value_names_those_that_are_left(removed: str):
-    with pytest.raises(SettingsError, match=f"training.negatives is '{removed}', but must be one of .*'bm25'"):
+    with pytest.raises(
+        SettingsError, match=f"training.negatives is '{removed}', but must be one of .*'bm25'"
+    ):
         parse(TrainingSettings, {"negatives": removed}, "training")
 
 
 @pytest.mark.parametrize("group", ["training", "retrievers.hce"])
 def test_a_removed_key_says_what_to_do_instead(group: str):
-    with pytest.raises(SettingsError, match=rf"{group}.negatives_skip is no longer a setting: .*negatives_depth"):
+    with pytest.raises(
+        SettingsError, match=rf"{group}.negatives_skip is no longer a setting: .*negatives_depth"
+    ):
         parse(TrainingSettings, {"negatives_skip": 3}, group)
 
 

@@ -1,5 +1,6 @@
-"""Guards how the answers that a corpus names reach the training pairs; and the dev metric: documents ranked by their
-best passage, all passages or a sample with all relevant ones."""
+"""Guards how the answers that a corpus names reach the training pairs; and the dev metric:
+documents ranked by their best passage, all passages or a sample with all relevant ones.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +18,41 @@ TEXTS = {"q1": "when", "q2": "when", "q3": "who", "q4": "why"}
 
 
 def make_tables() -> TrainingTables:
-    """Documents d1 to d4, each with one query; two queries ask the same, and q4 is of the test split."""
+    """Documents d1 to d4, each with one query; two queries ask the same, and q4 is of the test
+    split.
+    """
     split = {query: "test" if query == "q4" else "train" for query in TEXTS}
     documents = [
-        {"document_id": f"d{i}", "title": "", "text": "x", "fields": "{}", "content_hash": ""} for i in range(1, 5)
+        {"document_id": f"d{i}", "title": "", "text": "x", "fields": "{}", "content_hash": ""}
+        for i in range(1, 5)
     ]
     passages = [
-        {"document_id": f"d{i}", "ordinal": 0, "title": "", "text": f"{i} {'xyzw'[i - 1]}"} for i in range(1, 5)
+        {"document_id": f"d{i}", "ordinal": 0, "title": "", "text": f"{i} {'xyzw'[i - 1]}"}
+        for i in range(1, 5)
     ]
-    queries = [{"query_id": q, "text": t, "split": split[q], "answers": NAMED[q]} for q, t in TEXTS.items()]
-    qrels = [{"query_id": q, "document_id": f"d{q[1]}", "relevance": 1, "split": split[q]} for q in TEXTS]
-    corpus = Corpus(*map(frame, ("documents", "passages", "queries", "qrels"), (documents, passages, queries, qrels)))
+    queries = [
+        {"query_id": q, "text": t, "split": split[q], "answers": NAMED[q]} for q, t in TEXTS.items()
+    ]
+    qrels = [
+        {"query_id": q, "document_id": f"d{q[1]}", "relevance": 1, "split": split[q]} for q in TEXTS
+    ]
+    corpus = Corpus(
+        *map(
+            frame,
+            ("documents", "passages", "queries", "qrels"),
+            (documents, passages, queries, qrels),
+        )
+    )
     pseudo = [{"query_id": "p", "document_id": "d4", "text": "4 w", "kind": "cloze"}]
     return TrainingTables(corpus, frame("pseudo_queries", pseudo), include_title=True)
 
 
-@pytest.mark.parametrize(("supervision", "answers"), [("joint", {"when": ["x", "y", "z"]}), ("unsupervised", {})])
-def test_training_queries_keep_their_answers_and_those_of_equal_text_share_them(supervision, answers):
+@pytest.mark.parametrize(
+    ("supervision", "answers"), [("joint", {"when": ["x", "y", "z"]}), ("unsupervised", {})]
+)
+def test_training_queries_keep_their_answers_and_those_of_equal_text_share_them(
+    supervision, answers
+):
     data = make_tables().training_data(TrainingSettings(supervision=supervision))
     assert dict(data.pairs.answers) == answers
     if answers:
@@ -54,16 +73,27 @@ class Lookup:
     encode_documents = encode
 
 
-VECTORS = {"a1": [1, 0, 0], "a2": [0, 0, 1], "b": [0, 1, 0], "c": [0.6, 0.8, 0], "x": [0, 0.1, 0.9], "y": [0.1, 0.9, 0]}
+VECTORS = {
+    "a1": [1, 0, 0],
+    "a2": [0, 0, 1],
+    "b": [0, 1, 0],
+    "c": [0.6, 0.8, 0],
+    "x": [0, 0.1, 0.9],
+    "y": [0.1, 0.9, 0],
+}
 PASSAGES = Passages(["a1", "b", "a2", "c"], np.array([0, 1, 0, 2]))
 
 
-@pytest.mark.parametrize(("metric", "value"), [("hit@1", 0.5), ("MRR@10", 0.75), ("MAP", 0.75), ("R@1", 0.5)])
+@pytest.mark.parametrize(
+    ("metric", "value"), [("hit@1", 0.5), ("MRR@10", 0.75), ("MAP", 0.75), ("R@1", 0.5)]
+)
 def test_documents_are_ranked_by_their_best_passage(metric: str, value: float):
     """x is nearest to a2, so document 0 is first; y is nearest to b, and its document 2 second."""
     dev = DevEvaluator(PASSAGES, [("x", {0: 1}), ("y", {2: 1})], metric, seed=0, most_queries=10)
     encoder = Lookup(VECTORS)
-    assert dev.score(encoder.encode(dev.queries), encoder.encode_documents(dev.texts)) == pytest.approx(value)
+    assert dev.score(
+        encoder.encode(dev.queries), encoder.encode_documents(dev.texts)
+    ) == pytest.approx(value)
     assert dev.rows.tolist() == [0, 1, 2, 3], "all of them unless told otherwise"
 
 
@@ -79,7 +109,10 @@ def test_a_sample_of_passages_keeps_the_relevant_ones():
 def test_queries_are_a_fixed_sample():
     many = [(f"q{i}", {i: 1}) for i in range(50)]
     passages = Passages(["text"] * 50, np.arange(50))
-    chosen = [DevEvaluator(passages, many, "hit@1", seed=seed, most_queries=7).queries for seed in (0, 0, 1)]
+    chosen = [
+        DevEvaluator(passages, many, "hit@1", seed=seed, most_queries=7).queries
+        for seed in (0, 0, 1)
+    ]
     assert len(set(chosen[0])) == 7
     assert chosen[0] == chosen[1] != chosen[2]
     dev = DevEvaluator(passages, many, "hit@1", seed=0, most_queries=7)

@@ -1,7 +1,9 @@
-"""Guards that the objective is the sum of the parts that `losses` defines, and the training loop: it learns, returns
-the best step, treats the control as HCE, stops when told, and re-clustering keeps the encoder's moments while the
-centroids start anew; and training on several layers: the loss is MLR's for each pooling, dev evaluation ranks by the
-best vector, and co-training knows of the layers."""
+"""Guards that the objective is the sum of the parts that `losses` defines, and the training loop:
+it learns, returns the best step, treats the control as HCE, stops when told, and re-clustering
+keeps the encoder's moments while the centroids start anew; and training on several layers: the loss
+is MLR's for each pooling, dev evaluation ranks by the best vector, and co-training knows of the
+layers.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from model_code.encoding.encoder import encode, represent_documents
 from model_code.encoding.settings import LayerSettings
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
-from model_code.losses.contrastive import Contrast, contrastive_losses, multi_vector_losses, self_contrastive_losses
+from model_code.losses.contrastive import (
+    Contrast,
+    contrastive_losses,
+    multi_vector_losses,
+    self_contrastive_losses,
+)
 from model_code.losses.hierarchy import level_losses
 from model_code.training.batches import BatchSchedule, Collator
 from model_code.training.data import TrainingData
@@ -47,15 +54,21 @@ def build(tmp_path: Path, layers: LayerSettings = LAST_LAYER, **changes):
     encoder, data, settings = make_encoder(tmp_path / "tiny"), make_data(), make_settings(**changes)
     represent_documents(encoder, layers)
     tree = make_tree(encoder.encode(data.passages.texts))
-    batch = Collator(data, settings, encoder.tokenize, 0, tree)(0, BatchSchedule(data, settings, seed=0)[0])
+    batch = Collator(data, settings, encoder.tokenize, 0, tree)(
+        0, BatchSchedule(data, settings, seed=0)[0]
+    )
     return Objective(encoder, settings, tree, layers), batch, encoder, tree
 
 
 @pytest.mark.parametrize("levels", [None, 1])
 def test_the_loss_is_equations_6_and_7(tmp_path: Path, levels: int | None):
-    objective, batch, encoder, tree = build(tmp_path, hierarchy_weight=0.3, hierarchy_levels=levels, temperature=0.1)
+    objective, batch, encoder, tree = build(
+        tmp_path, hierarchy_weight=0.3, hierarchy_levels=levels, temperature=0.1
+    )
     queries, documents = encode(encoder, batch.queries), encode(encoder, batch.documents)
-    losses = contrastive_losses(queries, documents[:6], 0.1, Contrast(batch.relevant, documents[6:], batch.allowed))
+    losses = contrastive_losses(
+        queries, documents[:6], 0.1, Contrast(batch.relevant, documents[6:], batch.allowed)
+    )
     assert len(documents) > 6
     for t in range(levels or 2):
         centroids, parents = torch.from_numpy(tree.centroids[t]), torch.from_numpy(PARENTS[t])
@@ -73,14 +86,20 @@ def test_without_weight_there_is_no_hierarchy(tmp_path: Path):
 
 
 def test_scores_are_float32_under_autocast(tmp_path: Path):
-    """Only the transformer runs in bfloat16: given its vectors, the loss is that of float32 arithmetic."""
+    """Only the transformer runs in bfloat16: given its vectors, the loss is that of float32
+    arithmetic.
+    """
     objective, batch, encoder, _ = build(tmp_path, hierarchy_weight=0.0)
     with torch.autocast("cpu", torch.bfloat16):
         loss = objective(batch)["loss"]
         queries, documents = encode(encoder, batch.queries), encode(encoder, batch.documents)
-    losses = contrastive_losses(queries, documents[:6], 0.05, Contrast(batch.relevant, documents[6:], batch.allowed))
+    losses = contrastive_losses(
+        queries, documents[:6], 0.05, Contrast(batch.relevant, documents[6:], batch.allowed)
+    )
     assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, losses[:3].mean() + 0.5 * losses[3:].mean(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        loss, losses[:3].mean() + 0.5 * losses[3:].mean(), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_reclustering_replaces_the_centroids(tmp_path: Path):
@@ -92,7 +111,11 @@ def test_reclustering_replaces_the_centroids(tmp_path: Path):
 
 
 def make_trainer(tmp_path: Path, dev: bool = True, **changes) -> Trainer:
-    options = {key: changes.pop(key) for key in ("checkpoints", "progress", "cluster", "layers") if key in changes}
+    options = {
+        key: changes.pop(key)
+        for key in ("checkpoints", "progress", "cluster", "layers")
+        if key in changes
+    }
     encoder, data = make_encoder(tmp_path / "tiny"), make_data()
     represent_documents(encoder, options.get("layers", LAST_LAYER))
     tree = make_tree(encoder.encode(data.passages.texts))
@@ -102,9 +125,14 @@ def make_trainer(tmp_path: Path, dev: bool = True, **changes) -> Trainer:
 
 @pytest.mark.parametrize(
     ("layers", "steps", "part", "share", "gain"),
-    [(LAST_LAYER, 60, "loss", 0.5, 0.2), *((layers_of(one), 40, "contrastive", 0.8, 0.1) for one in POOLINGS)],
+    [
+        (LAST_LAYER, 60, "loss", 0.5, 0.2),
+        *((layers_of(one), 40, "contrastive", 0.8, 0.1) for one in POOLINGS),
+    ],
 )
-def test_training_lowers_the_loss_and_raises_the_metric(tmp_path: Path, layers, steps, part, share, gain):
+def test_training_lowers_the_loss_and_raises_the_metric(
+    tmp_path: Path, layers, steps, part, share, gain
+):
     often = {"log_every": 10, "evaluate_every": 20, "frozen_layers": None, "learning_rate": 1e-2}
     result = make_trainer(tmp_path, layers=layers, steps=steps, **often).fit()
     losses = [row[part] for row in result.history if part in row]
@@ -117,7 +145,14 @@ def test_rows_of_the_history(tmp_path: Path):
     history = make_trainer(tmp_path).fit().history
     assert [row["step"] for row in history] == [0, 3, 4, 6, 8, 9, 12]
     assert [row["step"] for row in history if "MRR@10" in row] == [0, 4, 8, 12]
-    assert set(history[1]) == {"step", "loss", "contrastive", "hierarchy_1", "hierarchy_2", "learning_rate"}
+    assert set(history[1]) == {
+        "step",
+        "loss",
+        "contrastive",
+        "hierarchy_1",
+        "hierarchy_2",
+        "learning_rate",
+    }
 
 
 @pytest.mark.parametrize(("values", "best"), [([0.2, 0.6, 0.6, 0.1], 4), ([0.9, 0.5, 0.4, 0.3], 0)])
@@ -157,7 +192,9 @@ def test_start_vectors_save_encoding_the_corpus(tmp_path: Path):
     plain = make_trainer(tmp_path, evaluate_every=None).fit()
     calls = []
     encode = trainer.encoder.encode_documents
-    trainer.encoder.encode_documents = lambda texts: calls.append(trainer.state.step) or encode(texts)
+    trainer.encoder.encode_documents = lambda texts: (
+        calls.append(trainer.state.step) or encode(texts)
+    )
     assert trainer.fit(vectors).history == plain.history
     assert calls == [12]
 
@@ -170,7 +207,9 @@ def test_the_control_sees_the_same_pairs(tmp_path: Path):
     for number in range(len(hce.schedule)):
         pairs = hce.schedule[number]
         assert pairs.tolist() == control.schedule[number].tolist()
-        assert torch.equal(control.collate(number, pairs).allowed, hce.collate(number, pairs).allowed)
+        assert torch.equal(
+            control.collate(number, pairs).allowed, hce.collate(number, pairs).allowed
+        )
     assert set(control.fit().history[1]) == {"step", "loss", "contrastive", "learning_rate"}
 
 
@@ -181,7 +220,13 @@ def test_accumulated_batches_give_the_mean_gradient(tmp_path: Path):
 
     def spy() -> None:
         if trainer.accelerator.sync_gradients:
-            seen.update({name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None})
+            seen.update(
+                {
+                    name: p.grad.clone()
+                    for name, p in trainer.model.named_parameters()
+                    if p.grad is not None
+                }
+            )
         step()
 
     trainer.optimizer.step = spy
@@ -207,7 +252,9 @@ def test_cotraining_reclusters_after_an_improvement_and_never_at_the_end(tmp_pat
     say_dev(trainer, 0.1, 0.2, 0.2, 0.9)
     vectors = {}
     encode = trainer.encoder.encode_documents
-    trainer.encoder.encode_documents = lambda texts: vectors.setdefault(trainer.state.step, encode(texts))
+    trainer.encoder.encode_documents = lambda texts: vectors.setdefault(
+        trainer.state.step, encode(texts)
+    )
     result = trainer.fit()
     assert result.reclustered_at == [4]
     assert len(clustered) == 1
@@ -221,10 +268,13 @@ def test_cotraining_reclusters_after_an_improvement_and_never_at_the_end(tmp_pat
     [
         ({"negatives": "siblings", "batches": "random"}, [4]),
         ({"negatives": "bm25", "batches": "siblings"}, [4]),
-        ({"negatives": "bm25", "batches": "random"}, []),  # no tree to renew: the control under shared settings
+        # no tree to renew: the control under shared settings
+        ({"negatives": "bm25", "batches": "random"}, []),
     ],
 )
-def test_cotraining_without_the_hierarchy_loss_renews_siblings_alone(tmp_path: Path, changes, reclustered):
+def test_cotraining_without_the_hierarchy_loss_renews_siblings_alone(
+    tmp_path: Path, changes, reclustered
+):
     def trainer(checkpoints: Path | None, *values: float) -> Trainer:
         settings = {"cotraining": True, "hierarchy_weight": 0.0, "checkpoint_every": 6} | changes
         made = make_trainer(tmp_path, cluster=make_tree, checkpoints=checkpoints, **settings)
@@ -277,7 +327,13 @@ def test_wants_that_cannot_be_met_are_refused(tmp_path: Path):
     with pytest.raises(FreshetError, match="need a hierarchy"):
         Trainer(encoder, data, make_settings(), 0)
     with pytest.raises(FreshetError, match="cotraining re-clusters"):
-        Trainer(encoder, data, make_settings(cotraining=True), 0, hierarchy=make_tree(np.eye(len(data.passages.texts))))
+        Trainer(
+            encoder,
+            data,
+            make_settings(cotraining=True),
+            0,
+            hierarchy=make_tree(np.eye(len(data.passages.texts))),
+        )
 
 
 def test_the_encoders_moments_stay_and_the_centroids_start_anew(tmp_path: Path):
@@ -287,13 +343,21 @@ def test_the_encoders_moments_stay_and_the_centroids_start_anew(tmp_path: Path):
     tree = make_tree(vectors)
     objective = Objective(encoder, settings, tree)
     optimizer = make_optimizer(objective, settings)
-    batch = Collator(data, settings, encoder.tokenize, 0, tree)(0, BatchSchedule(data, settings, 0)[0])
+    batch = Collator(data, settings, encoder.tokenize, 0, tree)(
+        0, BatchSchedule(data, settings, 0)[0]
+    )
     objective(batch)["loss"].backward()
     optimizer.step()
-    moments = {p: optimizer.state[p]["exp_avg"].clone() for p in encoder.parameters() if p in optimizer.state}
+    moments = {
+        p: optimizer.state[p]["exp_avg"].clone()
+        for p in encoder.parameters()
+        if p in optimizer.state
+    }
 
     smaller = Hierarchy(  # another number of nodes
-        tuple(centroids[:1] for centroids in tree.centroids), (np.zeros(1, np.int32),) * 2, np.zeros(24, np.int32)
+        tuple(centroids[:1] for centroids in tree.centroids),
+        (np.zeros(1, np.int32),) * 2,
+        np.zeros(24, np.int32),
     )
     fresh = recluster(objective, optimizer, smaller, settings)
     assert len(moments) > 5
@@ -309,7 +373,8 @@ def test_the_encoders_moments_stay_and_the_centroids_start_anew(tmp_path: Path):
 
 def expected_contrastive(pooling: str, encoder, batch) -> torch.Tensor:
     queries = encode(encoder, batch.queries)
-    documents = encode(lambda part: encoder.layers_forward(part, (1, 2)), batch.documents)  # (B + E, 2, H)
+    # (B + E, 2, H)
+    documents = encode(lambda part: encoder.layers_forward(part, (1, 2)), batch.documents)
     contrast = Contrast(batch.relevant, documents[6:], batch.allowed)
     if pooling == "multi_vector":
         return multi_vector_losses(queries, documents[:6], 0.05, contrast, last=1)
@@ -354,7 +419,10 @@ def test_dev_evaluation_ranks_by_the_best_vector(tmp_path: Path):
     reciprocal = []
     for text, relevant in zip(dev.queries, dev.qrels.values(), strict=True):
         query = encoder.encode([text])[0]
-        best = [(-max(float(rows[2 * i] @ query), float(rows[2 * i + 1] @ query)), str(i)) for i in range(24)]
+        best = [
+            (-max(float(rows[2 * i] @ query), float(rows[2 * i + 1] @ query)), str(i))
+            for i in range(24)
+        ]
         rank = 1 + [document for _, document in sorted(best)].index(next(iter(relevant)))
         reciprocal.append(1 / rank if rank <= 10 else 0)
     assert dev.score(encoder.encode(dev.queries), rows) == pytest.approx(np.mean(reciprocal))
@@ -364,14 +432,18 @@ def test_dev_evaluation_ranks_by_the_best_vector(tmp_path: Path):
 def test_cotraining_clusters_the_last_layers_vectors_of_all_where_dev_is_a_sample_too(
     tmp_path: Path, most_passages: int | None
 ):
-    trainer = make_trainer(tmp_path, layers=layers_of("multi_vector"), cotraining=True, cluster=make_tree)
+    trainer = make_trainer(
+        tmp_path, layers=layers_of("multi_vector"), cotraining=True, cluster=make_tree
+    )
     trainer.dev = make_dev(trainer.data.passages, most_queries=3, most_passages=most_passages)
     assert len(trainer.dev.rows) == (most_passages or 24)
     say_dev(trainer, 0.1, 0.2, 0.2, 0.2)
     seen = []
 
     def cluster(vectors: np.ndarray):
-        np.testing.assert_allclose(vectors, trainer.encoder.encode(trainer.data.passages.texts), atol=2e-6)
+        np.testing.assert_allclose(
+            vectors, trainer.encoder.encode(trainer.data.passages.texts), atol=2e-6
+        )
         seen.append(len(vectors))
         return make_tree(vectors)
 

@@ -1,6 +1,9 @@
-"""Train the example with everything that has state, here or in a process of its own that is killed on the way.
+"""Train the example with everything that has state, here or in a process of its own that is killed
+on the way.
 
-Arguments: folders of the encoder, of checkpoints and of the output, and the step after which to die (0: never)."""
+Arguments: folders of the encoder, of checkpoints and of the output, and the step after which to die
+(0: never).
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,22 @@ from pathlib import Path
 
 from model_code.files import write_json
 from model_code.training.trainer import Trainer
-from tests.model_code.training.example import make_data, make_dev, make_encoder, make_settings, make_tree
+from tests.model_code.training.example import (
+    make_data,
+    make_dev,
+    make_encoder,
+    make_settings,
+    make_tree,
+)
 
 
 def train(encoder_folder: Path, checkpoints: Path, output: Path, kill_at: int = 0) -> int:
     """Write the encoder and the history to `output`; return the step that training started from."""
     encoder, data = make_encoder(encoder_folder), make_data()
     vectors = encoder.encode(data.passages.texts)
-    settings = make_settings(cotraining=True, accumulation=2, evaluate_every=2, learning_rate=1e-2, frozen_layers=None)
+    settings = make_settings(
+        cotraining=True, accumulation=2, evaluate_every=2, learning_rate=1e-2, frozen_layers=None
+    )
 
     def progress(done: int, total: int, note: str = "") -> None:
         if done == kill_at:
@@ -29,7 +40,9 @@ def train(encoder_folder: Path, checkpoints: Path, output: Path, kill_at: int = 
     started_from = trainer.state.step
     result = trainer.fit(vectors)
     encoder.save(output / "encoder")
-    write_json(output / "result.json", {"history": result.history, "reclustered": result.reclustered_at})
+    write_json(
+        output / "result.json", {"history": result.history, "reclustered": result.reclustered_at}
+    )
     return started_from
 
 

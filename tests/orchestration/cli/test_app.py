@@ -70,7 +70,9 @@ def test_ctrl_c_says_what_is_kept(project, failing, capsys, checkpoint):
 def test_what_the_surroundings_refuse_is_one_line(failing, capsys, error):
     assert failing(error).code == 1
     words = " ".join(str(error).split())
-    assert capsys.readouterr().err == f"error: {type(error).__name__}: {words} (--debug shows where)\n"
+    assert (
+        capsys.readouterr().err == f"error: {type(error).__name__}: {words} (--debug shows where)\n"
+    )
 
 
 def test_a_fault_of_the_code_and_debug_show_a_traceback(failing):
@@ -80,14 +82,17 @@ def test_a_fault_of_the_code_and_debug_show_a_traceback(failing):
         failing(OSError("full"), "--debug")
 
 
-@pytest.mark.parametrize(("command", "told"), [
-    ("ui --dagster-port 0", "--dagster-port"),
-    ("ui --dagster-port 99999", "--dagster-port"),
-    ("ui --mlflow-port 0", "--mlflow-port"),
-    ("ui --mlflow-port 99999", "--mlflow-port"),
-    ("retrain --pilot 100 --dry-run", "no --key and no --dry-run"),
-    ("retrain --pilot 100 --key first", "no --key and no --dry-run"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("ui --dagster-port 0", "--dagster-port"),
+        ("ui --dagster-port 99999", "--dagster-port"),
+        ("ui --mlflow-port 0", "--mlflow-port"),
+        ("ui --mlflow-port 99999", "--mlflow-port"),
+        ("retrain --pilot 100 --dry-run", "no --key and no --dry-run"),
+        ("retrain --pilot 100 --key first", "no --key and no --dry-run"),
+    ],
+)
 def test_an_option_that_no_command_can_heed_is_refused(project, monkeypatch, command, told):
     monkeypatch.setattr(pages, "serve_pages", lambda *ports: pytest.fail("the pages were started"))
     refused = CliRunner().invoke(cli.app, command.split())
@@ -96,21 +101,33 @@ def test_an_option_that_no_command_can_heed_is_refused(project, monkeypatch, com
 
 
 def test_a_rollback_of_one_retriever_alone_names_rewind(monkeypatch):
-    monkeypatch.setattr(release, "rollback", lambda project: pytest.fail("the champion was rolled back"))
-    with pytest.raises(SettingsError, match="go back in all of them.*freshet rewind --retriever hce"):
+    monkeypatch.setattr(
+        release, "rollback", lambda project: pytest.fail("the champion was rolled back")
+    )
+    with pytest.raises(
+        SettingsError, match="go back in all of them.*freshet rewind --retriever hce"
+    ):
         CliRunner().invoke(cli.app, ["rollback", "--retriever", "hce"], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["write-queries", "--limit", "3"], "freshet write-queries is gone: write queries yourself"),
+        (
+            ["write-queries", "--limit", "3"],
+            "freshet write-queries is gone: write queries yourself",
+        ),
         (["tune-additions", "--trials", "3"], "freshet tune-additions is gone: docs/incdsi.md"),
-        (["tools", "documents", "scipy"], "freshet documents is gone: `freshet sync` follows the packages"),
+        (
+            ["tools", "documents", "scipy"],
+            "freshet documents is gone: `freshet sync` follows the packages",
+        ),
         (["gc"], "freshet gc is `freshet tools gc` now"),
     ],
 )
-def test_a_command_that_is_gone_or_moved_names_what_does_its_work(monkeypatch, capsys, arguments, told):
+def test_a_command_that_is_gone_or_moved_names_what_does_its_work(
+    monkeypatch, capsys, arguments, told
+):
     monkeypatch.setattr(sys, "argv", ["freshet", *arguments])
     with pytest.raises(SystemExit, match="1"):
         cli.main()
@@ -122,15 +139,31 @@ def test_help_imports_nothing_slow():
         "import sys; from typer.testing import CliRunner; from orchestration.cli import app;"
         "print(CliRunner().invoke(app, ['--help']).exit_code, sorted(set(sys.modules) & set(sys.argv[1:])))"
     )
-    slow = ["torch", "transformers", "mlflow", "dagster", "faiss", "pandas", "dvc", "sklearn", "scipy", "sqlalchemy"]
-    done = subprocess.run([sys.executable, "-c", code, *slow], capture_output=True, text=True, check=True)
+    slow = [
+        "torch",
+        "transformers",
+        "mlflow",
+        "dagster",
+        "faiss",
+        "pandas",
+        "dvc",
+        "sklearn",
+        "scipy",
+        "sqlalchemy",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *slow], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "0 []\n"
 
 
 def test_what_others_wrote_commands_no_terminal_and_json_stays_json(capsys):
     title = "a\x1b[2J\x07 \x9b31m \u202etxt.exe\u2066 \udce9 tab\t end\nline"
     say(title)
-    assert capsys.readouterr().out == r"a\u001b[2J\u0007 \u009b31m \u202etxt.exe\u2066 \udce9 tab	 end" + "\nline\n"
+    assert (
+        capsys.readouterr().out
+        == r"a\u001b[2J\u0007 \u009b31m \u202etxt.exe\u2066 \udce9 tab	 end" + "\nline\n"
+    )
     say(json.dumps({"title": title}, ensure_ascii=False))
     assert json.loads(capsys.readouterr().out) == {"title": title}
 

@@ -1,5 +1,6 @@
-"""Guards that `freshet run` edits the settings only for stages that there are, how `freshet plan` is printed, and what
-`freshet results` tells: who is best, what is live, what the gate said and what systems cost, as text and page.
+"""Guards that `freshet run` edits the settings only for stages that there are, how `freshet plan`
+is printed, and what `freshet results` tells: who is best, what is live, what the gate said and what
+systems cost, as text and page.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ from orchestration.pipeline import costs, repro
 SHIPPED = Path(__file__).parents[3] / "params.yaml"
 CELL = {"nDCG@10": {"value": 0.5, "low": 0.4, "high": 0.6, "queries": 9}}
 PART = {"split": "test", "queries": 9, "systems": {"bm25": CELL, "hce": CELL}, "differences": []}
-FACTS = {"main_metric": "nDCG@10", "confidence": 0.95, "documents": 12, "left_out": {}, "groups": {}, "examples": {}}
+FACTS = {
+    "main_metric": "nDCG@10",
+    "confidence": 0.95,
+    "documents": 12,
+    "left_out": {},
+    "groups": {},
+    "examples": {},
+}
 
 
 @pytest.fixture
@@ -73,7 +81,9 @@ def test_the_first_sentence_the_verdict_and_the_table_are_printed_and_written(pr
     write_text(project.live / "hce" / "current", "000000\n")
     write_text(project.live / "current", "hce\n")
     printed = results(project)
-    assert printed.startswith("bm25 is the best of 2 systems: nDCG@10 0.500 [0.400, 0.600], 0.000 above hce")
+    assert printed.startswith(
+        "bm25 is the best of 2 systems: nDCG@10 0.500 [0.400, 0.600], 0.000 above hce"
+    )
     assert "Live is hce. Last move: promote of version 3 on 2026-01-02: better." in printed
     assert "hce     0.500 [0.400, 0.600]" in printed
     page = (project.state / "report.html").read_text()

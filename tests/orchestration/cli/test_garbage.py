@@ -1,4 +1,6 @@
-"""Guards garbage collection: what stages left behind is found with its size and freed, and nothing else is touched."""
+"""Guards garbage collection: what stages left behind is found with its size and freed, and nothing
+else is touched.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from tests.live_example import BASE, make_project, open_build
 
 @pytest.fixture
 def project(tmp_path) -> Project:
-    """A project with state, artifacts and live files, and one abandoned checkpoint and one half-made output."""
+    """A project with state, artifacts and live files, and one abandoned checkpoint and one
+    half-made output.
+    """
     for name, size in {
         "params.yaml": 10,
         "artifacts/corpus/documents.parquet": 1000,
@@ -46,12 +50,15 @@ def found(project, keep=3) -> list[str]:
 
 
 def test_leftovers_are_found_and_freed_as_chosen_and_nothing_else(project):
-    kept = [project.root / name for name in ("params.yaml", "artifacts", ".freshet/promotions.jsonl")]
+    kept = [
+        project.root / name for name in ("params.yaml", "artifacts", ".freshet/promotions.jsonl")
+    ]
     before, of_kept = hash_path(project.root), [hash_path(path) for path in kept]
     staging, checkpoints = every = garbage.find_garbage(project, keep=3)
     assert [(item.label, item.megabytes) for item in every] == [
-        ("staging of train@hce-1", 0.5), ("checkpoints of abandoned", 0.3)
-    ]  # fmt: skip
+        ("staging of train@hce-1", 0.5),
+        ("checkpoints of abandoned", 0.3),
+    ]
     assert hash_path(project.root) == before, "looking frees nothing"
     garbage.collect(project, [staging])
     assert found(project) == [checkpoints.label]
@@ -59,8 +66,11 @@ def test_leftovers_are_found_and_freed_as_chosen_and_nothing_else(project):
     assert found(project) == []
     assert [hash_path(path) for path in kept] == of_kept
     assert sorted(path.name for path in project.state.rglob("*")) == [
-        "checkpoints", "project.lock", "promotions.jsonl", "staging"
-    ]  # fmt: skip
+        "checkpoints",
+        "project.lock",
+        "promotions.jsonl",
+        "staging",
+    ]
 
 
 def test_a_fresh_project_has_no_garbage(tmp_path):
@@ -90,25 +100,38 @@ def test_the_work_of_old_retrains_goes_and_that_of_the_newest_stays(project):
         (plan.parent / "index.bin").write_bytes(b"0" * 1_000_000)
         os.utime(plan, (1000 + age, 1000 + age))
     for keep in (1, 0):
-        assert {*found(project, keep)} >= {"work of retrain hce-000003", "work of retrain hce-000001"}
+        assert {*found(project, keep)} >= {
+            "work of retrain hce-000003",
+            "work of retrain hce-000001",
+        }
         assert "work of retrain hce-000009" not in found(project, keep)
     assert "retrain" not in " ".join(found(project, 3))
     garbage.collect(project, garbage.find_garbage(project, keep=2))
-    assert sorted(path.name for path in (project.state / "retraining").iterdir()) == ["hce-000001", "hce-000009"]
+    assert sorted(path.name for path in (project.state / "retraining").iterdir()) == [
+        "hce-000001",
+        "hce-000009",
+    ]
 
 
 def test_a_version_frees_what_lies_in_the_project_s_own_store_and_no_more(project, monkeypatch):
     store = project.state / "mlflow"
     (store / "own").mkdir(parents=True)
     (store / "own" / "index.bin").write_bytes(b"0" * 2_000_000)
-    known = [SimpleNamespace(version=number, run_id=number, retriever="hce") for number in ("1", "2", "3")]
+    known = [
+        SimpleNamespace(version=number, run_id=number, retriever="hce")
+        for number in ("1", "2", "3")
+    ]
     monkeypatch.setattr(versions, "versions", lambda project: known)
     monkeypatch.setattr(versions, "holder", lambda project, alias: None)
     own = {"1": [store / "own"], "2": []}
     monkeypatch.setattr(versions, "run_folders", lambda project, runs: own[runs[0]])
     registry = SimpleNamespace(versions=lambda: known, runs=lambda wanted: [])
     monkeypatch.setattr(versions, "open_registry", lambda project: nullcontext(registry))
-    sizes = [(one.label, one.megabytes) for one in garbage.find_garbage(project, keep=1) if "version" in one.label]
+    sizes = [
+        (one.label, one.megabytes)
+        for one in garbage.find_garbage(project, keep=1)
+        if "version" in one.label
+    ]
     elsewhere = "its files lie in another store than the project's, and stay there"
     assert sizes == [("model version 1 (hce)", 2.0), (f"model version 2 (hce); {elsewhere}", 0.0)]
 
@@ -151,7 +174,9 @@ def store_of(project, generation):
 
 @pytest.fixture
 def refined(tmp_path):
-    """Two builds of hce are there, additions to both are remembered, and what `freshet tools tune` found."""
+    """Two builds of hce are there, additions to both are remembered, and what `freshet tools tune`
+    found.
+    """
     project = make_project(tmp_path)
     open_build(project, BASE | {"a": "about a"})
     for generation in Collection(project.live, "hce").generations():
@@ -169,10 +194,15 @@ def test_what_belongs_to_a_generation_stays_and_goes_with_it(refined):
     store = store_of(refined, first)
     shutil.rmtree(first.folder)
     (item,) = garbage.find_garbage(refined, keep=3)
-    assert (item.label, round(item.megabytes, 2)) == (f"what additions to a former build remembered ({store.name})", 1)
+    assert (item.label, round(item.megabytes, 2)) == (
+        f"what additions to a former build remembered ({store.name})",
+        1,
+    )
     garbage.collect(refined, [item])
     assert not store.exists()
-    assert len(list(additions_folder(refined).iterdir())) == 3, "the other build's store, and what is no store"
+    assert len(list(additions_folder(refined).iterdir())) == 3, (
+        "the other build's store, and what is no store"
+    )
     assert found(refined) == []
 
 

@@ -32,7 +32,9 @@ class FakeSearcher:
 def run(monkeypatch, tmp_path):
     """Runs the command with options; gives its output and what the searcher was asked."""
     searcher = FakeSearcher()
-    (tmp_path / "params.yaml").write_text("{retrievers: {hce: {}}, bm25: {k1: 1.2}, evaluation: {depth: 200}}")
+    (tmp_path / "params.yaml").write_text(
+        "{retrievers: {hce: {}}, bm25: {k1: 1.2}, evaluation: {depth: 200}}"
+    )
     (tmp_path / "dvc.yaml").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Searcher, "open", lambda live, retriever: searcher)
@@ -40,7 +42,9 @@ def run(monkeypatch, tmp_path):
     app.command()(live.search)
 
     def call(*options, text="split"):
-        return CliRunner().invoke(app, [text, *options], catch_exceptions=False).output, searcher.asked
+        return CliRunner().invoke(
+            app, [text, *options], catch_exceptions=False
+        ).output, searcher.asked
 
     return call
 
@@ -53,7 +57,10 @@ def test_a_plain_search_asks_for_nothing_more(run):
 
 
 def test_filters_reach_the_searcher(run):
-    assert run("--filter", "package=numpy", "--filter", "kind=class")[1][2] == ["package=numpy", "kind=class"]
+    assert run("--filter", "package=numpy", "--filter", "kind=class")[1][2] == [
+        "package=numpy",
+        "kind=class",
+    ]
     with pytest.raises(FreshetError, match="--hybrid is gone: freshet register untrained"):
         run("--hybrid")
 

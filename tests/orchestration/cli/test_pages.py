@@ -1,4 +1,6 @@
-"""Guards that `freshet ui` starts two pages on this machine only, and that nothing it started outlives it."""
+"""Guards that `freshet ui` starts two pages on this machine only, and that nothing it started
+outlives it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from tests.orchestration.service.conftest import until
 
 ROOT = Path(__file__).parents[3]
 LEAF = "import os, sys, time; open(f'{sys.argv[1]}/{os.getpid()}', 'w').close(); time.sleep(60)"
-PAGE = (  # a stand-in for a page: it tells of its end, and has a child of its own that does not pass signals on
+# a stand-in for a page: it tells of its end, and has a child of its own that does not pass signals
+# on
+PAGE = (
     "import os, signal, subprocess, sys, time\n"
     "signal.signal(signal.SIGTERM, lambda *_: (print('Shutting down', flush=True), os._exit(0)))\n"
     "os.write(1, b'up\\n')\n"  # at once: two pages write to one file
@@ -48,7 +52,8 @@ def test_a_signal_leaves_no_process_behind(tmp_path, number):
     started = [int(path.name) for path in tmp_path.iterdir()]
     serve.send_signal(number)
     assert (serve.communicate(timeout=60)[1], serve.returncode) == ("stopped\n", 0)
-    told = Path(f"{tmp_path}.log").read_text()  # of several processes, whose lines may run into each other
+    # of several processes, whose lines may run into each other
+    told = Path(f"{tmp_path}.log").read_text()
     assert ("up" in told, "Shutting down" in told) == (True, True)
     assert told.replace("up", "").replace("Shutting down", "").strip() == ""
     assert until(lambda: not any(map(_runs, started)))
@@ -64,7 +69,11 @@ def _runs(pid: int) -> bool:
 def test_a_page_that_ends_by_itself_is_an_error_and_ends_the_other(tmp_path):
     page = [sys.executable, "-c", PAGE, str(tmp_path)]
     both_run = f"len(os.listdir({str(tmp_path)!r})) == 2"
-    fails = [sys.executable, "-c", f"import os, time\nwhile not {both_run}: time.sleep(.05)\nexit(3)"]
+    fails = [
+        sys.executable,
+        "-c",
+        f"import os, time\nwhile not {both_run}: time.sleep(.05)\nexit(3)",
+    ]
     log, before = Path(f"{tmp_path}.log"), signal.getsignal(signal.SIGTERM)
     with pytest.raises(FreshetError, match=rf"exit code 3\): see {log}"):
         run_together([page, fails], tmp_path, os.environ, log)
@@ -85,7 +94,9 @@ def test_both_pages_listen_on_this_machine_only_and_beyond_it_demand_the_token(t
         assert (dagster[2], option(mlflow, "app-name")) == ("orchestration.guard", "freshet")
         assert option(dagster, "host") == option(mlflow, "host") == host
         assert (option(dagster, "port"), option(mlflow, "port")) == ("3001", "5001")
-        assert option(mlflow, "backend-store-uri") == f"sqlite:///{tmp_path}/.freshet/mlflow/mlflow.db"
+        assert (
+            option(mlflow, "backend-store-uri") == f"sqlite:///{tmp_path}/.freshet/mlflow/mlflow.db"
+        )
     assert _guard_variables(project, HOST, False) == {}
     variables = _guard_variables(project, "0.0.0.0", False)
     assert variables == _guard_variables(project, HOST, True)

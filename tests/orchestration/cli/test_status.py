@@ -29,9 +29,14 @@ def test_a_finished_project_names_versions_and_generations():
         "champion": {"version": "3", "retriever": "hce"},
         "challenger": None,
         "previous": {"version": "1", "retriever": "contrastive"},
-        "moved_by_hand": (by_hand := "moved by hand from version 1 (contrastive) to version 3 (hce)"),
+        "moved_by_hand": (
+            by_hand := "moved by hand from version 1 (contrastive) to version 3 (hce)"
+        ),
         "service": {"pid": 1, "url": "http://127.0.0.1:8765"},
-        "live": [{"retriever": "hce", "default": True, **live}, {"retriever": "other", "default": False, **live}],
+        "live": [
+            {"retriever": "hce", "default": True, **live},
+            {"retriever": "other", "default": False, **live},
+        ],
     }
     assert status_text(status).splitlines() == [
         "corpus      files, content 0123456789ab",
@@ -48,17 +53,36 @@ def test_a_finished_project_names_versions_and_generations():
 
 @pytest.mark.parametrize("tripped", [True, False])
 def test_a_collection_that_documents_were_added_to_says_how_fresh_it_is(tripped):
-    measures = [{"name": "topics", "value": 0.25, "threshold": 0.1, "tripped": tripped},
-                {"name": "growth", "value": 0.1, "threshold": 0.5, "tripped": False}]  # fmt: skip
+    measures = [
+        {"name": "topics", "value": 0.25, "threshold": 0.1, "tripped": tripped},
+        {"name": "growth", "value": 0.1, "threshold": 0.5, "tripped": False},
+    ]
     unmeasured = {"name": "protected_old", "why": "3 are fewer than 20", "scope": "batch"}
-    drift = "topics 0.25 is past its threshold 0.1" if tripped else "none of 2 measures is past its threshold"
+    drift = (
+        "topics 0.25 is past its threshold 0.1"
+        if tripped
+        else "none of 2 measures is past its threshold"
+    )
     ledger = {
         "documents": {"pending": 2, "live": 1200, "superseded": 0, "rolled_back": 3},
         "lag": {"pending": 2, "seconds": 300.0},
         "drift": {"report": {"report": {"measures": measures, "unmeasured": [unmeasured]}}},
-        "work": [{"kind": "retrain", "state": "open", "reason": "topics 0.25 is above 0.1", "outcome": None}],
+        "work": [
+            {
+                "kind": "retrain",
+                "state": "open",
+                "reason": "topics 0.25 is above 0.1",
+                "outcome": None,
+            }
+        ],
     }
-    live = {"retriever": "hce", "default": True, "generation": 2, "documents": 1234, "fingerprint": "f"}
+    live = {
+        "retriever": "hce",
+        "default": True,
+        "generation": 2,
+        "documents": 1234,
+        "fingerprint": "f",
+    }
     live |= {"freshness": {"watermark": 17, "ledger": ledger}}
     behind = {"watermark": 3, "ledger": ledger | {"lag": {"pending": 14, "seconds": 7300.0}}}
     other = live | {"retriever": "other", "default": False, "freshness": behind}

@@ -20,7 +20,9 @@ from tests.tiny_encoder import make_tiny_encoder
 
 def make_build(root, texts):
     """A build of documents, by id, under `root`; its encoder also knows the words about space."""
-    encoder = Encoder.load(make_tiny_encoder(root / "encoder", [*texts.values(), " ".join(SPACE)]), device="cpu")
+    encoder = Encoder.load(
+        make_tiny_encoder(root / "encoder", [*texts.values(), " ".join(SPACE)]), device="cpu"
+    )
     vectors = encoder.encode(list(texts.values()))
     DenseIndex.build(vectors, list(texts), encoder.fingerprint()).save(root / "index")
     leaves = np.arange(len(texts), dtype=np.int32) % 3
@@ -29,16 +31,25 @@ def make_build(root, texts):
     (root / "hierarchy").mkdir()
     Hierarchy((centroids,), (np.zeros(3, np.int32),), leaves).save(root / "hierarchy")
     write_json(root / "hierarchy" / DOCUMENT_IDS, list(texts))
-    table = pd.DataFrame({"document_id": list(texts), "title": list(texts), "text": list(texts.values())})
+    table = pd.DataFrame(
+        {"document_id": list(texts), "title": list(texts), "text": list(texts.values())}
+    )
     table.assign(fields="{}", date=None).to_parquet(root / "documents.parquet", index=False)
     return root
 
 
 def open_build(root, built, retriever="hce", event=0):
-    """Make a build live in the project `root`; event: the last one whose document it was trained with."""
+    """Make a build live in the project `root`; event: the last one whose document it was trained
+    with.
+    """
     folders = {name: built / name for name in ("encoder", "index", "hierarchy")}
     rules = TextRules(include_title=False, words=0, stride=1)
     return open_generation_zero(
-        root, retriever, **folders, documents=built / "documents.parquet", provenance={}, text=rules,
+        root,
+        retriever,
+        **folders,
+        documents=built / "documents.parquet",
+        provenance={},
+        text=rules,
         standing=trained_at(Project(root), event) if event else Standing(),
-    )  # fmt: skip
+    )

@@ -1,4 +1,6 @@
-"""A live collection of documents about the sea, of an encoder that also knows the words of another subject."""
+"""A live collection of documents about the sea, of an encoder that also knows the words of another
+subject.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ DRAWN: dict[tuple, np.ndarray] = {}
 
 @pytest.fixture(scope="module", autouse=True)
 def drawn_once():
-    """Null distributions follow from reference, settings, scores and size alone: one draws them for all tests."""
+    """Null distributions follow from reference, settings, scores and size alone: one draws them for
+    all tests.
+    """
     draw = Calibration._draw
 
     def once(self, measure, size):
@@ -77,15 +81,19 @@ def make_project(root):
 
 
 def write_corpus(project):
-    """120 test queries, each of its document's words, 10 for training, and one for a document that is not of the build;
-    returns the texts of the first 130."""
+    """120 test queries, each of its document's words, 10 for training, and one for a document that
+    is not of the build; returns the texts of the first 130.
+    """
     folder, texts = project.artifacts / "corpus", queries(SEA, 150, 0)[:130]
     folder.mkdir(parents=True)
     splits = ["test"] * 120 + ["train"] * 10
     tables = {
         "documents": [{"document_id": f"sea-{i:03}"} for i in range(130)],
         "queries": [{"query_id": str(i), "text": text} for i, text in enumerate(texts)],
-        "qrels": [{"query_id": str(i), "document_id": f"sea-{i:03}", "split": each} for i, each in enumerate(splits)],
+        "qrels": [
+            {"query_id": str(i), "document_id": f"sea-{i:03}", "split": each}
+            for i, each in enumerate(splits)
+        ],
         "passages": [],
         "pseudo_queries": [],
     }

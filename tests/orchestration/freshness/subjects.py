@@ -6,8 +6,34 @@ import random
 
 from model_code.collection.index.live_index import LiveCollection
 
-SEA = ["wave", "tide", "harbour", "sail", "anchor", "gull", "reef", "current", "deck", "mast", "rope", "keel"]
-SPACE = ["orbit", "comet", "lunar", "rocket", "galaxy", "probe", "star", "crater", "solar", "nebula", "dust", "ring"]
+SEA = [
+    "wave",
+    "tide",
+    "harbour",
+    "sail",
+    "anchor",
+    "gull",
+    "reef",
+    "current",
+    "deck",
+    "mast",
+    "rope",
+    "keel",
+]
+SPACE = [
+    "orbit",
+    "comet",
+    "lunar",
+    "rocket",
+    "galaxy",
+    "probe",
+    "star",
+    "crater",
+    "solar",
+    "nebula",
+    "dust",
+    "ring",
+]
 PARAMS = {
     "retrievers": {"hce": {}},
     "encoder": {"include_title": False},
@@ -37,5 +63,7 @@ def add(project, texts, asked=None):
 
 
 def others(texts):
-    """For each document, by id, a query of the words of another subject: the documents' own do not find them."""
+    """For each document, by id, a query of the words of another subject: the documents' own do not
+    find them.
+    """
     return dict(zip(texts, [[text] for text in queries(SPACE, len(texts), 9)], strict=True))

@@ -1,4 +1,6 @@
-"""Guards drift as it is watched: batches by the ledger's events, small ones left to grow, dry runs kept nowhere."""
+"""Guards drift as it is watched: batches by the ledger's events, small ones left to grow, dry runs
+kept nowhere.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def test_a_look_that_finds_too_few_documents_is_refused_and_more_that_arrive_are
     collection.remove(list(gone), "test")
     collection.apply()
     (look,) = due_work(project)
-    ask_of_later = ledger.work.ask(WorkKind.DRIFT, "hce", EventRange(25, 44), "arrived meanwhile", asked_by="sensor")
+    ask_of_later = ledger.work.ask(
+        WorkKind.DRIFT, "hce", EventRange(25, 44), "arrived meanwhile", asked_by="sensor"
+    )
     assert watch(project) is None
     assert ledger.work.open() == [ask_of_later]
     (told,) = ledger.work.last("hce", 1, WorkKind.DRIFT)
@@ -90,7 +94,10 @@ def test_the_window_holds_the_last_batches_and_one_that_was_trained_on_leaves_it
     ledger = add(project, documents(SEA, 24, "one", 5))
     watch(project)
     assert [(one.first, one.last) for one in batches(ledger, 2, 30)] == [(1, 24), (25, 30)]
-    assert [(one.first, one.last) for one in batches(ledger, 2, 30, trained=10)] == [(11, 24), (25, 30)]
+    assert [(one.first, one.last) for one in batches(ledger, 2, 30, trained=10)] == [
+        (11, 24),
+        (25, 30),
+    ]
     assert [(one.first, one.last) for one in batches(ledger, 2, 30, trained=26)] == [(27, 30)]
     add(project, documents(SEA, 24, "two", 6))
     report = watch(project).report
@@ -120,18 +127,31 @@ def test_an_arrival_that_came_to_nothing_the_second_time_is_one_still(project):
     assert watch(project, record=False).report.documents == 24
     collection = LiveCollection(project)
     collection.remove(list(arrived), "test")
-    collection.receive([{"id": one, "title": one, "text": text} for one, text in arrived.items()], "test")
+    collection.receive(
+        [{"id": one, "title": one, "text": text} for one, text in arrived.items()], "test"
+    )
     collection.apply()
     assert watch(project, record=False).report.documents == 24
 
 
 def test_a_changed_document_of_the_corpus_is_an_arrival(project):
-    add(project, dict(zip([f"sea-{i:03}" for i in range(24)], documents(SPACE, 24, "x", 2).values(), strict=True)))
+    add(
+        project,
+        dict(
+            zip(
+                [f"sea-{i:03}" for i in range(24)],
+                documents(SPACE, 24, "x", 2).values(),
+                strict=True,
+            )
+        ),
+    )
     assert watch(project).report.documents == 24
 
 
 def test_a_small_corpus_is_measured_in_growth(project, own_measures):
-    """With the settings that a project has by itself, for which 150 documents are too few to draw batches from."""
+    """With the settings that a project has by itself, for which 150 documents are too few to draw
+    batches from.
+    """
     ledger = add(project, documents(SPACE, 130, "space", 2))
     write_text(project.params_file, json.dumps({**PARAMS, "drift": {"growth_limit": 2.0}}))
     decision = watch(project, record=False).decision
@@ -164,7 +184,11 @@ def test_what_a_retrain_was_trained_on_is_no_arrival(project, tmp_path, retrieve
     assert watch(project) is None
     add(project, documents(SEA, 24, "more", 1))
     watched = watch(project)
-    assert (watched.batch, watched.report.documents, watched.report.batches) == (EventRange(25, 48), 24, 1)
+    assert (watched.batch, watched.report.documents, watched.report.batches) == (
+        EventRange(25, 48),
+        24,
+        1,
+    )
 
 
 @pytest.fixture
@@ -191,7 +215,9 @@ def test_the_cooldown_counts_retrains_that_were_carried_out(ledger):
     assert told(ledger) == [("retrain", False, True)], "it will be tried again"
     report(ledger, EventRange(25, 48))
     ledger.work.conclude_retrains("hce", WorkState.DONE, "better", {})
-    assert told(ledger) == [("add", True, False), ("retrain", True, False)], "as of when it took effect"
+    assert told(ledger) == [("add", True, False), ("retrain", True, False)], (
+        "as of when it took effect"
+    )
 
 
 def test_a_retrain_that_was_given_up_holds_nothing_back(ledger):
@@ -209,8 +235,12 @@ def test_a_person_s_retrain_counts_if_it_was_promoted(ledger):
     assert told(ledger) == [("add", True, False), ("retrain", True, False)]
 
 
-def test_where_nobody_judged_no_retrain_is_asked_for_and_one_by_hand_is_refused_at_once(project, corpus):
-    pd.read_parquet(qrels := project.artifacts / "corpus" / "qrels.parquet").iloc[:0].to_parquet(qrels)
+def test_where_nobody_judged_no_retrain_is_asked_for_and_one_by_hand_is_refused_at_once(
+    project, corpus
+):
+    pd.read_parquet(qrels := project.artifacts / "corpus" / "qrels.parquet").iloc[:0].to_parquet(
+        qrels
+    )
     ledger = add(project, documents(SEA, 80, "more", 1))
     decision = watch(project).decision
     assert (decision.action, decision.wanted) == ("add", "retrain"), "growth is past its limit"

@@ -1,4 +1,6 @@
-"""Guards what the sensor asks for: additions while changes wait, pilots and retrains until they are settled."""
+"""Guards what the sensor asks for: additions while changes wait, pilots and retrains until they are
+settled.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def test_where_nothing_is_live_or_nothing_arrived_nothing_is_due(tmp_path, proje
 def test_an_addition_is_due_while_changes_wait_and_is_one_work(project, monkeypatch):
     receive(project, "a")
     with monkeypatch.context() as patch:
-        patch.setattr(LogView, "pending", lambda *_: pytest.fail("events were read, with their texts"))
+        patch.setattr(
+            LogView, "pending", lambda *_: pytest.fail("events were read, with their texts")
+        )
         (work,) = due_work(project)
     assert (work.kind, work.about) == (WorkKind.ADD, EventRange(1, 1))
     assert (work.reason, work.asked_by) == ("1 changes wait", "sensor")
@@ -69,7 +73,9 @@ def test_an_addition_that_failed_is_asked_for_again_and_not_for_ever(project, ca
 
 
 @pytest.mark.parametrize("kind", [WorkKind.PILOT, WorkKind.RETRAIN])
-def test_what_drift_asked_for_is_tried_again_under_another_key_unless_a_person_canceled_it(project, kind):
+def test_what_drift_asked_for_is_tried_again_under_another_key_unless_a_person_canceled_it(
+    project, kind
+):
     """And not for ever."""
     ask(project, kind)
     keys = []
@@ -97,7 +103,9 @@ def look_at_ten(project):
     return look
 
 
-def test_a_look_that_brought_too_few_documents_is_over_and_as_many_more_changes_bring_another(project):
+def test_a_look_that_brought_too_few_documents_is_over_and_as_many_more_changes_bring_another(
+    project,
+):
     work_of(project).end(look_at_ten(project), WorkState.REFUSED, "too few")
     assert (due(project), account(project).unmeasured) == ([], 0), "so that nothing is called stale"
     add(collection_of(project), *map(row, "klmnopqrs"))
@@ -152,5 +160,9 @@ def test_keys_differ_from_those_of_a_ledger_that_was_deleted(tmp_path, project):
     first = life(project)
     shutil.rmtree(project.live)
     again = life(make_project(tmp_path))
-    assert [kind for kind, _ in first] == [kind for kind, _ in again] == [WorkKind.ADD, WorkKind.RETRAIN]
+    assert (
+        [kind for kind, _ in first]
+        == [kind for kind, _ in again]
+        == [WorkKind.ADD, WorkKind.RETRAIN]
+    )
     assert not set(first) & set(again)

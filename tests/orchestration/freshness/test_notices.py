@@ -63,7 +63,9 @@ def test_an_address_of_mail_is_mailed_to(project):
         server.mails = []
         threading.Thread(target=server.serve_forever, daemon=True).start()
         host = f"127.0.0.1:{server.server_address[1]}"
-        parameters.assign(project.params_file, [f"live.webhook='mailto:me@example.org?server={host}'"])
+        parameters.assign(
+            project.params_file, [f"live.webhook='mailto:me@example.org?server={host}'"]
+        )
         due.tell(project, ["the disk is full", "hce: drift of topics"])
         server.shutdown()
     (mail,) = server.mails
@@ -73,11 +75,15 @@ def test_an_address_of_mail_is_mailed_to(project):
 
 
 def go_wrong(project, monkeypatch):
-    """Documents that nobody applies, a pilot that failed for good, drift, and a challenger that the gate refused."""
+    """Documents that nobody applies, a pilot that failed for good, drift, and a challenger that the
+    gate refused.
+    """
     receive(project, "a")
     monkeypatch.setattr(due, "LONGEST_WAIT", 0.0)
     ledger = collection_of(project).ledger
-    pilot = ledger.work.ask(WorkKind.PILOT, "hce", EventRange(1, 1), "topics moved", asked_by="drift")
+    pilot = ledger.work.ask(
+        WorkKind.PILOT, "hce", EventRange(1, 1), "topics moved", asked_by="drift"
+    )
     for attempt in range(ATTEMPTS):
         ledger.work.fail(pilot, "out of memory", f"run-{attempt}")
         pilot = next(iter(ledger.work.open("hce", WorkKind.PILOT)), pilot)
@@ -93,7 +99,9 @@ def context(project):
         yield dg.build_sensor_context(instance, resources={"project": project})
 
 
-def test_each_thing_is_told_once_and_again_only_if_it_happens_again(project, heard, monkeypatch, context):
+def test_each_thing_is_told_once_and_again_only_if_it_happens_again(
+    project, heard, monkeypatch, context
+):
     assert "nothing is wrong" in notices(context).skip_message
     assert heard == []
     go_wrong(project, monkeypatch)
@@ -106,8 +114,13 @@ def test_each_thing_is_told_once_and_again_only_if_it_happens_again(project, hea
     for _ in range(2):
         shown = notices(context).skip_message
         (text,) = heard
-        for words in ("1 changes wait", "pilot failed, out of memory", "drift of topics", "refuse version 2: worse",
-                      f"run {failed.run_id[:8]} of broken failed: ZeroDivisionError: "):  # fmt: skip
+        for words in (
+            "1 changes wait",
+            "pilot failed, out of memory",
+            "drift of topics",
+            "refuse version 2: worse",
+            f"run {failed.run_id[:8]} of broken failed: ZeroDivisionError: ",
+        ):
             assert words in text
             assert words in shown
     history.append(project, "refuse", "1", "3", {"passed": False, "reasons": ["worse: R@100"]})

@@ -1,4 +1,5 @@
-"""Guards a pilot of a retrain: what it trains on, whom it asks, what it leaves behind, and what follows from it.
+"""Guards a pilot of a retrain: what it trains on, whom it asks, what it leaves behind, and what
+follows from it.
 
 By hand nothing follows, for drift a retrain if it is due, and neither twice.
 """
@@ -32,7 +33,7 @@ from orchestration.freshness.pilot import (
     pilot_by_hand,
     pilot_for_drift,
     sample,
-)  # fmt: skip
+)
 from orchestration.sensors import JOBS
 from tests.live_example import BASE, collection_of, make_project, open_build, row
 
@@ -42,10 +43,14 @@ BATCH = EventRange(1, 5)
 
 @pytest.fixture
 def project(tmp_path):
-    """Two documents were trained on, four were added, three of them with queries, and one was deleted."""
+    """Two documents were trained on, four were added, three of them with queries, and one was
+    deleted.
+    """
     made = make_project(tmp_path)
     collection = collection_of(made)
-    collection.receive([row(one, one, queries=[f"about {one}"] * (one != "c")) for one in "abcd"], "api")
+    collection.receive(
+        [row(one, one, queries=[f"about {one}"] * (one != "c")) for one in "abcd"], "api"
+    )
     collection.remove(["a"], "api")
     collection.apply()
     parameters.assign(made.params_file, ["drift.minimum_batch=10"])  # 2 documents must be asked for
@@ -66,11 +71,20 @@ def steps(project, monkeypatch):
         done.append(("judge", trained, searched, asked, margin))
         return Verdict(True, ("as the test wants it",), len(asked), ())
 
-    qrels = {"1": {"b": 1}, "2": {"b": 1, "d": 1}, "3": {"d": 1, "numpy.sort": 1}, "4": {"numpy.sort": 1}}
+    qrels = {
+        "1": {"b": 1},
+        "2": {"b": 1, "d": 1},
+        "3": {"d": 1, "numpy.sort": 1},
+        "4": {"numpy.sort": 1},
+    }
     monkeypatch.setattr(pilots, "make_workspace", make_workspace)
-    monkeypatch.setattr(pilots, "_build", lambda workspace, target, show: done.append(("build", target)))
+    monkeypatch.setattr(
+        pilots, "_build", lambda workspace, target, show: done.append(("build", target))
+    )
     live = SimpleNamespace(views=[SimpleNamespace(segment="searched")])
-    monkeypatch.setattr(pilots, "Searcher", lambda live_, generation, loaded: done.append("open") or live)
+    monkeypatch.setattr(
+        pilots, "Searcher", lambda live_, generation, loaded: done.append("open") or live
+    )
     judged = Judgements(dict.fromkeys(qrels, "?"), qrels, "qrels")
     monkeypatch.setattr(pilots, "gate_judgements", lambda artifacts: judged)
     monkeypatch.setattr(pilots, "score", lambda *given: done.append(("score", *given[1:3])))
@@ -94,7 +108,9 @@ def test_where_old_documents_are_few_new_ones_take_their_places():
     assert len(drawn) == 20
 
 
-def test_what_is_searched_is_that_of_the_start_and_judged_by_people_s_queries_for_new_documents(project, steps):
+def test_what_is_searched_is_that_of_the_start_and_judged_by_people_s_queries_for_new_documents(
+    project, steps
+):
     before = Collection(project.live, "hce").current().number
     result = pilot(project, 100, print)
     margin = parameters.load(project.params_file).drift.quality_margin
@@ -107,7 +123,9 @@ def test_what_is_searched_is_that_of_the_start_and_judged_by_people_s_queries_fo
         ("judge", "hce", "searched", {"1": "b", "2": "b", "3": "d"}, margin),
     ]
     assert (result.documents, result.new) == (5, 3)
-    assert result.summary.startswith("a retrain is due (trained on 5 documents, 3 of them new, 3 queries)")
+    assert result.summary.startswith(
+        "a retrain is due (trained on 5 documents, 3 of them new, 3 queries)"
+    )
     assert told(project) == []
     assert Collection(project.live, "hce").current().number == before
     assert not (project.state / FOLDER).exists()
@@ -130,7 +148,9 @@ def test_a_folder_to_start_from_is_the_one_that_the_workspace_names(project, ste
     assert starts == ["/whole/path", "/whole/path"]
 
 
-def test_new_documents_that_came_with_queries_are_taken_first_and_of_them_the_latest(project, steps):
+def test_new_documents_that_came_with_queries_are_taken_first_and_of_them_the_latest(
+    project, steps
+):
     assert pilots._ranked(project, make_plan(project, FOLDER)) == ["d", "b", "c"]
     pilot(project, 4, print)
     assert steps[1] == ("sample", ["b", "d", "numpy.sort", "str.split"])
@@ -147,11 +167,14 @@ def test_a_pilot_that_fails_leaves_nothing(project, steps, monkeypatch):
     assert not (project.state / FOLDER).exists()
 
 
-@pytest.mark.parametrize(("settings", "judged", "told"), [
-    (["drift.minimum_batch=15"], None, 2),
-    ([], {}, 0),
-    (["evaluation.max_queries=1"], {"1": {"b": 1}, "2": {"d": 1}}, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "judged", "told"),
+    [
+        (["drift.minimum_batch=15"], None, 2),
+        ([], {}, 0),
+        (["evaluation.max_queries=1"], {"1": {"b": 1}, "2": {"d": 1}}, 1),
+    ],
+)
 def test_where_too_few_new_documents_are_asked_for_nothing_is_trained(
     project, steps, monkeypatch, settings, judged, told
 ):
@@ -159,7 +182,9 @@ def test_where_too_few_new_documents_are_asked_for_nothing_is_trained(
     if judged is not None:
         made = Judgements(dict.fromkeys(judged, "?"), judged, "qrels")
         monkeypatch.setattr(pilots, "gate_judgements", lambda artifacts: made)
-    with pytest.raises(NoPilot, match=f"ask for {told} of the 3 new documents.*arrive with `queries`"):
+    with pytest.raises(
+        NoPilot, match=f"ask for {told} of the 3 new documents.*arrive with `queries`"
+    ):
         pilot(project, 100, print)
     assert [step for step in steps if step[0] in ("build", "score")] == [("build", "corpus")]
 
@@ -183,7 +208,9 @@ def test_what_nothing_is_trained_for_has_no_pilot(project, steps, searched):
     parameters.assign(project.params_file, ["fusions={words: {of: [bm25, zero_shot]}}"])
     open_build(project, BASE, retriever=searched)
     set_default_retriever(project.live, searched)
-    with pytest.raises(NoPilot, match=f"{searched} is searched, for which params.yaml trains nothing"):
+    with pytest.raises(
+        NoPilot, match=f"{searched} is searched, for which params.yaml trains nothing"
+    ):
         pilot(project, 100, print)
     assert steps == []
 
@@ -192,9 +219,13 @@ def test_what_nothing_is_trained_for_has_no_pilot(project, steps, searched):
     ("searched", "last", "retrievers", "fusions"),
     [("hce", "evaluate@hce", ["hce"], []), ("fused", "fuse@fused", ["hce", "small"], ["fused"])],
 )
-def test_a_pilot_trains_what_is_searched_and_nothing_else(project, searched, last, retrievers, fusions):
-    others = ["retrievers={hce: {epochs: 1}, small: {learning_rate: 2.0e-5}, other: {}}",
-              "fusions={fused: {of: [hce, bm25, small], feedback: 0.3}, more: {of: [other, bm25]}}"]  # fmt: skip
+def test_a_pilot_trains_what_is_searched_and_nothing_else(
+    project, searched, last, retrievers, fusions
+):
+    others = [
+        "retrievers={hce: {epochs: 1}, small: {learning_rate: 2.0e-5}, other: {}}",
+        "fusions={fused: {of: [hce, bm25, small], feedback: 0.3}, more: {of: [other, bm25]}}",
+    ]
     parameters.assign(project.params_file, others)
     before = parameters.load(project.params_file)
     address, settings = pilots._training(project, searched)
@@ -252,7 +283,8 @@ def test_where_drift_asked_a_retrain_follows_if_it_is_due(project, monkeypatch, 
     answer = pilot_for_drift(project, asked_by_drift(project), print)
     assert sizes == [700]
     assert kinds(project) == ["retrain"] * due
-    asked_for = Past("retrain", carried_out=False, waits=True, pilot=True)  # in place of what its batch called for
+    # in place of what its batch called for
+    asked_for = Past("retrain", carried_out=False, waits=True, pilot=True)
     assert past(ledger(project), 3) == [asked_for if due else Past("add", pilot=True)]
     assert answer == ledger(project).work.last("hce", 1, WorkKind.PILOT)[0].outcome
 
@@ -279,19 +311,26 @@ def test_a_retrain_that_came_while_it_trained_is_not_asked_for_again(project, mo
 
     answering(monkeypatch, meanwhile=meanwhile)
     assert pilot_for_drift(project, key, print).startswith("a retrain is due")
-    assert sorted(told(project)) == [("pilot", "done"), ("retrain", ended.value if ended else "open")]
+    assert sorted(told(project)) == [
+        ("pilot", "done"),
+        ("retrain", ended.value if ended else "open"),
+    ]
 
 
 def test_one_that_is_settled_or_of_another_ledger_is_not_made(project, monkeypatch):
     sizes, key = answering(monkeypatch), asked_by_drift(project)
     assert pilot_for_drift(project, key + "0", print) == SETTLED
     pilot_for_drift(project, key, print)
-    assert pilot_for_drift(project, key, print) == SETTLED, "started again by hand in Dagster's pages"
+    assert pilot_for_drift(project, key, print) == SETTLED, (
+        "started again by hand in Dagster's pages"
+    )
     assert len(sizes) == 1
     assert told(project).count(("retrain", "open")) == 1
 
 
-def test_where_another_retriever_is_searched_meanwhile_the_one_that_asked_is_told(project, monkeypatch):
+def test_where_another_retriever_is_searched_meanwhile_the_one_that_asked_is_told(
+    project, monkeypatch
+):
     sizes, key = answering(monkeypatch), asked_by_drift(project)
     open_build(project, BASE, retriever="other")
     set_default_retriever(project.live, "other")
@@ -331,7 +370,9 @@ def test_dagster_shows_its_answer(project, monkeypatch):
     key = asked_by_drift(project)
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions(PILOTS.name, [key])
-        done = dg.materialize([retrain_pilot], resources={"project": project}, partition_key=key, instance=instance)
+        done = dg.materialize(
+            [retrain_pilot], resources={"project": project}, partition_key=key, instance=instance
+        )
     assert (JOBS[WorkKind.PILOT].name, JOBS[WorkKind.PILOT].partitions_def) == ("pilot", PILOTS)
     (made,) = done.get_asset_materialization_events()
     assert made.materialization.metadata["what happened"].value.startswith("a retrain is due")

@@ -16,15 +16,25 @@ from model_code.drift.reference import Question
 from model_code.files import write_text
 from orchestration import parameters
 from orchestration.freshness.drift import Gatherer, watch
-from orchestration.freshness.queries import asked_scores, first_ranks, old_scores, questions_for, some
+from orchestration.freshness.queries import (
+    asked_scores,
+    first_ranks,
+    old_scores,
+    questions_for,
+    some,
+)
 from tests.orchestration.freshness.subjects import PARAMS, SEA, add, documents, others
 
-JUDGEMENTS = Judgements({"1": "a tide", "2": "a reef"}, {"1": {"x": 1, "y": 2}, "2": {"z": 1}}, "qrels")
+JUDGEMENTS = Judgements(
+    {"1": "a tide", "2": "a reef"}, {"1": {"x": 1, "y": 2}, "2": {"z": 1}}, "qrels"
+)
 
 
 def stub(rankings):
     """What `asked_scores` needs of a searcher."""
-    return SimpleNamespace(retriever=SimpleNamespace(search=lambda texts, k: [rankings[text] for text in texts]))
+    return SimpleNamespace(
+        retriever=SimpleNamespace(search=lambda texts, k: [rankings[text] for text in texts])
+    )
 
 
 def own(texts):
@@ -33,20 +43,35 @@ def own(texts):
 
 
 def test_a_document_scores_the_mean_reciprocal_rank_of_its_questions():
-    searcher = stub({"a": [("x", 0.9), ("y", 0.8)], "b": [("y", 0.9)], "c": [("y", 0.9), ("q", 0.8), ("z", 0.7)]})
-    asked = [Question("y", "a", frozenset("y")), Question("y", "b", frozenset("y")), Question("x", "b", frozenset("x"))]
+    searcher = stub(
+        {
+            "a": [("x", 0.9), ("y", 0.8)],
+            "b": [("y", 0.9)],
+            "c": [("y", 0.9), ("q", 0.8), ("z", 0.7)],
+        }
+    )
+    asked = [
+        Question("y", "a", frozenset("y")),
+        Question("y", "b", frozenset("y")),
+        Question("x", "b", frozenset("x")),
+    ]
     asked.append(Question("z", "c", frozenset("zq")))
     assert asked_scores(searcher, asked).tolist() == [0.0, (1 / 2 + 1) / 2, 1 / 2], "of x, y and z"
     assert asked_scores(searcher, []).shape == (0,)
 
 
 def test_a_query_counts_for_each_document_that_answers_it():
-    found = [(one.document_id, one.text, set(one.answers)) for one in questions_for(JUDGEMENTS, {"x", "z"})]
+    found = [
+        (one.document_id, one.text, set(one.answers))
+        for one in questions_for(JUDGEMENTS, {"x", "z"})
+    ]
     assert found == [("x", "a tide", {"x", "y"}), ("z", "a reef", {"z"})]
 
 
 @pytest.mark.parametrize(("asked", "harmed"), [(own, False), (others, True)])
-def test_documents_that_their_queries_miss_are_harmed_though_made_ones_find_them(project, corpus, asked, harmed):
+def test_documents_that_their_queries_miss_are_harmed_though_made_ones_find_them(
+    project, corpus, asked, harmed
+):
     texts = documents(SEA, 24, "more", 1)
     add(project, texts, asked(texts))
     watched = watch(project)
@@ -59,7 +84,11 @@ def test_documents_that_their_queries_miss_are_harmed_though_made_ones_find_them
 def harm(watched):
     """The mean scores of old documents, and what new ones are compared with."""
     found = [one for name in ("new_quality", "asked_quality") for one in watched.report.of(name)]
-    return [(one.name, one.detail["old"], one.value, one.threshold) for one in found if one.scope == "batch"]
+    return [
+        (one.name, one.detail["old"], one.value, one.threshold)
+        for one in found
+        if one.scope == "batch"
+    ]
 
 
 def test_growth_is_no_harm_to_what_comes_later(project, corpus):
@@ -70,7 +99,9 @@ def test_growth_is_no_harm_to_what_comes_later(project, corpus):
     add(project, second, own(second))
     grown = harm(watch(project, record=False))
     assert [name for name, *_ in grown] == ["new_quality", "asked_quality"]
-    assert all(now < 0.9 * before for (_, before, *_), (_, now, *_) in zip(early, grown, strict=True))
+    assert all(
+        now < 0.9 * before for (_, before, *_), (_, now, *_) in zip(early, grown, strict=True)
+    )
     shutil.rmtree(project.state / "drift")
     assert harm(watch(project, record=False)) == grown
 
@@ -80,21 +111,27 @@ def test_old_documents_that_were_changed_or_deleted_are_no_measure(project):
     collection.remove(["sea-000"], "test")
     collection.apply()
     add(project, {"sea-001": "an orbit about nothing"})
-    asked = [Question(f"sea-{number:03}", text, frozenset([f"sea-{number:03}"]))
-             for number, text in enumerate(documents(SEA, 150, "sea", 0).values())]  # fmt: skip
+    asked = [
+        Question(f"sea-{number:03}", text, frozenset([f"sea-{number:03}"]))
+        for number, text in enumerate(documents(SEA, 150, "sea", 0).values())
+    ]
     assert old_scores(Searcher.open(project.live), asked, {}).tolist() == [1.0] * 148
 
 
 def test_in_a_report_an_old_query_is_answered_by_what_came_with_it(project, corpus):
     texts = {f"copy-{number:03}": text for number, text in enumerate(corpus[:120])}
     add(project, texts, {name: [text] for name, text in texts.items()})
-    ((_, old, *_),) = [each for each in harm(watch(project, record=False)) if each[0] == "asked_quality"]
+    ((_, old, *_),) = [
+        each for each in harm(watch(project, record=False)) if each[0] == "asked_quality"
+    ]
     assert old == 1.0, "each query finds its copy first, which was given with it"
 
 
 def test_without_queries_or_judged_ones_of_old_documents_there_is_nothing_to_compare_with(project):
     def why():
-        return {one.name: one.why for one in watch(project, record=False).report.unmeasured}["asked_quality"]
+        return {one.name: one.why for one in watch(project, record=False).report.unmeasured}[
+            "asked_quality"
+        ]
 
     texts = documents(SEA, 24, "more", 1)
     add(project, texts)
@@ -123,7 +160,9 @@ def test_a_question_that_several_documents_came_with_is_answered_by_each_of_them
     assert arrivals(project, 3).asked.tolist() == [1, 1, 1]
 
 
-def test_where_additions_are_refined_conflicts_are_measured_and_no_document_is_judged_by_its_own_queries(project):
+def test_where_additions_are_refined_conflicts_are_measured_and_no_document_is_judged_by_its_own_queries(
+    project,
+):
     """It was placed by them."""
     write_text(project.params_file, json.dumps({**PARAMS, "additions": {"refine": True}}))
     texts = documents(SEA, 24, "more", 1)
@@ -141,7 +180,11 @@ def test_a_text_that_several_documents_answer_is_searched_once():
         return [[("b", 2.0), ("a", 1.0)] for _ in texts]
 
     both = [Question(one, "how?", frozenset({one})) for one in ("a", "b")]
-    assert first_ranks(search, [*both, Question("c", "why?", frozenset({"c"}))]).tolist() == [2, 1, 0]
+    assert first_ranks(search, [*both, Question("c", "why?", frozenset({"c"}))]).tolist() == [
+        2,
+        1,
+        0,
+    ]
     assert asked == [["how?", "why?"]]
     assert first_ranks(search, []).tolist() == []
     assert len(asked) == 1

@@ -1,4 +1,6 @@
-"""Guards the drift reference of a live build: which documents and queries it keeps, and protected queries."""
+"""Guards the drift reference of a live build: which documents and queries it keeps, and protected
+queries.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ from model_code.corpus.tables import frame
 from model_code.drift.measures import RANKS
 from model_code.drift.reference import Questions
 from orchestration.freshness import drift
-from orchestration.freshness.drift import protected_queries, protected_scores, reference_documents, watch
+from orchestration.freshness.drift import (
+    protected_queries,
+    protected_scores,
+    reference_documents,
+    watch,
+)
 from tests.orchestration.freshness.subjects import SEA, SPACE, add, documents
 
 SEAS = {f"sea-{i:03}" for i in range(150)}
@@ -94,9 +101,14 @@ def test_additions_that_capture_old_queries_are_harm(project, dev):
     assert found.tripped
     assert found.value < -0.1
     assert watched.decision.wanted == "retrain"
-    assert f"protected_old {found.value:.4f} is below {found.threshold:.4f}" in watched.decision.reasons
+    assert (
+        f"protected_old {found.value:.4f} is below {found.threshold:.4f}"
+        in watched.decision.reasons
+    )
     assert "protected_old" in watched.text
-    assert f"protected_old {found.value:.3g} is past its threshold {found.threshold:.3g}" in status(project)
+    assert f"protected_old {found.value:.3g} is past its threshold {found.threshold:.3g}" in status(
+        project
+    )
 
 
 @pytest.mark.parametrize("words", [SEA, SPACE])
@@ -142,7 +154,9 @@ def test_without_protected_queries_it_is_said_and_later_reports_are_not_without(
     assert measured(watch(project, record=False)).detail["queries"] == 120
 
 
-def test_ranks_beyond_those_that_are_scored_are_known_as_what_growth_costs_depends_on_them(project, judged):
+def test_ranks_beyond_those_that_are_scored_are_known_as_what_growth_costs_depends_on_them(
+    project, judged
+):
     ranks = [one.rank for one in protected_queries(project, Searcher.open(project.live), 0)]
     assert max(ranks) > RANKS
     assert not any(rank == 0 for rank in ranks), "each answer is among so many"
@@ -158,14 +172,22 @@ def test_an_answer_that_additions_push_to_the_last_scored_rank_is_still_found(pr
     assert (one.rank, scores.before.tolist(), scores.after.tolist()) == (1, [1.0], [0.1])
 
 
-def test_where_the_corpus_judges_for_the_gate_alone_or_nothing_no_query_is_protected(project, corpus):
+def test_where_the_corpus_judges_for_the_gate_alone_or_nothing_no_query_is_protected(
+    project, corpus
+):
     assert protected_queries(project, Searcher.open(project.live), 0) == []
     frame("qrels", []).to_parquet(project.artifacts / "corpus" / "qrels.parquet")
     add(project, documents(SEA, 24, "more", 1))
     assert why_not(watch(project)).startswith("0 protected queries")
 
 
-def test_no_more_queries_are_protected_than_a_report_can_search_in_passing(project, dev, monkeypatch):
+def test_no_more_queries_are_protected_than_a_report_can_search_in_passing(
+    project, dev, monkeypatch
+):
     monkeypatch.setattr(drift, "PROTECTED", 30)
     found = protected_queries(project, Searcher.open(project.live), 0)
-    assert (len(found), {one.rank for one in found}, {len(one.answers) for one in found}) == (30, {1}, {1})
+    assert (len(found), {one.rank for one in found}, {len(one.answers) for one in found}) == (
+        30,
+        {1},
+        {1},
+    )

@@ -1,4 +1,6 @@
-"""Guards what a retrain does around its training: what it goes on with, what it promotes, what the ledgers say then."""
+"""Guards what a retrain does around its training: what it goes on with, what it promotes, what the
+ledgers say then.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ KEY, DOCUMENTS = "hce-000001", [row(one, f"about {one}") for one in "abc"]
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """Three documents were added to hce, and contrastive will be the best on dev; nothing is trained."""
+    """Three documents were added to hce, and contrastive will be the best on dev; nothing is
+    trained.
+    """
     monkeypatch.setattr(ingest, "ingest", lambda project: None)
     monkeypatch.setattr(repro, "repro", lambda project, **_: iter(()))
     monkeypatch.setattr(retrain, "make_workspace", lambda *_: None)
@@ -56,25 +60,35 @@ def promoting(monkeypatch, project, passed=True):
         if passed:
             standing = Standing(wanted.snapshot, trained=wanted.snapshot.event)
             open_build(project, BASE, standing, wanted.retriever)
-        return Move(wanted if passed else None, passed, "as the test wants it", again=len(asked) > 1)
+        return Move(
+            wanted if passed else None, passed, "as the test wants it", again=len(asked) > 1
+        )
 
     monkeypatch.setattr(release, "promote", promote)
     return asked
 
 
 def states(project):
-    return {str(state): number for state, number in LiveCollection(project, "hce").log_view.counts().items() if number}
+    return {
+        str(state): number
+        for state, number in LiveCollection(project, "hce").log_view.counts().items()
+        if number
+    }
 
 
 def test_the_challenger_holds_what_its_snapshot_held(project):
     ready = prepare(project, KEY, print)
     assert ready.challenger.snapshot == position_at(project, 3)
     add(collection_of(project), row("later"))
-    assert prepare(project, KEY, print).challenger.snapshot == position_at(project, 3), "it goes on with its plan"
+    assert prepare(project, KEY, print).challenger.snapshot == position_at(project, 3), (
+        "it goes on with its plan"
+    )
 
 
 @pytest.mark.parametrize("passed", [True, False])
-def test_by_itself_one_that_was_cut_off_goes_on_and_one_that_ended_is_not_gone_on_with(project, monkeypatch, passed):
+def test_by_itself_one_that_was_cut_off_goes_on_and_one_that_ended_is_not_gone_on_with(
+    project, monkeypatch, passed
+):
     promoting(monkeypatch, project, passed)
     plan = retrain_plan.make_plan(project, "")
     assert retrain.next_key(project, plan) == KEY
@@ -84,7 +98,8 @@ def test_by_itself_one_that_was_cut_off_goes_on_and_one_that_ended_is_not_gone_o
     assert retrain.next_key(project, plan) == f"{KEY}-2"
     finish(prepare(project, f"{KEY}-2", print))
     assert retrain.next_key(project, plan) == f"{KEY}-3"
-    for path in (project.state / "retraining").glob("*/ended.json"):  # an earlier version wrote none
+    # an earlier version wrote none
+    for path in (project.state / "retraining").glob("*/ended.json"):
         path.unlink()
     assert retrain.next_key(project, plan) == f"{KEY}-3", "the ledger tells"
 
@@ -93,7 +108,9 @@ def test_its_promotion_builds_nothing(project, monkeypatch):
     with pytest.raises(FreshetError, match=f"retrain {KEY} has no challenger"):
         prepared(project, KEY)
     ready = prepare(project, KEY, print)
-    monkeypatch.setattr(retrain, "prepare", lambda *_: pytest.fail("the writer's place is held for a training"))
+    monkeypatch.setattr(
+        retrain, "prepare", lambda *_: pytest.fail("the writer's place is held for a training")
+    )
     again = prepared(project, KEY)
     assert (again.plan, again.challenger.version) == (ready.plan, ready.challenger.version)
     assert again.workspace == Project(project.state / "retraining" / KEY / "project", project.root)
@@ -101,11 +118,15 @@ def test_its_promotion_builds_nothing(project, monkeypatch):
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions(RETRAINS.name, [KEY])
         given = {"project": project}
-        assert dg.materialize([retrained_champion], resources=given, partition_key=KEY, instance=instance).success
+        assert dg.materialize(
+            [retrained_champion], resources=given, partition_key=KEY, instance=instance
+        ).success
     assert [one.version for one in asked] == ["7"], "its own version, whichever has the alias"
 
 
-def test_where_another_retriever_wins_the_documents_of_the_old_one_are_not_called_trained_on(project, monkeypatch):
+def test_where_another_retriever_wins_the_documents_of_the_old_one_are_not_called_trained_on(
+    project, monkeypatch
+):
     promoting(monkeypatch, project)
     before = states(project)
     done = finish(prepare(project, KEY, print))
@@ -135,7 +156,10 @@ def test_a_forgotten_ledger_does_not_cost_the_work_of_a_retrain(project, monkeyp
 def test_a_plan_of_before_logs_had_an_identity_is_made_anew(project):
     prepare(project, KEY, print)
     path = folder_of(project, KEY) / PLAN
-    write_json(path, {name: value for name, value in read_json(path).items() if name not in ("log", "origin")})
+    write_json(
+        path,
+        {name: value for name, value in read_json(path).items() if name not in ("log", "origin")},
+    )
     said = []
     assert prepare(project, KEY, said.append).challenger.snapshot == position_at(project, 3)
     assert said[0].endswith("was begun with another ledger or live collection: it begins anew")
@@ -143,7 +167,9 @@ def test_a_plan_of_before_logs_had_an_identity_is_made_anew(project):
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_promotion_that_was_cut_off_is_noted_to_its_end_and_once(project, monkeypatch, killed):
-    monkeypatch.setattr(release, "register", lambda workspace, snapshot: challenger(snapshot, "hce"))
+    monkeypatch.setattr(
+        release, "register", lambda workspace, snapshot: challenger(snapshot, "hce")
+    )
     promoting(monkeypatch, project)
     ready = prepare(project, KEY, print)
     if killed:
@@ -161,7 +187,10 @@ def test_a_promotion_that_was_cut_off_is_noted_to_its_end_and_once(project, monk
 
 def ended(project, retriever="hce"):
     """What became of retrains, newest first."""
-    return [work.state for work in open_ledger(project, retriever).work.last(retriever, 9, WorkKind.RETRAIN)]
+    return [
+        work.state
+        for work in open_ledger(project, retriever).work.last(retriever, 9, WorkKind.RETRAIN)
+    ]
 
 
 def interrupted(*_):
@@ -169,7 +198,9 @@ def interrupted(*_):
 
 
 def test_a_version_that_is_promoted_anew_is_noted_anew(project, monkeypatch):
-    monkeypatch.setattr(release, "register", lambda workspace, snapshot: challenger(snapshot, "hce"))
+    monkeypatch.setattr(
+        release, "register", lambda workspace, snapshot: challenger(snapshot, "hce")
+    )
     for _ in range(2):  # between them the champion was rolled back
         promoting(monkeypatch, project)
         finish(prepare(project, KEY, print))

@@ -1,6 +1,8 @@
-"""Guards the way from a report of drift to a retrain: the sensor asks for the job, and the job's gate lets pass or not.
+"""Guards the way from a report of drift to a retrain: the sensor asks for the job, and the job's
+gate lets pass or not.
 
-Dagster, MLflow, ledger, live collection, assets and the gate are the real ones; only the training is replaced.
+Dagster, MLflow, ledger, live collection, assets and the gate are the real ones; only the training
+is replaced.
 """
 
 from __future__ import annotations
@@ -61,18 +63,23 @@ def build_of(folder, key, gain):
         for query in range(120)
     ]
     evaluation.mkdir()
-    pd.DataFrame(rows, columns=["query_id", "split", "metric", "value"]).to_parquet(evaluation / "scores.parquet")
+    pd.DataFrame(rows, columns=["query_id", "split", "metric", "value"]).to_parquet(
+        evaluation / "scores.parquet"
+    )
     summary = {"queries": 120, "nDCG@10": 0.5 + gain}
     write_json(evaluation / "metrics.json", {"system": "hce", "dev": summary, "test": summary})
     parts = {name: folder / name for name in ("encoder", "index", "hierarchy")}
     facts = {"key": key * 64, "corpus": "c" * 64, "text": canonical_json(vars(RULES))}
-    return Build("hce", documents=folder / "documents.parquet", evaluation=evaluation, **parts, **facts)
+    return Build(
+        "hce", documents=folder / "documents.parquet", evaluation=evaluation, **parts, **facts
+    )
 
 
 @pytest.fixture(scope="module")
 def loop(built, tmp_path_factory, small_measures):
-    """A project and its page: the build of 150 documents is champion and live; then came 24 that their own queries do
-    not find, and drift was measured."""
+    """A project and its page: the build of 150 documents is champion and live; then came 24 that
+    their own queries do not find, and drift was measured.
+    """
     root = tmp_path_factory.mktemp("loop")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("FRESHET_LEDGER", "FRESHET_STATE", "MLFLOW_TRACKING_URI"):
@@ -111,7 +118,9 @@ def trains(loop, tmp_path, monkeypatch):
     return choose
 
 
-def test_a_report_that_calls_for_a_retrain_becomes_a_run_whose_gate_blocks_the_champion_and_is_noted_once(loop, trains):
+def test_a_report_that_calls_for_a_retrain_becomes_a_run_whose_gate_blocks_the_champion_and_is_noted_once(
+    loop, trains
+):
     project, page = loop
     trains("b", gain=0.0)
     before = Searcher.open(project.live).generation.number
@@ -134,13 +143,21 @@ def test_a_report_that_calls_for_a_retrain_becomes_a_run_whose_gate_blocks_the_c
 
 
 def test_a_backfill_of_what_is_settled_does_nothing(loop, monkeypatch):
-    """What a batch brought is searchable, and a report that a pilot answered has its answer, whatever is begun anew."""
+    """What a batch brought is searchable, and a report that a pilot answered has its answer,
+    whatever is begun anew.
+    """
     project, page = loop
-    monkeypatch.setattr("orchestration.freshness.retrain.prepare", lambda *_: pytest.fail("it trains"))
+    monkeypatch.setattr(
+        "orchestration.freshness.retrain.prepare", lambda *_: pytest.fail("it trains")
+    )
     monkeypatch.setattr("orchestration.freshness.pilot.pilot", lambda *_: pytest.fail("it trains"))
 
     def state():
-        return Searcher.open(project.live).generation.number, moves(project), work(project).last("hce", 9)
+        return (
+            Searcher.open(project.live).generation.number,
+            moves(project),
+            work(project).last("hce", 9),
+        )
 
     before, backfill = state(), {"dagster/backfill": "all"}
     done = page.run("retrain", page.instance.get_dynamic_partitions("retrains")[0], **backfill)
@@ -151,7 +168,9 @@ def test_a_backfill_of_what_is_settled_does_nothing(loop, monkeypatch):
         page.instance.add_dynamic_partitions(partitions, ["settled"])
         assert page.run(name, "settled", **backfill).success
     assert state() == before
-    shown = page.instance.get_latest_materialization_event(dg.AssetKey("retrain_pilot")).asset_materialization
+    shown = page.instance.get_latest_materialization_event(
+        dg.AssetKey("retrain_pilot")
+    ).asset_materialization
     assert shown.metadata["what happened"].value == SETTLED
 
 
@@ -159,7 +178,9 @@ def test_behind_a_gate_that_passes_the_challenger_is_champion_and_live(loop, tra
     """Which drift asked for later."""
     project, page = loop
     trains("c", gain=0.1)
-    work(project).ask(WorkKind.RETRAIN, "hce", EventRange(1, 24), "growth is above its limit", asked_by="drift")
+    work(project).ask(
+        WorkKind.RETRAIN, "hce", EventRange(1, 24), "growth is above its limit", asked_by="drift"
+    )
     (request,) = page.look().run_requests
     done = page.run(request.job_name, request.partition_key)
     assert done.success

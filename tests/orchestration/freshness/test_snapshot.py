@@ -1,4 +1,6 @@
-"""Guards what a retrain trains on: the documents that are live, and queries with all documents that answer them."""
+"""Guards what a retrain trains on: the documents that are live, and queries with all documents that
+answer them.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ def project(tmp_path):
 def snapshot(project, only=None):
     folder = project.root / "snapshot"
     export(project, Collection(project.live, "hce").current(), folder, only)
-    return {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("documents", "queries", "qrels")}
+    return {
+        name: pd.read_parquet(folder / f"{name}.parquet")
+        for name in ("documents", "queries", "qrels")
+    }
 
 
 def test_a_query_that_several_documents_came_with_is_one_query_that_all_of_them_answer(project):
@@ -44,8 +49,10 @@ def test_a_query_that_several_documents_came_with_is_one_query_that_all_of_them_
     collection.apply()
     found = snapshot(project)
     assert dict(zip(found["queries"]["id"], found["queries"]["text"], strict=True)) == {
-        "1": "how to sort", query_id("own"): "own", query_id("shared"): "shared",
-    }  # fmt: skip
+        "1": "how to sort",
+        query_id("own"): "own",
+        query_id("shared"): "shared",
+    }
     pairs = found["qrels"][["query_id", "document_id", "split"]].itertuples(index=False)
     assert sorted((query, document) for query, document, split in pairs if split is None) == sorted(
         [(query_id("own"), "a"), (query_id("shared"), "a"), (query_id("shared"), "b")]
@@ -53,7 +60,9 @@ def test_a_query_that_several_documents_came_with_is_one_query_that_all_of_them_
     assert list(found["documents"]["id"]) == ["a", "b", "numpy.sort", "str.split"]
 
 
-@pytest.mark.parametrize("judges", ["nobody", "dev", "test", "nobody of what is live", "documents", "no corpus"])
+@pytest.mark.parametrize(
+    "judges", ["nobody", "dev", "test", "nobody of what is live", "documents", "no corpus"]
+)
 def test_a_retrain_is_unjudged_where_its_gate_has_no_query(project, judges):
     qrels = project.artifacts / "corpus" / "qrels.parquet"
     for path in (qrels, qrels.with_name("queries.parquet")):
@@ -93,10 +102,14 @@ def test_a_document_keeps_its_date_and_is_read_back_as_it_was(project):
     generation = Collection(project.live, "hce").current()
     snapshot(project)
     settings = CorpusSettings(source="snapshot", path="snapshot")
-    read = {row.values["id"]: row for row in SnapshotSource(settings, project.root).rows("documents")}
+    read = {
+        row.values["id"]: row for row in SnapshotSource(settings, project.root).rows("documents")
+    }
     found = {name: document_of(row, 1000) for name, row in read.items()}
     assert (found["a"].date, found["b"].date) == ("2026-11-25T00:00:00+00:00", None)
-    assert {name: document.content_hash for name, document in found.items()} == document_hashes(generation)
+    assert {name: document.content_hash for name, document in found.items()} == document_hashes(
+        generation
+    )
 
 
 def test_a_query_that_the_corpus_judges_already_stays_that_one_in_its_split(project):
@@ -105,26 +118,43 @@ def test_a_query_that_the_corpus_judges_already_stays_that_one_in_its_split(proj
     add(collection_of(project), *(row(one, "new", queries=asked[one]) for one in asked))
     found = snapshot(project)
     assert list(found["queries"]["id"]) == [query_id("new"), "1"]
-    rows = found["qrels"][["query_id", "document_id", "split"]].fillna("").itertuples(index=False, name=None)
+    rows = (
+        found["qrels"][["query_id", "document_id", "split"]]
+        .fillna("")
+        .itertuples(index=False, name=None)
+    )
     assert sorted(rows) == [
-        ("1", "list.sort", "test"), ("1", "numpy.sort", "test"), (query_id("new"), "list.sort", ""),
-    ]  # fmt: skip
+        ("1", "list.sort", "test"),
+        ("1", "numpy.sort", "test"),
+        (query_id("new"), "list.sort", ""),
+    ]
 
 
-def test_what_people_said_of_hits_is_judged_like_the_corpus_and_a_thumb_down_is_no_relevance(project):
+def test_what_people_said_of_hits_is_judged_like_the_corpus_and_a_thumb_down_is_no_relevance(
+    project,
+):
     collection = collection_of(project)
     said = [
-        ("new", "numpy.sort", "up", 1, "ada"), ("new", "str.split", "down", 2, "ada"),
-        ("how to sort", "str.split", "click", 3, "ada"), ("how to sort", "numpy.sort", "down", 1, "ada"),
-        ("first only", "numpy.sort", "click", 1, "ada"), ("only down", "numpy.sort", "down", 1, "ada"),
+        ("new", "numpy.sort", "up", 1, "ada"),
+        ("new", "str.split", "down", 2, "ada"),
+        ("how to sort", "str.split", "click", 3, "ada"),
+        ("how to sort", "numpy.sort", "down", 1, "ada"),
+        ("first only", "numpy.sort", "click", 1, "ada"),
+        ("only down", "numpy.sort", "down", 1, "ada"),
         ("of what is gone", "gone", "up", 1, "ada"),
-    ]  # fmt: skip
+    ]
     for query, document, verdict, rank, who in said:
         collection.ledger.judge(Feedback(query, document, verdict, rank, who))
     found = snapshot(project)
     assert set(found["queries"]["text"]) == {"how to sort", "new"}
-    rows = found["qrels"][["query_id", "document_id", "relevance", "split"]].itertuples(index=False, name=None)
-    assert sorted(rows) == sorted([
-        ("1", "numpy.sort", 1, "test"), ("1", "str.split", 1, "test"),
-        (query_id("new"), "numpy.sort", 1, None), (query_id("new"), "str.split", 0, None),
-    ])  # fmt: skip
+    rows = found["qrels"][["query_id", "document_id", "relevance", "split"]].itertuples(
+        index=False, name=None
+    )
+    assert sorted(rows) == sorted(
+        [
+            ("1", "numpy.sort", 1, "test"),
+            ("1", "str.split", 1, "test"),
+            (query_id("new"), "numpy.sort", 1, None),
+            (query_id("new"), "str.split", 0, None),
+        ]
+    )

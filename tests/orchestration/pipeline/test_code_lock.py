@@ -1,4 +1,6 @@
-"""Guards that the code lock follows the installed code, stage by stage, and notices another's packages."""
+"""Guards that the code lock follows the installed code, stage by stage, and notices another's
+packages.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,13 @@ def test_it_holds_a_hash_for_each_stage_and_refuses_another_one(tmp_path):
 
 
 def test_a_package_of_our_name_that_is_anothers_is_noticed(tmp_path, monkeypatch):
-    other = SimpleNamespace(origin=str(tmp_path / "assets/__init__.py"), submodule_search_locations=None)
+    other = SimpleNamespace(
+        origin=str(tmp_path / "assets/__init__.py"), submodule_search_locations=None
+    )
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: other if name == "assets" else found(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: other if name == "assets" else found(name)
+    )
     with pytest.raises(FreshetError, match="'assets' that Python finds is not Freshet's"):
         code_lock.write(tmp_path, new=True)
 

@@ -1,4 +1,6 @@
-"""Guards costs: a row per built system, times of queries asked alone, seconds of the run with today's inputs."""
+"""Guards costs: a row per built system, times of queries asked alone, seconds of the run with
+today's inputs.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from model_code.files import write_text
 from model_code.project import Project
 from model_code.retrieval.dense_index import DenseIndex
 from orchestration.pipeline import costs, runs, stage_key
-from orchestration.pipeline.costs import UNKNOWN, cost_table, folder_bytes, latency, recorded_seconds
+from orchestration.pipeline.costs import (
+    UNKNOWN,
+    cost_table,
+    folder_bytes,
+    latency,
+    recorded_seconds,
+)
 from orchestration.pipeline.runs import StageRecord, run_store
 from orchestration.pipeline.stages import Stage
 from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus
@@ -33,7 +41,9 @@ def test_a_row_per_built_system(tmp_path, monkeypatch):
     settings = {"retrievers": {"hce": {}, "mlr": {}}, "fusions": {}, "encoder": stated}
     write_text(tmp_path / "params.yaml", json.dumps(settings))
     seconds = {"train@hce": 20.0}
-    monkeypatch.setattr(costs, "recorded_seconds", lambda project, stage: seconds.get(stage.address))
+    monkeypatch.setattr(
+        costs, "recorded_seconds", lambda project, stage: seconds.get(stage.address)
+    )
     (row,) = cost_table(Project(tmp_path), "test", 4).to_dict("records")
     assert (row["system"], row["training (s)"], row["indexing (s)"]) == ("hce", "20.0", UNKNOWN)
     assert row["index (bytes)"] == f"{folder_bytes(index):,}"
@@ -54,13 +64,23 @@ def test_the_first_queries_warm_up_and_do_not_count(monkeypatch):
 
 
 pytestmark = pytest.mark.usefixtures("_own_store")
-STAGE = Stage("train", "", ("seed",), {"corpus": "artifacts/costs"}, "artifacts/train/hce", (), retriever="hce")
+STAGE = Stage(
+    "train",
+    "",
+    ("seed",),
+    {"corpus": "artifacts/costs"},
+    "artifacts/train/hce",
+    (),
+    retriever="hce",
+)
 
 
 def made(project, seconds):
     key = stage_key.read(STAGE, project.root).key
     metrics = {"seconds": seconds, "peak_memory_mb": 512.0}
-    return StageRecord(STAGE.address, key, {}, metrics, {}, [], [], None, False, None, seconds, seconds + 1)
+    return StageRecord(
+        STAGE.address, key, {}, metrics, {}, [], [], None, False, None, seconds, seconds + 1
+    )
 
 
 def test_the_newest_run_of_the_same_inputs_counts_also_where_it_is_spooled(tracked_project):

@@ -1,4 +1,6 @@
-"""Guards the files that DVC reads and writes: `dvc.yaml` with its plots, and a lock that a killed DVC cut off."""
+"""Guards the files that DVC reads and writes: `dvc.yaml` with its plots, and a lock that a killed
+DVC cut off.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from orchestration.pipeline.stages import CORPUS
 def test_dvc_draws_the_comparison(tmp_path):
     place = tmp_path / "artifacts" / "comparison" / "comparison.png"
     place.parent.mkdir(parents=True)
-    place.write_bytes(systems_plot({"bm25": {"MAP": {"value": 0.5, "low": 0.4, "high": 0.6}}}, ["MAP"]))
+    place.write_bytes(
+        systems_plot({"bm25": {"MAP": {"value": 0.5, "low": 0.4, "high": 0.6}}}, ["MAP"])
+    )
     YAML().dump({"plots": PLOTS}, tmp_path / "dvc.yaml")
     initialise(Project(tmp_path))
     command = command_line("plots", "show", "--json", "--split")
@@ -62,11 +66,19 @@ def test_a_lock_cut_anywhere_is_mended(tmp_path, length):
     assert lock.read_text() == WHOLE
 
 
-BROKEN = [WHOLE[:40].encode(), WHOLE[:23].encode(), b"<<<<<<< HEAD\n" + WHOLE.encode(), b"", b"\xff\xfe"]
+BROKEN = [
+    WHOLE[:40].encode(),
+    WHOLE[:23].encode(),
+    b"<<<<<<< HEAD\n" + WHOLE.encode(),
+    b"",
+    b"\xff\xfe",
+]
 
 
 @pytest.mark.parametrize("content", BROKEN)
-def test_a_broken_lock_is_one_line_with_the_remedy_and_is_removed_where_there_is_no_copy(tmp_path, content):
+def test_a_broken_lock_is_one_line_with_the_remedy_and_is_removed_where_there_is_no_copy(
+    tmp_path, content
+):
     (tmp_path / "dvc.lock").write_bytes(content)
     with pytest.raises(FreshetError, match="^dvc.lock is not whole: run `freshet run`"):
         dvc.stages_that_ran(tmp_path)

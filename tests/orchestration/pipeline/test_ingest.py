@@ -1,4 +1,5 @@
-"""Guards that `corpus.lock.json` is written only for a reason, and that a broken one is named and written anew.
+"""Guards that `corpus.lock.json` is written only for a reason, and that a broken one is named and
+written anew.
 
 Run: python -m pytest tests/orchestration/pipeline/test_ingest.py
 """
@@ -17,14 +18,23 @@ from orchestration import parameters
 from orchestration.cli.status import project_status
 from orchestration.pipeline.ingest import ingest, read_lock
 
-BROKEN = [b'<<<<<<< HEAD\n{"source": "files"}\n=======\n', b"", b'{"source": "fi', b"[]", b"{}", b"\xff"]
+BROKEN = [
+    b'<<<<<<< HEAD\n{"source": "files"}\n=======\n',
+    b"",
+    b'{"source": "fi',
+    b"[]",
+    b"{}",
+    b"\xff",
+]
 
 
 @pytest.fixture
 def project(tmp_path) -> Project:
     shutil.copy(Path(__file__).parents[3] / "params.yaml", tmp_path)
     (tmp_path / "documents.jsonl").write_text('{"_id": 1, "text": "moss"}\n')
-    parameters.assign(tmp_path / "params.yaml", ["corpus.source=files", "corpus.path=documents.jsonl"])
+    parameters.assign(
+        tmp_path / "params.yaml", ["corpus.source=files", "corpus.path=documents.jsonl"]
+    )
     return Project(tmp_path)
 
 
@@ -40,7 +50,9 @@ def test_the_same_source_again_does_not_touch_the_lock(project):
 def test_a_broken_lock_is_one_line_with_the_remedy_which_mends_it(project, content):
     project.corpus_lock.write_bytes(content)
     for act in (read_lock, project_status):
-        with pytest.raises(FreshetError, match="^corpus.lock.json is not whole: run `freshet ingest`"):
+        with pytest.raises(
+            FreshetError, match="^corpus.lock.json is not whole: run `freshet ingest`"
+        ):
             act(project)
     lock = ingest(project)
     assert read_json(project.corpus_lock) == lock == read_lock(project)
@@ -48,6 +60,8 @@ def test_a_broken_lock_is_one_line_with_the_remedy_which_mends_it(project, conte
 
 def test_a_misspelt_column_is_refused_before_anything_is_locked(project):
     parameters.assign(project.params_file, ["corpus.columns.title=subjct"])
-    with pytest.raises(FreshetError, match=r"no column 'subjct' \(corpus.columns.title\); it has: _id, text"):
+    with pytest.raises(
+        FreshetError, match=r"no column 'subjct' \(corpus.columns.title\); it has: _id, text"
+    ):
         ingest(project)
     assert not project.corpus_lock.exists()

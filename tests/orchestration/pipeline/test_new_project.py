@@ -1,4 +1,6 @@
-"""Guards what `freshet init` writes: settings that parse, a source as it is seen from where the command is typed."""
+"""Guards what `freshet init` writes: settings that parse, a source as it is seen from where the
+command is typed.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,10 @@ def test_what_short_settings_leave_out_is_written_into_them_and_said_once_by_the
     with monkeypatch.context() as patch:
         patch.setattr(dvc, "stages_that_ran", lambda root: {"corpus"})
         corpus, *_ = plan(Project(notes))
-    assert (corpus.action, "params.yaml lacks acceptance={}" in corpus.reasons[0]) == ("maybe", True)
+    assert (corpus.action, "params.yaml lacks acceptance={}" in corpus.reasons[0]) == (
+        "maybe",
+        True,
+    )
     PlannedBuild(Project(notes))
     assert "seed=0, training={}" in capsys.readouterr().err
     require_every_group(params)
@@ -85,7 +90,9 @@ def test_an_absent_source_makes_and_leaves_nothing(notes):
     with pytest.raises(FreshetError, match="does not exist"):
         make_project("search", "nowhere", cwd=notes)
     assert not (notes / "search").exists()
-    (notes / "params.yaml").write_text("{corpus: {source: folder, path: nowhere}, retrievers: {hce: {}}}")
+    (notes / "params.yaml").write_text(
+        "{corpus: {source: folder, path: nowhere}, retrievers: {hce: {}}}"
+    )
     before = sorted(notes.rglob("*"))
     with pytest.raises(FreshetError, match="nowhere"):
         make_project(".", cwd=notes)

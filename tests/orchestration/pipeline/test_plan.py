@@ -20,11 +20,14 @@ EDIT, MOVED = "modified setting training", "modified artifacts/corpus"
         ([EDIT], [RUNS], "run", (EDIT,)),
         ([EDIT, MOVED], [SKIPS], "run", (EDIT, MOVED)),
         ([MOVED], [SKIPS], "run", (MOVED,)),
-        ([MOVED], [RUNS], "maybe", ("before may change its output",)),  # the stage before writes it anew anyway
+        # the stage before writes it anew anyway
+        ([MOVED], [RUNS], "maybe", ("before may change its output",)),
         ([MOVED], [], "run", (MOVED,)),
     ],
 )
-def test_a_stage_runs_for_its_own_changes_and_perhaps_for_those_before(changes, before, action, reasons):
+def test_a_stage_runs_for_its_own_changes_and_perhaps_for_those_before(
+    changes, before, action, reasons
+):
     assert _plan_one("this", changes, before) == PlannedStage("this", action, reasons)
 
 
@@ -34,7 +37,10 @@ def test_a_stage_runs_for_its_own_changes_and_perhaps_for_those_before(changes, 
         ("always changed", ["always changed"]),
         ({"changed deps": {"artifacts/corpus": "modified"}}, ["modified artifacts/corpus"]),
         ({"changed deps": {"params.yaml": {"training": "new"}}}, ["new setting training"]),
-        ({"changed outs": {"artifacts/train/hce": "deleted"}}, ["deleted output artifacts/train/hce"]),
+        (
+            {"changed outs": {"artifacts/train/hce": "deleted"}},
+            ["deleted output artifacts/train/hce"],
+        ),
     ],
 )
 def test_what_dvc_says_becomes_a_line(entry, lines):
@@ -44,7 +50,10 @@ def test_what_dvc_says_becomes_a_line(entry, lines):
 @pytest.mark.parametrize(
     ("stderr", "reason"),
     [
-        ("ERROR: 'a: 1' is invalid.\n\nERROR: another\nHaving any troubles?\n", "'a: 1' is invalid."),
+        (
+            "ERROR: 'a: 1' is invalid.\n\nERROR: another\nHaving any troubles?\n",
+            "'a: 1' is invalid.",
+        ),
         ("Traceback ...\nValueError: x\n", "Traceback ...\nValueError: x"),
         ("", ""),
     ],
@@ -56,6 +65,13 @@ def test_what_dvc_gives_as_its_reason_is_shown(stderr, reason):
 def test_a_target_needs_everything_before_it_and_nothing_else():
     table = stages.expand(["contrastive", "hce"])
     needed = [stage.address for stage in _needed(table, ["train@hce"])]
-    before = ["corpus", "query_generator", "pseudo_queries", "acceptance", "base_index", "hierarchy"]
+    before = [
+        "corpus",
+        "query_generator",
+        "pseudo_queries",
+        "acceptance",
+        "base_index",
+        "hierarchy",
+    ]
     assert needed == [*before, "train@hce"]
     assert _needed(table, []) == list(table)

@@ -1,4 +1,5 @@
-"""Guards `dvc repro` from here: what it runs, tells and mends, and that outputs of retrievers which are gone go, too.
+"""Guards `dvc repro` from here: what it runs, tells and mends, and that outputs of retrievers which
+are gone go, too.
 
 Run: python -m pytest tests/orchestration/pipeline/test_repro.py
 """
@@ -19,7 +20,13 @@ from model_code.files import hash_path, write_json
 from model_code.project import Project
 from orchestration.pipeline import dvc, runs
 from orchestration.pipeline.dvc import command_line, initialise
-from orchestration.pipeline.repro import PlannedBuild, PlannedStage, StageRefused, remove_unnamed_outputs, repro
+from orchestration.pipeline.repro import (
+    PlannedBuild,
+    PlannedStage,
+    StageRefused,
+    remove_unnamed_outputs,
+    repro,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -42,7 +49,12 @@ def unpacked(tmp_path) -> Project:
 
 
 def dvc_starts(project: Project) -> bool:
-    return subprocess.run(command_line("status", "-q"), cwd=project.root, capture_output=True).returncode == 0
+    return (
+        subprocess.run(
+            command_line("status", "-q"), cwd=project.root, capture_output=True
+        ).returncode
+        == 0
+    )
 
 
 def test_dvc_starts_without_git_and_uses_git_once_it_is_there(unpacked):
@@ -91,7 +103,9 @@ def plan_only(monkeypatch, *addresses):
     monkeypatch.setattr("orchestration.pipeline.repro.before", lambda _, address: [address])
 
 
-def test_a_retriever_taken_out_is_gone_for_later_stages_and_comes_back_from_the_cache(tmp_path, monkeypatch):
+def test_a_retriever_taken_out_is_gone_for_later_stages_and_comes_back_from_the_cache(
+    tmp_path, monkeypatch
+):
     (tmp_path / "dvc.yaml").write_text(PIPELINE)
     project = Project(tmp_path)
     for names in (("one", "two"), ("one",), ("one", "two")):
@@ -114,9 +128,14 @@ def one_stage(tmp_path, monkeypatch) -> Project:
     return Project(tmp_path)
 
 
-def test_what_a_killed_dvc_noted_under_a_number_that_is_in_use_again_or_cut_off_stops_nothing(one_stage, capsys):
+def test_what_a_killed_dvc_noted_under_a_number_that_is_in_use_again_or_cut_off_stops_nothing(
+    one_stage, capsys
+):
     other = subprocess.Popen(["sleep", "60"])
-    stale = {"write": {str(one_stage.root / "out"): {"pid": other.pid, "cmd": "dvc repro"}}, "read": {}}
+    stale = {
+        "write": {str(one_stage.root / "out"): {"pid": other.pid, "cmd": "dvc repro"}},
+        "read": {},
+    }
     try:
         for notes in (json.dumps(stale), '{"write": {"'):
             (one_stage.root / dvc.NOTES).write_text(notes)
@@ -132,9 +151,13 @@ def test_what_a_killed_dvc_noted_under_a_number_that_is_in_use_again_or_cut_off_
 def test_notes_of_a_dvc_that_runs_are_left_alone(one_stage):
     path = one_stage.root / dvc.NOTES
     waits = "print(flush=True); import time; time.sleep(60)"
-    running = subprocess.Popen([sys.executable, "-c", waits, "dvc", "repro"], stdout=subprocess.PIPE)
+    running = subprocess.Popen(
+        [sys.executable, "-c", waits, "dvc", "repro"], stdout=subprocess.PIPE
+    )
     assert running.stdout.readline(), "it runs, and has its own command line"
-    path.write_text(json.dumps({"write": {}, "read": {"in": [{"pid": running.pid, "cmd": "dvc repro"}]}}))
+    path.write_text(
+        json.dumps({"write": {}, "read": {"in": [{"pid": running.pid, "cmd": "dvc repro"}]}})
+    )
     try:
         assert not dvc.remove_stale_notes(one_stage.root)
         assert path.exists()
@@ -144,7 +167,9 @@ def test_notes_of_a_dvc_that_runs_are_left_alone(one_stage):
     assert dvc.remove_stale_notes(one_stage.root)
 
 
-def test_a_store_that_is_away_does_not_end_a_build_and_is_asked_once(one_stage, monkeypatch, capsys):
+def test_a_store_that_is_away_does_not_end_a_build_and_is_asked_once(
+    one_stage, monkeypatch, capsys
+):
     asked = []
 
     def away(project):
@@ -154,18 +179,30 @@ def test_a_store_that_is_away_does_not_end_a_build_and_is_asked_once(one_stage, 
     monkeypatch.setattr(runs, "record_all", away)
     assert list(repro(one_stage)) == ["make"]
     assert len(asked) == 1
-    assert "not recorded in MLflow yet (OSError: the store is away); the next build does it" in capsys.readouterr().err
+    assert (
+        "not recorded in MLflow yet (OSError: the store is away); the next build does it"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
     ("ending", "error", "message"),
     [
         ("echo 'error: the loss is nan' >&2; exit 1", StageRefused, "make: the loss is nan"),
-        ("kill -9 $$", FreshetError, "`dvc repro make` failed with exit code 255: failed to run: .*exited with -9"),
+        (
+            "kill -9 $$",
+            FreshetError,
+            "`dvc repro make` failed with exit code 255: failed to run: .*exited with -9",
+        ),
     ],
 )
-def test_a_failure_is_told_once_and_what_the_stage_said_itself_is_final(one_stage, ending, error, message):
-    write_json(one_stage.root / "dvc.yaml", {"stages": {"make": {"cmd": f"echo first; {ending}", "outs": ["out"]}}})
+def test_a_failure_is_told_once_and_what_the_stage_said_itself_is_final(
+    one_stage, ending, error, message
+):
+    write_json(
+        one_stage.root / "dvc.yaml",
+        {"stages": {"make": {"cmd": f"echo first; {ending}", "outs": ["out"]}}},
+    )
     lines = []
     build = PlannedBuild(one_stage)
     with pytest.raises(FreshetError, match=message) as failed:
@@ -178,7 +215,9 @@ def test_a_failure_is_told_once_and_what_the_stage_said_itself_is_final(one_stag
 def test_what_stops_dvc_before_a_stage_begins_is_in_the_error(one_stage):
     entry = {"cmd": "echo 1 > out", "outs": ["out"], "params": ["mine"]}
     write_json(one_stage.root / "dvc.yaml", {"stages": {"make": entry}})
-    with pytest.raises(FreshetError, match="with exit code 255: Parameters 'mine' are missing from 'params.yaml'"):
+    with pytest.raises(
+        FreshetError, match="with exit code 255: Parameters 'mine' are missing from 'params.yaml'"
+    ):
         list(PlannedBuild(one_stage).bring("make", print))
 
 
@@ -190,7 +229,10 @@ def test_a_failure_that_dvc_tells_in_other_words_is_told_whole(one_stage, monkey
 
 
 def test_an_interrupt_ends_dvc_and_its_stage(one_stage):
-    write_json(one_stage.root / "dvc.yaml", {"stages": {"make": {"cmd": "echo first; exec sleep 60", "outs": ["out"]}}})
+    write_json(
+        one_stage.root / "dvc.yaml",
+        {"stages": {"make": {"cmd": "echo first; exec sleep 60", "outs": ["out"]}}},
+    )
 
     def interrupt(line):
         if line == "first":
@@ -235,8 +277,11 @@ def test_outputs_of_retrievers_without_settings_go_and_all_else_stays(project):
         write(project.artifacts / name)
     removed = remove_unnamed_outputs(project)
     assert sorted(map(str, removed)) == [
-        "artifacts/evaluate/old", "artifacts/index/old", "artifacts/train/.hce.old", "artifacts/train/old"
-    ]  # fmt: skip
+        "artifacts/evaluate/old",
+        "artifacts/index/old",
+        "artifacts/train/.hce.old",
+        "artifacts/train/old",
+    ]
     assert hash_path(project.root) == before
     shutil.rmtree(project.artifacts)
     assert remove_unnamed_outputs(project) == [], "before the first build"

@@ -1,4 +1,5 @@
-"""Guards running a stage: its inputs, its contract, checkpoints and record; and that none outlives what started it.
+"""Guards running a stage: its inputs, its contract, checkpoints and record; and that none outlives
+what started it.
 
 Run: python -m pytest tests/orchestration/pipeline/test_run_stage.py
 """
@@ -45,11 +46,20 @@ def stage(monkeypatch):
     module.run = add_up
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(CONTRACTS, "summing", holds_a_number)
-    return Stage("summing", "Adds up.", ("seed", "index"), {"numbers": "input"}, "artifacts/summing", ("code.py",))
+    return Stage(
+        "summing",
+        "Adds up.",
+        ("seed", "index"),
+        {"numbers": "input"},
+        "artifacts/summing",
+        ("code.py",),
+    )
 
 
 def add_up(context):
-    numbers = [int(number) for number in (context.inputs["numbers"] / "numbers.txt").read_text().split()]
+    numbers = [
+        int(number) for number in (context.inputs["numbers"] / "numbers.txt").read_text().split()
+    ]
     (context.output / "sum.txt").write_text(str(sum(numbers) + context.settings["seed"]))
     return {"numbers": len(numbers)}
 
@@ -66,12 +76,16 @@ def test_a_stage_sees_only_what_it_declares_and_its_output_appears_whole(project
     assert (output / "sum.txt").read_text() == "9"
     assert read_json(output / "report.json") == {"numbers": 3}
     assert record.metrics["numbers"] == 3
-    assert set(run_stage.declared_settings(stage, run_stage.parameters.load(project.params_file))) == {"seed", "index"}
+    assert set(
+        run_stage.declared_settings(stage, run_stage.parameters.load(project.params_file))
+    ) == {"seed", "index"}
 
 
 def test_a_part_of_a_group_is_given_alone_and_under_its_whole_name(project):
     part, group = "pseudo_queries.training", "pseudo_queries.generators"
-    stage = Stage("train", "Trains.", (part, "retrievers.hce", group), {}, "artifacts/x", (), retriever="hce")
+    stage = Stage(
+        "train", "Trains.", (part, "retrievers.hce", group), {}, "artifacts/x", (), retriever="hce"
+    )
     settings = run_stage.parameters.load(project.params_file)
     assert run_stage.declared_settings(stage, settings) == {
         part: settings.pseudo_queries.training,
@@ -81,9 +95,20 @@ def test_a_part_of_a_group_is_given_alone_and_under_its_whole_name(project):
 
 
 def test_what_the_settings_do_not_have_is_an_error_at_once_that_names_it(project):
-    stage = Stage("train", "Trains.", ("seed", "retrievers.gone", "index.no"), {}, "artifacts/x", (), retriever="gone")
+    stage = Stage(
+        "train",
+        "Trains.",
+        ("seed", "retrievers.gone", "index.no"),
+        {},
+        "artifacts/x",
+        (),
+        retriever="gone",
+    )
     settings = run_stage.parameters.load(project.params_file)
-    with pytest.raises(FreshetError, match="train@gone reads what the settings do not have: retrievers.gone, index.no"):
+    with pytest.raises(
+        FreshetError,
+        match="train@gone reads what the settings do not have: retrievers.gone, index.no",
+    ):
         run_stage.declared_settings(stage, settings)
 
 
@@ -114,25 +139,34 @@ def write_a_word(context):
 @pytest.mark.parametrize(
     ("run", "error", "message"),
     [
-        (write_a_word, FreshetError, "^stage summing made what breaks its contract.*must hold a number"),
+        (
+            write_a_word,
+            FreshetError,
+            "^stage summing made what breaks its contract.*must hold a number",
+        ),
         (lambda context: {}, FreshetError, "cannot be read: FileNotFoundError: .*sum.txt"),
         (lambda context: add_up(context) and {"where": context.output}, TypeError, "JSON"),
     ],
 )
-def test_what_breaks_its_contract_or_is_no_report_is_not_put_in_place(project, stage, run, error, message):
+def test_what_breaks_its_contract_or_is_no_report_is_not_put_in_place(
+    project, stage, run, error, message
+):
     for before in ([], ["9"]):
         sys.modules[stage.module].run = run
         with pytest.raises(error, match=message) as refused:
             run_stage.run_stage(stage, project)
         assert "\n" not in str(refused.value)
         assert [path.read_text() for path in project.artifacts.glob("summing/sum.txt")] == before
-        assert len(list((project.state / "checkpoints").iterdir())) == 1  # of the stage as it failed, to go on from
+        # of the stage as it failed, to go on from
+        assert len(list((project.state / "checkpoints").iterdir())) == 1
         sys.modules[stage.module].run = add_up
         run_stage.run_stage(stage, project)
 
 
 def test_an_edit_while_the_contract_is_asked_is_refused_too(project, stage, monkeypatch):
-    monkeypatch.setitem(CONTRACTS, "summing", lambda context: (project.root / "code.py").write_text("two = 2\n"))
+    monkeypatch.setitem(
+        CONTRACTS, "summing", lambda context: (project.root / "code.py").write_text("two = 2\n")
+    )
     with pytest.raises(FreshetError, match="code.py, which changed while it ran"):
         run_stage.run_stage(stage, project)
 
@@ -149,7 +183,11 @@ def test_an_edit_of_settings_that_the_stage_does_not_read_is_no_change(project, 
 def test_the_key_is_known_before_and_moves_with_each_thing_that_is_read(project, stage):
     keys = {stage_key.read(stage, project.root).key}
     assert run_stage.run_stage(stage, project).key in keys
-    for path, text in (("input/numbers.txt", "1"), ("code.py", "two = 2\n"), ("params.yaml", PARAMS.replace("3", "4"))):
+    for path, text in (
+        ("input/numbers.txt", "1"),
+        ("code.py", "two = 2\n"),
+        ("params.yaml", PARAMS.replace("3", "4")),
+    ):
         (project.root / path).write_text(text)
         keys.add(stage_key.read(stage, project.root).key)
     assert len(keys) == 4
@@ -177,7 +215,9 @@ def test_checkpoints_outlive_a_failure_and_go_with_success(project, stage):
 def test_a_missing_input_names_the_remedy(project, stage):
     (project.root / "input" / "numbers.txt").unlink()
     (project.root / "input").rmdir()
-    with pytest.raises(FreshetError, match=r"reads input, which is not there: run the stages before it"):
+    with pytest.raises(
+        FreshetError, match=r"reads input, which is not there: run the stages before it"
+    ):
         run_stage.run_stage(stage, project)
 
 
@@ -218,10 +258,16 @@ process.wait()
 
 
 def start_family(title: str) -> tuple[subprocess.Popen[str], psutil.Process]:
-    """A parent whose command line holds `title` and nothing else that a stage would watch, and its child."""
+    """A parent whose command line holds `title` and nothing else that a stage would watch, and its
+    child.
+    """
     root = Path(__file__).parents[3]
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, title], cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PARENT, title],
+        cwd=root,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     parent.stdin.write(CHILD)
     parent.stdin.close()

@@ -1,4 +1,5 @@
-"""Guards runs on a real SQLite store of MLflow: every stage that ran is recorded once and in order, and found again.
+"""Guards runs on a real SQLite store of MLflow: every stage that ran is recorded once and in order,
+and found again.
 
 Run: python -m pytest tests/orchestration/pipeline/test_runs.py
 """
@@ -31,9 +32,19 @@ from orchestration.pipeline.stages import Stage
 from orchestration.registry import versions
 
 RECORD = StageRecord(
-    stage="train@hce", key="ab" * 32, params={}, metrics={}, inputs={}, artifacts=[], curves=[], git_commit=None,
-    git_dirty=False, dagster_run_id=None, started=1000.0, ended=1002.5,
-)  # fmt: skip
+    stage="train@hce",
+    key="ab" * 32,
+    params={},
+    metrics={},
+    inputs={},
+    artifacts=[],
+    curves=[],
+    git_commit=None,
+    git_dirty=False,
+    dagster_run_id=None,
+    started=1000.0,
+    ended=1002.5,
+)
 
 
 @pytest.fixture
@@ -60,7 +71,10 @@ def test_a_run_holds_everything_that_was_recorded(tracker, tmp_path):
         metrics={"nDCG@10": 0.5, "seconds": 2.5},
         inputs={"artifacts/corpus": "c" * 64, "model_code/files.py": "f" * 64},
         artifacts=[report],
-        curves=[{"step": 1, "loss": 2.0, "note": "warm-up"}, {"step": 5, "loss": 1.0, "dev nDCG@10": 0.4}],
+        curves=[
+            {"step": 1, "loss": 2.0, "note": "warm-up"},
+            {"step": 5, "loss": 1.0, "dev nDCG@10": 0.4},
+        ],
         git_commit="d" * 40,
         git_dirty=True,
         dagster_run_id="dag-1",
@@ -68,33 +82,80 @@ def test_a_run_holds_everything_that_was_recorded(tracker, tmp_path):
     run_id = tracker.record_stage(record)
     run = tracker.client.get_run(run_id)
     assert run.data.params == {"training.temperature": "0.05", "long": "x" * 500}
-    assert run.data.metrics == {"nDCG_at_10": 0.5, "seconds": 2.5, "loss": 1.0, "dev nDCG_at_10": 0.4}
-    assert [(m.step, m.value) for m in tracker.client.get_metric_history(run_id, "loss")] == [(1, 2.0), (5, 1.0)]
-    tags = {name: run.data.tags[name] for name in ("freshet.key", "freshet.stage", "freshet.git_dirty")}
-    assert tags == {"freshet.key": "ab" * 32, "freshet.stage": "train@hce", "freshet.git_dirty": "true"}
-    assert (run.data.tags["mlflow.source.git.commit"], run.data.tags["dagster.run_id"]) == ("d" * 40, "dag-1")
+    assert run.data.metrics == {
+        "nDCG_at_10": 0.5,
+        "seconds": 2.5,
+        "loss": 1.0,
+        "dev nDCG_at_10": 0.4,
+    }
+    assert [(m.step, m.value) for m in tracker.client.get_metric_history(run_id, "loss")] == [
+        (1, 2.0),
+        (5, 1.0),
+    ]
+    tags = {
+        name: run.data.tags[name] for name in ("freshet.key", "freshet.stage", "freshet.git_dirty")
+    }
+    assert tags == {
+        "freshet.key": "ab" * 32,
+        "freshet.stage": "train@hce",
+        "freshet.git_dirty": "true",
+    }
+    assert (run.data.tags["mlflow.source.git.commit"], run.data.tags["dagster.run_id"]) == (
+        "d" * 40,
+        "dag-1",
+    )
     (data,) = run.inputs.dataset_inputs
-    assert (data.dataset.name, data.dataset.digest, data.tags[0].value) == ("corpus", "c" * 36, "training")
-    assert {file.path for file in tracker.client.list_artifacts(run_id)} == {"inputs.json", "report.json"}
-    assert (run.info.start_time, run.info.end_time, run.info.status) == (1_000_000, 1_002_500, "FINISHED")
+    assert (data.dataset.name, data.dataset.digest, data.tags[0].value) == (
+        "corpus",
+        "c" * 36,
+        "training",
+    )
+    assert {file.path for file in tracker.client.list_artifacts(run_id)} == {
+        "inputs.json",
+        "report.json",
+    }
+    assert (run.info.start_time, run.info.end_time, run.info.status) == (
+        1_000_000,
+        1_002_500,
+        "FINISHED",
+    )
     assert run.info.run_name == "train@hce"
 
 
 def test_stages_and_the_systems_that_they_evaluated_lie_below_the_run_of_their_build(tracker):
     scores = {"bm25": {"test.nDCG@10": 0.5}, "zero_shot": {"test.nDCG@10": 0.4}}
     first = replace(RECORD, key="baselines", stage="baselines", build="build 1", systems=scores)
-    other = replace(RECORD, key="evaluated", stage="evaluate@hce", build="build 1",
-                    systems={"hce": {"test.nDCG@10": 0.6}}, started=1005.0, ended=1006.0)  # fmt: skip
+    other = replace(
+        RECORD,
+        key="evaluated",
+        stage="evaluate@hce",
+        build="build 1",
+        systems={"hce": {"test.nDCG@10": 0.6}},
+        started=1005.0,
+        ended=1006.0,
+    )
     pilot = replace(other, key="of a pilot", build="pilot 0123abcd")
     children = [tracker.record_stage(record) for record in (first, other, pilot)]
     assert tracker.record_stage(other) == children[1]
-    runs_by_name = {run.info.run_name: run for run in tracker.client.search_runs([tracker.experiment])}
+    runs_by_name = {
+        run.info.run_name: run for run in tracker.client.search_runs([tracker.experiment])
+    }
     build, small = runs_by_name["build 1"], runs_by_name["pilot 0123abcd"]
     assert (build.data.tags["freshet.kind"], small.data.tags["freshet.kind"]) == ("build", "pilot")
     assert (build.info.start_time, build.info.end_time) == (1_000_000, 1_006_000)
-    below = [run for run in runs_by_name.values() if run.data.tags.get("mlflow.parentRunId") == build.info.run_id]
+    below = [
+        run
+        for run in runs_by_name.values()
+        if run.data.tags.get("mlflow.parentRunId") == build.info.run_id
+    ]
     values = {run.info.run_name: run.data.metrics.get("test.nDCG_at_10") for run in below}
-    assert values == {"baselines": None, "bm25": 0.5, "zero_shot": 0.4, "evaluate@hce": None, "hce": 0.6}
+    assert values == {
+        "baselines": None,
+        "bm25": 0.5,
+        "zero_shot": 0.4,
+        "evaluate@hce": None,
+        "hce": 0.6,
+    }
     assert {"evaluate@hce (pilot)", "hce (pilot)"} <= set(runs_by_name)
 
 
@@ -124,7 +185,9 @@ def test_the_newest_finished_run_of_a_key_is_found(tracker):
     assert tracker.find_run("never") is None
 
 
-def test_the_same_stage_again_is_one_run_and_one_that_was_cut_off_is_not_found_but_made_again(tracker, monkeypatch):
+def test_the_same_stage_again_is_one_run_and_one_that_was_cut_off_is_not_found_but_made_again(
+    tracker, monkeypatch
+):
     record = replace(RECORD, key="again")
     with monkeypatch.context() as patch:
         patch.setattr(tracker, "_log_inputs", lambda *arguments: 1 / 0)
@@ -137,7 +200,9 @@ def test_the_same_stage_again_is_one_run_and_one_that_was_cut_off_is_not_found_b
     assert [(run.info.run_id, run.info.status) for run in found] == [(run_id, "FINISHED")]
 
 
-def test_the_store_lies_in_the_state_folder_unless_the_environment_names_another(tmp_path, monkeypatch):
+def test_the_store_lies_in_the_state_folder_unless_the_environment_names_another(
+    tmp_path, monkeypatch
+):
     assert tracking_uri(Project(tmp_path)) == f"sqlite:///{tmp_path}/.freshet/mlflow/mlflow.db"
     monkeypatch.setenv("FRESHET_STATE", str(tmp_path / "state"))
     assert store_folder(Project(tmp_path)) == tmp_path / "state" / "mlflow"
@@ -148,7 +213,9 @@ def test_the_store_lies_in_the_state_folder_unless_the_environment_names_another
 def test_one_process_opens_a_store_once(tracked_project, tracker):
     assert run_store(Project(tracked_project.root)) is tracker
     assert isinstance(tracker, RunStore)
-    assert f"/experiments/{tracker.experiment}/" in runs_page(tracked_project), "without opening the store"
+    assert f"/experiments/{tracker.experiment}/" in runs_page(tracked_project), (
+        "without opening the store"
+    )
 
 
 def test_forty_looks_leave_no_file_of_the_store_open(tracked_project):
@@ -164,7 +231,9 @@ def test_names_that_differ_in_allowed_characters_only_stay_as_they_are():
     assert len(valid_name("é" * 400)) == 250
 
 
-def test_git_state_sees_edits_but_not_dvc_lock_and_without_the_program_git_no_repository(tmp_path, monkeypatch):
+def test_git_state_sees_edits_but_not_dvc_lock_and_without_the_program_git_no_repository(
+    tmp_path, monkeypatch
+):
     def git(*arguments: str) -> str:
         identity = ["-c", "user.name=n", "-c", "user.email=e"]
         return subprocess.run(
@@ -188,10 +257,19 @@ def test_git_state_sees_edits_but_not_dvc_lock_and_without_the_program_git_no_re
 
 
 FIRST = StageRecord(
-    stage="train@hce", key="ab" * 32, params={"training.steps": 3, "on": None}, metrics={"seconds": 0.1 + 0.2},
-    inputs={"artifacts/corpus": "c" * 64}, artifacts=[], curves=[{"step": 1, "loss": 2.5, "note": "µ"}],
-    git_commit=None, git_dirty=True, dagster_run_id="dag-1", started=1000.25, ended=1002.5,
-)  # fmt: skip
+    stage="train@hce",
+    key="ab" * 32,
+    params={"training.steps": 3, "on": None},
+    metrics={"seconds": 0.1 + 0.2},
+    inputs={"artifacts/corpus": "c" * 64},
+    artifacts=[],
+    curves=[{"step": 1, "loss": 2.5, "note": "µ"}],
+    git_commit=None,
+    git_dirty=True,
+    dagster_run_id="dag-1",
+    started=1000.25,
+    ended=1002.5,
+)
 SECOND = replace(FIRST, stage="index@hce", key="cd" * 32, started=1010.0, ended=1020.0)
 
 
@@ -227,7 +305,9 @@ def waiting(project: Project) -> list[Path]:
     return sorted((project.state / "spool").glob("*"))
 
 
-def test_records_come_out_as_they_went_in_in_order_of_their_start_once_the_store_is_there(project, memory):
+def test_records_come_out_as_they_went_in_in_order_of_their_start_once_the_store_is_there(
+    project, memory
+):
     for record in (SECOND, FIRST):
         runs.keep(project, record)
     memory.broken = True
@@ -279,7 +359,9 @@ def test_a_stage_records_itself_only_if_nobody_follows(project, memory, monkeypa
     stage = Stage("corpus", "Documents.", ("seed",), {}, "out", ())
     reads = run_stage.stage_key.StageReads("command", {"input": "0"}, {"seed": 3})
     monkeypatch.setattr(run_stage.stage_key, "read", lambda *_: reads)
-    monkeypatch.setattr(run_stage, "_execute", lambda *arguments: arguments[-1].mkdir(parents=True) or {"rows": 3})
+    monkeypatch.setattr(
+        run_stage, "_execute", lambda *arguments: arguments[-1].mkdir(parents=True) or {"rows": 3}
+    )
     run_stage.run_stage(stage, project)
     assert [len(waiting(project)), len(memory.records)] == ([1, 0] if followed else [0, 1])
     runs.record_all(project)  # as whoever follows does
@@ -287,7 +369,9 @@ def test_a_stage_records_itself_only_if_nobody_follows(project, memory, monkeypa
     assert (memory.records[0].key, memory.records[0].metrics["rows"]) == (reads.key, 3.0)
 
 
-def test_with_tracking_off_no_store_is_made_nothing_is_kept_and_what_waits_goes_on(project, memory, monkeypatch):
+def test_with_tracking_off_no_store_is_made_nothing_is_kept_and_what_waits_goes_on(
+    project, memory, monkeypatch
+):
     monkeypatch.setenv("FRESHET_TRACKING", "off")
     assert find_run(project, RECORD.key) is None
     assert not list(project.root.iterdir()), "no store is made"

@@ -1,4 +1,5 @@
-"""Guards that `dvc.yaml`, the asset graph and the stage table are one graph, and that DVC sees all code of a stage.
+"""Guards that `dvc.yaml`, the asset graph and the stage table are one graph, and that DVC sees all
+code of a stage.
 
 Run: python -m pytest tests/orchestration/pipeline/test_stage_table.py
 """
@@ -41,7 +42,9 @@ def test_dvc_resolves_the_file_to_the_same_graph(table):
         for stage in table:
             theirs = resolved[stage.address]
             paths = {dep.def_path for dep in theirs.deps if dep.def_path != "params.yaml"}
-            groups = {name for dep in theirs.deps if dep.def_path == "params.yaml" for name in dep.params}
+            groups = {
+                name for dep in theirs.deps if dep.def_path == "params.yaml" for name in dep.params
+            }
             assert theirs.cmd == stage.command
             assert paths == {*stage.inputs.values(), *stage.code_files}
             assert groups == set(stage.groups)
@@ -56,9 +59,15 @@ def test_the_asset_graph_is_the_same_graph_with_a_contract_to_each_asset(table):
     from orchestration.definitions import definitions
 
     assert list(CONTRACTS) == [stage.name for stage in stages.TABLE]
-    made = [assets for assets in definitions(Project(ROOT)).assets if isinstance(assets, dg.AssetsDefinition)]
+    made = [
+        assets
+        for assets in definitions(Project(ROOT)).assets
+        if isinstance(assets, dg.AssetsDefinition)
+    ]
     specs = {spec.key: spec for assets in made for spec in assets.specs}
-    checks = {check.asset_key for assets in made for check in assets.check_specs if is_contract(check)}
+    checks = {
+        check.asset_key for assets in made for check in assets.check_specs if is_contract(check)
+    }
     assert checks == {asset_key(stage) for stage in table}
     assert {owner for spec in specs.values() for owner in spec.owners} == {"team:freshet"}
     assert all(spec.owners for spec in specs.values())
@@ -74,13 +83,17 @@ def is_contract(check) -> bool:
 
 @pytest.mark.parametrize("stage", stages.TABLE, ids=lambda stage: stage.name)
 def test_every_imported_file_is_a_dependency_and_no_contract_is(stage):
-    """Contracts decide whether an output is published, never what is in it: another rule runs nothing again."""
+    """Contracts decide whether an output is published, never what is in it: another rule runs
+    nothing again.
+    """
     covered = stage.code_files
     assert not any(code.startswith("model_code/contracts") for code in covered)
     for path in imported_files(stage.module):
         name = path.relative_to(ROOT).as_posix()
         inside = any(name == code or name.startswith(code + "/") for code in covered)
-        assert inside or name.endswith("/__init__.py"), f"{stage.name} imports {name}, whose edits DVC would not see"
+        assert inside or name.endswith("/__init__.py"), (
+            f"{stage.name} imports {name}, whose edits DVC would not see"
+        )
 
 
 def imported_files(module: str) -> set[Path]:
@@ -120,5 +133,7 @@ def test_definitions_load_without_slow_libraries():
         "slow = {'torch', 'mlflow', 'transformers', 'faiss', 'great_expectations', 'dvc', 'pandera', 'sqlalchemy'};"
         "print(sorted(slow & set(sys.modules)))"
     )
-    printed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     assert printed.strip() == "[]"

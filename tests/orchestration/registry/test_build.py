@@ -1,5 +1,5 @@
-"""Guards which retriever is released where none is named: the best on dev, and never one that dev cannot tell; and
-that what is released is of one build.
+"""Guards which retriever is released where none is named: the best on dev, and never one that dev
+cannot tell; and that what is released is of one build.
 """
 
 from __future__ import annotations
@@ -17,23 +17,31 @@ from orchestration.registry.build import best_on_dev, require_current
 
 
 def choose(root, **dev: dict | None) -> str:
-    """The choice among retrievers whose metrics of dev are given; None is a retriever that was not evaluated."""
+    """The choice among retrievers whose metrics of dev are given; None is a retriever that was not
+    evaluated.
+    """
     for name, metrics in dev.items():
         if metrics is not None:
             folder = root / "artifacts" / "evaluate" / name
             folder.mkdir(parents=True)
             splits = {"dev": metrics, "test": {"queries": 2, "nDCG@10": 0.9}}
             write_json(folder / "metrics.json", splits)
-    return best_on_dev(Project(root), SimpleNamespace(built=dev, promotion=SimpleNamespace(metric="nDCG@10")))
+    return best_on_dev(
+        Project(root), SimpleNamespace(built=dev, promotion=SimpleNamespace(metric="nDCG@10"))
+    )
 
 
 def test_the_best_on_dev_is_chosen(tmp_path):
-    assert choose(tmp_path, a={"queries": 2, "nDCG@10": 0.5}, b={"queries": 2, "nDCG@10": 0.4}) == "a"
+    assert (
+        choose(tmp_path, a={"queries": 2, "nDCG@10": 0.5}, b={"queries": 2, "nDCG@10": 0.4}) == "a"
+    )
 
 
 @pytest.mark.parametrize("dev", [{}, {"queries": 0}])
 def test_without_dev_queries_the_user_is_asked_to_choose(tmp_path, dev):
-    with pytest.raises(FreshetError, match=r"no dev queries.*freshet register NAME.*corpus\.splits\.dev_share"):
+    with pytest.raises(
+        FreshetError, match=r"no dev queries.*freshet register NAME.*corpus\.splits\.dev_share"
+    ):
         choose(tmp_path, a=dev, b=dev)
 
 
@@ -52,14 +60,17 @@ def planned(monkeypatch, **actions: str) -> None:
 
     def plan(project, targets):
         return [
-            PlannedStage(one, actions.get(one.partition("@")[0], "skip"), ("why",)) for one in ("train@a", *targets)
+            PlannedStage(one, actions.get(one.partition("@")[0], "skip"), ("why",))
+            for one in ("train@a", *targets)
         ]
 
     monkeypatch.setattr(build, "plan", plan)
 
 
 @pytest.mark.parametrize("stale", [{"train": "run"}, {"evaluate": "maybe"}])
-def test_scores_of_another_encoder_than_the_one_that_is_there_are_refused(tmp_path, monkeypatch, stale):
+def test_scores_of_another_encoder_than_the_one_that_is_there_are_refused(
+    tmp_path, monkeypatch, stale
+):
     names = SimpleNamespace(retrievers=("a", "b"), fusions=("c",), built=("a", "b", "c"))
     monkeypatch.setattr(build.parameters, "load", lambda path: names)
     planned(monkeypatch)
@@ -77,6 +88,10 @@ def test_nothing_is_registered_before_that_is_known(tmp_path, monkeypatch, named
     monkeypatch.setattr(release.parameters, "load", lambda path: settings)
     monkeypatch.setattr(release, "best_on_dev", lambda project, settings: "b")
     monkeypatch.setattr(release, "find_build", lambda project, retriever, snapshot: retriever)
-    monkeypatch.setattr(release, "require_current", lambda project, retrievers: seen.extend(retrievers))
+    monkeypatch.setattr(
+        release, "require_current", lambda project, retrievers: seen.extend(retrievers)
+    )
     monkeypatch.setattr(versions, "register", lambda project, build: (list(seen), build))
-    assert release.register(Project(tmp_path), named) == (asked, named or "b"), "the choice is by scores, too"
+    assert release.register(Project(tmp_path), named) == (asked, named or "b"), (
+        "the choice is by scores, too"
+    )

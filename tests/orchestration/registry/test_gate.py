@@ -1,4 +1,6 @@
-"""Guards the second judgement of a champion: on today's queries, by what users search, without what it has not got."""
+"""Guards the second judgement of a champion: on today's queries, by what users search, without what
+it has not got.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,21 @@ from model_code.retrieval.dense_index import DenseIndex
 from model_code.text.documents import Document
 from model_code.text.passages import TextRules
 from orchestration.registry import versions
-from orchestration.registry.gate import BY_TEST, UNPROVEN, Rules, live_searcher, may_promote, rescore
+from orchestration.registry.gate import (
+    BY_TEST,
+    UNPROVEN,
+    Rules,
+    live_searcher,
+    may_promote,
+    rescore,
+)
 from tests.model_code.collection.laws import up_to
-from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_hierarchy, write_pseudo_queries
+from tests.model_code.evaluation.tiny_corpus import (
+    TEXTS,
+    write_corpus,
+    write_hierarchy,
+    write_pseudo_queries,
+)
 from tests.tiny_encoder import make_tiny_encoder
 
 PARAMS = """\
@@ -40,7 +54,9 @@ def project(tmp_path):
     write_pseudo_queries(artifacts / "pseudo_queries")
     write_hierarchy(artifacts / "hierarchy")
     write_text(tmp_path / "params.yaml", PARAMS)
-    encoder = Encoder.load(make_tiny_encoder(tmp_path / "build" / "encoder", TEXTS.values()), device="cpu")
+    encoder = Encoder.load(
+        make_tiny_encoder(tmp_path / "build" / "encoder", TEXTS.values()), device="cpu"
+    )
     passages = load_corpus(artifacts / "corpus").passages.head(INDEXED)
     vectors = encoder.encode(passage_texts(passages, include_title=False))
     index = DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint())
@@ -62,10 +78,14 @@ def test_it_is_scored_on_every_query_of_today(project, champion):
     scores = load_scores(folder, "test").values
     assert len(scores) == 48
     assert scores["hit@1"].drop("test:engine-11").mean() > 0.5
-    assert not scores.loc["test:engine-11", ["hit@1", "nDCG@10"]].any(), "it cannot find what it has not got"
+    assert not scores.loc["test:engine-11", ["hit@1", "nDCG@10"]].any(), (
+        "it cannot find what it has not got"
+    )
 
 
-def test_the_live_generation_is_what_counts_without_what_the_challenger_could_not_know(project, champion):
+def test_the_live_generation_is_what_counts_without_what_the_challenger_could_not_know(
+    project, champion
+):
     assert live_searcher(project, champion) is None, "its registered build is searched then"
     tree = project.root / "tree"
     shutil.copytree(project.artifacts / "hierarchy", tree)
@@ -75,10 +95,15 @@ def test_the_live_generation_is_what_counts_without_what_the_challenger_could_no
     vectors = encoder.encode(list(TEXTS.values()))
     DenseIndex.build(vectors, document_ids, encoder.fingerprint()).save(project.root / "grown")
     generation = open_generation_zero(
-        project.root, "hce", encoder=project.root / "build" / "encoder", index=project.root / "grown",
-        documents=project.artifacts / "corpus" / "documents.parquet", hierarchy=tree, provenance={},
+        project.root,
+        "hce",
+        encoder=project.root / "build" / "encoder",
+        index=project.root / "grown",
+        documents=project.artifacts / "corpus" / "documents.parquet",
+        hierarchy=tree,
+        provenance={},
         text=TextRules(include_title=False, words=0, stride=1),
-    )  # fmt: skip
+    )
     assert live_searcher(project, champion).generation.number == generation.number
     scores = load_scores(rescore(project, champion), "test").values
     assert scores.loc["test:engine-11", "nDCG@10"] > 0
@@ -92,18 +117,30 @@ def test_the_live_generation_is_what_counts_without_what_the_challenger_could_no
 
 
 def judged(project, monkeypatch, split, old, queries=80):
-    """The verdict on hce, twice as good as `old` on so many queries, and that where there is no champion."""
-    values = pd.DataFrame({"nDCG@10": [0.2, 0.9] * 40, "hit@1": [0.0, 1.0] * 40}, [f"q{i}" for i in range(80)])
-    scores = {name: SystemScores(name, split, values[:queries] * share) for name, share in (("hce", 1.0), (old, 0.5))}
+    """The verdict on hce, twice as good as `old` on so many queries, and that where there is no
+    champion.
+    """
+    values = pd.DataFrame(
+        {"nDCG@10": [0.2, 0.9] * 40, "hit@1": [0.0, 1.0] * 40}, [f"q{i}" for i in range(80)]
+    )
+    scores = {
+        name: SystemScores(name, split, values[:queries] * share)
+        for name, share in (("hce", 1.0), (old, 0.5))
+    }
     monkeypatch.setattr(versions, "scores", lambda project, version: scores[version.retriever])
-    trained, before = (versions.Version(str(i), name, "k", "f", "c", "run") for i, name in enumerate(scores))
+    trained, before = (
+        versions.Version(str(i), name, "k", "f", "c", "run") for i, name in enumerate(scores)
+    )
     return (may_promote(trained, champion, Rules.of(project)) for champion in (before, None))
 
 
 @pytest.mark.parametrize(
-    ("queries", "old", "refused"), [(0, "untrained", True), (80, "untrained", False), (0, "contrastive", True)]
+    ("queries", "old", "refused"),
+    [(0, "untrained", True), (80, "untrained", False), (0, "contrastive", True)],
 )
-def test_where_nobody_judged_nothing_takes_the_champions_place(project, monkeypatch, queries, old, refused):
+def test_where_nobody_judged_nothing_takes_the_champions_place(
+    project, monkeypatch, queries, old, refused
+):
     verdict, _ = judged(project, monkeypatch, "test", old, queries)
     assert verdict.passed is not refused
     assert (verdict.reasons == (UNPROVEN,)) is refused

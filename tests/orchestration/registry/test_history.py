@@ -1,4 +1,6 @@
-"""Guards the history of promotions: lines are only ever added, and one that a crash cut off does no harm."""
+"""Guards the history of promotions: lines are only ever added, and one that a crash cut off does no
+harm.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ def test_lines_are_added_and_read_in_order(tmp_path):
     first = project.promotions.read_bytes()
     history.append(project, "rollback", "1", "2", None)
     assert project.promotions.read_bytes().startswith(first)
-    moves = [(line["action"], line["from"], line["to"], line["verdict"]) for line in history.read(project)]
+    moves = [
+        (line["action"], line["from"], line["to"], line["verdict"])
+        for line in history.read(project)
+    ]
     assert moves == [("promote", None, "1", {"passed": True}), ("rollback", "1", "2", None)]
 
 

@@ -1,5 +1,5 @@
-"""Guards that a version is opened as it was built, whatever the settings and the ledger say today, and that a champion
-which is not live is opened.
+"""Guards that a version is opened as it was built, whatever the settings and the ledger say today,
+and that a champion which is not live is opened.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ ADDED = sorted(NEW)[0]
 
 @pytest.fixture(scope="module")
 def builds(tmp_path_factory):
-    """Two builds of the old documents, cut by different rules, and a store in which both are registered."""
+    """Two builds of the old documents, cut by different rules, and a store in which both are
+    registered.
+    """
     root = tmp_path_factory.mktemp("builds")
     make_encoder("dense", root / "encoder")
     for name, cut in CUT.items():
@@ -53,7 +55,10 @@ def builds(tmp_path_factory):
         shutil.copytree(root / "encoder", root / name / "build" / "encoder")
     evaluation = root / "evaluation"
     evaluation.mkdir()
-    rows = [{"query_id": "q", "split": split, "metric": "nDCG@10", "value": 0.5} for split in ("dev", "test")]
+    rows = [
+        {"query_id": "q", "split": split, "metric": "nDCG@10", "value": 0.5}
+        for split in ("dev", "test")
+    ]
     pd.DataFrame(rows).to_parquet(evaluation / "scores.parquet")
     summary = {"queries": 1, "nDCG@10": 0.5}
     write_json(evaluation / "metrics.json", {"system": "r", "dev": summary, "test": summary})
@@ -69,7 +74,15 @@ def build_of(root, name):
     folder, text = root / name / "build", canonical_json(vars(TextRules(True, *CUT[name])))
     paths = {part: folder / part for part in ("encoder", "index", "hierarchy")}
     documents, evaluation = folder / "documents.parquet", root / "evaluation"
-    return Build("r", documents=documents, evaluation=evaluation, key=name * 64, corpus="c" * 64, text=text, **paths)
+    return Build(
+        "r",
+        documents=documents,
+        evaluation=evaluation,
+        key=name * 64,
+        corpus="c" * 64,
+        text=text,
+        **paths,
+    )
 
 
 @pytest.fixture
@@ -77,7 +90,9 @@ def project(builds, tmp_path, monkeypatch):
     """The build "a" is registered; every challenger passes, unless `refuse`."""
     monkeypatch.setattr("os.fsync", lambda handle: None)
     monkeypatch.setattr(versions, "log_retriever", lambda build: str(build.index))
-    monkeypatch.setattr(versions, "files", lambda project, version: builds / version.key[0] / "build")
+    monkeypatch.setattr(
+        versions, "files", lambda project, version: builds / version.key[0] / "build"
+    )
     judging(monkeypatch, True)
     shutil.copytree(builds / "project", tmp_path / "project")
     project = Project(tmp_path / "project")
@@ -93,7 +108,10 @@ def judging(monkeypatch, passed):
 
 def settings(project, words, stride, title="true"):
     passages, encoder = f"{{words: {words}, stride: {stride}}}", f"{{include_title: {title}}}"
-    write_text(project.params_file, f"{{retrievers: {{r: {{}}}}, passages: {passages}, encoder: {encoder}}}\n")
+    write_text(
+        project.params_file,
+        f"{{retrievers: {{r: {{}}}}, passages: {passages}, encoder: {encoder}}}\n",
+    )
 
 
 def current(project):
@@ -125,7 +143,8 @@ def test_a_rollback_opens_a_version_by_the_rules_that_it_was_built_by(builds, pr
 def test_a_changed_setting_makes_no_other_generation_of_the_champion(project, monkeypatch):
     release.promote(project)
     settings(project, *CUT["a"], title="false")
-    monkeypatch.setattr("model_code.collection.generations.build.copy_build", None)  # what is live is not copied again
+    # what is live is not copied again
+    monkeypatch.setattr("model_code.collection.generations.build.copy_build", None)
     assert release.open_live(project).number == 0
     assert current(project).manifest["text"]["include_title"]
 
@@ -151,13 +170,17 @@ def test_after_a_refusal_a_champion_that_is_not_live_is_opened(builds, project, 
 
 
 def first(builds, patch, name="a"):
-    """A finished build, none of whose stages is out of date, whose untrained system is the build `name`."""
+    """A finished build, none of whose stages is out of date, whose untrained system is the build
+    `name`.
+    """
     patch.setattr(release, "best_untrained", lambda *_: "r")
     patch.setattr(release, "require_current", lambda *_: None)
     patch.setattr(release, "find_build", lambda *_: build_of(builds, name))
 
 
-def test_the_first_champion_is_opened_where_nothing_is_live_and_after_a_kill(builds, project, monkeypatch):
+def test_the_first_champion_is_opened_where_nothing_is_live_and_after_a_kill(
+    builds, project, monkeypatch
+):
     first(builds, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(versions.Registry, "set_champion", lambda *_: pytest.fail("killed"))
@@ -168,7 +191,9 @@ def test_the_first_champion_is_opened_where_nothing_is_live_and_after_a_kill(bui
     assert release.open_first(project) is None
 
 
-def test_what_is_live_without_a_champion_as_after_a_restore_stays_live(builds, project, monkeypatch):
+def test_what_is_live_without_a_champion_as_after_a_restore_stays_live(
+    builds, project, monkeypatch
+):
     release.promote(project)
     add(project, ADDED)
     shutil.rmtree(project.state)
@@ -181,7 +206,9 @@ def test_what_is_live_without_a_champion_as_after_a_restore_stays_live(builds, p
 
 
 @pytest.mark.parametrize("move", ["promote", "rollback"])
-def test_a_refusal_after_a_move_that_was_cut_off_searches_the_champion_again(builds, project, monkeypatch, move):
+def test_a_refusal_after_a_move_that_was_cut_off_searches_the_champion_again(
+    builds, project, monkeypatch, move
+):
     release.promote(project) if move == "promote" else second(builds, project)
     champion = versions.holder(project).version
     versions.register(project, build_of(builds, "b"))
@@ -208,7 +235,9 @@ def test_a_refusal_opens_nothing_where_the_champion_is_searched(builds, project,
 
 def test_a_version_of_before_rules_were_kept_is_opened_by_the_settings(builds, project):
     version = replace(versions.holder(project, "challenger"), text="")
-    assert release.open_version(project, version).manifest["text"] == json.loads(build_of(builds, "a").text)
+    assert release.open_version(project, version).manifest["text"] == json.loads(
+        build_of(builds, "a").text
+    )
 
 
 def add(project, document_id):
@@ -217,7 +246,9 @@ def add(project, document_id):
     LiveCollection(project).apply()
 
 
-def test_a_version_knows_up_to_which_event_it_was_built_wherever_its_generation_went(builds, project):
+def test_a_version_knows_up_to_which_event_it_was_built_wherever_its_generation_went(
+    builds, project
+):
     release.promote(project)
     add(project, ADDED)
     retrained = replace(build_of(builds, "b"), snapshot=position_at(project, 1))
@@ -225,7 +256,9 @@ def test_a_version_knows_up_to_which_event_it_was_built_wherever_its_generation_
     release.promote(project)
     shutil.rmtree(project.live / "r")
     opened = release.open_live(project)
-    assert (opened.watermark, opened.build, opened.segments) == (1, opened.number, ()), "nothing is added a second time"
+    assert (opened.watermark, opened.build, opened.segments) == (1, opened.number, ()), (
+        "nothing is added a second time"
+    )
     assert (opened.standing.trained, LiveCollection(project).log_view.pending().events) == (1, ())
 
 
@@ -253,7 +286,9 @@ def moves(project):
 
 
 def moved_with_a_batch_waiting(builds, project, monkeypatch, rule):
-    """Version 2 is champion, documents wait, the gate is against version 1, and a person makes that champion."""
+    """Version 2 is champion, documents wait, the gate is against version 1, and a person makes that
+    champion.
+    """
     second(builds, project)
     text = project.params_file.read_text()
     write_text(project.params_file, text.strip()[:-1] + f", promotion: {{by_hand: {rule}}}}}\n")
@@ -264,7 +299,9 @@ def moved_with_a_batch_waiting(builds, project, monkeypatch, rule):
 
 
 @pytest.mark.parametrize("rule", ["follow", "refuse"])
-def test_a_person_may_promote_against_the_gate_unless_the_settings_refuse_it(builds, project, monkeypatch, rule):
+def test_a_person_may_promote_against_the_gate_unless_the_settings_refuse_it(
+    builds, project, monkeypatch, rule
+):
     moved_with_a_batch_waiting(builds, project, monkeypatch, rule)
     move_alias(project, "2")
     with versions.open_registry(project) as registry:
@@ -280,12 +317,18 @@ def test_a_person_may_promote_against_the_gate_unless_the_settings_refuse_it(bui
     assert moves(project)[-1] == ("moved by hand", "2", "1")
     assert (release.moved_by_hand(project), release.promote_by_hand(project).again) == (None, True)
     shutil.rmtree(project.live / "r")
-    assert (release.promote_by_hand(project).again, build_version(project)) == (True, "1"), "and opened where it is not"
+    assert (release.promote_by_hand(project).again, build_version(project)) == (True, "1"), (
+        "and opened where it is not"
+    )
 
 
-def test_an_alias_moved_by_hand_is_followed_with_what_waits_and_rolled_back(builds, project, monkeypatch):
+def test_an_alias_moved_by_hand_is_followed_with_what_waits_and_rolled_back(
+    builds, project, monkeypatch
+):
     moved_with_a_batch_waiting(builds, project, monkeypatch, "follow")
-    assert str(release.moved_by_hand(project)) == "moved by hand from version 2 (r) to version 1 (r)"
+    assert (
+        str(release.moved_by_hand(project)) == "moved by hand from version 2 (r) to version 1 (r)"
+    )
     move = release.promote(project)
     assert (move.champion.version, build_version(project)) == ("1", "1")
     assert "moved by hand, against the gate: as the test wants it" in move.summary
@@ -300,7 +343,9 @@ def test_an_alias_moved_by_hand_is_followed_with_what_waits_and_rolled_back(buil
 
 @contextmanager
 def searched_throughout(project):
-    """A running service that is asked all the time; gives whether the newest generation answers. None was refused."""
+    """A running service that is asked all the time; gives whether the newest generation answers.
+    None was refused.
+    """
     told, ended = [], threading.Event()
 
     def ask(client):
@@ -322,7 +367,9 @@ def searched_throughout(project):
     assert {answer.status_code for answer in told} == {200}
 
 
-def test_a_running_service_answers_throughout_a_move_by_hand_and_its_rollback(builds, project, monkeypatch):
+def test_a_running_service_answers_throughout_a_move_by_hand_and_its_rollback(
+    builds, project, monkeypatch
+):
     moved_with_a_batch_waiting(builds, project, monkeypatch, "follow")
     with searched_throughout(project) as answers_newest:
         assert answers_newest()
@@ -336,39 +383,63 @@ def test_a_running_service_answers_throughout_a_move_by_hand_and_its_rollback(bu
     assert current(project).manifest["documents"] == len(OLD) + 1
 
 
-def test_a_running_service_answers_throughout_a_move_by_hand_that_is_put_back(builds, project, monkeypatch):
+def test_a_running_service_answers_throughout_a_move_by_hand_that_is_put_back(
+    builds, project, monkeypatch
+):
     moved_with_a_batch_waiting(builds, project, monkeypatch, "refuse")
     with searched_throughout(project) as answers_newest:
         assert answers_newest()
         move = release.settle(project)
-        assert (move.passed, versions.holder(project).version, build_version(project)) == (False, "2", "2")
+        assert (move.passed, versions.holder(project).version, build_version(project)) == (
+            False,
+            "2",
+            "2",
+        )
         assert answers_newest()
     assert moves(project)[2:] == [("put back", "2", "1")]
 
 
 @pytest.mark.parametrize("call", [release.promote, release.settle, release.rollback])
-def test_by_the_other_setting_the_alias_goes_back_and_nothing_else_changes(builds, project, monkeypatch, call):
+def test_by_the_other_setting_the_alias_goes_back_and_nothing_else_changes(
+    builds, project, monkeypatch, call
+):
     moved_with_a_batch_waiting(builds, project, monkeypatch, "refuse")
     number = current(project).number
     move = call(project)
-    assert (move.passed, versions.holder(project).version, build_version(project)) == (False, "2", "2")
+    assert (move.passed, versions.holder(project).version, build_version(project)) == (
+        False,
+        "2",
+        "2",
+    )
     assert moves(project)[2:] == [("put back", "2", "1")]
-    assert (len(LiveCollection(project).log_view.pending().events), current(project).number) == (1, number)
+    assert (len(LiveCollection(project).log_view.pending().events), current(project).number) == (
+        1,
+        number,
+    )
     judging(monkeypatch, True)
     move_alias(project, "1")
-    assert release.settle(project).champion.version == build_version(project) == "1", "the gate is for it"
+    assert release.settle(project).champion.version == build_version(project) == "1", (
+        "the gate is for it"
+    )
 
 
-def test_where_nobody_else_asks_a_promotion_by_hand_tells_what_settled_the_alias(builds, project, monkeypatch):
+def test_where_nobody_else_asks_a_promotion_by_hand_tells_what_settled_the_alias(
+    builds, project, monkeypatch
+):
     moved_with_a_batch_waiting(builds, project, monkeypatch, "follow")
-    assert "version 1 (r) is the champion, moved by hand, against the gate" in release.promote_by_hand(project).summary
+    assert (
+        "version 1 (r) is the champion, moved by hand, against the gate"
+        in release.promote_by_hand(project).summary
+    )
 
 
 def test_an_alias_that_was_deleted_comes_back(builds, project):
     second(builds, project)
     with versions.open_registry(project) as registry:
         registry.client.delete_registered_model_alias(registry.model, versions.CHAMPION)
-        assert registry.versions()[1].is_same(registry.holder("recorded champion")), "so that nothing deletes it"
+        assert registry.versions()[1].is_same(registry.holder("recorded champion")), (
+            "so that nothing deletes it"
+        )
     assert str(release.moved_by_hand(project)) == "moved by hand from version 2 (r) to none"
     assert release.settle(project).champion.version == versions.holder(project).version == "2"
     assert moves(project)[2:] == [("put back", "2", None)]
@@ -391,21 +462,33 @@ def test_following_that_was_cut_off_is_one_line_once_it_is_done(builds, project,
 def test_the_sensor_sees_the_move_once_and_its_run_settles_it(builds, project, monkeypatch):
     moved_with_a_batch_waiting(builds, project, monkeypatch, "follow")
     with dg.DagsterInstance.ephemeral() as instance:
-        first, second_look = (champion_alias(dg.build_sensor_context(instance), project=project) for _ in range(2))
+        first, second_look = (
+            champion_alias(dg.build_sensor_context(instance), project=project) for _ in range(2)
+        )
         assert first.run_key == second_look.run_key
         assert first.tags["freshet/why"] == "moved by hand from version 2 (r) to version 1 (r)"
-        assert follow_alias.execute_in_process(instance=instance, resources={"project": project}).success
-        shown = instance.get_latest_materialization_event(dg.AssetKey("champion")).asset_materialization
+        assert follow_alias.execute_in_process(
+            instance=instance, resources={"project": project}
+        ).success
+        shown = instance.get_latest_materialization_event(
+            dg.AssetKey("champion")
+        ).asset_materialization
         assert "against the gate" in shown.metadata["what happened"].value
-        assert "promoted last" in champion_alias(dg.build_sensor_context(instance), project=project).skip_message
+        assert (
+            "promoted last"
+            in champion_alias(dg.build_sensor_context(instance), project=project).skip_message
+        )
     assert build_version(project) == "1"
 
 
 @pytest.fixture
 def other(project, tmp_path, monkeypatch):
-    """A second project, with a build of its own registered, where MLflow's store is the first one's."""
+    """A second project, with a build of its own registered, where MLflow's store is the first
+    one's.
+    """
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(project))
-    monkeypatch.chdir(tmp_path)  # where a store that is not a project's own keeps files, unless told otherwise
+    # where a store that is not a project's own keeps files, unless told otherwise
+    monkeypatch.chdir(tmp_path)
     other = Project(tmp_path / "other notes")
     other.root.mkdir()
     shutil.copyfile(project.params_file, other.params_file)
@@ -415,7 +498,9 @@ def other(project, tmp_path, monkeypatch):
 
 def test_two_projects_of_one_store_have_a_champion_and_live_documents_each(builds, project, other):
     assert release.promote(project).champion.key == "a" * 64
-    assert (versions.holder(other), release.moved_by_hand(other)) == (None, None), "what is there is not its own"
+    assert (versions.holder(other), release.moved_by_hand(other)) == (None, None), (
+        "what is there is not its own"
+    )
     versions.register(other, build_of(builds, "b"))
     move = release.promote(other)
     assert (move.champion.version, move.champion.key, current(other).number) == ("1", "b" * 64, 0)
@@ -425,18 +510,24 @@ def test_two_projects_of_one_store_have_a_champion_and_live_documents_each(build
     with versions.open_registry(project) as first, versions.open_registry(other) as second:
         assert (first.model, second.model) == ("freshet", f"freshet-{other.identity}")
         assert other.identity.startswith("other-notes-")
-        assert first.experiment != second.experiment, "nor does one clean up what the other registers"
+        assert first.experiment != second.experiment, (
+            "nor does one clean up what the other registers"
+        )
         pages = [runs.runs_page(each).split("/")[3] for each in (project, other)]
         assert pages == [first.experiment, second.experiment]
     workspace = Project(other.root / "workspace", home=other.root)
     assert versions.holder(workspace).key == "b" * 64, "a retrain registers for its project"
 
 
-def test_a_copy_is_not_its_original_in_a_store_that_both_share_and_a_project_may_move(builds, project, other, tmp_path):
+def test_a_copy_is_not_its_original_in_a_store_that_both_share_and_a_project_may_move(
+    builds, project, other, tmp_path
+):
     versions.register(other, build_of(builds, "b"))
     release.promote(other)
     copy = Project(shutil.copytree(other.root, tmp_path / "copy"))
-    with pytest.raises(FreshetError, match=rf"copy of .*other notes.*: delete {copy.state / 'identity'}"):
+    with pytest.raises(
+        FreshetError, match=rf"copy of .*other notes.*: delete {copy.state / 'identity'}"
+    ):
         release.promote(copy)
     (copy.state / "identity").unlink()
     assert (versions.holder(copy), copy.identity.startswith("copy-")) == (None, True)
@@ -448,13 +539,19 @@ def test_a_copy_is_not_its_original_in_a_store_that_both_share_and_a_project_may
         versions.holder(again)
 
 
-def test_a_version_that_a_person_copied_from_another_project_is_refused_by_name(builds, project, other):
+def test_a_version_that_a_person_copied_from_another_project_is_refused_by_name(
+    builds, project, other
+):
     second(builds, project)
     versions.register(other, build_of(builds, "b"))
     with versions.open_registry(project) as registry:
-        foreign = registry.client.copy_model_version(f"models:/freshet-{other.identity}/1", "freshet")
+        foreign = registry.client.copy_model_version(
+            f"models:/freshet-{other.identity}/1", "freshet"
+        )
         registry.client.set_registered_model_alias("freshet", versions.CHALLENGER, foreign.version)
-    with pytest.raises(FreshetError, match=rf"version 3 \(r\) is of the project {other.identity}, .*register"):
+    with pytest.raises(
+        FreshetError, match=rf"version 3 \(r\) is of the project {other.identity}, .*register"
+    ):
         release.promote(project)
     move_alias(project, foreign.version)
     assert f"of the project {other.identity}" in release.settle(project).summary
@@ -462,11 +559,15 @@ def test_a_version_that_a_person_copied_from_another_project_is_refused_by_name(
     assert moves(project)[2:] == [("put back", "2", "3")]
 
 
-def test_a_store_of_before_projects_were_named_goes_on_with_who_was_promoted_there(project, other, monkeypatch):
+def test_a_store_of_before_projects_were_named_goes_on_with_who_was_promoted_there(
+    project, other, monkeypatch
+):
     release.promote(project)
     with closing(sqlite3.connect(project.state / "mlflow" / "mlflow.db")) as database, database:
         for table in ("experiment_tags", "model_version_tags"):
-            assert database.execute(f"DELETE FROM {table} WHERE key = 'freshet.owner'").rowcount == 1
+            assert (
+                database.execute(f"DELETE FROM {table} WHERE key = 'freshet.owner'").rowcount == 1
+            )
     (project.state / "identity").unlink()
     assert versions.holder(other) is None, "a new project takes nothing that is not its own"
     monkeypatch.setattr(runs, "_own_uri", lambda project: "another")
@@ -474,4 +575,7 @@ def test_a_store_of_before_projects_were_named_goes_on_with_who_was_promoted_the
     assert (champion.version, champion.project, champion.is_foreign(project)) == ("1", "", False)
     assert release.open_live(project).number == 0
     with versions.open_registry(project) as registry:
-        assert registry.client.get_experiment(registry.experiment).tags["freshet.owner"] == project.identity
+        assert (
+            registry.client.get_experiment(registry.experiment).tags["freshet.owner"]
+            == project.identity
+        )

@@ -1,4 +1,5 @@
-"""Guards the registry on a real MLflow store: registering, the gate, champion, rollback, history, the model itself.
+"""Guards the registry on a real MLflow store: registering, the gate, champion, rollback, history,
+the model itself.
 
 The tests of this file follow one registry through its life, in the order they are written in.
 """
@@ -34,7 +35,9 @@ from tests.tiny_encoder import make_tiny_encoder
 
 TEXTS = {"d1": "sort an array", "d2": "read a table", "d3": "solve linear equations"}
 METRICS = ("nDCG@10", "hit@1")
-RULES = PromotionSettings(metric="nDCG@10", protected=METRICS, permutations=500, bootstrap_samples=200)
+RULES = PromotionSettings(
+    metric="nDCG@10", protected=METRICS, permutations=500, bootstrap_samples=200
+)
 
 SNAPSHOT = Position("log", 7, "a1b2c3d4")
 
@@ -47,9 +50,9 @@ def build(tmp_path_factory):
     vectors = encoder.encode(list(TEXTS.values()))
     DenseIndex.build(vectors, list(TEXTS), encoder.fingerprint()).save(root / "index")
     titles = [text.upper() for text in TEXTS.values()]
-    pd.DataFrame({"document_id": list(TEXTS), "title": titles, "text": list(TEXTS.values())}).to_parquet(
-        root / "documents.parquet"
-    )
+    pd.DataFrame(
+        {"document_id": list(TEXTS), "title": titles, "text": list(TEXTS.values())}
+    ).to_parquet(root / "documents.parquet")
     (root / "hierarchy").mkdir()
     (root / "hierarchy" / "hierarchy.json").write_text("{}")
     (root / "hierarchy" / "document_ids.json").write_text(json.dumps(["d1", "d2"]))
@@ -64,7 +67,9 @@ def build(tmp_path_factory):
 def _nothing_live(monkeypatch):
     """Nothing is opened, and every champion here was scored on the challenger's corpus."""
     monkeypatch.setattr(release, "open_version", lambda project, version: None)
-    monkeypatch.setattr(gate, "rescore", lambda project, champion: pytest.fail(f"{champion} was scored again"))
+    monkeypatch.setattr(
+        gate, "rescore", lambda project, champion: pytest.fail(f"{champion} was scored again")
+    )
 
 
 def rules(project):
@@ -75,7 +80,12 @@ def write_scores(folder, gain: float):
     """An evaluation folder of 60 test queries that score .5 + `gain`, give or take a little."""
     noise = np.random.default_rng(0).normal(0, 0.01, 60)
     rows = [
-        {"query_id": f"q{i:02}", "split": split, "metric": metric, "value": 0.5 + (gain + noise[i] if gain else 0)}
+        {
+            "query_id": f"q{i:02}",
+            "split": split,
+            "metric": metric,
+            "value": 0.5 + (gain + noise[i] if gain else 0),
+        }
         for split in ("dev", "test")
         for metric in METRICS
         for i in range(60)
@@ -88,7 +98,14 @@ def write_scores(folder, gain: float):
 
 
 def variant(build: Build, key: str, retriever: str = "hce", evaluation=None) -> Build:
-    return Build(**{**vars(build), "key": key, "retriever": retriever, "evaluation": evaluation or build.evaluation})
+    return Build(
+        **{
+            **vars(build),
+            "key": key,
+            "retriever": retriever,
+            "evaluation": evaluation or build.evaluation,
+        }
+    )
 
 
 def test_an_empty_registry_says_what_is_missing(tracked_project):
@@ -110,7 +127,9 @@ def test_a_build_is_registered_once_and_copied(tracked_project, build):
     folder = versions.files(tracked_project, first)
     for part in ("encoder", "index", "hierarchy"):
         assert hash_path(folder / part) == hash_path(getattr(build, part))
-        assert all(path.stat().st_nlink == 1 for path in (folder / part).rglob("*") if path.is_file())
+        assert all(
+            path.stat().st_nlink == 1 for path in (folder / part).rglob("*") if path.is_file()
+        )
     assert hash_path(folder / "documents.parquet") == hash_path(build.documents)
     assert (folder.parents[1] / "code" / "model_code" / "encoding" / "encoder.py").is_file()
 
@@ -132,10 +151,14 @@ def test_promoting_the_champion_changes_nothing(tracked_project, build):
     assert move.summary == "version 1 (hce) is the champion already: nothing to promote"
     assert history.read(tracked_project) == before
     asked = release.judge(tracked_project, rules(tracked_project))
-    assert (asked.passed, asked.reasons) == (True, (move.summary,)), "a promotion that was cut off can be finished"
+    assert (asked.passed, asked.reasons) == (True, (move.summary,)), (
+        "a promotion that was cut off can be finished"
+    )
 
 
-def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(tracked_project, build, monkeypatch):
+def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(
+    tracked_project, build, monkeypatch
+):
     opened = []
 
     def open_version(project, version):
@@ -146,7 +169,9 @@ def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(track
     monkeypatch.setattr(release, "require_current", lambda project, retrievers: None)
     monkeypatch.setattr(release, "find_build", lambda project, retriever, snapshot: build)
     monkeypatch.setattr(release, "best_on_dev", lambda project, settings: build.retriever)
-    monkeypatch.setattr(release.parameters, "load", lambda path: SimpleNamespace(promotion=RULES, seed=0, built=()))
+    monkeypatch.setattr(
+        release.parameters, "load", lambda path: SimpleNamespace(promotion=RULES, seed=0, built=())
+    )
     before = history.read(tracked_project)
     assets = [*registry_assets(()), live_generation]
     chosen = ["registered_retriever", "champion", "live_generation"]
@@ -157,7 +182,8 @@ def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(track
     assert shown.tags["dagster/data_version"] == build.key
     (live,) = result.asset_materializations_for_node("live_generation")
     assert live.metadata["retriever"].value == "hce"
-    assert opened == [versions.holder(tracked_project)] * 2  # by the promotion and by the live generation's own asset
+    # by the promotion and by the live generation's own asset
+    assert opened == [versions.holder(tracked_project)] * 2
     assert history.read(tracked_project) == before
 
 
@@ -200,14 +226,22 @@ def test_the_model_answers_queries_under_its_alias(tracked_project, build):
     model = mlflow.pyfunc.load_model("models:/freshet@champion")
     queries = pd.DataFrame({"query": ["sort an array", "linear equations"]})
     (first, second) = model.predict(queries, params={"k": 2})
-    assert [(hit["rank"], hit["document_id"], hit["title"]) for hit in first][0] == (1, "d1", "SORT AN ARRAY")
+    assert [(hit["rank"], hit["document_id"], hit["title"]) for hit in first][0] == (
+        1,
+        "d1",
+        "SORT AN ARRAY",
+    )
     assert [hit["text"] for hit in first] == [TEXTS[hit["document_id"]] for hit in first]
     assert model.input_example.equals(pd.DataFrame({"query": ["split a string on whitespace"]}))
     assert [hit["rank"] for hit in second] == [1, 2]
     assert [len(hits) for hits in model.predict(queries)] == [3, 3], "ten, where there are as many"
     encoder = Encoder.load(build.encoder, 64, for_search=True)
-    expected = DenseIndex.load(build.index).search(encoder.encode(queries["query"]), 2, encoder.fingerprint())
-    assert [[(hit["document_id"], hit["score"]) for hit in hits] for hits in (first, second)] == expected
+    expected = DenseIndex.load(build.index).search(
+        encoder.encode(queries["query"]), 2, encoder.fingerprint()
+    )
+    assert [
+        [(hit["document_id"], hit["score"]) for hit in hits] for hits in (first, second)
+    ] == expected
     with pytest.raises(mlflow.MlflowException, match="missing inputs"):
         model.predict(pd.DataFrame({"text": ["wrong column"]}))
     with pytest.raises(SettingsError, match="text is empty"):
@@ -225,14 +259,19 @@ def test_rollback_goes_back_one_champion_at_a_time(tracked_project):
 def test_every_move_and_refusal_is_in_the_history_with_its_intervals(tracked_project):
     lines = history.read(tracked_project)
     assert [(line["action"], line["from"], line["to"]) for line in lines] == [
-        ("promote", None, "1"), *3 * [("refuse", "1", "2")], ("promote", "1", "3"), ("rollback", "3", "1"),
-    ]  # fmt: skip
+        ("promote", None, "1"),
+        *3 * [("refuse", "1", "2")],
+        ("promote", "1", "3"),
+        ("rollback", "3", "1"),
+    ]
     gain = next(row for row in lines[4]["verdict"]["intervals"] if row["metric"] == "nDCG@10")
     assert gain["low"] <= gain["difference"] <= gain["high"]
     assert gain["difference"] == pytest.approx(0.1, abs=0.01)
 
 
-def test_the_run_and_the_page_of_a_version_say_what_it_is_its_metrics_and_what_the_gate_found(tracked_project):
+def test_the_run_and_the_page_of_a_version_say_what_it_is_its_metrics_and_what_the_gate_found(
+    tracked_project,
+):
     client, champion = run_store(tracked_project).client, versions.holder(tracked_project)
     data = client.get_run(champion.run_id).data
     assert data.metrics["test.nDCG_at_10"] == 0.5
@@ -244,7 +283,9 @@ def test_the_run_and_the_page_of_a_version_say_what_it_is_its_metrics_and_what_t
     assert f"/runs/{champion.run_id})" in card
     refused = client.get_model_version("freshet", "2")
     assert refused.tags["gate"].startswith("refused: ")
-    (model,) = [one for one in client.search_logged_models(["1"]) if one.source_run_id == champion.run_id]
+    (model,) = [
+        one for one in client.search_logged_models(["1"]) if one.source_run_id == champion.run_id
+    ]
     assert {metric.key: metric.value for metric in model.metrics}["test.nDCG_at_10"] == 0.5
 
 
@@ -256,9 +297,13 @@ def swept(tracked_project):
 
 
 @pytest.mark.usefixtures("swept")
-def test_a_model_that_a_killed_registration_left_is_found_and_freed(tracked_project, build, monkeypatch):
+def test_a_model_that_a_killed_registration_left_is_found_and_freed(
+    tracked_project, build, monkeypatch
+):
     with monkeypatch.context() as patch:
-        patch.setattr("mlflow.log_metrics", lambda *_, model_id=None, **__: 1 / 0 if model_id else None)
+        patch.setattr(
+            "mlflow.log_metrics", lambda *_, model_id=None, **__: 1 / 0 if model_id else None
+        )
         with pytest.raises(ZeroDivisionError):
             versions.register(tracked_project, variant(build, "f" * 64))
     (left,) = find_garbage(tracked_project, keep=9)
@@ -287,7 +332,9 @@ def test_only_versions_without_a_role_can_be_deleted(tracked_project):
 @pytest.mark.usefixtures("swept")
 def test_what_pilots_recorded_is_freed_with_its_files(tracked_project, tmp_path):
     (tmp_path / "report.json").write_text("0" * 200_000)
-    stage = StageRecord("train@hce", "", {}, {}, {}, [tmp_path / "report.json"], [], None, False, None, 5.0, 6.0)
+    stage = StageRecord(
+        "train@hce", "", {}, {}, {}, [tmp_path / "report.json"], [], None, False, None, 5.0, 6.0
+    )
     store = run_store(tracked_project)
     for build in ("pilot 1a2b3c4d", "build 2"):
         store.record_stage(replace(stage, build=build, key=build[0] * 64))
@@ -299,13 +346,19 @@ def test_what_pilots_recorded_is_freed_with_its_files(tracked_project, tmp_path)
     assert store.find_run("b" * 64), "a build's runs stay"
 
 
-@pytest.mark.parametrize("place", ["s3://bucket/freshet", "mlflow-artifacts:/1", "file:///somewhere/else"])
+@pytest.mark.parametrize(
+    "place", ["s3://bucket/freshet", "mlflow-artifacts:/1", "file:///somewhere/else"]
+)
 def test_files_that_lie_elsewhere_are_not_the_project_s(tmp_path, monkeypatch, place):
     named = SimpleNamespace(experiment_id="1", name="freshet")
     model = SimpleNamespace(source_run_id="r", artifact_location=f"{place}/models/m/artifacts")
     run = SimpleNamespace(info=SimpleNamespace(artifact_uri=f"{place}/r/artifacts"))
     client = SimpleNamespace(get_run=lambda _: run, search_logged_models=lambda _: [model])
-    monkeypatch.setattr(versions, "open_registry", lambda project: nullcontext(versions.Registry(client, named, "p-1")))
+    monkeypatch.setattr(
+        versions,
+        "open_registry",
+        lambda project: nullcontext(versions.Registry(client, named, "p-1")),
+    )
     assert versions.run_folders(Project(tmp_path), ["r"]) == []
 
 
@@ -315,7 +368,9 @@ def test_requirements_are_pinned():
     assert not any("+" in version for version in pins.values())
 
 
-def test_a_champion_built_on_another_corpus_is_scored_again(tracked_project, build, tmp_path, monkeypatch):
+def test_a_champion_built_on_another_corpus_is_scored_again(
+    tracked_project, build, tmp_path, monkeypatch
+):
     scored = []
 
     def rescore(project, champion):
@@ -324,7 +379,12 @@ def test_a_champion_built_on_another_corpus_is_scored_again(tracked_project, bui
 
     monkeypatch.setattr(gate, "rescore", rescore)
     champion = versions.holder(tracked_project)
-    later = Build(**{**vars(variant(build, "d" * 64, "later", write_scores(tmp_path / "l", 0.1))), "corpus": "e" * 64})
+    later = Build(
+        **{
+            **vars(variant(build, "d" * 64, "later", write_scores(tmp_path / "l", 0.1))),
+            "corpus": "e" * 64,
+        }
+    )
     versions.register(tracked_project, later)
     move = release.promote(tracked_project, rules(tracked_project))
     assert scored == [champion]
@@ -398,7 +458,9 @@ def test_a_rollback_that_was_cut_off_anywhere_is_finished_by_the_same_call(three
             release.rollback(three)
     assert versions.holder(three).version == "3", "what cannot be opened is not champion"
     assert release.rollback(three).champion.version == "2"
-    assert [line["to"] for line in history.read(three)] == ["1", "2", "3", "2"], "each move is one line"
+    assert [line["to"] for line in history.read(three)] == ["1", "2", "3", "2"], (
+        "each move is one line"
+    )
     assert release.rollback(three).champion.version == "1"
 
 
@@ -420,7 +482,9 @@ def test_what_a_gate_is_given_is_judged_whoever_else_was_registered_meanwhile(th
     versions.register(three, variant(build, "5" * 64))
     assert release.promote(three, rules(three), challenger=own).champion.version == "4"
     assert versions.holder(three, "challenger").version == "5"
-    assert release.promote(three, rules(three), challenger=own).champion.version == "4", "once is enough"
+    assert release.promote(three, rules(three), challenger=own).champion.version == "4", (
+        "once is enough"
+    )
 
 
 def test_a_version_keeps_its_text_rules_and_the_last_event_that_it_holds(three, build):

@@ -1,4 +1,6 @@
-"""A service over a collection in memory: what it does with searchers, queues and bounds, without encoder or disk."""
+"""A service over a collection in memory: what it does with searchers, queues and bounds, without
+encoder or disk.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,17 @@ from orchestration.service import app, routes, searchers, service, writer
 
 @dataclass
 class FakeLive:
-    """The collection on the disk, as it were: generations of documents, and what the ledger has beyond them."""
+    """The collection on the disk, as it were: generations of documents, and what the ledger has
+    beyond them.
+    """
 
-    generations: list[dict[str, str]] = field(default_factory=lambda: [{"a": "apple", "b": "bread"}])
+    generations: list[dict[str, str]] = field(
+        default_factory=lambda: [{"a": "apple", "b": "bread"}]
+    )
     pending: list[tuple[str, str | None]] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
-    gate: threading.Event = field(default_factory=threading.Event)  # cleared: applying and searching "slow" wait
+    # cleared: applying and searching "slow" wait
+    gate: threading.Event = field(default_factory=threading.Event)
     broken: bool = False  # new generations cannot be opened
     failing: str = ""  # why pending documents cannot be applied
     silent: str = ""  # why the ledger does not answer
@@ -49,7 +56,9 @@ class FakeLive:
 
 
 class FakeSearcher:
-    """Finds the documents that hold the text; each title names the generation that it was read from."""
+    """Finds the documents that hold the text; each title names the generation that it was read
+    from.
+    """
 
     explains = False
 
@@ -89,12 +98,29 @@ class FakeSearcher:
     def _hit(self, rank, name, text):
         title, marks, fields = f"generation {self.number}", ((0, len(text)),), {"kind": "food"}
         return Hit(
-            rank, 1 / rank, name, title, text, 0, len(text), None, text, marks, fields, None, (0, 1), self.number
+            rank,
+            1 / rank,
+            name,
+            title,
+            text,
+            0,
+            len(text),
+            None,
+            text,
+            marks,
+            fields,
+            None,
+            (0, 1),
+            self.number,
         )
 
     def documents(self, ids):
         there = self.live.generations[self.number]
-        return {name: Document(name, name, there[name], {"kind": "food"}) for name in ids if name in there}
+        return {
+            name: Document(name, name, there[name], {"kind": "food"})
+            for name in ids
+            if name in there
+        }
 
     def ids_after(self, after, limit):
         return sorted(name for name in self.live.generations[self.number] if name > after)[:limit]
@@ -115,7 +141,11 @@ class FakeCollection:
         assert self.live.door.wait(30)
         if source == "refused":
             raise FreshetError("the ledger refuses this source")
-        good = [row for row in rows if row.get("text") and (not only_known or row["_id"] in self.live.generations[-1])]
+        good = [
+            row
+            for row in rows
+            if row.get("text") and (not only_known or row["_id"] in self.live.generations[-1])
+        ]
         self.live.pending += [(row["_id"], row["text"]) for row in good]
         return self._receipt(rows, [i for i, row in enumerate(rows, 1) if row not in good])
 
@@ -197,10 +227,16 @@ def serve(project: Project, live: FakeLive, monkeypatch: pytest.MonkeyPatch):
         for name, value in ({"poll_seconds": 0.02, "retry_seconds": 0.02} | bounds).items():
             monkeypatch.setattr(*BOUNDS[name], value)
         monkeypatch.setattr(
-            service, "LiveCollection", lambda project, name, loaded: FakeCollection(lives.get(name, live), name)
+            service,
+            "LiveCollection",
+            lambda project, name, loaded: FakeCollection(lives.get(name, live), name),
         )
-        monkeypatch.setattr(service, "live_status", lambda project, name: status_of(lives.get(name, live)))
-        monkeypatch.setattr(Searcher, "open", lambda folder, name: FakeSearcher(lives.get(name, live), name))
+        monkeypatch.setattr(
+            service, "live_status", lambda project, name: status_of(lives.get(name, live))
+        )
+        monkeypatch.setattr(
+            Searcher, "open", lambda folder, name: FakeSearcher(lives.get(name, live), name)
+        )
         served = app.create_app(project, "127.0.0.1", token, origins)
         client = TestClient(served, raise_server_exceptions=False)
         client.__enter__()

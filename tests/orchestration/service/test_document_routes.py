@@ -1,4 +1,6 @@
-"""Guards `/documents`: found when answered, receipts without waiting, groups, a full line, failures, and the stop."""
+"""Guards `/documents`: found when answered, receipts without waiting, groups, a full line,
+failures, and the stop.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ ROW = '{"documents": [{"_id": "x", "text": "y"}'
 
 
 def found(client, text):
-    return [hit["document_id"] for hit in client.get("/search", params={"text": text}).json()["hits"]]
+    return [
+        hit["document_id"] for hit in client.get("/search", params={"text": text}).json()["hits"]
+    ]
 
 
 def test_what_is_added_updated_or_deleted_is_so_when_the_answer_comes(serve):
@@ -45,24 +49,45 @@ def test_what_another_process_recorded_becomes_searchable_on_demand(serve, live)
     client = serve()
     live.pending.append(("c", "cake"))
     answer = client.post("/documents/apply")
-    assert (answer.status_code, answer.json()) == (200, {
-        "searchable": True, "generation": 1, "received": 0, "unchanged": 0, "rejected": [], "events": [],
-    })  # fmt: skip
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {
+            "searchable": True,
+            "generation": 1,
+            "received": 0,
+            "unchanged": 0,
+            "rejected": [],
+            "events": [],
+        },
+    )
     assert found(client, "cake") == ["c"]
     assert client.post("/documents/apply").json()["generation"] == 1, "nothing waits"
 
 
 def test_a_request_of_which_nothing_was_accepted_is_refused_and_says_why(serve):
     client = serve()
-    for path, body in (("", {"documents": [{"_id": "x", "text": ""}]}), ("/delete", {"ids": ["zzz"]})):
+    for path, body in (
+        ("", {"documents": [{"_id": "x", "text": ""}]}),
+        ("/delete", {"ids": ["zzz"]}),
+    ):
         answer = client.post(f"/documents{path}", json=body)
-        assert (answer.status_code, answer.json()) == (422, {
-            "error": "no row was accepted (1 came); row 1: empty text",
-            "searchable": False, "generation": None, "received": 1, "unchanged": 0, "events": [],
-            "rejected": [{"row": 1, "document_id": None, "reason": "empty text"}],
-        })  # fmt: skip
+        assert (answer.status_code, answer.json()) == (
+            422,
+            {
+                "error": "no row was accepted (1 came); row 1: empty text",
+                "searchable": False,
+                "generation": None,
+                "received": 1,
+                "unchanged": 0,
+                "events": [],
+                "rejected": [{"row": 1, "document_id": None, "reason": "empty text"}],
+            },
+        )
     answer = client.delete("/documents/folder/page")
-    assert (answer.status_code, answer.json()["error"]) == (404, "there is no document 'folder/page'")
+    assert (answer.status_code, answer.json()["error"]) == (
+        404,
+        "there is no document 'folder/page'",
+    )
     assert client.get("/status").json()["open"][0]["generation"] == 0
 
 
@@ -72,18 +97,30 @@ def test_a_request_of_which_nothing_was_accepted_is_refused_and_says_why(serve):
         ('{"documents": []}', 422, "documents: list should have at least 1 item"),
         ('{"documents": "cake"}', 422, "documents: input should be a valid list"),
         ('{"rows": [{}]}', 422, "documents: field required"),
-        ('{"documents": [{}, {}, {}, {}]}', 413, "4 documents at once, but this service takes at most 3"),
+        (
+            '{"documents": [{}, {}, {}, {}]}',
+            413,
+            "4 documents at once, but this service takes at most 3",
+        ),
         (ROW + '], "source": "refused"}', 422, "the ledger refuses this source"),
         (ROW + '], "source": "' + "s" * 2000 + '"}', 422, "source: string should"),
         (ROW + '], "' + "x" * 70_000 + '": 1}', 422, "extra inputs are not permitted"),
         ('{"documents": [' + "[" * 100_000, 400, "parsing the body"),
         ('{"documents": ' + "[" * 1000 + "]" * 1000 + "}", 400, "parsing the body"),
         ('{"documents": [' + "{}," * 100_000 + "{}]}", 413, "100,001 documents at once"),
-        ('{"documents": [' + "[]," * 2_000_001 + "{}]}", 413, "4,000,000 values that are taken at once"),
+        (
+            '{"documents": [' + "[]," * 2_000_001 + "{}]}",
+            413,
+            "4,000,000 values that are taken at once",
+        ),
     ],
 )
-def test_bad_requests_change_nothing_and_are_refused_in_a_short_line(serve, live, content, status, message):
-    answer = serve(max_documents=3).post("/documents", content=content, headers={"content-type": "application/json"})
+def test_bad_requests_change_nothing_and_are_refused_in_a_short_line(
+    serve, live, content, status, message
+):
+    answer = serve(max_documents=3).post(
+        "/documents", content=content, headers={"content-type": "application/json"}
+    )
     assert (answer.status_code, len(live.generations)) == (status, 1)
     assert message in answer.json()["error"]
     assert len(answer.content) < 1100
@@ -91,11 +128,23 @@ def test_bad_requests_change_nothing_and_are_refused_in_a_short_line(serve, live
 
 def test_an_id_that_is_no_text_of_utf_8_leaves_the_others_of_its_request_alone(serve, live):
     client, stated = serve(), {"content-type": "application/json"}
-    answer = client.post("/documents/delete", content='{"ids": ["a", "caf\\udce9"]}', headers=stated)
-    assert (answer.status_code, len(answer.json()["rejected"]), list(live.generations[-1])) == (200, 1, ["b"])
-    assert client.post("/documents/delete", content='{"ids": ["\\udce9"]}', headers=stated).status_code == 422
+    answer = client.post(
+        "/documents/delete", content='{"ids": ["a", "caf\\udce9"]}', headers=stated
+    )
+    assert (answer.status_code, len(answer.json()["rejected"]), list(live.generations[-1])) == (
+        200,
+        1,
+        ["b"],
+    )
+    assert (
+        client.post("/documents/delete", content='{"ids": ["\\udce9"]}', headers=stated).status_code
+        == 422
+    )
     refused = client.post("/documents/delete", content='{"ids": ["b", 7]}', headers=stated)
-    assert (refused.status_code, refused.json()["error"]) == (422, "ids.1: value error, an id is a text; see /docs")
+    assert (refused.status_code, refused.json()["error"]) == (
+        422,
+        "ids.1: value error, an id is a text; see /docs",
+    )
 
 
 def test_bodies_that_come_at_once_have_a_bound_together(serve, monkeypatch):
@@ -104,12 +153,18 @@ def test_bodies_that_come_at_once_have_a_bound_together(serve, monkeypatch):
     assert client.post("/documents", json={"documents": [CAKE]}).status_code == 200
     refused = client.post("/documents", json={"documents": [CAKE | {"text": "x" * 1000}]})
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-    assert client.post("/documents", json={"documents": [CAKE]}).status_code == 200, "what was refused is forgotten"
+    assert client.post("/documents", json={"documents": [CAKE]}).status_code == 200, (
+        "what was refused is forgotten"
+    )
 
 
 @pytest.mark.parametrize("stated", ["", "text/plain", "application/x-www-form-urlencoded"])
 def test_a_body_that_is_not_called_json_is_refused_by_what_to_send(serve, stated):
-    answer = serve().post("/documents", content='{"documents": []}', headers={"content-type": stated} if stated else {})
+    answer = serve().post(
+        "/documents",
+        content='{"documents": []}',
+        headers={"content-type": stated} if stated else {},
+    )
     assert answer.status_code == 422
     assert answer.json()["error"] == (
         f"the body is {stated or 'of no stated type'}; send JSON with Content-Type: application/json"
@@ -127,22 +182,38 @@ def test_who_has_waited_long_enough_gets_a_receipt_too(serve, live):
     assert "waiting to be received for 0.5 s" in behind.json()["error"]
 
 
-def test_while_an_application_runs_requests_are_acknowledged_and_the_pages_tell_what_waits(serve, live):
+def test_while_an_application_runs_requests_are_acknowledged_and_the_pages_tell_what_waits(
+    serve, live
+):
     client = serve()
     live.gate.clear()
     receipt = client.post("/documents?wait=false", json={"documents": [CAKE]})
-    assert (receipt.status_code, receipt.json()["searchable"], receipt.json()["events"]) == (202, False, [0])
+    assert (receipt.status_code, receipt.json()["searchable"], receipt.json()["events"]) == (
+        202,
+        False,
+        [0],
+    )
     assert found(client, "cake") == []
-    assert until(lambda: client.get("/status").json()["waiting_documents"] == 0), "it is being applied"
+    assert until(lambda: client.get("/status").json()["waiting_documents"] == 0), (
+        "it is being applied"
+    )
     for number in range(3):
         row = {"_id": str(number), "text": "tea"}
         answer = client.post("/documents?wait=false", json={"documents": [row]})
         assert (answer.status_code, answer.json()["events"]) == (202, [number + 1])
     assert client.post("/documents/delete?wait=false", json={"ids": ["a"]}).status_code == 202
     status = client.get("/status").json()
-    assert (status["waiting_documents"], status["freshness"]["pending"], status["ready"]) == (4, 5, True)
+    assert (status["waiting_documents"], status["freshness"]["pending"], status["ready"]) == (
+        4,
+        5,
+        True,
+    )
     assert "freshet_queue_documents 4.0" in client.get("/metrics").text
-    assert (client.get("/health").status_code, found(client, "tea"), found(client, "apple")) == (200, [], ["a"])
+    assert (client.get("/health").status_code, found(client, "tea"), found(client, "apple")) == (
+        200,
+        [],
+        ["a"],
+    )
     live.gate.set()
     assert until(lambda: found(client, "tea") == ["0", "1", "2"])
     assert (live.batches, found(client, "apple"), found(client, "cake")) == ([1, 4], [], ["c"])
@@ -152,16 +223,22 @@ def test_what_waits_becomes_one_generation_and_what_exceeds_the_line_is_refused(
     client = serve(queued_documents=8)
     live.gate.clear()
     with ThreadPoolExecutor(9) as pool:
-        first = pool.submit(client.post, "/documents", json={"documents": [CAKE] * 9})  # alone it may be larger
+        # alone it may be larger
+        first = pool.submit(client.post, "/documents", json={"documents": [CAKE] * 9})
         assert until(lambda: live.pending)
         others = [
-            pool.submit(client.post, "/documents", json={"documents": [{"_id": str(i), "text": "tea"}]})
+            pool.submit(
+                client.post, "/documents", json={"documents": [{"_id": str(i), "text": "tea"}]}
+            )
             for i in range(8)
         ]
         assert until(lambda: client.get("/status").json()["waiting_documents"] == 8)
         refused = client.post("/documents", json={"documents": [CAKE]})
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        assert "8 documents wait for the writer, and 1 more exceed the 8 that may" in refused.json()["error"]
+        assert (
+            "8 documents wait for the writer, and 1 more exceed the 8 that may"
+            in refused.json()["error"]
+        )
         live.gate.set()
         assert first.result().json()["generation"] == 1
         assert {other.result().json()["generation"] for other in others} == {2}
@@ -173,7 +250,10 @@ def test_a_failure_is_told_kept_and_mended(serve, live):
     live.failing = "the disk is full"
     failed = client.post("/documents", json={"documents": [{"_id": "t", "text": "tea"}]})
     assert (failed.status_code, failed.headers["retry-after"]) == (503, "5")
-    assert "in the ledger, but not searchable yet: the disk is full; the service tries again" in failed.json()["error"]
+    assert (
+        "in the ledger, but not searchable yet: the disk is full; the service tries again"
+        in failed.json()["error"]
+    )
     assert client.get("/status").json()["reason"] == "the disk is full"
     assert "freshet_failing 1.0" in client.get("/metrics").text
     live.failing = ""
@@ -186,7 +266,11 @@ def test_what_no_search_finds_yet_is_not_called_searchable(serve, live):
     live.broken = True
     for _ in range(2):
         answer = client.post("/documents", json={"documents": [CAKE]})
-        assert (answer.status_code, answer.json()["searchable"], answer.json()["generation"]) == (202, False, None)
+        assert (answer.status_code, answer.json()["searchable"], answer.json()["generation"]) == (
+            202,
+            False,
+            None,
+        )
         assert found(client, "cake") == []
     assert "freshet_freshness_seconds_count 0.0" in client.get("/metrics").text
     live.broken = False
@@ -194,7 +278,9 @@ def test_what_no_search_finds_yet_is_not_called_searchable(serve, live):
     assert client.post("/documents", json={"documents": [CAKE]}).json()["searchable"]
 
 
-def test_an_answer_waits_for_the_retriever_that_became_the_default_one_meanwhile(serve, live, project):
+def test_an_answer_waits_for_the_retriever_that_became_the_default_one_meanwhile(
+    serve, live, project
+):
     other = FakeLive()
     client = serve({"con": other})
     (project.live / "con").mkdir()
@@ -211,7 +297,9 @@ def test_an_answer_waits_for_the_retriever_that_became_the_default_one_meanwhile
     assert (found(client, "cake"), len(other.generations)) == (["c"], 2)
 
 
-def test_a_ledger_that_does_not_answer_is_told_by_the_pages_that_are_watched(serve, live, project, caplog):
+def test_a_ledger_that_does_not_answer_is_told_by_the_pages_that_are_watched(
+    serve, live, project, caplog
+):
     client = serve()
     live.silent = "the server closed the connection\n(Background on this error)"
     status = client.get("/status")
@@ -224,16 +312,25 @@ def test_a_ledger_that_does_not_answer_is_told_by_the_pages_that_are_watched(ser
         page = client.get("/metrics")
         assert page.status_code == 200
         assert {"freshet_lag_seconds NaN", "freshet_failing 1.0"} <= set(page.text.splitlines())
-    assert caplog.text.count("ledger.sqlite is damaged (file is not a database); mend it: freshet repair") == 1
+    assert (
+        caplog.text.count(
+            "ledger.sqlite is damaged (file is not a database); mend it: freshet repair"
+        )
+        == 1
+    )
     (project.live / "ledger.sqlite").unlink()
     page = client.get("/metrics").text.splitlines()
     assert {"freshet_lag_seconds 0.0", "freshet_failing 0.0"} <= set(page)
 
 
-def test_after_a_batch_one_of_its_documents_is_searched_for_when_nobody_waits(serve, project, monkeypatch):
+def test_after_a_batch_one_of_its_documents_is_searched_for_when_nobody_waits(
+    serve, project, monkeypatch
+):
     looked = []
     monkeypatch.setattr(service, "CANARY_SECONDS", 0.0)
-    monkeypatch.setattr(service, "look_for_newest", lambda at, searcher, seen: looked.append(searcher.number))
+    monkeypatch.setattr(
+        service, "look_for_newest", lambda at, searcher, seen: looked.append(searcher.number)
+    )
     client = serve()
     assert "freshet_newest_rank NaN" in client.get("/metrics").text
     client.post("/documents", json={"documents": [CAKE]})
@@ -250,8 +347,12 @@ def test_a_refused_request_leaves_the_others_of_its_group_alone(serve, live):
     with ThreadPoolExecutor(3) as pool:
         pool.submit(client.post, "/documents", json={"documents": [CAKE]})
         assert until(lambda: live.pending)
-        bad = pool.submit(client.post, "/documents", json={"documents": [CAKE], "source": "refused"})
-        good = pool.submit(client.post, "/documents", json={"documents": [{"_id": "t", "text": "tea"}]})
+        bad = pool.submit(
+            client.post, "/documents", json={"documents": [CAKE], "source": "refused"}
+        )
+        good = pool.submit(
+            client.post, "/documents", json={"documents": [{"_id": "t", "text": "tea"}]}
+        )
         assert bad.result().status_code == 422, "at once"
         assert until(lambda: client.get("/status").json()["waiting_documents"] == 1)
         live.gate.set()
@@ -263,7 +364,9 @@ def test_stopping_finishes_what_was_received(serve, live):
     live.gate.clear()
     client.post("/documents?wait=false", json={"documents": [{"_id": "t", "text": "tea"}]})
     service = client.app.state.service
-    assert until(lambda: service.writer.documents == 0), "it is being applied, so that what waits is the next one"
+    assert until(lambda: service.writer.documents == 0), (
+        "it is being applied, so that what waits is the next one"
+    )
     with ThreadPoolExecutor(3) as pool:
         waiting = pool.submit(client.post, "/documents", json={"documents": [CAKE]})
         assert until(lambda: service.writer.documents == 1)
@@ -305,11 +408,18 @@ def test_the_metrics_tell_what_happened_and_which_retriever_falls_behind(serve):
 def test_nothing_live_is_said_and_ends_by_itself(serve, project):
     (project.live / "current").unlink()
     client = serve()
-    for answer in (client.get("/search?text=a"), client.post("/documents", json={"documents": [CAKE]})):
+    for answer in (
+        client.get("/search?text=a"),
+        client.post("/documents", json={"documents": [CAKE]}),
+    ):
         assert answer.status_code == 503
         assert "nothing is live yet" in answer.json()["error"]
     health = client.get("/health")
-    assert (health.status_code, health.json()["ready"], client.get("/health/live").status_code) == (503, False, 200)
+    assert (health.status_code, health.json()["ready"], client.get("/health/live").status_code) == (
+        503,
+        False,
+        200,
+    )
     (project.live / "current").write_text("hce\n")
     assert client.get("/health").json() == {"live": True, "ready": True, "reason": None}
     assert client.post("/documents", json={"documents": [CAKE]}).status_code == 200

@@ -20,11 +20,26 @@ def test_both_forms_give_hits_of_a_stated_generation(serve):
         "retriever": "hce",
         "generation": 0,
         "hits": [
-            {"rank": 1, "score": 1.0, "document_id": "a", "title": "generation 0", "text": "apple",
-             "start": 0, "end": 5, "section": None, "snippet": "apple", "marks": [[0, 5]],
-             "fields": {"kind": "food"}, "date": None, "path": [0, 1], "generation": 0, "tokens": None, "topics": []}
+            {
+                "rank": 1,
+                "score": 1.0,
+                "document_id": "a",
+                "title": "generation 0",
+                "text": "apple",
+                "start": 0,
+                "end": 5,
+                "section": None,
+                "snippet": "apple",
+                "marks": [[0, 5]],
+                "fields": {"kind": "food"},
+                "date": None,
+                "path": [0, 1],
+                "generation": 0,
+                "tokens": None,
+                "topics": [],
+            }
         ],
-    }  # fmt: skip
+    }
     assert client.get("/search", params={"text": "a", "k": 1}).json() == posted
 
 
@@ -33,7 +48,11 @@ def test_both_forms_give_hits_of_a_stated_generation(serve):
     [
         ({"text": "a", "k": 51}, 422, "k is 51, but this service gives at most 50"),
         ({"text": "a", "k": 0}, 422, "k: input should be greater than or equal to 1"),
-        ({"text": "a" * 101}, 422, "text and filters have 101 characters, but this service takes at most 100"),
+        (
+            {"text": "a" * 101},
+            422,
+            "text and filters have 101 characters, but this service takes at most 100",
+        ),
         ({"text": ""}, 422, "text is empty; say what you are looking for"),
         ({"text": " \t "}, 422, "text is empty; say what you are looking for"),
         ({"text": "a", "filters": ["x=y"] * 51}, 422, "51 filters"),
@@ -58,7 +77,9 @@ def test_what_makes_no_sense_is_refused_in_one_line_by_both_forms(serve, asked, 
 def test_filters_in_an_address_go_by_both_names(serve, monkeypatch):
     client, asked = serve(), []
     monkeypatch.setattr(
-        FakeSearcher, "search_batch", lambda self, texts, k, filters, explain: asked.append(filters) or [[]]
+        FakeSearcher,
+        "search_batch",
+        lambda self, texts, k, filters, explain: asked.append(filters) or [[]],
     )
     assert client.get("/search?text=a&filters=x=1&filter=y=2&filter=y=3").status_code == 200
     assert asked == [["x=1", "y=2", "y=3"]]
@@ -67,7 +88,9 @@ def test_filters_in_an_address_go_by_both_names(serve, monkeypatch):
 def test_a_body_is_bounded_whether_its_length_is_stated_or_not(serve):
     client = serve(max_body_bytes=2000)
     for content in (b"x" * 3000, (b"x" * 500 for _ in range(10))):
-        answer = client.post("/search", content=content, headers={"content-type": "application/json"})
+        answer = client.post(
+            "/search", content=content, headers={"content-type": "application/json"}
+        )
         assert answer.status_code == 413
         assert "more than the 2,000 bytes" in answer.json()["error"]
 
@@ -75,8 +98,14 @@ def test_a_body_is_bounded_whether_its_length_is_stated_or_not(serve):
 def test_a_page_that_pretends_to_be_this_machine_is_turned_away(serve):
     client = serve()
     assert client.get("/search?text=a", headers={"host": "evil.example"}).status_code == 403
-    simple = {"content-type": "text/plain"}  # what a browser sends to other sites without asking them
-    assert client.post("/documents", content='{"documents": [{"_id": "x"}]}', headers=simple).status_code == 422
+    # what a browser sends to other sites without asking them
+    simple = {"content-type": "text/plain"}
+    assert (
+        client.post(
+            "/documents", content='{"documents": [{"_id": "x"}]}', headers=simple
+        ).status_code
+        == 422
+    )
 
 
 def test_a_generation_of_another_process_is_found_and_a_damaged_one_is_not_served(serve, live):
@@ -126,7 +155,9 @@ def test_only_so_many_searches_wait(serve, live):
         assert "1 searches run and 1 wait" in refused.json()["error"]
         time.sleep(0.1)
         live.gate.set()
-        late = sorted((each.result().status_code, each.result().json().get("error", "")) for each in slow)
+        late = sorted(
+            (each.result().status_code, each.result().json().get("error", "")) for each in slow
+        )
     assert [status for status, _ in late] == [200, 503]
     assert "waited more than 0.05 s" in late[1][1]
     assert until(lambda: client.get("/search?text=a").status_code == 200)
@@ -141,12 +172,26 @@ def test_where_a_token_is_demanded_our_own_client_knows_it(serve, project):
 
 def test_the_pages_of_a_site_that_was_named_may_ask_and_no_others(serve):
     client = serve(token="secret", origins=("https://app.example",))
-    asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    asked = {
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization",
+    }
     may = client.options("/search", headers=asked | {"origin": "https://app.example"})
-    assert (may.status_code, may.headers["access-control-allow-origin"]) == (200, "https://app.example")
-    assert client.options("/search", headers=asked | {"origin": "https://evil.example"}).status_code == 400
+    assert (may.status_code, may.headers["access-control-allow-origin"]) == (
+        200,
+        "https://app.example",
+    )
+    assert (
+        client.options("/search", headers=asked | {"origin": "https://evil.example"}).status_code
+        == 400
+    )
     search = {"origin": "https://app.example", "authorization": "Bearer secret"}
     found = client.post("/search", json={"text": "apple"}, headers=search)
-    assert (found.status_code, found.headers["access-control-allow-origin"]) == (200, "https://app.example")
-    refused = client.post("/search", json={"text": "apple"}, headers=search | {"origin": "https://evil.example"})
+    assert (found.status_code, found.headers["access-control-allow-origin"]) == (
+        200,
+        "https://app.example",
+    )
+    refused = client.post(
+        "/search", json={"text": "apple"}, headers=search | {"origin": "https://evil.example"}
+    )
     assert refused.status_code == 403

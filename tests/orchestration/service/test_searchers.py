@@ -1,4 +1,6 @@
-"""Guards the exchange of searchers: what is wrong with one retriever is neither hidden by another nor told twice."""
+"""Guards the exchange of searchers: what is wrong with one retriever is neither hidden by another
+nor told twice.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,9 @@ def pool(monkeypatch):
 
 
 def asked_behind(pool, *asked):
-    """What each of `asked` (kind, texts) gets, all of which wait behind a search; and what was searched together."""
+    """What each of `asked` (kind, texts) gets, all of which wait behind a search; and what was
+    searched together.
+    """
     begun, go_on, together = threading.Event(), threading.Event(), []
 
     def search(texts):
@@ -122,7 +126,9 @@ def asked_behind(pool, *asked):
 
 
 def test_what_waits_and_is_alike_is_searched_at_once(pool):
-    answers, together = asked_behind(pool, ("k=1", ["a"]), ("k=2", ["b"]), ("k=1", ["c", "d"]), ("k=1", ["e"]))
+    answers, together = asked_behind(
+        pool, ("k=1", ["a"]), ("k=2", ["b"]), ("k=1", ["c", "d"]), ("k=1", ["e"])
+    )
     assert answers == [["A"], ["B"], ["C", "D"], ["E"]]
     assert together == [["a", "c", "d", "e"], ["b"]]
 

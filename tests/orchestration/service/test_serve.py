@@ -1,5 +1,5 @@
-"""Guards `freshet serve` as a process with the real parts: what is added over HTTP or by another process is found, the
-command line uses it, and SIGTERM ends it after what it had begun.
+"""Guards `freshet serve` as a process with the real parts: what is added over HTTP or by another
+process is found, the command line uses it, and SIGTERM ends it after what it had begun.
 """
 
 from __future__ import annotations
@@ -26,11 +26,18 @@ from orchestration.service.service import Service
 from tests.model_code.collection.conftest import RULES, make_build
 
 ROOT = Path(__file__).parents[3]
-NEW = {"_id": "str.join", "title": "str.join", "text": "Join words of a list into a string.", "package": "str"}
+NEW = {
+    "_id": "str.join",
+    "title": "str.join",
+    "text": "Join words of a list into a string.",
+    "package": "str",
+}
 
 
 def make_project(root: Path) -> Project:
-    settings = f"{{retrievers: {{hce: {{}}}}, passages: {{words: {RULES.words}, stride: {RULES.stride}}}}}"
+    settings = (
+        f"{{retrievers: {{hce: {{}}}}, passages: {{words: {RULES.words}, stride: {RULES.stride}}}}}"
+    )
     (root / "params.yaml").write_text(settings)
     (root / "dvc.yaml").touch()
     make_build(root / "build").open(root)
@@ -44,13 +51,17 @@ def project(tmp_path_factory) -> Project:
 
 @pytest.fixture(scope="module")
 def environment() -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")
+    }
     return inherited | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
 def start(project, environment):
-    """Starts the service, and returns once it has announced itself; what still runs at the end is killed."""
+    """Starts the service, and returns once it has announced itself; what still runs at the end is
+    killed.
+    """
     processes = []
 
     def run(*command: str) -> subprocess.Popen[str]:
@@ -92,7 +103,9 @@ def freshet(project, environment):
 
     def run(*arguments: str) -> str:
         command = [sys.executable, "-m", "orchestration.cli", *arguments]
-        done = subprocess.run(command, cwd=project.root, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            command, cwd=project.root, env=environment, capture_output=True, text=True
+        )
         return done.stdout + done.stderr
 
     return run
@@ -114,11 +127,13 @@ def test_what_is_added_updated_and_deleted_is_found_at_once(project, client):
     assert (added.searchable, added.generation, len(added.events)) == (True, 1, 1)
     assert [(each.row, each.document_id) for each in added.rejected] == [(2, "bad")]
     assert first(client, "join words of a list") == "str.join"
-    assert client.add([NEW]) == ChangeResult(True, 1, received=1, unchanged=1, rejected=[], events=[])
+    assert client.add([NEW]) == ChangeResult(
+        True, 1, received=1, unchanged=1, rejected=[], events=[]
+    )
     client.add([{**NEW, "text": "Wait for nothing."}])
-    assert [hit.text for hit in client.search("nothing", 9).hits if hit.document_id == "str.join"] == [
-        "Wait for nothing."
-    ]
+    assert [
+        hit.text for hit in client.search("nothing", 9).hits if hit.document_id == "str.join"
+    ] == ["Wait for nothing."]
     assert client.delete(["str.join"]).generation == 3
     assert "str.join" not in [hit.document_id for hit in client.search("str.join", 100).hits]
     assert "freshet_lag_seconds 0.0" in metrics(client)
@@ -129,7 +144,9 @@ def test_what_is_added_updated_and_deleted_is_found_at_once(project, client):
 def test_what_another_process_adds_is_swapped_in(project, client):
     before = client.status()["open"][0]["generation"]
     collection = LiveCollection(project)
-    collection.receive([{"_id": "os.walk", "title": "os.walk", "text": "Walk the tree below a folder."}], "other")
+    collection.receive(
+        [{"_id": "os.walk", "title": "os.walk", "text": "Walk the tree below a folder."}], "other"
+    )
     number = collection.apply().generation.number
     assert number > before
     latest = time.monotonic() + 30
@@ -141,7 +158,9 @@ def test_what_another_process_adds_is_swapped_in(project, client):
 
 
 def test_the_command_line_uses_it_and_prints_the_same(project, client, freshet):
-    printed = json.loads(freshet("search", "split a string", "--json", "-k", "3", "--filter", "tags=text"))
+    printed = json.loads(
+        freshet("search", "split a string", "--json", "-k", "3", "--filter", "tags=text")
+    )
     hits = Searcher.open(project.live).search("split a string", 3, ["tags=text"])
     assert printed == json.loads(json.dumps([plain(hit) for hit in hits]))
     assert len(printed) == 2
@@ -168,8 +187,13 @@ def test_what_searches_and_what_changes_share_one_encoder_and_one_base(tmp_path)
 
 
 def test_it_ends_gracefully(project, process, client):
-    receipt = client.add([{"_id": f"late.{i}", "title": "late", "text": f"Number {i} came late."} for i in range(50)],
-                         wait=False)  # fmt: skip
+    receipt = client.add(
+        [
+            {"_id": f"late.{i}", "title": "late", "text": f"Number {i} came late."}
+            for i in range(50)
+        ],
+        wait=False,
+    )
     assert (receipt.searchable, len(receipt.events)) == (False, 50)
     process.send_signal(signal.SIGTERM)
     printed, errors = process.communicate(timeout=30)
@@ -186,7 +210,9 @@ def test_it_ends_in_its_time_whoever_holds_the_lock_and_answers_who_waits(projec
     hurry = "import orchestration.service.server as s; s.STOP_SECONDS, s.REQUEST_SECONDS = 3, 1\n"
     process = start("-c", hurry + "from orchestration.cli import main; main()")
     client = client_of(project)
-    rows = [{"_id": f"held.{i}", "title": "held", "text": f"Number {i} is held up."} for i in range(2)]
+    rows = [
+        {"_id": f"held.{i}", "title": "held", "text": f"Number {i} is held up."} for i in range(2)
+    ]
     with file_lock(project.live / WRITER_LOCK), ThreadPoolExecutor(1) as pool:
         assert client.add(rows[:1], wait=False).events
         waiting = pool.submit(client.add, rows[1:])
@@ -197,6 +223,8 @@ def test_it_ends_in_its_time_whoever_holds_the_lock_and_answers_who_waits(projec
         printed, errors = process.communicate(timeout=20)
         assert (waiting.result().searchable, len(waiting.result().events)) == (False, 1)
     assert process.returncode == 0
-    assert printed.splitlines()[-1].startswith("stopped; what could not be made searchable in time waits in the ledger")
+    assert printed.splitlines()[-1].startswith(
+        "stopped; what could not be made searchable in time waits in the ledger"
+    )
     assert errors == "" or errors.startswith(f"waiting: process {os.getpid()} (")
     assert LiveCollection(project).log_view.backlog().number == 2

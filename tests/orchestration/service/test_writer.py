@@ -1,4 +1,6 @@
-"""Guards the writer's start after a crash: what an earlier process received is made searchable before anything else."""
+"""Guards the writer's start after a crash: what an earlier process received is made searchable
+before anything else.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ def addition(name):
 def test_what_was_left_is_applied_first(resume):
     live, measured = FakeLive(pending=[("left", "over")]), []
     collection = FakeCollection(live)
-    writer = Writer(lambda: collection, lambda: ("hce", len(live.generations) - 1), lambda *each: measured.append(each))
+    writer = Writer(
+        lambda: collection,
+        lambda: ("hce", len(live.generations) - 1),
+        lambda *each: measured.append(each),
+    )
     job = writer.put(addition("new"))
     live.door.clear()
     writer.start(resume)
@@ -64,7 +70,9 @@ def test_what_is_not_urgent_comes_when_no_job_waits(monkeypatch):
         finished.set() if len(left) == 1 else None
         return left.pop(0)
 
-    writer = Writer(lambda: collection, lambda: order.append("job") or ("hce", 1), lambda *each: None, spare)
+    writer = Writer(
+        lambda: collection, lambda: order.append("job") or ("hce", 1), lambda *each: None, spare
+    )
     writer.start(resume=False)
     assert writer.put(addition("new")).applied.result(30)
     while len(left) > 1:
@@ -72,7 +80,9 @@ def test_what_is_not_urgent_comes_when_no_job_waits(monkeypatch):
     assert writer.put(addition("other")).applied.result(30)
     assert finished.wait(30)
     writer.stop()
-    assert order == ["job", "spare", "spare", "spare", "job", "spare"], "and never while nothing was added"
+    assert order == ["job", "spare", "spare", "spare", "job", "spare"], (
+        "and never while nothing was added"
+    )
 
 
 def test_upkeep_that_fails_ends_nothing(monkeypatch):

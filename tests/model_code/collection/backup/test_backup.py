@@ -1,5 +1,5 @@
-"""Guards backups: made while documents arrive, restored elsewhere, they find the same; exports, which add the same; and
-that what was erased is in no file.
+"""Guards backups: made while documents arrive, restored elsewhere, they find the same; exports,
+which add the same; and that what was erased is in no file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ from tests.model_code.collection.laws import rankings
 
 @pytest.fixture
 def live(own):
-    add(LiveCollection(own), row("n1", "word1 word2", queries=["what is word1"], package="x"), row("d03", "word9"))
+    add(
+        LiveCollection(own),
+        row("n1", "word1 word2", queries=["what is word1"], package="x"),
+        row("d03", "word9"),
+    )
     return own
 
 
@@ -57,17 +61,25 @@ def test_a_backup_under_a_writer_finds_the_same_elsewhere(live, tmp_path):
     restored = restore(tmp_path / "copy", tmp_path / "elsewhere")
     assert list(problems(restored)) == []
     found = Searcher.open(restored.live)
-    assert {"n1", *(f"w{number}" for number in range(before))} <= {hit.document_id for hit in found.search("word1", 99)}
+    assert {"n1", *(f"w{number}" for number in range(before))} <= {
+        hit.document_id for hit in found.search("word1", 99)
+    }
     number = found.generation.number
-    assert rankings(found) == rankings(Searcher(live.live, LiveCollection(live).collection.read(number), {}))
+    assert rankings(found) == rankings(
+        Searcher(live.live, LiveCollection(live).collection.read(number), {})
+    )
     again = LiveCollection(restored)
     assert "later" in add(again, row("later", "word3")).added
     again.ledger.close()
 
 
-def test_nobody_changes_generations_while_they_are_linked_and_nothing_is_written_over(live, tmp_path, monkeypatch):
+def test_nobody_changes_generations_while_they_are_linked_and_nothing_is_written_over(
+    live, tmp_path, monkeypatch
+):
     free, link = [], module.link
-    monkeypatch.setattr(module, "link", lambda *paths: free.append(is_free(live.live / WRITER_LOCK)) or link(*paths))
+    monkeypatch.setattr(
+        module, "link", lambda *paths: free.append(is_free(live.live / WRITER_LOCK)) or link(*paths)
+    )
     backup(live, tmp_path / "copy")
     assert set(free) == {False}
     with pytest.raises(FreshetError, match="copy exists: name a new folder"):
@@ -101,7 +113,11 @@ def held_in(folder, secret):
 
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         is_table = path.suffix == ".parquet"
-        text = str(pq.read_table(path).to_pylist()) if is_table else path.read_bytes().decode("latin-1")
+        text = (
+            str(pq.read_table(path).to_pylist())
+            if is_table
+            else path.read_bytes().decode("latin-1")
+        )
         if secret in text.lower():
             yield path.relative_to(folder).as_posix()
 
@@ -120,7 +136,9 @@ def test_what_was_erased_is_in_no_file_and_does_not_come_back(own, tmp_path):
     assert list(problems(own)) == []
     backup(own, tmp_path / "copy")
     assert list(held_in(tmp_path / "copy", "quokka")) == []
-    said = CliRunner().invoke(app, ["restore", str(tmp_path / "earlier"), "--into", str(tmp_path / "elsewhere")])
+    said = CliRunner().invoke(
+        app, ["restore", str(tmp_path / "earlier"), "--into", str(tmp_path / "elsewhere")]
+    )
     assert said.exit_code == 0
     assert "what was erased since is here again" in said.output.replace("\n", " ")
     assert list(held_in(tmp_path / "elsewhere" / "live", "quokka"))
@@ -133,11 +151,15 @@ def test_where_an_erased_text_remains_is_said(live):
     """In what was set aside, and in a build until it is built again."""
     (live.live / "ledger.sqlite.damaged").write_text("word1")
     collection = LiveCollection(live)
-    with pytest.raises(FreshetError, match=r"ledger\.sqlite\.damaged, which was set aside: delete it"):
+    with pytest.raises(
+        FreshetError, match=r"ledger\.sqlite\.damaged, which was set aside: delete it"
+    ):
         erase_documents(collection, ["n1"])
     (live.live / "ledger.sqlite.damaged").unlink()
     assert erase_documents(collection, ["n1"]).erased == ["n1"]
-    with pytest.raises(FreshetError, match="texts remain: generation 0 of r, the build that is searched"):
+    with pytest.raises(
+        FreshetError, match="texts remain: generation 0 of r, the build that is searched"
+    ):
         erase_documents(collection, ["d05"])
     assert "d05" not in {hit.document_id for hit in Searcher.open(live.live).search("word3", 99)}
 
@@ -149,18 +171,25 @@ def test_copies_elsewhere_in_the_project_are_named_and_references_of_drift_go(li
     take_all(collection)
     (root / "inbox/done/2024-new.jsonl").write_text(json.dumps(row("other", "word1")) + "\n")
     (root / "inbox/failed").mkdir()
-    (root / "inbox/failed/0123456789ab-bad.jsonl").write_text(json.dumps({"_id": "n8", "text": 1}) + "\n")
+    (root / "inbox/failed/0123456789ab-bad.jsonl").write_text(
+        json.dumps({"_id": "n8", "text": 1}) + "\n"
+    )
     snapshot = live.state / "retraining/k/project/snapshot"
     documents = [{"id": "n8", "title": "", "text": "word1", "fields": "{}"}]
     write_snapshot(snapshot, {"documents": documents, "queries": [], "qrels": []})
     write_json(
-        live.state / "sync/s.json", {"rules": "", "units": {"a.md": {"documents": [["n8", "hash"]]}}}
+        live.state / "sync/s.json",
+        {"rules": "", "units": {"a.md": {"documents": [["n8", "hash"]]}}},
     )  # of before
     (live.state / "drift/b/reference").mkdir(parents=True)
     with pytest.raises(FreshetError) as told:
         erase_documents(collection, ["n8"])
-    for place in (r"inbox/done/new\.jsonl, which names one", r"failed/0123456789ab-bad\.jsonl, which names one",
-                  "retraining/k, the work of a retrain", "'n8' in what `freshet sync` reads"):  # fmt: skip
+    for place in (
+        r"inbox/done/new\.jsonl, which names one",
+        r"failed/0123456789ab-bad\.jsonl, which names one",
+        "retraining/k, the work of a retrain",
+        "'n8' in what `freshet sync` reads",
+    ):
         assert re.search(place, str(told.value))
     assert "2024-new.jsonl" not in str(told.value)
     assert not (live.state / "drift").exists()
@@ -173,14 +202,20 @@ def test_there_is_no_backup_of_nothing(tmp_path):
 
 
 def test_documents_do_not_go_back_to_a_generation_that_still_holds_what_was_erased(live):
-    """Its log says that they are removed, so that what its files bring back could never be deleted again."""
+    """Its log says that they are removed, so that what its files bring back could never be deleted
+    again.
+    """
     collection = LiveCollection(live)
     reader = Searcher.open(live.live)
     holding = reader.generation.number
-    with pytest.raises(FreshetError, match=f"texts remain: generation {holding} of r, which is read just now"):
+    with pytest.raises(
+        FreshetError, match=f"texts remain: generation {holding} of r, which is read just now"
+    ):
         erase_documents(collection, ["n1"])
     del reader
-    with pytest.raises(FreshetError, match=f"generation {holding} still holds n1, which was erased"):
+    with pytest.raises(
+        FreshetError, match=f"generation {holding} still holds n1, which was erased"
+    ):
         collection.revert(holding)
     assert "n1" not in {hit.document_id for hit in Searcher.open(live.live).search("word1", 99)}
     assert erase_documents(collection, ["n1"]).erased == ["n1"], "what was left over is gone now"

@@ -1,5 +1,6 @@
-"""Guards `freshet verify` and `freshet repair`: each kind of file that can be torn is recognised in one line, the
-remedy that the line names is followed, and no document is missing anywhere afterwards.
+"""Guards `freshet verify` and `freshet repair`: each kind of file that can be torn is recognised in
+one line, the remedy that the line names is followed, and no document is missing anywhere
+afterwards.
 """
 
 from __future__ import annotations
@@ -61,7 +62,14 @@ TORN = {  # what a crash, a full disk or a careless hand does to which file
 }
 # What `freshet status` does not read, as it compares no checksums.
 UNREAD = ("the list", "vectors", "placements", "documents", "passages", "the manifest of")
-COMMANDS = ("verify", "search word1", "status", "add --dry-run more.jsonl", "delete nothing", "tools compact")
+COMMANDS = (
+    "verify",
+    "search word1",
+    "status",
+    "add --dry-run more.jsonl",
+    "delete nothing",
+    "tools compact",
+)
 
 
 def run(capsys, monkeypatch, line: str) -> tuple[int, str]:
@@ -83,7 +91,11 @@ def live(own, monkeypatch):
     monkeypatch.chdir(own.root)
     (own.root / "more.jsonl").write_text('{"id": "more", "title": "", "text": "word1 word2"}\n')
     collection = LiveCollection(own)
-    add(collection, row("n1", "word1 word2", queries=["what is word1"], note="x"), row("n2", "word3"))
+    add(
+        collection,
+        row("n1", "word1 word2", queries=["what is word1"], note="x"),
+        row("n2", "word3"),
+    )
     collection.receive([row("d03", "word4 word5")], "test")
     collection.remove(["n2"], "test")
     collection.apply()
@@ -92,37 +104,51 @@ def live(own, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", TORN)
-def test_a_torn_file_is_told_in_one_line_and_mended_by_the_command_that_it_names(live, kind, capsys, monkeypatch):
+def test_a_torn_file_is_told_in_one_line_and_mended_by_the_command_that_it_names(
+    live, kind, capsys, monkeypatch
+):
     collection = Collection(live.live, "r")
     before = document_hashes(collection.current())
     name, tear = TORN[kind]
     file = live.live / name.format(current=collection.current().number)
     assert file.is_file() or kind == "vectors"
     if not file.is_file():
-        file = next(path for path in (live.live / "r/generations/000001/index").iterdir() if path.suffix != ".json")
+        file = next(
+            path
+            for path in (live.live / "r/generations/000001/index").iterdir()
+            if path.suffix != ".json"
+        )
     tear(file)
     for command in COMMANDS:
         code, told = run(capsys, monkeypatch, command)
         if command == "verify" or code != 0:
             assert code == 1, told
             lines = told.strip().splitlines()
-            assert all(re.search(r"freshet repair\b", line) for line in lines if "rejected" not in line), told
+            assert all(
+                re.search(r"freshet repair\b", line) for line in lines if "rejected" not in line
+            ), told
             assert command == "verify" or "rejected" in told or len(lines) == 1, told
         if command == "status":
             assert code == 0, told
             told = re.search(r"^problem +(.*freshet repair.*)$", told, re.M)
             assert bool(told) != kind.startswith(UNREAD)
-            assert not told or file.name in told[1] or not file.exists() or kind == "the ledger, empty"
+            assert (
+                not told or file.name in told[1] or not file.exists() or kind == "the ledger, empty"
+            )
     code, told = run(capsys, monkeypatch, "repair")
     assert (code, bool(told)) == (0, True)
     assert run(capsys, monkeypatch, "verify") == (0, "all that is live is whole\n"), told
     assert document_hashes(collection.current()) == before
-    assert {hit.document_id for hit in Searcher.open(live.live).search("word1", 100)} == before.keys()
+    assert {
+        hit.document_id for hit in Searcher.open(live.live).search("word1", 100)
+    } == before.keys()
     assert run(capsys, monkeypatch, "repair") == (0, "there was nothing to mend\n")
     assert run(capsys, monkeypatch, "add more.jsonl")[0] == 0
 
 
-def test_what_waits_in_a_torn_ledger_is_read_out_of_it_and_of_what_a_killed_writer_left_beside_it(live):
+def test_what_waits_in_a_torn_ledger_is_read_out_of_it_and_of_what_a_killed_writer_left_beside_it(
+    live,
+):
     collection, said = LiveCollection(live), Feedback("what is word1", "d03", "up", 2, "me", 5.0)
     collection.ledger.judge(said, said.received)
     collection.receive([row("n1", "word1")], "sync notes")
@@ -130,7 +156,8 @@ def test_what_waits_in_a_torn_ledger_is_read_out_of_it_and_of_what_a_killed_writ
     collection.receive([row("waiting", "word7 " * 2000)], "test")
     collection.ledger.close()
     collection.receive([row("d03", "word8")], "test")
-    left = {path: path.read_bytes() for path in live.live.glob("ledger.sqlite*")}  # the last in a log of its own
+    # the last in a log of its own
+    left = {path: path.read_bytes() for path in live.live.glob("ledger.sqlite*")}
     collection.ledger.close()
     file = live.live / "ledger.sqlite"
     page = left[file].index(b"word7 " * 600) // 4096 * 4096
@@ -142,7 +169,9 @@ def test_what_waits_in_a_torn_ledger_is_read_out_of_it_and_of_what_a_killed_writ
     assert list(problems(live)) == []
     assert all_feedback(live) == [said]
     with open_ledger(live) as ledger:
-        assert ledger.origins()["n1"] == "sync notes", "so that a sync still deletes what its source no longer has"
+        assert ledger.origins()["n1"] == "sync notes", (
+            "so that a sync still deletes what its source no longer has"
+        )
         assert ledger.latest(["d03"])["d03"].document.text == "word8"
 
 
@@ -158,7 +187,9 @@ def test_where_nothing_is_whole_the_message_says_what_opens_the_build_again(live
 
 @pytest.fixture
 def two(tmp_path):
-    """Two live retrievers; the second lags three documents behind, and holds one that the first never had."""
+    """Two live retrievers; the second lags three documents behind, and holds one that the first
+    never had.
+    """
     project = make_project(tmp_path)
     open_build(project, BASE | {"only.here": "in one corpus"}, retriever="other")
     first, other = collection_of(project), collection_of(project, "other")

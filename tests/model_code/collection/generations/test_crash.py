@@ -1,5 +1,6 @@
-"""Guards against crashes: a writer that dies at any file operation, or is killed, leaves the old generation or the new
-one, and the next writer goes on as if nothing had been, and clears up."""
+"""Guards against crashes: a writer that dies at any file operation, or is killed, leaves the old
+generation or the new one, and the next writer goes on as if nothing had been, and clears up.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +63,10 @@ def test_dying_at_any_file_operation_leaves_old_or_new(live: Path) -> None:
     seen, at, died = set(), 0, True
     while died:
         at += 1
-        added, updated = Document(f"n{at}", "word1", f"word{at % 30} word3"), Document("d03", "", f"word{at % 29}")
+        added, updated = (
+            Document(f"n{at}", "word1", f"word{at % 30} word3"),
+            Document("d03", "", f"word{at % 29}"),
+        )
         changes = [added, Remove(f"n{at - 3}"), updated]
         old, before = Collection(live, "r").current(), rankings(live)
         died = crash(live, changes, at, at)
@@ -83,7 +87,9 @@ def test_dying_at_any_file_operation_leaves_old_or_new(live: Path) -> None:
     assert numbers == list(range(at + 2)), "no generation was left that was never switched to"
 
 
-def test_every_file_is_on_the_disk_before_its_generation_gets_its_name(live: Path, monkeypatch) -> None:
+def test_every_file_is_on_the_disk_before_its_generation_gets_its_name(
+    live: Path, monkeypatch
+) -> None:
     synced, named = set(), []
     rename = os.rename
 

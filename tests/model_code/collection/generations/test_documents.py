@@ -1,4 +1,6 @@
-"""Guards lookups in the file of documents: the rows of the ids that are there, whatever row group they lie in."""
+"""Guards lookups in the file of documents: the rows of the ids that are there, whatever row group
+they lie in.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from model_code.collection.segments.documents import COLUMNS, ROW_GROUP, DocumentFile, document_row, write_rows
+from model_code.collection.segments.documents import (
+    COLUMNS,
+    ROW_GROUP,
+    DocumentFile,
+    document_row,
+    write_rows,
+)
 from model_code.text.documents import Document
 
 IDS = [f"package.module{number % 7}.näme{number}" for number in range(5 * ROW_GROUP + 3)]

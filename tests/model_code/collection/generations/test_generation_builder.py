@@ -1,4 +1,6 @@
-"""Guards the writer: what counts as a change, what a generation's folder holds and shares, readers, and garbage."""
+"""Guards the writer: what counts as a change, what a generation's folder holds and shares, readers,
+and garbage.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,16 @@ from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
 from model_code.files import read_json, seal
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.text.documents import Document, Remove
-from tests.model_code.collection.laws import NEW, OLD, RULES, go_back, open_build, put, rankings, up_to
+from tests.model_code.collection.laws import (
+    NEW,
+    OLD,
+    RULES,
+    go_back,
+    open_build,
+    put,
+    rankings,
+    up_to,
+)
 
 pytestmark = pytest.mark.usefixtures("no_waiting_for_the_disk")
 
@@ -42,19 +53,37 @@ def names_below(folder: Path) -> set[str]:
 
 def test_the_net_effect_counts_and_each_document_has_a_status(writer: LiveWriter) -> None:
     changed = Document("d03", "word1", "word2 word3")
-    first = [put("d00x", NEW), Remove("d00x"), put("d01x", NEW), Remove("d05"), put("d05", OLD), Remove("d06")]
-    applied = writer.apply([*first, put("d03", OLD), changed, Remove("nobody")], up_to(9), {"by": "test"})
+    first = [
+        put("d00x", NEW),
+        Remove("d00x"),
+        put("d01x", NEW),
+        Remove("d05"),
+        put("d05", OLD),
+        Remove("d06"),
+    ]
+    applied = writer.apply(
+        [*first, put("d03", OLD), changed, Remove("nobody")], up_to(9), {"by": "test"}
+    )
     assert (applied.added, applied.updated, applied.deleted) == (("d01x",), ("d03",), ("d06",))
     assert applied.unchanged == ("d00x", "d05", "nobody")
     manifest = applied.generation.manifest
-    assert (manifest["parent"], manifest["base"], manifest["segments"], manifest["removed"]) == (0, 0, [1], 1)
+    assert (manifest["parent"], manifest["base"], manifest["segments"], manifest["removed"]) == (
+        0,
+        0,
+        [1],
+        1,
+    )
     assert (applied.generation.standing, manifest["provenance"]) == (up_to(9), {"by": "test"})
     assert manifest["documents"] == len(OLD)
     assert Collection(writer.collection.live, "r").current() == applied.generation
 
 
 def test_the_same_changes_again_change_nothing(writer: LiveWriter) -> None:
-    changes = [put("d00x", NEW, ("word1 word2",)), Remove("d06"), Document("d03", "word1", "word2 word3", {"a": [1]})]
+    changes = [
+        put("d00x", NEW, ("word1 word2",)),
+        Remove("d06"),
+        Document("d03", "word1", "word2 word3", {"a": [1]}),
+    ]
     first = writer.apply(changes, up_to(3), {})
     again = writer.apply(changes, up_to(3), {})
     assert again.generation == first.generation
@@ -64,12 +93,17 @@ def test_the_same_changes_again_change_nothing(writer: LiveWriter) -> None:
     assert names_below(moved.generation.folder) == {"manifest.json"}
     assert moved.generation.segments == first.generation.segments
     assert moved.generation.watermark == 4
-    fields, title = Document("d03", "word1", "word2 word3", {"a": [2]}), Document("d03", "", "word2 word3")
+    fields, title = (
+        Document("d03", "word1", "word2 word3", {"a": [2]}),
+        Document("d03", "", "word2 word3"),
+    )
     for other in (put("d00x", NEW, ("word1",)), fields, title):
         assert writer.apply([other], up_to(4), {}).updated == (other.document_id,)
 
 
-def test_a_segment_stays_open_under_the_name_that_it_gets_and_is_read_once(writer: LiveWriter, monkeypatch) -> None:
+def test_a_segment_stays_open_under_the_name_that_it_gets_and_is_read_once(
+    writer: LiveWriter, monkeypatch
+) -> None:
     assert writer.searcher
     read, load = [], DenseIndex.load
     monkeypatch.setattr(DenseIndex, "load", lambda folder: read.append(folder) or load(folder))
@@ -84,13 +118,20 @@ def test_a_segment_stays_open_under_the_name_that_it_gets_and_is_read_once(write
     assert not part.reading.is_there()
 
 
-def test_a_generation_holds_only_what_it_added_and_tells_what_was_since_training(writer: LiveWriter) -> None:
+def test_a_generation_holds_only_what_it_added_and_tells_what_was_since_training(
+    writer: LiveWriter,
+) -> None:
     added = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
     assert (trained_documents(added), added_since_training(added)) == (OLD.keys(), {"d00x"})
     assert names_below(added.folder) == {
-        "documents.parquet", "hierarchy/document_ids.json", "placements.safetensors", "manifest.json",
-        "index/vectors.npy", "index/document_ids.json", "index/manifest.json",
-    }  # fmt: skip
+        "documents.parquet",
+        "hierarchy/document_ids.json",
+        "placements.safetensors",
+        "manifest.json",
+        "index/vectors.npy",
+        "index/document_ids.json",
+        "index/manifest.json",
+    }
     deleted = writer.apply([Remove("d02")], up_to(2), {}).generation
     assert names_below(deleted.folder) == {"manifest.json", "removed.json"}
     later = writer.apply([put("d01x", NEW)], up_to(3), {}).generation
@@ -98,7 +139,9 @@ def test_a_generation_holds_only_what_it_added_and_tells_what_was_since_training
     assert later.needs == {0, 1, 2, 3}
 
 
-def test_added_passages_are_placed_by_the_tree_in_the_encoders_own_space(writer: LiveWriter) -> None:
+def test_added_passages_are_placed_by_the_tree_in_the_encoders_own_space(
+    writer: LiveWriter,
+) -> None:
     writer.apply([put("d00x", NEW), put("d01x", NEW)], up_to(1), {})
     base, segment = (view.part for view in writer.searcher.views)
     tree, vectors = writer.searcher.base.tree, segment.retriever.index.vectors
@@ -106,7 +149,9 @@ def test_added_passages_are_placed_by_the_tree_in_the_encoders_own_space(writer:
         mean = base.retriever.index.vectors[tree.leaves == leaf].astype(np.float64).mean(axis=0)
         np.testing.assert_allclose(tree.centroids[-1][leaf], mean / np.linalg.norm(mean), atol=1e-6)
     for row, vector in enumerate(vectors):
-        cosines = [float(np.dot(vector.astype(np.float64), centroid)) for centroid in tree.centroids[-1]]
+        cosines = [
+            float(np.dot(vector.astype(np.float64), centroid)) for centroid in tree.centroids[-1]
+        ]
         assert tuple(segment.placements.paths[row]) in {
             tree.path(p) for p in np.flatnonzero(tree.leaves == np.argmax(cosines))
         }
@@ -149,7 +194,10 @@ def test_a_generation_of_the_same_number_in_a_collection_that_was_made_anew_is_a
     shutil.rmtree(writer.collection.live)
     open_build("dense", tmp_path, encoder, NEW)
     new = old.renewed()
-    assert (old.generation.number, new.generation) == (new.generation.number, writer.collection.current())
+    assert (old.generation.number, new.generation) == (
+        new.generation.number,
+        writer.collection.current(),
+    )
     assert {name for ranking in rankings(new) for name, _ in ranking} == NEW.keys()
 
 
@@ -157,7 +205,9 @@ def test_garbage_is_what_no_kept_generation_needs(writer: LiveWriter) -> None:
     for event, name in enumerate(NEW, start=1):
         writer.apply([put(name, NEW)], up_to(event), {})
     writer.apply([Remove("d02")], up_to(9), {"by": "test", "model_version": 3})
-    assert writer.compact().manifest["provenance"] == {"by": "test", "compacted": 9}, "a build alone is of a version"
+    assert writer.compact().manifest["provenance"] == {"by": "test", "compacted": 9}, (
+        "a build alone is of a version"
+    )
     expected = rankings(writer)
     assert writer.collect_garbage(keep=1, registered=[3]) == (4, 5, 6, 7, 8)
     numbers = [generation.number for generation in writer.collection.generations()]
@@ -166,7 +216,12 @@ def test_garbage_is_what_no_kept_generation_needs(writer: LiveWriter) -> None:
     go_back(writer.collection.live, 3)
     go_back(writer.collection.live, 10)
     assert rankings(writer) == expected
-    assert writer.apply([put("d03", NEW | {"d03": ("word1", "word2")})], up_to(20), {}).generation.number == 13
+    assert (
+        writer.apply(
+            [put("d03", NEW | {"d03": ("word1", "word2")})], up_to(20), {}
+        ).generation.number
+        == 13
+    )
     with pytest.raises(SettingsError, match="keep is 0"):
         writer.collect_garbage(keep=0)
 
@@ -185,7 +240,9 @@ def test_refine_makes_the_vectors_that_are_indexed(live: Path) -> None:
 
     def refine(ids: list[str], vectors: np.ndarray, queries: list[np.ndarray]) -> np.ndarray:
         seen.append((list(ids), [own.shape for own in queries]))
-        return np.stack([own.mean(axis=0) if len(own) else v for v, own in zip(vectors, queries, strict=True)])
+        return np.stack(
+            [own.mean(axis=0) if len(own) else v for v, own in zip(vectors, queries, strict=True)]
+        )
 
     writer = LiveWriter(live, "r", refine=refine)
     asked = Document("a", "word1", "word2", {}, ("word5 word6", "word6 word5"))
@@ -193,7 +250,9 @@ def test_refine_makes_the_vectors_that_are_indexed(live: Path) -> None:
     assert seen == [(["a", "b"], [(2, 32), (0, 32)])]
     encoder = writer.searcher.retriever.encoder
     index = writer.searcher.views[1].part.retriever.index
-    np.testing.assert_allclose(index.vectors[0], encoder.encode(["word5 word6", "word6 word5"]).mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(
+        index.vectors[0], encoder.encode(["word5 word6", "word6 word5"]).mean(axis=0), atol=1e-6
+    )
     np.testing.assert_allclose(index.vectors[1], encoder.encode(["word1 word3"])[0], atol=1e-6)
     left = {hit for ranking in rankings(writer) for hit in ranking if hit[0] != "d01"}
     writer.apply([Remove("d01")], up_to(2), {})
@@ -204,7 +263,9 @@ def test_refine_makes_the_vectors_that_are_indexed(live: Path) -> None:
         bad.apply([Document("c", "word1", "word2")], up_to(3), {})
 
 
-def test_what_cannot_be_applied_is_refused_and_changes_nothing(encoder: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_applied_is_refused_and_changes_nothing(
+    encoder: Path, tmp_path: Path
+) -> None:
     with pytest.raises(SettingsError, match="has neither title nor text"):
         Document("a", "", "")
     unknown = open_build("dense", tmp_path / "unknown", encoder, OLD, rules=None)
@@ -222,7 +283,9 @@ def test_a_segment_of_another_encoder_is_refused(writer: LiveWriter) -> None:
         rankings(writer.collection.live)
 
 
-def test_opening_the_same_build_again_keeps_what_was_added(writer: LiveWriter, encoder: Path, tmp_path: Path) -> None:
+def test_opening_the_same_build_again_keeps_what_was_added(
+    writer: LiveWriter, encoder: Path, tmp_path: Path
+) -> None:
     added = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
     open_build("dense", tmp_path, encoder, OLD)
     assert writer.collection.current() == added
@@ -250,15 +313,25 @@ def test_a_damaged_shared_folder_is_found_when_going_back(writer: LiveWriter) ->
         writer.collection.read(2).verify_all()
 
 
-def test_a_generation_of_which_only_the_shared_folder_stays_is_no_place_to_go_back_to(live: Path) -> None:
+def test_a_generation_of_which_only_the_shared_folder_stays_is_no_place_to_go_back_to(
+    live: Path,
+) -> None:
     writer = LiveWriter(live, "r")
-    changes = [Document("n1", "word1", "word2"), Remove("d03"), Document("n2", "word1", "word3"), Remove("d04")]
+    changes = [
+        Document("n1", "word1", "word2"),
+        Remove("d03"),
+        Document("n2", "word1", "word3"),
+        Remove("d04"),
+    ]
     for event, change in enumerate(changes, start=1):
         writer.apply([change], up_to(event), {})
     assert writer.collect_garbage(keep=1) == (2,)
     assert {one.number: one.complete for one in Collection(live, "r").generations()} == {
-        0: True, 1: True, 3: False, 4: True
-    }  # fmt: skip
+        0: True,
+        1: True,
+        3: False,
+        4: True,
+    }
     with pytest.raises(FreshetError, match="generation 3 of 'r' needs .*000002, which is gone"):
         Collection(live, "r").read(3).verify_all()
     with pytest.raises(FreshetError, match="has no generation 2; there are: 0, 1, 4"):

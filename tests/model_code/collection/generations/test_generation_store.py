@@ -1,4 +1,6 @@
-"""Guards live collections: generations are copies, whole or absent, opened once each, switched and rolled back."""
+"""Guards live collections: generations are copies, whole or absent, opened once each, switched and
+rolled back.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from tests.model_code.collection.conftest import Build
 
 def snapshot(root: Path) -> dict[str, str]:
     """Every file below `root`, hidden ones too, with its content's hash."""
-    return {str(path.relative_to(root)): hash_path(path) for path in root.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(root)): hash_path(path) for path in root.rglob("*") if path.is_file()
+    }
 
 
 def test_generation_zero_states_what_it_is_and_opening_the_same_build_again_changes_nothing(
@@ -42,7 +46,9 @@ def test_generation_zero_states_what_it_is_and_opening_the_same_build_again_chan
     assert manifest["provenance"] == {"model_version": 3}
     assert Collection(tmp_path / "live", "hce").current() == generation
     assert default_retriever(tmp_path / "live") == "hce"
-    assert set(DocumentFile(generation.folder / DOCUMENTS).read(["csv.reader", "later.document"])) == {"csv.reader"}
+    assert set(
+        DocumentFile(generation.folder / DOCUMENTS).read(["csv.reader", "later.document"])
+    ) == {"csv.reader"}
     before = snapshot(tmp_path)
     assert build.open(tmp_path, model_version=4) == generation
     assert snapshot(tmp_path) == before
@@ -55,7 +61,9 @@ def test_it_is_a_copy(build: Build, tmp_path: Path) -> None:
     for path in copies.values():
         shutil.rmtree(path)
     generation.verify()
-    assert Searcher.open(tmp_path / "live").search("split a string", 1)[0].document_id == "str.split"
+    assert (
+        Searcher.open(tmp_path / "live").search("split a string", 1)[0].document_id == "str.split"
+    )
 
 
 def test_another_build_is_the_next_generation_and_going_back_shares_the_files_of_the_old(
@@ -67,15 +75,21 @@ def test_another_build_is_the_next_generation_and_going_back_shares_the_files_of
     again = build.open(tmp_path)
     assert (again.number, again.build, again.manifest["parent"]) == (2, 0, 0)
     assert [path.name for path in again.folder.iterdir()] == ["manifest.json"]
-    assert (again.needs, again.manifest["provenance"]) == ({0, 2}, {}), "the model's version is told by the build alone"
+    assert (again.needs, again.manifest["provenance"]) == ({0, 2}, {}), (
+        "the model's version is told by the build alone"
+    )
     found = Searcher.open(tmp_path / "live").search("split a string", 5)
     before = Searcher(tmp_path / "live", first, {}).search("split a string", 5)
     assert [replace(hit, generation=first.number) for hit in found] == before
     assert [generation.number for generation in live.generations()] == [0, 1, 2]
 
 
-def test_what_lies_above_the_current_generation_is_deleted_by_the_next_writer(build: Build, tmp_path: Path) -> None:
-    """Nobody searched it. What an earlier version left there may have been: it went back by the pointer alone."""
+def test_what_lies_above_the_current_generation_is_deleted_by_the_next_writer(
+    build: Build, tmp_path: Path
+) -> None:
+    """Nobody searched it. What an earlier version left there may have been: it went back by the
+    pointer alone.
+    """
     first = build.open(tmp_path)
     live = Collection(tmp_path / "live", "hce")
     for number in (1, 2):
@@ -98,7 +112,9 @@ def test_two_retrievers_live_side_by_side(build: Build, other_build: Build, tmp_
     set_default_retriever(live, "hce")
     assert Searcher.open(live).generation.retriever == "hce"
     assert Searcher.open(live, "contrastive").generation.retriever == "contrastive"
-    with pytest.raises(FreshetError, match=r"'mlr' is not live \(live: contrastive, hce\); take one of these"):
+    with pytest.raises(
+        FreshetError, match=r"'mlr' is not live \(live: contrastive, hce\); take one of these"
+    ):
         set_default_retriever(live, "mlr")
 
 
@@ -113,28 +129,38 @@ def test_a_crash_at_any_step_leaves_the_old_generation(
 
     with monkeypatch.context() as patch:
         patch.setattr(collection, step, crash)
-        patch.setattr(collection.shutil, "rmtree", lambda *arguments, **options: None)  # kill -9 tidies nothing
+        # kill -9 tidies nothing
+        patch.setattr(collection.shutil, "rmtree", lambda *arguments, **options: None)
         with pytest.raises(KeyboardInterrupt):
             other_build.open(tmp_path)
     live = Collection(tmp_path / "live", "hce")
     assert live.current() == first
     assert Searcher.open(tmp_path / "live").search("split a string", 1)
     assert other_build.open(tmp_path).number == 1
-    assert [path.name for path in sorted((live.folder / "generations").iterdir())] == ["000000", "000001"]
+    assert [path.name for path in sorted((live.folder / "generations").iterdir())] == [
+        "000000",
+        "000001",
+    ]
 
 
-def test_parts_that_do_not_belong_together_are_refused(build: Build, other_build: Build, tmp_path: Path) -> None:
+def test_parts_that_do_not_belong_together_are_refused(
+    build: Build, other_build: Build, tmp_path: Path
+) -> None:
     with pytest.raises(FingerprintMismatch, match="run the stage index again"):
         replace(build, encoder=other_build.encoder).open(tmp_path)
     frame = pd.read_parquet(build.documents)
     frame[frame["document_id"] != "re.split"].to_parquet(tmp_path / "short.parquet", index=False)
-    with pytest.raises(FreshetError, match="lacks 1 documents that the index holds, first 're.split'"):
+    with pytest.raises(
+        FreshetError, match="lacks 1 documents that the index holds, first 're.split'"
+    ):
         replace(build, documents=tmp_path / "short.parquet").open(tmp_path)
     tree = Hierarchy.load(build.hierarchy)
     (tmp_path / "tree").mkdir()
     Hierarchy(tree.centroids, tree.parents, tree.leaves[:8]).save(tmp_path / "tree")
     write_json(tmp_path / "tree" / DOCUMENT_IDS, read_json(build.hierarchy / DOCUMENT_IDS)[:8])
-    with pytest.raises(FreshetError, match="places 8 passages of 8 documents, but the index holds 9"):
+    with pytest.raises(
+        FreshetError, match="places 8 passages of 8 documents, but the index holds 9"
+    ):
         replace(build, hierarchy=tmp_path / "tree").open(tmp_path)
     assert Collection(tmp_path / "live", "hce").generations() == []
     with pytest.raises(FreshetError, match="nothing is live yet"):
@@ -156,7 +182,9 @@ def test_a_damaged_generation_is_never_switched_to(
         live.read(7)
 
 
-def test_a_swapped_encoder_and_a_newer_format_are_refused(build: Build, other_build: Build, tmp_path: Path) -> None:
+def test_a_swapped_encoder_and_a_newer_format_are_refused(
+    build: Build, other_build: Build, tmp_path: Path
+) -> None:
     generation = build.open(tmp_path)
     shutil.rmtree(generation.folder / "encoder")
     shutil.copytree(other_build.encoder, generation.folder / "encoder")

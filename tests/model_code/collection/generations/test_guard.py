@@ -1,4 +1,6 @@
-"""Guards the guard: sound additions pass whatever their kind, each fault is refused and named, and leaves nothing."""
+"""Guards the guard: sound additions pass whatever their kind, each fault is refused and named, and
+leaves nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_code.collection.generations.generation_builder import LiveWriter, everything_is_found, own_vectors
+from model_code.collection.generations.generation_builder import (
+    LiveWriter,
+    everything_is_found,
+    own_vectors,
+)
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.segment import PartView
 from model_code.errors import FreshetError
 from model_code.retrieval.dense import DenseRetriever
 from model_code.text.documents import Document, Remove
-from tests.model_code.collection.laws import KINDS, NEW, OLD, make_encoder, open_build, put, rankings, up_to
+from tests.model_code.collection.laws import (
+    KINDS,
+    NEW,
+    OLD,
+    make_encoder,
+    open_build,
+    put,
+    rankings,
+    up_to,
+)
 
 pytestmark = pytest.mark.usefixtures("no_waiting_for_the_disk")
 
@@ -34,14 +49,22 @@ def writer(opened, tmp_path) -> LiveWriter:
     return LiveWriter(Path(shutil.copytree(opened, tmp_path / "live")), "r")
 
 
-CHANGES = [*(put(one, NEW) for one in sorted(NEW)), Document("d03", "word1", "word9"), Remove("d05")]
+CHANGES = [
+    *(put(one, NEW) for one in sorted(NEW)),
+    Document("d03", "word1", "word9"),
+    Remove("d05"),
+]
 
 
 def test_sound_changes_pass_and_are_made(writer):
     twin = Document("twin", *NEW["d00x"])  # of equal vectors, either may come first
     applied = writer.apply([*CHANGES, twin], up_to(1), {}, everything_is_found)
     assert writer.collection.current() == applied.generation
-    assert (applied.updated, applied.deleted, len(applied.added)) == (("d03",), ("d05",), len(NEW) + 1)
+    assert (applied.updated, applied.deleted, len(applied.added)) == (
+        ("d03",),
+        ("d05",),
+        len(NEW) + 1,
+    )
     assert writer.apply([Remove("twin")], up_to(2), {}, everything_is_found).deleted == ("twin",)
 
 
@@ -69,7 +92,11 @@ def faulty(writer, fault, event=1):
 
     def guard(searcher, applied):
         fault(searcher)
-        said.append(pytest.raises(FreshetError, everything_is_found, searcher, applied, sample=200).value.args[0])
+        said.append(
+            pytest.raises(
+                FreshetError, everything_is_found, searcher, applied, sample=200
+            ).value.args[0]
+        )
 
     writer.apply(CHANGES, up_to(event), {}, guard)
     return said[0].removeprefix("the new generation is refused: document ")
@@ -86,8 +113,14 @@ def test_vectors_that_are_no_numbers_are_refused(opened, writer):
 
 
 MISPLACED = {
-    "'d05' is deleted, but still there": lambda base, new: (PartView(base.part, base.removed - {"d05"}), new),
-    "'d02x' is added, but in no part": lambda base, new: (base, PartView(new.part, frozenset({"d02x"}))),
+    "'d05' is deleted, but still there": lambda base, new: (
+        PartView(base.part, base.removed - {"d05"}),
+        new,
+    ),
+    "'d02x' is added, but in no part": lambda base, new: (
+        base,
+        PartView(new.part, frozenset({"d02x"})),
+    ),
     "'d03' is in two parts": lambda base, new: (PartView(base.part, frozenset({"d05"})), new),
 }
 
@@ -106,7 +139,10 @@ def test_a_document_that_the_search_misses_is_refused(opened, writer, monkeypatc
     real = DenseRetriever.search_encoded
 
     def missing(self, queries, k, allowed=None):
-        return [[hit for hit in hits if hit[0] != "d04x"][:k] for hits in real(self, queries, 50, allowed)]
+        return [
+            [hit for hit in hits if hit[0] != "d04x"][:k]
+            for hits in real(self, queries, 50, allowed)
+        ]
 
     monkeypatch.setattr(DenseRetriever, "search_encoded", missing)
     assert faulty(writer, lambda searcher: None) == "'d04x' is not found by its own vector"
@@ -136,9 +172,13 @@ def find_again(searcher):
 
 @pytest.mark.parametrize(("fault", "sign"), [(lose, -1), (find_again, 1)])
 def test_older_documents_that_are_lost_or_come_back_are_refused(writer, fault, sign):
-    before = writer.apply([Remove("d06")], up_to(1), {}, everything_is_found).generation.manifest["documents"]
+    before = writer.apply([Remove("d06")], up_to(1), {}, everything_is_found).generation.manifest[
+        "documents"
+    ]
     added, found = len(NEW) - 1, before + len(NEW) - 1 + sign  # d05 goes
-    assert faulty(writer, fault, event=2).endswith(f"it holds {found} documents in place of {before} and +{added}")
+    assert faulty(writer, fault, event=2).endswith(
+        f"it holds {found} documents in place of {before} and +{added}"
+    )
 
 
 def test_a_shared_part_is_not_searched(opened, writer):
@@ -152,7 +192,9 @@ def test_a_shared_part_is_not_searched(opened, writer):
 
 
 def test_a_shorter_vector_on_top_is_refused_and_a_longer_one_is_not(opened, tmp_path):
-    """Vectors that were learned for a document need not have unit norm: longer ones may well be found by others'."""
+    """Vectors that were learned for a document need not have unit norm: longer ones may well be
+    found by others'.
+    """
     dense(opened)
 
     def grow(ids, vectors, queries):

@@ -1,5 +1,7 @@
-"""Guards the laws of live collections, for every kind: N additions = one batch = a rebuild, whatever the order; adding
-then deleting is nothing; an update is a deletion and an addition; compaction and reopening change no ranking."""
+"""Guards the laws of live collections, for every kind: N additions = one batch = a rebuild,
+whatever the order; adding then deleting is nothing; an update is a deletion and an addition;
+compaction and reopening change no ranking.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,18 @@ from tests.model_code.collection.laws import (
 )
 
 ALL = {**OLD, **NEW}
-INDEXED = [kind for kind in KINDS if kind != "beta_rerank"]  # which embeds passages in every search: slow
-CHANGED = {"d03": ("word9", "word1 word2 word3 word4 word5 word6"), "d05x": ("word2", "word8 word7")}
+# which embeds passages in every search: slow
+INDEXED = [kind for kind in KINDS if kind != "beta_rerank"]
+CHANGED = {
+    "d03": ("word9", "word1 word2 word3 word4 word5 word6"),
+    "d05x": ("word2", "word8 word7"),
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_by_one() -> Iterator[None]:
-    """Texts are encoded alone: a batch's padding moves the last bits of vectors, and the laws are of equal vectors.
+    """Texts are encoded alone: a batch's padding moves the last bits of vectors, and the laws are
+    of equal vectors.
 
     Nor does anybody wait for the disk.
     """
@@ -86,7 +93,9 @@ def singles(live: Path, changes: list, **settings: int) -> LiveWriter:
 
 
 @pytest.mark.parametrize("kind", INDEXED, indirect=True, scope="module")
-def test_single_additions_are_one_batch_and_a_rebuild_in_any_order(live: Path, rebuilt, tmp_path: Path) -> None:
+def test_single_additions_are_one_batch_and_a_rebuild_in_any_order(
+    live: Path, rebuilt, tmp_path: Path
+) -> None:
     other = Path(shutil.copytree(live, tmp_path / "other"))
     shuffled = [put(name, NEW) for name in NEW]
     random.Random(0).shuffle(shuffled)
@@ -102,9 +111,13 @@ def test_single_additions_are_one_batch_and_a_rebuild_in_any_order(live: Path, r
     assert len(one.searcher.views) <= 4
 
 
-def test_updates_and_deletions_are_a_rebuild_and_compaction_changes_nothing(live: Path, rebuilt) -> None:
+def test_updates_and_deletions_are_a_rebuild_and_compaction_changes_nothing(
+    live: Path, rebuilt
+) -> None:
     gone = ("d01", "d02", "d02x", "d07")
-    writer = singles(live, [*(put(name, NEW) for name in NEW), *(put(name, CHANGED) for name in CHANGED)])
+    writer = singles(
+        live, [*(put(name, NEW) for name in NEW), *(put(name, CHANGED) for name in CHANGED)]
+    )
     applied = writer.apply([Remove(name) for name in gone], up_to(20), {})
     assert applied.deleted == gone
     left = {name: own for name, own in (ALL | CHANGED).items() if name not in gone}
@@ -147,9 +160,15 @@ def test_filters_and_hits_see_all_parts(live: Path, rebuilt) -> None:
     left = {name: own for name, own in (ALL | {"d03": CHANGED["d03"]}).items() if name != "d04"}
     whole = rebuilt(left)
     for filters in ([], ["even=true"], ["arrived=later"], ["even=false", "arrived=later"]):
-        batches = (one.search_batch(["word1 word2", "word7 word9"], 6, filters) for one in (writer.searcher, whole))
+        batches = (
+            one.search_batch(["word1 word2", "word7 word9"], 6, filters)
+            for one in (writer.searcher, whole)
+        )
         found, expected = (
-            [[(hit.document_id, hit.score, hit.title, hit.snippet) for hit in hits] for hits in batch]
+            [
+                [(hit.document_id, hit.score, hit.title, hit.snippet) for hit in hits]
+                for hits in batch
+            ]
             for batch in batches
         )
         assert found == expected
@@ -159,11 +178,15 @@ def test_filters_and_hits_see_all_parts(live: Path, rebuilt) -> None:
     assert hits
     assert {hit.path for hit in hits} <= paths
     candidates = [[hit.document_id for hit in hits]]
-    again, expected = (reranked(one.retriever, ["word1 word2"], candidates) for one in (writer.searcher, whole))
+    again, expected = (
+        reranked(one.retriever, ["word1 word2"], candidates) for one in (writer.searcher, whole)
+    )
     assert again == expected
 
 
-@pytest.mark.parametrize("kind", ["dense", "inverted_file", "dsi", "lexical", "fused"], indirect=True, scope="module")
+@pytest.mark.parametrize(
+    "kind", ["dense", "inverted_file", "dsi", "lexical", "fused"], indirect=True, scope="module"
+)
 @pytest.mark.parametrize("events", [12, pytest.param(170, marks=pytest.mark.long)])
 def test_many_random_changes_end_like_a_rebuild(live: Path, rebuilt, events: int) -> None:
     """Three changes an event, so more than 500 in the long form; scores are compared to the bit."""

@@ -1,8 +1,9 @@
-"""Guards against a loss of power: whatever had not reached the disk is dropped, and the old generation or the new one
-is whole; what was reported is there. Without any one of the waits for the disk this fails.
+"""Guards against a loss of power: whatever had not reached the disk is dropped, and the old
+generation or the new one is whole; what was reported is there. Without any one of the waits for the
+disk this fails.
 
-A disk is simulated: content counts once its file was synced, a name once its folder was. What did not count may be
-lost, from any moment on. SQLite's own file is trusted to SQLite.
+A disk is simulated: content counts once its file was synced, a name once its folder was. What did
+not count may be lost, from any moment on. SQLite's own file is trusted to SQLite.
 """
 
 from __future__ import annotations
@@ -31,17 +32,22 @@ class PowerLost(BaseException):
 
 
 class Disk:
-    """Remembers which contents and names of a folder reached the disk; power is lost before operation number `at`."""
+    """Remembers which contents and names of a folder reached the disk; power is lost before
+    operation number `at`.
+    """
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch, at: int | None) -> None:
         self.root, self.at, self.done = root, at, 0
         self.safe = {path.stat().st_ino for path in root.rglob("*")}
-        self.names: list[tuple[Path, Path, bytes | None]] = []  # renamed, oldest first, and what was replaced
+        # renamed, oldest first, and what was replaced
+        self.names: list[tuple[Path, Path, bytes | None]] = []
         self._turn = threading.Lock()
         sync, rename = os.fsync, os.rename
         patch.setattr(os, "fsync", lambda handle: self._counted(self._sync, sync, handle))
         for name in ("rename", "replace"):
-            patch.setattr(os, name, lambda source, target: self._counted(self._rename, rename, source, target))
+            patch.setattr(
+                os, name, lambda source, target: self._counted(self._rename, rename, source, target)
+            )
 
     def _counted(self, note: Any, *arguments: Any) -> None:
         with self._turn:
@@ -72,8 +78,11 @@ class Disk:
                 os.truncate(path, chance.randrange(path.stat().st_size))
 
 
-def lose_power(dense: Path, folder: Path, at: int | None, chance: random.Random) -> tuple[bool, int]:
-    """Apply changes in a copy, and lose power; whether they were reported, and how many operations there were.
+def lose_power(
+    dense: Path, folder: Path, at: int | None, chance: random.Random
+) -> tuple[bool, int]:
+    """Apply changes in a copy, and lose power; whether they were reported, and how many operations
+    there were.
 
     What is wrong then is raised.
     """
@@ -102,7 +111,11 @@ def test_power_may_be_lost_at_any_moment(dense: Path, tmp_path: Path) -> None:
     reported, operations = lose_power(dense, tmp_path / "live", None, chance)
     assert reported
     assert operations > 15
-    for at in chance.sample(range(1, operations), LOSSES - 3) + [operations - 2, operations - 1, operations]:
+    for at in chance.sample(range(1, operations), LOSSES - 3) + [
+        operations - 2,
+        operations - 1,
+        operations,
+    ]:
         assert lose_power(dense, tmp_path / "live", at, chance)[0] is False
 
 
@@ -116,8 +129,12 @@ def test_power_may_be_lost_two_hundred_times(dense: Path, tmp_path: Path) -> Non
 STORE = "model_code.collection.generations.generation_store"
 
 
-@pytest.mark.parametrize("wait", [f"{STORE}.fsync_tree", f"{STORE}.fsync", "model_code.files.fsync"])
-def test_without_any_one_wait_for_the_disk_a_loss_does_harm(dense: Path, tmp_path: Path, monkeypatch, wait) -> None:
+@pytest.mark.parametrize(
+    "wait", [f"{STORE}.fsync_tree", f"{STORE}.fsync", "model_code.files.fsync"]
+)
+def test_without_any_one_wait_for_the_disk_a_loss_does_harm(
+    dense: Path, tmp_path: Path, monkeypatch, wait
+) -> None:
     monkeypatch.setattr(wait, lambda path: None)
     harm, chance = 0, random.Random(0)
     for _ in range(8):

@@ -1,4 +1,5 @@
-"""Guards garbage collection beside readers: what one has open stays until it is let go, and opening never fails.
+"""Guards garbage collection beside readers: what one has open stays until it is let go, and opening
+never fails.
 
 pytest tests/model_code/collection/generations/test_reading.py
 """
@@ -46,7 +47,9 @@ def test_what_a_searcher_reads_stays_until_it_is_let_go(live: Path) -> None:
 
 def test_what_is_read_stays_with_all_that_it_needs(live: Path) -> None:
     writer = LiveWriter(live, "r")
-    for event, change in enumerate([Document("n1", "word1", "word2"), Remove("d03"), Document("n2", "word1", "word3")]):
+    for event, change in enumerate(
+        [Document("n1", "word1", "word2"), Remove("d03"), Document("n2", "word1", "word3")]
+    ):
         writer.apply([change], up_to(event + 1), {})
     reader = Searcher.open(live, "r")  # of generation 3, whose removals 2 lists
     writer.compact()
@@ -91,7 +94,12 @@ def test_readers_and_a_writer_that_collects_at_every_change(live: Path) -> None:
 
 
 def test_readers_and_a_writer_share_what_is_loaded(live: Path) -> None:
-    reader, writer, stop, found = Searcher.open(live, "r"), LiveWriter(live, "r"), threading.Event(), []
+    reader, writer, stop, found = (
+        Searcher.open(live, "r"),
+        LiveWriter(live, "r"),
+        threading.Event(),
+        [],
+    )
     writer.loaded = lambda: reader.parts
     expected = reader.search("word1 word2", k=50)
 
@@ -118,7 +126,10 @@ def test_another_process_counts_and_lets_go_when_it_ends(tmp_path: Path) -> None
     hold = "import sys\nfrom pathlib import Path\nfrom model_code.collection.segments.folder_lock import Reading\n"
     hold += "held = Reading(Path(sys.argv[1]))\nprint('held', flush=True)\nsys.stdin.read()\n"
     with subprocess.Popen(
-        [sys.executable, "-c", hold, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", hold, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
@@ -147,7 +158,9 @@ def test_what_is_being_deleted_cannot_be_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("made_again", [False, True])
-def test_what_was_deleted_between_the_opening_and_the_lock_is_not_read(tmp_path, monkeypatch, made_again: bool) -> None:
+def test_what_was_deleted_between_the_opening_and_the_lock_is_not_read(
+    tmp_path, monkeypatch, made_again: bool
+) -> None:
     folder, lock = tmp_path / "000001", fcntl.flock
     folder.mkdir()
     open_files = len(os.listdir("/dev/fd"))

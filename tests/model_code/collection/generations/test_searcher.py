@@ -1,5 +1,5 @@
-"""Guards the searcher: ranks, titles, snippets and paths of hits, batch = one by one, no slow import on the way, and
-searches that filter or explain.
+"""Guards the searcher: ranks, titles, snippets and paths of hits, batch = one by one, no slow
+import on the way, and searches that filter or explain.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def searcher(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Searcher
     return Searcher.open(root / "live")
 
 
-def test_hits_carry_everything_a_reader_needs_and_are_no_more_than_documents(searcher: Searcher) -> None:
+def test_hits_carry_everything_a_reader_needs_and_are_no_more_than_documents(
+    searcher: Searcher,
+) -> None:
     hits = searcher.search("split a string into words", 4)
     assert [hit.rank for hit in hits] == [1, 2, 3, 4]
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
@@ -35,7 +37,12 @@ def test_hits_carry_everything_a_reader_needs_and_are_no_more_than_documents(sea
     assert hits[0].snippet == hits[0].text == DOCUMENTS["str.split"]
     marked = [hits[0].snippet[start:end] for start, end in hits[0].marks]
     assert marked == ["Split", "a", "string", "into", "a", "words"]
-    assert (hits[0].fields["package"], hits[0].date, hits[0].generation, hits[0].tokens) == ("str", None, 0, None)
+    assert (hits[0].fields["package"], hits[0].date, hits[0].generation, hits[0].tokens) == (
+        "str",
+        None,
+        0,
+        None,
+    )
     assert len(searcher.search("list", 100)) == len(DOCUMENTS)
 
 
@@ -43,14 +50,25 @@ def test_a_hit_is_the_passage_that_answers_and_says_where_it_stands(searcher: Se
     whole = DOCUMENTS["csv.reader"]
     for passage in RULES.places(whole):
         text = passage.read(whole)
-        (hit,) = (one for one in searcher.search(f"csv.reader {text}", 9) if one.document_id == "csv.reader")
-        assert (hit.text, hit.start, hit.end, hit.section) == (text, passage.start, passage.end, None)
+        (hit,) = (
+            one
+            for one in searcher.search(f"csv.reader {text}", 9)
+            if one.document_id == "csv.reader"
+        )
+        assert (hit.text, hit.start, hit.end, hit.section) == (
+            text,
+            passage.start,
+            passage.end,
+            None,
+        )
 
 
 def test_documents_are_read_by_id_and_listed(searcher: Searcher) -> None:
     assert searcher.ids_after("csv.reader", 3) == sorted(DOCUMENTS)[2:5]
     found = searcher.documents(["str.split", "later.document"])
-    assert [(one.document_id, one.text) for one in found.values()] == [("str.split", DOCUMENTS["str.split"])]
+    assert [(one.document_id, one.text) for one in found.values()] == [
+        ("str.split", DOCUMENTS["str.split"])
+    ]
 
 
 def test_path_is_that_of_the_best_passage(searcher: Searcher, build: Build) -> None:
@@ -66,7 +84,9 @@ def test_path_is_that_of_the_best_passage(searcher: Searcher, build: Build) -> N
 def test_a_batch_equals_single_searches(searcher: Searcher) -> None:
     texts = ["split", "read a json file", "square root", "?"]
     batch, single = searcher.search_batch(texts, 9), [searcher.search(text, 9) for text in texts]
-    assert [[hit.document_id for hit in hits] for hits in batch] == [[h.document_id for h in hits] for hits in single]
+    assert [[hit.document_id for hit in hits] for hits in batch] == [
+        [h.document_id for h in hits] for hits in single
+    ]
     assert searcher.search_batch([], 3) == []
 
 
@@ -76,16 +96,25 @@ def test_a_searcher_that_is_ready_has_put_its_parts_together(searcher: Searcher)
     assert "retriever" in vars(anew.ready())
 
 
-def test_a_filter_keeps_the_order_of_what_it_leaves_and_one_that_fits_nothing_is_told(searcher: Searcher) -> None:
-    everything, packages = searcher.search("read a list", 9), ["package=csv", "package=json", "package=str"]
+def test_a_filter_keeps_the_order_of_what_it_leaves_and_one_that_fits_nothing_is_told(
+    searcher: Searcher,
+) -> None:
+    everything, packages = (
+        searcher.search("read a list", 9),
+        ["package=csv", "package=json", "package=str"],
+    )
     found = searcher.search("read a list", 9, packages)
     wanted = ("csv.reader", "json.load", "str.split")
     expected = [(hit.document_id, hit.score) for hit in everything if hit.document_id in wanted]
     assert [(hit.document_id, hit.score) for hit in found] == expected
     assert [hit.rank for hit in found] == [1, 2, 3]
     assert len(searcher.search("read a list", 2, packages)) == 2
-    assert [hit.document_id for hit in searcher.search("x", 9, ["tags=text", "package=re"])] == ["re.split"]
-    with pytest.raises(FreshetError, match="no document has a field 'color'; fields: package, since, tags"):
+    assert [hit.document_id for hit in searcher.search("x", 9, ["tags=text", "package=re"])] == [
+        "re.split"
+    ]
+    with pytest.raises(
+        FreshetError, match="no document has a field 'color'; fields: package, since, tags"
+    ):
         searcher.search("read", 3, ["color=red"])
 
 
@@ -124,12 +153,16 @@ def test_a_cold_search_imports_nothing_slow_that_it_does_not_need(searcher: Sear
         "if name in sys.modules])"
     )
     command = [sys.executable, "-c", code, str(searcher.generation.folder.parents[2])]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[4])
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[4]
+    )
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
 def test_snippet_prefers_rare_words_close_together() -> None:
-    text = "the " * 30 + "sorted copy " + "of the " * 30 + "sorted copy of an array " + "the end " * 20
+    text = (
+        "the " * 30 + "sorted copy " + "of the " * 30 + "sorted copy of an array " + "the end " * 20
+    )
     assert "array" in snippet(text, "the sorted array", width=12)
     assert snippet(text, "nothing here", width=4) == "the the the the ..."
     assert snippet("", "query") == ""
@@ -139,7 +172,12 @@ def test_snippet_prefers_rare_words_close_together() -> None:
 def test_snippet_is_as_wide_as_asked_for_and_keeps_the_match() -> None:
     words = [f"w{i}" for i in range(100)]
     for place in range(100):
-        shown = snippet(" ".join(words), f"W{place}!", width=10).replace("... ", "").replace(" ...", "").split()
+        shown = (
+            snippet(" ".join(words), f"W{place}!", width=10)
+            .replace("... ", "")
+            .replace(" ...", "")
+            .split()
+        )
         assert len(shown) == 10
         assert f"w{place}" in shown
 

@@ -1,4 +1,6 @@
-"""Guards how additions are wired: plain unless asked for, and in the ledger's order however they are grouped."""
+"""Guards how additions are wired: plain unless asked for, and in the ledger's order however they
+are grouped.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,16 @@ def told(project: Project) -> dict[str, str]:
     return statuses(Collection(project.live, "r").current())
 
 
-def test_documents_that_arrive_are_refined_if_asked_for_and_their_statuses_told(own: Project) -> None:
+def test_documents_that_arrive_are_refined_if_asked_for_and_their_statuses_told(
+    own: Project,
+) -> None:
     assert type(LiveCollection(own).writer) is LiveWriter
     set_additions(own, "refine=true")
     collection = LiveCollection(own)
     assert type(collection.writer) is RefiningWriter
-    collection.receive([{"id": "n", "title": "word1", "text": "word2 word3", "queries": ["word4"]}], "test")
+    collection.receive(
+        [{"id": "n", "title": "word1", "text": "word2 word3", "queries": ["word4"]}], "test"
+    )
     applied = collection.apply()
     assert (applied.added, applied.updated, applied.unchanged) == (("n",), (), ())
     assert told(own).keys() == {"n"}
@@ -46,14 +52,19 @@ def vectors(project: Project, retriever: str = "r") -> dict[str, list[float]]:
     found = {}
     for view in Searcher.open(project.live, retriever).views:
         index = view.part.retriever.index
-        found |= {key: row.tolist() for key, row in zip(index.document_ids, index.vectors, strict=True) if key in view}
+        found |= {
+            key: row.tolist()
+            for key, row in zip(index.document_ids, index.vectors, strict=True)
+            if key in view
+        }
     return found
 
 
 def test_crashes_and_pieces_leave_the_ledgers_order_and_so_the_vectors(
     own: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)  # padding moves the last bits of encodings
+    # padding moves the last bits of encodings
+    monkeypatch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)
     set_additions(own, "refine=true", "gamma1=2.0")
     rows = [row(name, f"word2 word3 word{len(name)}") for name in ("z", "yy", "aaa", "mmmm", "b")]
     LiveCollection(own).receive(rows, "test")

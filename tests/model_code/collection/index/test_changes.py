@@ -1,5 +1,6 @@
-"""Guards `freshet add`, `update`, `delete`, `compact` and `rollback --generation`: what they print, by this process and
-by the service, that a dry run changes nothing, and that what nobody needs can be freed.
+"""Guards `freshet add`, `update`, `delete`, `compact` and `rollback --generation`: what they print,
+by this process and by the service, that a dry run changes nothing, and that what nobody needs can
+be freed.
 """
 
 from __future__ import annotations
@@ -44,31 +45,53 @@ def run(project):
 def more(tmp_path):
     """A file with a new document, a changed one, an equal one and a malformed row."""
     path = tmp_path / "more.jsonl"
-    rows = [{"_id": "a", "title": "a", "text": "new"}, {"_id": "str.split", "title": "s", "text": "changed"},
-            {"_id": "numpy.sort", "title": "numpy.sort", "text": BASE["numpy.sort"]},
-            {"_id": "b", "title": "b"}]  # fmt: skip
+    rows = [
+        {"_id": "a", "title": "a", "text": "new"},
+        {"_id": "str.split", "title": "s", "text": "changed"},
+        {"_id": "numpy.sort", "title": "numpy.sort", "text": BASE["numpy.sort"]},
+        {"_id": "b", "title": "b"},
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 def test_add_says_what_became_of_each_row_and_a_dry_run_changes_nothing(run, project, more):
     told = json.loads(run("add", more, "--dry-run", "--json")[1])
-    assert told | {"added": ["a"], "updated": ["str.split"], "unchanged": 1, "generation": None} == told
+    assert (
+        told | {"added": ["a"], "updated": ["str.split"], "unchanged": 1, "generation": None}
+        == told
+    )
     only_known = json.loads(run("update", more, "--dry-run", "--json")[1])
-    assert (only_known["updated"], only_known["rejected"][-1]["document_id"]) == (["str.split"], "a")
+    assert (only_known["updated"], only_known["rejected"][-1]["document_id"]) == (
+        ["str.split"],
+        "a",
+    )
     assert not (project.live / "ledger.sqlite").exists()
-    assert run("add", more) == (0, (
-        "1 added, 1 updated, 1 rejected, 1 unchanged (generation 1)\n"
-        "  rejected  more.jsonl:4  b  missing column: the row has no column for text\n"
-    ))  # fmt: skip
+    assert run("add", more) == (
+        0,
+        (
+            "1 added, 1 updated, 1 rejected, 1 unchanged (generation 1)\n"
+            "  rejected  more.jsonl:4  b  missing column: the row has no column for text\n"
+        ),
+    )
     code, output = run("add", more, "--json")
     assert code == 0
     assert json.loads(output) == {
-        "added": [], "updated": [], "deleted": [], "erased": [], "waiting": [], "unchanged": 3, "generation": 1,
-        "dry_run": False, "behind": {}, "rejected": told["rejected"],
-    }  # fmt: skip
+        "added": [],
+        "updated": [],
+        "deleted": [],
+        "erased": [],
+        "waiting": [],
+        "unchanged": 3,
+        "generation": 1,
+        "dry_run": False,
+        "behind": {},
+        "rejected": told["rejected"],
+    }
     reason = "missing column: the row has no column for text"
-    assert told["rejected"] == [{"file": "more.jsonl", "row": 4, "document_id": "b", "reason": reason}]
+    assert told["rejected"] == [
+        {"file": "more.jsonl", "row": 4, "document_id": "b", "reason": reason}
+    ]
     assert live_status(project, "hce")["ledger"]["documents"]["rejected"] == 1
 
 
@@ -91,7 +114,9 @@ def test_two_files_of_one_name_and_rows_of_one_id_are_no_two_documents(run, proj
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "readme.md").write_text(folder)
-    with pytest.raises(FreshetError, match=r"would both be the document 'readme\.md': add the folder around them"):
+    with pytest.raises(
+        FreshetError, match=r"would both be the document 'readme\.md': add the folder around them"
+    ):
         run("add", tmp_path / "one/readme.md", tmp_path / "two/readme.md")
     twice = '{"id": "a", "text": "first"}\n{"id": "a", "text": "second"}\n'
     assert run("add", "-", input=twice)[1] == "1 added (generation 1)\n"
@@ -110,16 +135,30 @@ def test_columns_that_are_missing_are_told_once_beside_those_found(run, tmp_path
 def test_formats_and_standard_input(run, project, tmp_path):
     (tmp_path / "x.csv").write_text("_id,title,text\nc,c,from csv\n")
     (tmp_path / "x.tsv").write_text("_id\ttitle\ttext\nd\td\tfrom tsv\n")
-    assert run("add", "x.csv", "x.tsv", "-", input='{"id": "e", "text": "from input"}\n')[1].startswith("3 added")
+    assert run("add", "x.csv", "x.tsv", "-", input='{"id": "e", "text": "from input"}\n')[
+        1
+    ].startswith("3 added")
     run("add", "-", "--format", "csv", input="_id,title,text\nf,f,csv input\n")
-    assert texts(project, "cdef") == {"c": "from csv", "d": "from tsv", "e": "from input", "f": "csv input"}
+    assert texts(project, "cdef") == {
+        "c": "from csv",
+        "d": "from tsv",
+        "e": "from input",
+        "f": "csv input",
+    }
 
 
-def test_the_same_file_again_makes_searchable_what_a_killed_process_only_recorded(run, project, more):
+def test_the_same_file_again_makes_searchable_what_a_killed_process_only_recorded(
+    run, project, more
+):
     collection_of(project).receive(read_file(more), "more.jsonl")
     told = json.loads(run("add", more, "--dry-run", "--json")[1])
     done = json.loads(run("add", more, "--json")[1])
-    assert (done["added"], done["updated"], done["unchanged"], done["generation"]) == (["a"], ["str.split"], 1, 1)
+    assert (done["added"], done["updated"], done["unchanged"], done["generation"]) == (
+        ["a"],
+        ["str.split"],
+        1,
+        1,
+    )
     assert done | {"dry_run": True, "generation": None} == told
     assert texts(project, "a") == {"a": "new"}
     assert live_status(project, "hce")["ledger"]["lag"]["pending"] == 0
@@ -133,11 +172,15 @@ def test_the_same_command_again_goes_on_where_it_failed(run, project, more, monk
                 run(*command)
     assert run("delete", "numpy.sort") == (0, "1 deleted (generation 1)\n")
     assert texts(project, ["a", "numpy.sort"]) == {"a": "new"}
-    assert run("add", more)[1].startswith("1 added, 1 rejected, 2 unchanged"), "numpy.sort is there again"
+    assert run("add", more)[1].startswith("1 added, 1 rejected, 2 unchanged"), (
+        "numpy.sort is there again"
+    )
 
 
 def test_rows_that_say_nothing_new_apply_nothing_whatever_waits_besides(run, project, more):
-    """Another process has recorded a document and is about to make it searchable with those that follow it."""
+    """Another process has recorded a document and is about to make it searchable with those that
+    follow it.
+    """
     run("add", more)
     LiveCollection(project).receive([{"id": "z", "title": "z", "text": "waits"}], "another process")
     assert run("add", more)[1].startswith("1 rejected, 3 unchanged (generation 1)")
@@ -146,21 +189,37 @@ def test_rows_that_say_nothing_new_apply_nothing_whatever_waits_besides(run, pro
     assert live_status(project, "hce")["ledger"]["lag"]["pending"] == 1
 
 
-@pytest.mark.parametrize(("form", "rows", "told"), [
-    ("csv", b"_id,title,text,queries\na,a,text a,how is a?\nb,b,text b,\n",
-     "wrong type: queries is a str, not a list of texts; call a field otherwise"),
-    ("jsonl", b'{"_id": "a", "title": "a", "text": "\xff"}\n{"_id": "b", "title": "b", "text": "whole"}\n',
-     "invalid UTF-8: text holds bytes that are no UTF-8"),
-])  # fmt: skip
-def test_queries_that_are_no_list_and_bytes_that_are_no_text_are_refused_alone(run, project, form, rows, told):
+@pytest.mark.parametrize(
+    ("form", "rows", "told"),
+    [
+        (
+            "csv",
+            b"_id,title,text,queries\na,a,text a,how is a?\nb,b,text b,\n",
+            "wrong type: queries is a str, not a list of texts; call a field otherwise",
+        ),
+        (
+            "jsonl",
+            b'{"_id": "a", "title": "a", "text": "\xff"}\n{"_id": "b", "title": "b", "text": "whole"}\n',
+            "invalid UTF-8: text holds bytes that are no UTF-8",
+        ),
+    ],
+)
+def test_queries_that_are_no_list_and_bytes_that_are_no_text_are_refused_alone(
+    run, project, form, rows, told
+):
     code, output = run("add", "-", "--format", form, input=rows)
     assert (code, output.splitlines()[0]) == (0, "1 added, 1 rejected (generation 1)")
-    assert re.sub(r"input:\d", "input", output.splitlines()[1]) == f"  rejected  standard input  a  {told}"
+    assert (
+        re.sub(r"input:\d", "input", output.splitlines()[1])
+        == f"  rejected  standard input  a  {told}"
+    )
     assert texts(project, "ab").keys() == {"b"}
 
 
 def test_delete_takes_ids_and_fails_if_none_is_known(run, project):
-    assert run("delete", "numpy.sort", "nothing")[1].startswith("1 deleted, 1 rejected (generation 1)\n")
+    assert run("delete", "numpy.sort", "nothing")[1].startswith(
+        "1 deleted, 1 rejected (generation 1)\n"
+    )
     assert run("delete", "numpy.sort") == (0, "1 unchanged (generation 1)\n")
     assert run("delete", "nothing")[0] == 1
     assert texts(project, BASE).keys() == {"str.split"}
@@ -176,19 +235,28 @@ def test_compact_and_roll_back_to_a_generation(run, project, more):
 
 
 def serve(monkeypatch, project, searchable=True):
-    """A running service that makes searchable what the ledger has, in this process; returns how often it was asked."""
+    """A running service that makes searchable what the ledger has, in this process; returns how
+    often it was asked.
+    """
     asked = []
 
     def apply():
         asked.append(1)
         if searchable:
             collection_of(project).apply()
-        return SimpleNamespace(generation=collection_of(project).generation.number if searchable else None)
+        return SimpleNamespace(
+            generation=collection_of(project).generation.number if searchable else None
+        )
 
     def find_service(self):
         return lambda project: SimpleNamespace(apply=apply)
 
-    monkeypatch.setattr(LiveCollection, "find_service", property(find_service, lambda self, value: None), raising=False)
+    monkeypatch.setattr(
+        LiveCollection,
+        "find_service",
+        property(find_service, lambda self, value: None),
+        raising=False,
+    )
     return asked
 
 
@@ -196,7 +264,12 @@ def test_the_running_service_makes_searchable_what_is_recorded_here(project, mor
     asked, own = serve(monkeypatch, project), collection_of(project)
     monkeypatch.setattr(own, "apply", None)  # never called: the service does it
     outcome = commands.add_files(own, [more])
-    assert (outcome.added, outcome.updated, outcome.unchanged, outcome.failed) == (["a"], ["str.split"], 1, False)
+    assert (outcome.added, outcome.updated, outcome.unchanged, outcome.failed) == (
+        ["a"],
+        ["str.split"],
+        1,
+        False,
+    )
     assert (outcome.generation, asked) == (1, [1])
     assert [row["row"] for row in outcome.rejected] == [4]
     assert own.log_view.counts()["rejected"] == 1

@@ -1,4 +1,6 @@
-"""Guards that each of ten faults is told at the next look, by policy, page or message, and none where all is well."""
+"""Guards that each of ten faults is told at the next look, by policy, page or message, and none
+where all is well.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,18 @@ START = datetime.now(UTC).replace(minute=0, second=5, microsecond=0)
 
 
 def receive(project, *document_ids):
-    rows = [{"id": each, "title": WORDS[0], "text": " ".join(WORDS[: 3 + i])} for i, each in enumerate(document_ids)]
+    rows = [
+        {"id": each, "title": WORDS[0], "text": " ".join(WORDS[: 3 + i])}
+        for i, each in enumerate(document_ids)
+    ]
     LiveCollection(project).receive(rows, "api")
 
 
 def add(page):
     """The runs that the sensor asks for."""
-    return [page.run(request.job_name, request.partition_key) for request in page.look().run_requests]
+    return [
+        page.run(request.job_name, request.partition_key) for request in page.look().run_requests
+    ]
 
 
 def dead_sensor(page, project, patch):
@@ -79,7 +86,9 @@ def growing_lag(page, project, patch):
 
 def empty_vectors(page, project, patch):
     patch.setattr(
-        Encoder, "encode_documents", lambda self, texts, *_: np.zeros((len(texts), self.dimension), "float32")
+        Encoder,
+        "encode_documents",
+        lambda self, texts, *_: np.zeros((len(texts), self.dimension), "float32"),
     )
     receive(project, "new")
     assert not add(page)[0].success

@@ -1,10 +1,12 @@
-"""Guards histories of two live retrievers: random clients against a plain model, while files fail under them.
+"""Guards histories of two live retrievers: random clients against a plain model, while files fail
+under them.
 
-Clients add, update and delete, drop files into the inbox, follow a source, revert, rewind, compact, erase, collect
-garbage, and release builds of either retriever, which is searched by default then. Between any two steps the process
-may die before any operation on a file, or one such operation may fail: the disk is full, or does not answer. Another
-process may be killed, or find the disk full in the middle of any write, SQLite's too. What was received must be found
-after the next application, in both retrievers, as the model has it, and `freshet verify` must find nothing.
+Clients add, update and delete, drop files into the inbox, follow a source, revert, rewind, compact,
+erase, collect garbage, and release builds of either retriever, which is searched by default then.
+Between any two steps the process may die before any operation on a file, or one such operation may
+fail: the disk is full, or does not answer. Another process may be killed, or find the disk full in
+the middle of any write, SQLite's too. What was received must be found after the next application,
+in both retrievers, as the model has it, and `freshet verify` must find nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +35,15 @@ from model_code.collection.sync.sync import sync
 from model_code.errors import FreshetError
 from model_code.text.documents import Document
 from tests.benchmarks.test_faults import MUTATIONS
-from tests.live_example import BASE, StandInWriter, make_generation, make_project, open_build, row, texts
+from tests.live_example import (
+    BASE,
+    StandInWriter,
+    make_generation,
+    make_project,
+    open_build,
+    row,
+    texts,
+)
 from tests.model_code.collection.backup.test_backup import held_in
 
 NAMES = ("hce", "other")
@@ -51,10 +61,22 @@ NOTICED = (
 )
 FAILING = ("rename", "replace", "mkdir", "unlink", "rmdir", "fsync")
 ACTIONS = (
-    *("put",) * 3, *("apply",) * 3, "remove", "update", "follow", "revert", "compact", "collect", "rewind", "release",
-    "sync", "inbox", "erase",
-)  # fmt: skip
-PLAIN = ("put", "update", "remove", "apply", "follow", "revert", "compact", "collect")  # which another process may do
+    *("put",) * 3,
+    *("apply",) * 3,
+    "remove",
+    "update",
+    "follow",
+    "revert",
+    "compact",
+    "collect",
+    "rewind",
+    "release",
+    "sync",
+    "inbox",
+    "erase",
+)
+# which another process may do
+PLAIN = ("put", "update", "remove", "apply", "follow", "revert", "compact", "collect")
 LIMITS = (1 << 9, 1 << 11, 1 << 13, 1 << 15)  # bytes of a file, past which a write stops short
 State = dict[str, str]
 Change = tuple[str, str | None]
@@ -66,7 +88,9 @@ class Dead(BaseException):
 
 @contextmanager
 def fault(chance: random.Random, kind: str | None) -> Iterator[None]:
-    """In this block one operation on a file fails, and if the process is dead, all later ones do; None: all is well."""
+    """In this block one operation on a file fails, and if the process is dead, all later ones do;
+    None: all is well.
+    """
     left = chance.randrange(20)
 
     def failing(real):
@@ -122,8 +146,9 @@ def elsewhere(chance: random.Random, work: Callable[[], None]) -> bytes:
 class History:
     """A project with two live retrievers, and what it must hold.
 
-    told: all that was received; searched: what the default retriever was seen to hold last; waiting: what came since,
-    in order; held: what each generation holds that was searched by default; source: what a followed file holds.
+    told: all that was received; searched: what the default retriever was seen to hold last;
+    waiting: what came since, in order; held: what each generation holds that was searched by
+    default; source: what a followed file holds.
     """
 
     def __init__(self, root, seed: int) -> None:
@@ -152,7 +177,9 @@ class History:
         kinds = ("dead", "full", "broken", *(("process",) if action in PLAIN else ()))
         kind = self.chance.choice(kinds) if self.chance.random() < 1 / 2 else None
         self.done.append(f"{action} {kind or ''}".strip())
-        collection = LiveCollection(self.project, self.behind if action in ("follow", "rewind") else None)
+        collection = LiveCollection(
+            self.project, self.behind if action in ("follow", "rewind") else None
+        )
         allowed, number = [self.told], 0
         if action in ("revert", "rewind"):
             number = self.chance.choice(self.numbers(collection))
@@ -167,7 +194,8 @@ class History:
                     self.perform(collection, action, number, changes)
         except (Dead, OSError):
             assert kind is not None, self.done[-5:]
-        except FreshetError as error:  # to what still holds a text that was to be erased; nothing has changed then
+        # to what still holds a text that was to be erased; nothing has changed then
+        except FreshetError as error:
             if action != "revert" or "which was erased" not in str(error):
                 raise
             del allowed[1:]
@@ -181,7 +209,9 @@ class History:
         self.look()
 
     def numbers(self, collection: LiveCollection) -> list[int]:
-        """The newest generations that one may go back to; none that a process left which died before the switch."""
+        """The newest generations that one may go back to; none that a process left which died
+        before the switch.
+        """
         current, every = collection.generation.number, collection.collection.generations()
         whole = [each.number for each in every if each.complete and each.number <= current]
         if collection.retriever != self.default:
@@ -211,12 +241,16 @@ class History:
         path.parent.mkdir(exist_ok=True)
         path.write_text("".join(json.dumps(row(*each)) + "\n" for each in said))
 
-    def perform(self, collection: LiveCollection, action: str, number: int, changes: list[Change]) -> None:
+    def perform(
+        self, collection: LiveCollection, action: str, number: int, changes: list[Change]
+    ) -> None:
         """Do it; what is received is acknowledged at once, see `telling`."""
         ids = [one for one, _ in changes]
         known = action == "update"
         doing: dict[str, Callable[[], object]] = {
-            "put": lambda: collection.receive([row(*each) for each in changes], "client", only_known=known),
+            "put": lambda: collection.receive(
+                [row(*each) for each in changes], "client", only_known=known
+            ),
             "remove": lambda: collection.remove(ids, "client"),
             "erase": lambda: self.erase(collection, ids),
             "sync": lambda: self.follow_source(collection),
@@ -233,23 +267,38 @@ class History:
     def follow_source(self, collection: LiveCollection) -> None:
         """The index holds of the source what the source holds."""
         sync(collection, "source.jsonl", force=True, cwd=self.project.root)
-        assert self.source == {one: self.told[one] for one in OF_SOURCE if one in self.told}, self.done[-5:]
+        assert self.source == {one: self.told[one] for one in OF_SOURCE if one in self.told}, (
+            self.done[-5:]
+        )
 
-    def in_another_process(self, collection: LiveCollection, action: str, number: int, changes: list[Change]) -> None:
-        """Do it there. What was acknowledged was received, and more may have been: all of a batch or nothing."""
+    def in_another_process(
+        self, collection: LiveCollection, action: str, number: int, changes: list[Change]
+    ) -> None:
+        """Do it there. What was acknowledged was received, and more may have been: all of a batch
+        or nothing.
+        """
         known = [each for each in changes if action == "put" or each[0] in self.told]
         new = [(one, text) for one, text in known if self.told.get(one) != text]
         said = elsewhere(
             self.chance,
-            lambda: self.perform(LiveCollection(self.project, collection.retriever), action, number, changes),
+            lambda: self.perform(
+                LiveCollection(self.project, collection.retriever), action, number, changes
+            ),
         )
         if action not in ("put", "update", "remove"):
             return
         last = collection.ledger.latest([one for one, _ in new])
-        logged = [(one, last[one].payload["text"] if last[one].payload else None) for one, _ in new if one in last]
+        logged = [
+            (one, last[one].payload["text"] if last[one].payload else None)
+            for one, _ in new
+            if one in last
+        ]
         arrived = bool(new) and logged == new
         assert arrived or not (said and new), self.done[-5:]
-        assert arrived or logged == [(one, self.told.get(one)) for one, _ in logged], (self.done[-5:], "half a batch")
+        assert arrived or logged == [(one, self.told.get(one)) for one, _ in logged], (
+            self.done[-5:],
+            "half a batch",
+        )
         if arrived:
             self.acknowledge(new)
 
@@ -261,12 +310,19 @@ class History:
         if said:
             return
         self.waiting = []
-        assert [file for secret in secrets for file in held_in(self.project.live, secret)] == [], self.done[-5:]
+        assert [file for secret in secrets for file in held_in(self.project.live, secret)] == [], (
+            self.done[-5:]
+        )
 
     def release(self) -> None:
-        """A build on what is live, of either retriever, while a document arrives; it is searched by default then."""
+        """A build on what is live, of either retriever, while a document arrives; it is searched by
+        default then.
+        """
         collection = LiveCollection(self.project)
-        documents, snapshot = texts(self.project, IDS, self.default), collection.generation.standing.position
+        documents, snapshot = (
+            texts(self.project, IDS, self.default),
+            collection.generation.standing.position,
+        )
         collection.receive([row("n0", self.text("n0"))], "while it was trained")
         collection.ledger.close()
         release_build(self.project, self.chance.choice(NAMES), documents, {}, None, snapshot)
@@ -288,20 +344,29 @@ class History:
         self.told = found
 
     def look(self) -> None:
-        """A search finds what it did before, or all that was received: never a part, and never less than before."""
-        found, number = texts(self.project, IDS, self.default), LiveCollection(self.project).generation.number
+        """A search finds what it did before, or all that was received: never a part, and never less
+        than before.
+        """
+        found, number = (
+            texts(self.project, IDS, self.default),
+            LiveCollection(self.project).generation.number,
+        )
         assert found in (self.searched, self.told), (self.done[-5:], found, self.told)
         if found == self.told:
             self.searched, self.waiting = found, []
         self.held[self.default, number] = found
 
     def drain(self) -> None:
-        """Both retrievers take in what waits, in any order: both hold all that was received, and all is whole."""
+        """Both retrievers take in what waits, in any order: both hold all that was received, and
+        all is whole.
+        """
         for name in self.chance.sample(NAMES, 2):
             collection = LiveCollection(self.project, name)
             collection.apply()
             collection.ledger.close()
-        assert texts(self.project, IDS) == texts(self.project, IDS, "other") == self.told, self.done[-5:]
+        assert texts(self.project, IDS) == texts(self.project, IDS, "other") == self.told, (
+            self.done[-5:]
+        )
         assert list(problems(self.project)) == [], self.done[-5:]
         self.look()
 
@@ -325,7 +390,9 @@ def folded(state: State, changes: list[tuple[str, str | None]]) -> State:
 
 
 def telling(history: History, patch: pytest.MonkeyPatch) -> None:
-    """Whatever receives documents for a client, at any door, acknowledges them; writers and builds have no vectors."""
+    """Whatever receives documents for a client, at any door, acknowledges them; writers and builds
+    have no vectors.
+    """
     receive, remove = LiveCollection.receive, LiveCollection.remove
 
     def received(self, rows, source, batch=None, only_known=False):
@@ -367,7 +434,8 @@ def live(root, monkeypatch, seed: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "steps"), [(0, 150), *(pytest.param(seed, 500, marks=pytest.mark.long) for seed in range(1, 21))]
+    ("seed", "steps"),
+    [(0, 150), *(pytest.param(seed, 500, marks=pytest.mark.long) for seed in range(1, 21))],
 )
 def test_no_history_loses_what_was_received(tmp_path, monkeypatch, seed, steps):
     live(tmp_path, monkeypatch, seed, steps)

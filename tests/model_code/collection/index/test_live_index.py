@@ -1,5 +1,5 @@
-"""Guards the way of a document into the live collection: refusals, exactly once through crashes at every point between
-log and pointer, going back and forth, a lost log, and one writer at a time.
+"""Guards the way of a document into the live collection: refusals, exactly once through crashes at
+every point between log and pointer, going back and forth, a lost log, and one writer at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,16 @@ from model_code.errors import FreshetError
 from model_code.project import Project
 from model_code.text.documents import Document, Remove
 from orchestration.sensors import tick
-from tests.live_example import BASE, add, collection_of, make_project, open_build, receive, row, texts
+from tests.live_example import (
+    BASE,
+    add,
+    collection_of,
+    make_project,
+    open_build,
+    receive,
+    row,
+    texts,
+)
 
 
 @pytest.fixture
@@ -56,14 +65,25 @@ def test_an_id_that_no_document_can_have_is_refused_alone_and_told_in_short(proj
 
 def test_documents_become_searchable_and_twice_the_same_changes_nothing(project, collection):
     receipt = collection.receive([row("a"), row("str.split", "Split differently.")], "api")
-    assert (receipt.received, receipt.unchanged, receipt.rejected, len(receipt.events)) == (2, 0, (), 2)
+    assert (receipt.received, receipt.unchanged, receipt.rejected, len(receipt.events)) == (
+        2,
+        0,
+        (),
+        2,
+    )
     applied = collection.apply()
     assert (applied.added, applied.updated) == (("a",), ("str.split",))
-    assert texts(project, ["a", *BASE]) == {"a": "some text", "numpy.sort": BASE["numpy.sort"],
-                                             "str.split": "Split differently."}  # fmt: skip
+    assert texts(project, ["a", *BASE]) == {
+        "a": "some text",
+        "numpy.sort": BASE["numpy.sort"],
+        "str.split": "Split differently.",
+    }
     assert applied.generation.watermark == 2
     assert applied.generation.manifest["provenance"] == {"sources": ["api"], "events": [1, 2]}
-    assert collection.receive([row("a"), row("str.split", "Split differently.")], "file").unchanged == 2
+    assert (
+        collection.receive([row("a"), row("str.split", "Split differently.")], "file").unchanged
+        == 2
+    )
     assert collection.apply() is None
     assert [event.state for event in collection.log_view.life("a")] == ["live"]
 
@@ -78,15 +98,27 @@ def test_rows_are_cleaned_and_refused_by_the_corpus_rules(collection):
         row("e", queries=[1]),
     ]
     receipt = collection.receive(rows, "api")
-    assert [(one.row, one.document_id, one.reason.partition(":")[0]) for one in receipt.rejected] == [
-        (2, "b", "empty text"), (3, None, "missing id"), (4, "c", "wrong type"),
+    assert [
+        (one.row, one.document_id, one.reason.partition(":")[0]) for one in receipt.rejected
+    ] == [
+        (2, "b", "empty text"),
+        (3, None, "missing id"),
+        (4, "c", "wrong type"),
         (6, "e", "wrong type"),
-    ]  # fmt: skip
+    ]
     assert (receipt.received, receipt.unchanged, len(receipt.events)) == (len(rows), 0, 2)
     first, second = collection.log_view.pending().events
     assert first.document_id == "7"
-    assert first.payload == {"title": "Two lines", "text": "Café", "fields": {"package": "x"}, "queries": []}
-    assert (second.payload["queries"], second.payload["fields"]) == (["what is d?"], {"package": "y"})
+    assert first.payload == {
+        "title": "Two lines",
+        "text": "Café",
+        "fields": {"package": "x"},
+        "queries": [],
+    }
+    assert (second.payload["queries"], second.payload["fields"]) == (
+        ["what is d?"],
+        {"package": "y"},
+    )
     assert collection.log_view.counts()["rejected"] == 4
 
 
@@ -94,7 +126,9 @@ def test_removing_takes_ids_of_the_base_and_of_the_ledger_and_refuses_others(pro
     add(collection, row("a"), row("b"))
     collection.receive([row("waiting")], "api")
     receipt = collection.remove(["a", "numpy.sort", "nothing", "waiting"], "cli")
-    assert [(one.document_id, one.reason.partition(":")[0]) for one in receipt.rejected] == [("nothing", "unknown id")]
+    assert [(one.document_id, one.reason.partition(":")[0]) for one in receipt.rejected] == [
+        ("nothing", "unknown id")
+    ]
     assert len(receipt.events) == 3
     assert collection.apply().deleted == ("a", "numpy.sort")
     assert texts(project, ["a", "b", "waiting", *BASE]).keys() == {"b", "str.split"}
@@ -130,13 +164,19 @@ def test_going_back_and_forth(project, collection):
     assert collection.ledger.last_revert().current == 3
     assert collection.apply() is None
     collection.revert(second)
-    assert texts(project, ["a", "b", "numpy.sort"]) == {"a": "2", "b": "some text", "numpy.sort": "2"}
+    assert texts(project, ["a", "b", "numpy.sort"]) == {
+        "a": "2",
+        "b": "some text",
+        "numpy.sort": "2",
+    }
     assert states(collection) == {"live": 3, "superseded": 2, "rolled_back": 1}
     collection.revert(0)
     assert texts(project, ["a", "b", *BASE]) == BASE
     with pytest.raises(FreshetError, match="no generation 9; there are: 0, 1, 2, 3, 4, 5, 6"):
         collection.revert(9)
-    assert collection.revert(6).number == current(project).number == 6, "it is current: nothing is to be done"
+    assert collection.revert(6).number == current(project).number == 6, (
+        "it is current: nothing is to be done"
+    )
 
 
 def test_what_waits_at_a_revert_is_searchable_after_the_next_application(project, collection):
@@ -147,7 +187,10 @@ def test_what_waits_at_a_revert_is_searchable_after_the_next_application(project
     assert states(collection) == {"pending": 2, "rolled_back": 1}
     assert collection.apply().added == ("a", "waiting")
     assert texts(project, ["a", "waiting"]) == {"a": "2", "waiting": "some text"}
-    assert [event.state for event in collection.log_view.events(*receipt.events)] == ["live", "live"]
+    assert [event.state for event in collection.log_view.events(*receipt.events)] == [
+        "live",
+        "live",
+    ]
 
 
 def test_documents_go_back_in_all_retrievers_and_only_with_the_default_one(project, collection):
@@ -164,11 +207,15 @@ def test_documents_go_back_in_all_retrievers_and_only_with_the_default_one(proje
     rewound = other.rewind(1)
     assert (rewound.number, texts(project, ["a"], "other")) == (3, {"a": "some text"})
     applied = other.apply()
-    assert (applied.deleted, applied.updated) == (("a",), ("str.split",)), "its documents follow the log"
+    assert (applied.deleted, applied.updated) == (("a",), ("str.split",)), (
+        "its documents follow the log"
+    )
     assert applied.added == applied.unchanged == ()
 
 
-def test_what_a_build_of_another_log_was_trained_on_says_nothing_of_this_ones_events(project, collection):
+def test_what_a_build_of_another_log_was_trained_on_says_nothing_of_this_ones_events(
+    project, collection
+):
     open_build(project, BASE, Standing(Position("elsewhere", 9, "mark"), trained=9))
     open_build(project, BASE)
     add(collection, row("a"))
@@ -178,7 +225,9 @@ def test_what_a_build_of_another_log_was_trained_on_says_nothing_of_this_ones_ev
 
 
 @pytest.mark.parametrize("step", ["publish_again", "seal", "keep", "switch"])
-def test_a_revert_that_is_killed_after_its_commit_ends_like_one_that_was_not(project, collection, monkeypatch, step):
+def test_a_revert_that_is_killed_after_its_commit_ends_like_one_that_was_not(
+    project, collection, monkeypatch, step
+):
     add(collection, row("a"))
     collection.receive([row("b")], "api")
     with monkeypatch.context() as patch:
@@ -193,7 +242,9 @@ def test_a_revert_that_is_killed_after_its_commit_ends_like_one_that_was_not(pro
     assert [each.number for each in after.collection.generations()] == [0, 1, 2, 3]
 
 
-def test_a_revert_that_is_asked_for_again_after_it_was_killed_takes_nothing_else_back(project, collection, monkeypatch):
+def test_a_revert_that_is_asked_for_again_after_it_was_killed_takes_nothing_else_back(
+    project, collection, monkeypatch
+):
     add(collection, row("a"))
     with monkeypatch.context() as patch:
         patch.setattr(Collection, "publish_again", lambda *_, **__: 1 / 0)
@@ -216,7 +267,9 @@ def test_a_damaged_generation_is_not_gone_back_to(project, collection):
     assert collection.ledger.position().event == before
 
 
-def test_what_a_killed_writer_left_is_removed_by_the_next_one_and_nothing_is_lost(project, collection, monkeypatch):
+def test_what_a_killed_writer_left_is_removed_by_the_next_one_and_nothing_is_lost(
+    project, collection, monkeypatch
+):
     collection.receive([row("a")], "api")
     with monkeypatch.context() as patch:
         patch.setattr(Collection, "switch", lambda *_, **__: 1 / 0)
@@ -260,8 +313,15 @@ def test_writers_in_threads_apply_each_event_once(project):
 def test_a_forecast_is_what_then_happens(project, collection):
     add(collection, row("a"), row("b"))
     collection.receive([row("waiting"), row("a", "new")], "api")
-    rows = [row("a", "new"), row("b"), row("c"), row("waiting", "2"), row("numpy.sort", BASE["numpy.sort"]),
-            row("str.split", "2"), row("c", "2")]  # fmt: skip
+    rows = [
+        row("a", "new"),
+        row("b"),
+        row("c"),
+        row("waiting", "2"),
+        row("numpy.sort", BASE["numpy.sort"]),
+        row("str.split", "2"),
+        row("c", "2"),
+    ]
     documents = collection.clean(rows, "x").documents
     before = collection.ledger.position().event
     told = forecast(current(project), documents)
@@ -269,12 +329,15 @@ def test_a_forecast_is_what_then_happens(project, collection):
     collection.ledger.receive(documents, "x")
     then = collection.apply()
     assert told == {
-        "added": ["c", "waiting"], "updated": ["a", "str.split"], "deleted": [], "unchanged": ["b", "numpy.sort"]
-    }  # fmt: skip
+        "added": ["c", "waiting"],
+        "updated": ["a", "str.split"],
+        "deleted": [],
+        "unchanged": ["b", "numpy.sort"],
+    }
     assert (told["added"], told["updated"]) == (sorted(then.added), sorted(then.updated))
-    assert forecast(current(project), [Remove("b"), Remove("absent"), *documents[:1], Remove("a")]) == {
-        "added": [], "updated": [], "deleted": ["a", "b"], "unchanged": ["absent"]
-    }  # fmt: skip
+    assert forecast(
+        current(project), [Remove("b"), Remove("absent"), *documents[:1], Remove("a")]
+    ) == {"added": [], "updated": [], "deleted": ["a", "b"], "unchanged": ["absent"]}
 
 
 def test_status_reads_only_and_tells_states_lag_and_drift(project, collection):
@@ -287,9 +350,14 @@ def test_status_reads_only_and_tells_states_lag_and_drift(project, collection):
     report = {"measures": [{"name": "auc", "value": 0.61234, "threshold": 0.6, "tripped": True}]}
     report["decision"] = {"action": "add", "reasons": ["auc below its threshold"]}
     collection.ledger.record_drift(report, (1, 1))
-    collection.ledger.work.ask(WorkKind.PILOT, "hce", EventRange(1, 1), "who knows", asked_by="drift")
+    collection.ledger.work.ask(
+        WorkKind.PILOT, "hce", EventRange(1, 1), "who knows", asked_by="drift"
+    )
     status = json.loads(json.dumps(live_status(project, "hce")))
-    assert status["ledger"]["documents"] | {"pending": 1, "live": 1, "rejected": 1} == status["ledger"]["documents"]
+    assert (
+        status["ledger"]["documents"] | {"pending": 1, "live": 1, "rejected": 1}
+        == status["ledger"]["documents"]
+    )
     assert [re.sub(r"for \d+ s$", "for 0 s", line) for line in live_status_lines(status)] == [
         "documents   1 pending, 1 live, 1 rejected (after event 1)",
         "lag         1 waiting, the oldest for 0 s",
@@ -298,14 +366,21 @@ def test_status_reads_only_and_tells_states_lag_and_drift(project, collection):
         "work        pilot (open): who knows",
     ]
     ledger = status["ledger"]
-    for moment in (ledger["drift"]["recorded"], ledger["work"][0]["asked"], ledger["rejections"][0]["received"]):
+    for moment in (
+        ledger["drift"]["recorded"],
+        ledger["work"][0]["asked"],
+        ledger["rejections"][0]["received"],
+    ):
         assert abs(datetime.now(UTC) - datetime.fromisoformat(moment)) < timedelta(minutes=1)
 
 
 @pytest.mark.parametrize(
-    ("hits", "rank", "told"), [("xab", 2, "at rank 2 by"), ("x", None, "not among the first ten by")]
+    ("hits", "rank", "told"),
+    [("xab", 2, "at rank 2 by"), ("x", None, "not among the first ten by")],
 )
-def test_a_document_of_the_newest_batch_is_looked_for_by_its_title(project, collection, hits, rank, told):
+def test_a_document_of_the_newest_batch_is_looked_for_by_its_title(
+    project, collection, hits, rank, told
+):
     asked = []
 
     class Finder:
@@ -313,7 +388,10 @@ def test_a_document_of_the_newest_batch_is_looked_for_by_its_title(project, coll
 
         def search(self, text, k):
             asked.append((text, k))
-            return [SimpleNamespace(document_id=one, rank=number) for number, one in enumerate(hits, start=1)]
+            return [
+                SimpleNamespace(document_id=one, rank=number)
+                for number, one in enumerate(hits, start=1)
+            ]
 
     assert look_for_newest(project, Finder(), collection.log_view) is None, "a build brought none"
     collection.receive([row("gone"), row("a"), row("b")], "api")
@@ -323,15 +401,21 @@ def test_a_document_of_the_newest_batch_is_looked_for_by_its_title(project, coll
     assert asked == [("a", 10)]
     assert (found["document"], found["rank"], 0 <= found["lag"] < 60) == ("a", rank, True)
     assert live_status(project, "hce")["newest"] == found
-    (line,) = (line for line in live_status_lines(live_status(project, "hce")) if line.startswith("newest"))
+    (line,) = (
+        line for line in live_status_lines(live_status(project, "hce")) if line.startswith("newest")
+    )
     assert line == f"newest      a: searchable after {found['lag']:.1f} s, found {told} its title"
     open_build(project, BASE, retriever="other")
     assert live_status(project, "other")["newest"] is None
     collection.rewind(1)
-    assert look_for_newest(project, Finder(), collection.log_view) is None, "nothing arrived by this generation"
+    assert look_for_newest(project, Finder(), collection.log_view) is None, (
+        "nothing arrived by this generation"
+    )
 
 
-def test_another_database_can_be_named_and_a_relative_file_is_meant_from_the_project(project, monkeypatch, tmp_path):
+def test_another_database_can_be_named_and_a_relative_file_is_meant_from_the_project(
+    project, monkeypatch, tmp_path
+):
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path / "sub")
     monkeypatch.setenv("FRESHET_LEDGER", "sqlite:///own/ledger.sqlite")
@@ -341,7 +425,11 @@ def test_another_database_can_be_named_and_a_relative_file_is_meant_from_the_pro
     assert not list((tmp_path / "sub").iterdir())
     workspace = Project(tmp_path / ".freshet" / "retraining" / "k" / "project", home=project.root)
     assert ledger_url(workspace) == ledger_url(project)
-    for absolute in (f"sqlite:///{tmp_path}/x.sqlite", "sqlite:///:memory:", "postgresql+psycopg://db/freshet"):
+    for absolute in (
+        f"sqlite:///{tmp_path}/x.sqlite",
+        "sqlite:///:memory:",
+        "postgresql+psycopg://db/freshet",
+    ):
         monkeypatch.setenv("FRESHET_LEDGER", absolute)
         assert ledger_url(project) == absolute
 
@@ -367,7 +455,9 @@ def test_a_lost_log_is_refused_at_every_write_until_it_is_repaired(lost, tmp_pat
     if kind != "older" and kind != "gone":
         with open_ledger(lost) as ledger:
             ledger.receive([Document(name, name, "other") for name in "xyz"], "test")
-    wanted = {"gone": "there is none here", "another": "this is another log"}.get(kind, "this is an older copy of it")
+    wanted = {"gone": "there is none here", "another": "this is another log"}.get(
+        kind, "this is an older copy of it"
+    )
     live = collection_of(lost)
     for write in (
         lambda: live.receive([row("c")], "api"),
@@ -379,7 +469,9 @@ def test_a_lost_log_is_refused_at_every_write_until_it_is_repaired(lost, tmp_pat
         lambda: live.collect_garbage(keep=3),
         live.begin,
     ):
-        with pytest.raises(FreshetError, match=f"holds the documents up to event 2 of its log, but {wanted}") as raised:
+        with pytest.raises(
+            FreshetError, match=f"holds the documents up to event 2 of its log, but {wanted}"
+        ) as raised:
             write()
         consent = " --adopt" if kind == "another" else ""
         assert f"freshet repair{consent}, which keeps all documents" in str(raised.value)
@@ -409,7 +501,9 @@ def test_a_log_that_is_replaced_under_an_open_collection_is_noticed(lost, tmp_pa
 def test_forty_looks_leave_no_file_open(project, collection):
     """As a sensor looks at every tick: what waits, what was asked for, the status."""
     receive(project, "a")
-    collection.ledger.work.ask(WorkKind.RETRAIN, "hce", EventRange(1, 1), "topics moved", asked_by="drift")
+    collection.ledger.work.ask(
+        WorkKind.RETRAIN, "hce", EventRange(1, 1), "topics moved", asked_by="drift"
+    )
     tick(project)
     gc.collect()
     gc.disable()

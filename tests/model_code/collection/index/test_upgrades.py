@@ -1,7 +1,8 @@
-"""Guards projects that an earlier Freshet made: each opens, finds what it found, and goes on; a later one's is refused.
+"""Guards projects that an earlier Freshet made: each opens, finds what it found, and goes on; a
+later one's is refused.
 
-`upgrades/make.py` made them with the code of then: before a log had an identity (1), before it had feedback (2), and
-before topics had names (3).
+`upgrades/make.py` made them with the code of then: before a log had an identity (1), before it had
+feedback (2), and before topics had names (3).
 """
 
 from __future__ import annotations
@@ -91,18 +92,33 @@ def test_a_project_of_before_opens_searches_and_goes_on(tmp_path, version):
             assert [hit.document_id for hit in searcher.search(query, k=100)] == ids
     assert list(problems(project)) == []
     default, other = LiveCollection(project), LiveCollection(project, "contrastive")
-    default.receive([{"id": "new-1", "title": "", "text": "file"}, {"id": "later", "title": "", "text": "sort"}], "x")
+    default.receive(
+        [
+            {"id": "new-1", "title": "", "text": "file"},
+            {"id": "later", "title": "", "text": "sort"},
+        ],
+        "x",
+    )
     default.remove(["new-2"], "x")
     before = default.generation.number
     for collection in (other, default):
         collection.apply()
-    expected = {*(f"base-{number}" for number in range(20) if number != 4), "new-1", "waiting", "later"}
+    expected = {
+        *(f"base-{number}" for number in range(20) if number != 4),
+        "new-1",
+        "waiting",
+        "later",
+    }
     assert found(project, "hce") == found(project, "contrastive") == expected
     default.compact()
     default.revert(before)
     default.apply()
     other.apply()
-    assert found(project, "hce") == found(project, "contrastive") == expected - {"later", "waiting"} | {"new-2"}
+    assert (
+        found(project, "hce")
+        == found(project, "contrastive")
+        == expected - {"later", "waiting"} | {"new-2"}
+    )
     assert list(problems(project)) == []
     for collection in (default, other):
         collection.ledger.close()
@@ -115,7 +131,9 @@ def test_a_later_ledger_is_refused_in_one_line_and_stays_as_it_is(tmp_path):
         connection.execute(f"UPDATE ledger_version SET version = {tables.VERSION + 1}")
     refused_by_all(project, f"version {tables.VERSION + 1}.*; update it$")
     with closing(sqlite3.connect(ledger)) as connection:
-        assert connection.execute("SELECT version FROM ledger_version").fetchone() == (tables.VERSION + 1,)
+        assert connection.execute("SELECT version FROM ledger_version").fetchone() == (
+            tables.VERSION + 1,
+        )
 
 
 def test_a_later_generation_is_refused_in_one_line_and_stays_as_it_is(tmp_path):

@@ -1,4 +1,6 @@
-"""Guards what follows an addition: every live retriever takes it in, one that cannot harms no other, garbage goes."""
+"""Guards what follows an addition: every live retriever takes it in, one that cannot harms no
+other, garbage goes.
+"""
 
 from __future__ import annotations
 
@@ -55,14 +57,18 @@ def test_every_live_retriever_takes_in_what_arrives_the_default_first(project):
     assert texts(project, ["a", "b"], "other") == {"a": "about a", "b": "about b"}
     assert (pending(project, "hce"), pending(project, "other")) == (0, 0)
     receive(project, "c")
-    assert Upkeep(project).finish(but="hce") == {}, "who has just taken in what there was is left out"
+    assert Upkeep(project).finish(but="hce") == {}, (
+        "who has just taken in what there was is left out"
+    )
     assert (pending(project, "hce"), pending(project, "other")) == (1, 0)
 
 
 def test_it_goes_on_in_pieces_and_the_status_tells_how_far_each_is_behind(project):
     receive(project, "a", "b", "c")
     LiveCollection(project).apply()
-    assert [live_status(project, name)["ledger"]["lag"]["pending"] for name in subscribers(project)] == [0, 3]
+    assert [
+        live_status(project, name)["ledger"]["lag"]["pending"] for name in subscribers(project)
+    ] == [0, 3]
     upkeep = Upkeep(project)
     assert [upkeep.step(2) for _ in range(3)] == [True, True, False]
     assert pending(project, "other") == 0
@@ -81,7 +87,11 @@ def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_pa
     (tmp_path / "a.jsonl").write_text('{"id": "a", "title": "a", "text": "about a"}\n')
     outcome = add_files(LiveCollection(project), [tmp_path / "a.jsonl"])
     assert (outcome.added, outcome.behind) == (["a"], {"other": "no space left"})
-    assert (pending(project, "hce"), pending(project, "other"), pending(project, "third")) == (0, 1, 0)
+    assert (pending(project, "hce"), pending(project, "other"), pending(project, "third")) == (
+        0,
+        1,
+        0,
+    )
     (work,) = due_work(project)
     assert (work.kind, work.retriever, work.about) == ("add", "other", EventRange(1, 1))
     assert work.reason == "1 changes wait for other"

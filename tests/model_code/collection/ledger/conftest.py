@@ -21,4 +21,6 @@ def url(request: pytest.FixtureRequest, sqlite_url: str) -> str:
     """The same, in databases of both kinds."""
     if request.param == "sqlite":
         return sqlite_url
-    return f"postgresql+psycopg://{request.getfixturevalue('postgresql')(f'ledger_{next(NUMBERS)}')}"
+    return (
+        f"postgresql+psycopg://{request.getfixturevalue('postgresql')(f'ledger_{next(NUMBERS)}')}"
+    )

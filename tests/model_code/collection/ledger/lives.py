@@ -1,7 +1,8 @@
-"""Random lives of a project: a log, and generations that are nothing but their documents and where they stand.
+"""Random lives of a project: a log, and generations that are nothing but their documents and where
+they stand.
 
-Each operation is the sequence of writes that the real one makes. Before any of them the process may be killed, and
-another process may receive documents.
+Each operation is the sequence of writes that the real one makes. Before any of them the process may
+be killed, and another process may receive documents.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Generation:
 
 @dataclass
 class Live:
-    """The generations of one retriever, by number, of which those above `current` were never searched."""
+    """The generations of one retriever, by number, of which those above `current` were never
+    searched.
+    """
 
     name: str
     generations: dict[int, Generation] = field(default_factory=dict)
@@ -62,7 +65,9 @@ def document(name: str, text: str) -> Document:
 
 
 class World:
-    """A project with some retrievers. `truth`: of each document that a user named, what users were told of it."""
+    """A project with some retrievers. `truth`: of each document that a user named, what users were
+    told of it.
+    """
 
     def __init__(self, folder: Path, chance: random.Random, corpora: int = 1) -> None:
         self.folder, self.chance = folder, chance
@@ -70,7 +75,10 @@ class World:
         self.ledger = Ledger.open(self.url)
         self.texts = itertools.count()
         self.builds = itertools.count()
-        self.corpora = [{name: f"c{number}" for name in NAMES if chance.random() < 0.4} for number in range(corpora)]
+        self.corpora = [
+            {name: f"c{number}" for name in NAMES if chance.random() < 0.4}
+            for number in range(corpora)
+        ]
         self.lives = {name: Live(name) for name in ("a", "b", "c")}
         self.default = "a"
         self.truth: dict[str, str | None] = {}
@@ -126,7 +134,9 @@ class World:
         if not pending.events:
             return None
         standing = replace(generation.standing, position=pending.position, replay=False)
-        return replace(generation, documents=fold(generation.documents, pending.events), standing=standing)
+        return replace(
+            generation, documents=fold(generation.documents, pending.events), standing=standing
+        )
 
     # What users do
 
@@ -138,7 +148,10 @@ class World:
                 self.truth[name] = None
             receipt = self.ledger.remove(names, "test")
         else:
-            rows = [document(name, f"t{next(self.texts) if self.chance.random() < 0.8 else 0}") for name in names]
+            rows = [
+                document(name, f"t{next(self.texts) if self.chance.random() < 0.8 else 0}")
+                for name in names
+            ]
             self.truth |= {row.document_id: row.text for row in rows}
             receipt = self.ledger.receive(rows, "test")
         self.acknowledged.update(receipt.events)
@@ -205,7 +218,9 @@ class World:
         repeats = {event.id: event.again or event.id for event in log}
         known = {repeats[event] for event in searched}
         counting = effective(log, log[-1].id if log else 0)
-        waiting = [event for event in log if event.id in counting and repeats[event.id] not in known]
+        waiting = [
+            event for event in log if event.id in counting and repeats[event.id] not in known
+        ]
         event = self.ledger.revert(target)
         self.truth = {name: generation.documents.get(name) for name in self.truth}
         for each in waiting:
@@ -276,7 +291,10 @@ class World:
 def events_of(ledger: Ledger) -> list[Event]:
     """Every event of a log as its table has it."""
     with ledger._database.read() as connection:
-        return [Event(**row._mapping) for row in connection.execute(sa.select(events).order_by(events.c.id))]
+        return [
+            Event(**row._mapping)
+            for row in connection.execute(sa.select(events).order_by(events.c.id))
+        ]
 
 
 def told(name: str, text: str) -> tuple[str, Document]:
@@ -300,7 +318,9 @@ def effective(log: list[Event], event: int) -> set[int]:
     counting: dict[int, set[int]] = {0: set()}
     now: set[int] = set()
     for each in log:
-        now = set(counting[each.payload["to"]]) if each.kind == EventKind.REVERT else now | {each.id}
+        now = (
+            set(counting[each.payload["to"]]) if each.kind == EventKind.REVERT else now | {each.id}
+        )
         counting[each.id] = now
     return counting[event]
 

@@ -1,4 +1,6 @@
-"""Guards how a ledger is opened: nothing by looking, versions, URLs, write-ahead log, and the tables on PostgreSQL."""
+"""Guards how a ledger is opened: nothing by looking, versions, URLs, write-ahead log, and the
+tables on PostgreSQL.
+"""
 
 from __future__ import annotations
 
@@ -87,14 +89,18 @@ def test_who_keeps_the_ledger_for_too_long_is_named(tmp_path, sqlite_url, monkey
     ledger = Ledger.open(sqlite_url)
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(FreshetError, match=rf"process {os.getpid()} \(.*ledger.sqlite for 0 s.*wait for it"):
+        with pytest.raises(
+            FreshetError, match=rf"process {os.getpid()} \(.*ledger.sqlite for 0 s.*wait for it"
+        ):
             ledger.remove(["a"], "test")
     assert ledger.remove(["a"], "test").events
 
 
 def test_the_tables_and_the_longest_question_are_valid_postgresql():
     for table in schema.metadata.sorted_tables:
-        assert "CREATE TABLE" in str(sa.schema.CreateTable(table).compile(dialect=postgresql.dialect()))
+        assert "CREATE TABLE" in str(
+            sa.schema.CreateTable(table).compile(dialect=postgresql.dialect())
+        )
     for query in (_last([(0, 2), (5, 9)]).select(), REVERTS):
         assert "FROM ledger_events" in str(query.compile(dialect=postgresql.dialect()))
 
@@ -106,26 +112,50 @@ def test_a_ledger_of_version_2_gets_a_place_for_feedback_and_keeps_the_rest(tmp_
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as connection, connection:
         connection.execute("DROP TABLE ledger_feedback")
         connection.execute("UPDATE ledger_version SET version = 2")
-    with Ledger.open(sqlite_url, migrate=lambda database: migrate(database, None, 0, lambda ids: {})) as ledger:
+    with Ledger.open(
+        sqlite_url, migrate=lambda database: migrate(database, None, 0, lambda ids: {})
+    ) as ledger:
         assert (ledger.id, ledger.position().event, ledger.feedback()) == (identity, 1, [])
-        verdicts = (("ada", "click", 2), ("ada", "up", 1), ("ada", "click", 3), ("bob", "click", 1), ("ada", "down", 4),
-                    ("bob", "click", 2))  # fmt: skip
+        verdicts = (
+            ("ada", "click", 2),
+            ("ada", "up", 1),
+            ("ada", "click", 3),
+            ("bob", "click", 1),
+            ("ada", "down", 4),
+            ("bob", "click", 2),
+        )
         said = [Feedback("q", "a", verdict, rank, who) for who, verdict, rank in verdicts]
         assert [ledger.judge(each, now=i) for i, each in enumerate(said)] == [
-            "click", "up", "up", "click", "down", "click"
-        ]  # fmt: skip
+            "click",
+            "up",
+            "up",
+            "click",
+            "down",
+            "click",
+        ]
         assert ledger.feedback() == [replace(said[4], received=4), replace(said[5], received=5)]
 
 
 def test_what_an_earlier_upgrade_appended_counts_as_events_do(sqlite_url):
-    """It named no retriever; `undone` was what had been taken back, which its compensations say again."""
+    """It named no retriever; `undone` was what had been taken back, which its compensations say
+    again.
+    """
     with Ledger.open(sqlite_url) as ledger:
         ledger.receive([Document("a", "A", "undone")], "test")
         ledger.remove(["a"], "migration")
         facts = {"to": 1, "files": False, "first": 2, "undone": [[0, 1]]}
-        row = {"kind": "revert", "document_id": "", "content_hash": "", "source": "migration", "received": 0.0}
+        row = {
+            "kind": "revert",
+            "document_id": "",
+            "content_hash": "",
+            "source": "migration",
+            "received": 0.0,
+        }
         with ledger._database.write() as connection:
             connection.execute(sa.insert(schema.events).values(row | {"payload": facts}))
         ledger.receive([Document("b", "B", "text")], "test")
         seen = ledger.seen_from(Standing(ledger.position()))
-        assert ([each.document_id for each in seen.snapshot()], ledger.last_revert()) == (["b"], None)
+        assert ([each.document_id for each in seen.snapshot()], ledger.last_revert()) == (
+            ["b"],
+            None,
+        )

@@ -1,7 +1,9 @@
-"""Guards the laws of the log by random lives: what a generation holds, what is never lost, and what all retrievers tend
-to, with a kill before every write and another process that receives at every write.
+"""Guards the laws of the log by random lives: what a generation holds, what is never lost, and what
+all retrievers tend to, with a kill before every write and another process that receives at every
+write.
 
-Run: python -m pytest tests/model_code/collection/ledger/test_lives.py; FRESHET_LIVES=4000 for the long form.
+Run: python -m pytest tests/model_code/collection/ledger/test_lives.py; FRESHET_LIVES=4000 for the
+long form.
 """
 
 from __future__ import annotations
@@ -15,7 +17,16 @@ import pytest
 from model_code.collection.ledger import ledger as library
 from model_code.collection.ledger import states
 from model_code.collection.ledger.events import Position, Standing
-from tests.model_code.collection.ledger.lives import Killed, Refused, World, document, effective, fold, step, told
+from tests.model_code.collection.ledger.lives import (
+    Killed,
+    Refused,
+    World,
+    document,
+    effective,
+    fold,
+    step,
+    told,
+)
 
 LIVES = int(os.environ.get("FRESHET_LIVES", 60))
 STEPS = 25
@@ -74,7 +85,9 @@ def test_every_generation_holds_what_its_position_says_and_all_tend_to_the_same_
                 assert each.now.documents == wanted, (seed, each.name)
         kept = effective(world.log(), world.ledger.position().event)
         repeats = {event.id: event.again or event.id for event in world.log()}
-        assert {repeats[event] for event in world.acknowledged} <= {repeats[event] for event in kept}, seed
+        assert {repeats[event] for event in world.acknowledged} <= {
+            repeats[event] for event in kept
+        }, seed
         world.ledger.close()
 
 
@@ -96,7 +109,9 @@ def test_the_states_are_those_of_the_definition(tmp_path):
         for each in filter(lambda each: each.current is not None, world.lives.values()):
             standing = each.now.standing
             if not standing.replay and not world.ledger.unsound(standing.position):
-                assert nonzero(world.ledger.seen_from(standing).counts()) == defined(log, standing), each.name
+                assert nonzero(world.ledger.seen_from(standing).counts()) == defined(
+                    log, standing
+                ), each.name
 
     for seed in range(LIVES // 3):
         live(tmp_path, seed, check=check).ledger.close()
@@ -109,7 +124,11 @@ def nonzero(counts):
 def defined(log, standing):
     """The counts by state, event by event."""
     reverts = [event for event in log if event.kind == "revert"]
-    appended = {number for event in reverts for number in range(event.payload["first"] or event.id, event.id + 1)}
+    appended = {
+        number
+        for event in reverts
+        for number in range(event.payload["first"] or event.id, event.id + 1)
+    }
     counting = effective(log, standing.position.event)
     path = {event.id for event in log if event.id > standing.position.event}
     for event in reversed(reverts):
@@ -152,7 +171,11 @@ def test_a_lost_log_is_refused_at_every_write_until_it_is_adopted(tmp_path, kind
         world.back_up("copy")
         world.receive_some()
         world.drain()
-        before = {each.name: dict(each.now.documents) for each in world.lives.values() if each.current is not None}
+        before = {
+            each.name: dict(each.now.documents)
+            for each in world.lives.values()
+            if each.current is not None
+        }
         stale = [name for name in before if world.lives[name].now.standing.position.event > 0]
         world.restore(None if kind == "another log" else "copy")
         for _ in range(8 if kind != "older copy" else 0):
@@ -190,7 +213,9 @@ def test_going_back_and_forth_again_ends_where_it_began(tmp_path):
         world.revert(number)
         assert each.now.documents == before
         world.drain()
-        assert all(one.now.documents == before for one in world.lives.values() if one.current is not None)
+        assert all(
+            one.now.documents == before for one in world.lives.values() if one.current is not None
+        )
         world.ledger.close()
 
 
@@ -199,12 +224,16 @@ def standing(ledger, event):
 
 
 def gone_back(tmp_path, to, current, held=lambda names: {}):
-    """A log of two documents that went back from where `current` stands to where `to` does, and what waits then."""
+    """A log of two documents that went back from where `current` stands to where `to` does, and
+    what waits then.
+    """
     ledger = library.Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite")
     if not ledger.position().event:
         ledger.receive([document("a", "1")], "test")
         ledger.receive([document("b", "1")], "test")
-    to, current = (each if isinstance(each, Standing) else standing(ledger, each) for each in (to, current))
+    to, current = (
+        each if isinstance(each, Standing) else standing(ledger, each) for each in (to, current)
+    )
     event = ledger.revert(library.Target("r", 1, to, 2, current, held))
     return ledger, ledger.seen_from(standing(ledger, event)).pending().events
 
@@ -219,7 +248,10 @@ def test_what_waited_at_a_revert_and_was_searched_since_is_taken_back_by_the_nex
     assert (waits.document_id, waits.again) == ("b", 2)
     ledger, waits = gone_back(tmp_path, to=1, current=2)
     assert waits == ()
-    assert {name: bool(content) for name, content in ledger.contents().items()} == {"a": True, "b": False}
+    assert {name: bool(content) for name, content in ledger.contents().items()} == {
+        "a": True,
+        "b": False,
+    }
 
 
 def test_who_stands_at_the_beginning_gets_what_a_revert_took_from_files(tmp_path):

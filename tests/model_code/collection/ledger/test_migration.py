@@ -1,5 +1,6 @@
-"""Guards the migration of projects that version 1 of the ledger made: `version_1.json` holds what its own code left of
-random lives with two live retrievers, rollbacks of either, retrains, and applications that were cut short.
+"""Guards the migration of projects that version 1 of the ledger made: `version_1.json` holds what
+its own code left of random lives with two live retrievers, rollbacks of either, retrains, and
+applications that were cut short.
 
 Run: python -m pytest tests/model_code/collection/ledger/test_migration.py
 """
@@ -30,20 +31,26 @@ def old_project(url: str, life: dict) -> None:
     engine = sa.create_engine(url)
     with engine.begin() as connection:
         for statement in OLD["schema"]:
-            connection.exec_driver_sql(statement if engine.dialect.name == "sqlite" else for_postgresql(statement))
+            connection.exec_driver_sql(
+                statement if engine.dialect.name == "sqlite" else for_postgresql(statement)
+            )
         for name, rows in life["tables"].items():
             table = sa.Table(name, sa.MetaData(), autoload_with=connection)
             if rows:
                 named = [dict(zip(table.c.keys(), row, strict=True)) for row in rows]
                 connection.execute(sa.insert(table), named)
         if engine.dialect.name == "postgresql":
-            connection.exec_driver_sql("SELECT setval('ledger_events_id_seq', (SELECT max(id) FROM ledger_events))")
+            connection.exec_driver_sql(
+                "SELECT setval('ledger_events_id_seq', (SELECT max(id) FROM ledger_events))"
+            )
         connection.exec_driver_sql("INSERT INTO ledger_version VALUES (1)")
     engine.dispose()
 
 
 def for_postgresql(statement: str) -> str:
-    statement = statement.replace("INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT", "BIGSERIAL PRIMARY KEY")
+    statement = statement.replace(
+        "INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT", "BIGSERIAL PRIMARY KEY"
+    )
     return statement.replace("FLOAT", "DOUBLE PRECISION")
 
 
@@ -53,7 +60,9 @@ def documents_of(life: dict, retriever: str, number: str) -> dict[str, str]:
 
 
 def held(files: dict):
-    return lambda names: {n: (files[n][1], Document(n, n, files[n][0])) for n in names if n in files}
+    return lambda names: {
+        n: (files[n][1], Document(n, n, files[n][0])) for n in names if n in files
+    }
 
 
 def migrated(url: str, life: dict) -> Ledger:
@@ -78,18 +87,39 @@ def test_every_generation_is_led_to_what_was_in_effect_and_can_be_gone_back_to(s
     life = OLD["lives"][number]
     with migrated(sqlite_url, life) as ledger:
         live, standing = life["live"]["hce"], Standing(ledger.position(0), replay=True)
-        undone = {row[1] for row in life["tables"]["ledger_outcomes"] if row[0] == "hce" and row[2] == "rolled_back"}
+        undone = {
+            row[1]
+            for row in life["tables"]["ledger_outcomes"]
+            if row[0] == "hce" and row[2] == "rolled_back"
+        }
         every = ledger.seen_from(standing).pending()
         left = [event for event in every.events if event.source != "migration"]
-        assert {event.id for event in left} == {row[0] for row in life["tables"]["ledger_events"]} - undone
+        assert {event.id for event in left} == {
+            row[0] for row in life["tables"]["ledger_events"]
+        } - undone
         truth = fold(documents_of(life, "hce", str(live["current"])), left)
         for retriever, each in life["live"].items():
             for generation in each["generations"]:
-                assert fold(documents_of(life, retriever, generation), every.events) == truth, (retriever, generation)
+                assert fold(documents_of(life, retriever, generation), every.events) == truth, (
+                    retriever,
+                    generation,
+                )
         current = Standing(every.position)
         for generation, told in live["generations"].items():
-            ledger.revert(Target("hce", int(generation), standing, live["current"], current, held(told["documents"])))
-            wanted, last = documents_of(life, "hce", generation), ledger.latest({e.document_id for e in every.events})
+            ledger.revert(
+                Target(
+                    "hce",
+                    int(generation),
+                    standing,
+                    live["current"],
+                    current,
+                    held(told["documents"]),
+                )
+            )
+            wanted, last = (
+                documents_of(life, "hce", generation),
+                ledger.latest({e.document_id for e in every.events}),
+            )
             said = {name: event.document.text for name, event in last.items() if event.document}
             assert said == {name: text for name, text in wanted.items() if name in last}
 
@@ -97,7 +127,10 @@ def test_every_generation_is_led_to_what_was_in_effect_and_can_be_gone_back_to(s
 def test_both_databases_tell_the_same_and_a_second_time_nothing_happens(url):
     life = OLD["lives"][5]
     with migrated(url, life) as ledger:
-        before = [(event.id, event.kind, event.document_id, event.content_hash) for event in events_of(ledger)]
+        before = [
+            (event.id, event.kind, event.document_id, event.content_hash)
+            for event in events_of(ledger)
+        ]
         last = ledger.latest({event[2] for event in before})
         documents = [event.document for event in last.values() if event.document]
         assert documents
@@ -120,7 +153,11 @@ def test_the_database_is_copied_and_an_error_leaves_it_as_it_was(tmp_path, sqlit
             migrate_at(url, life)
     with Database(url).read() as connection:
         assert connection.scalar(sa.text("SELECT version FROM ledger_version")) == 1
-        rows = connection.execute(sa.text("SELECT content_hash FROM ledger_events ORDER BY id")).scalars().all()
+        rows = (
+            connection.execute(sa.text("SELECT content_hash FROM ledger_events ORDER BY id"))
+            .scalars()
+            .all()
+        )
     assert rows == [row[3] for row in life["tables"]["ledger_events"]]
     assert (tmp_path / "ledger.sqlite.v1").is_file()
     with migrate_at(url, life) as ledger:

@@ -11,7 +11,14 @@ import pytest
 import sqlalchemy as sa
 
 from model_code.collection.ledger.database import open_database
-from model_code.collection.ledger.tasks import ATTEMPTS, EventRange, WorkKind, WorkState, WorkTable, table
+from model_code.collection.ledger.tasks import (
+    ATTEMPTS,
+    EventRange,
+    WorkKind,
+    WorkState,
+    WorkTable,
+    table,
+)
 
 BATCH, LATER = EventRange(1, 24), EventRange(25, 48)
 
@@ -39,8 +46,19 @@ def told(work, retriever="hce"):
 
 def test_what_is_asked_for_comes_back_as_it_is(work):
     asked = ask(work)
-    assert (asked.kind, asked.state, asked.about, asked.attempts) == (WorkKind.RETRAIN, WorkState.OPEN, BATCH, 1)
-    assert work.open() == work.open("hce") == work.open("hce", WorkKind.RETRAIN) == work.last("hce", 1) == [asked]
+    assert (asked.kind, asked.state, asked.about, asked.attempts) == (
+        WorkKind.RETRAIN,
+        WorkState.OPEN,
+        BATCH,
+        1,
+    )
+    assert (
+        work.open()
+        == work.open("hce")
+        == work.open("hce", WorkKind.RETRAIN)
+        == work.last("hce", 1)
+        == [asked]
+    )
     assert work.open("other") == work.open("hce", WorkKind.ADD) == []
     assert work.of_run(asked.run_key) == asked
     assert work.of_run(f"retrain-{asked.id}-2") is None
@@ -94,8 +112,11 @@ def test_what_ended_stays_as_it_ended_and_may_be_asked_for_again(work):
     work.fail(asked, "too late")
     (ended,) = work.last("hce", 9)
     assert (ended.state, ended.outcome, ended.run_id, ended.details) == (
-        WorkState.DONE, "applied", "run-1", {"generation": 4}
-    )  # fmt: skip
+        WorkState.DONE,
+        "applied",
+        "run-1",
+        {"generation": 4},
+    )
     assert ended.ended >= ended.asked
     assert ask(work, WorkKind.ADD).id != asked.id, "what was rolled back arrives again"
     work.end(ask(work), WorkState.CANCELED, "by hand")
@@ -104,7 +125,10 @@ def test_what_ended_stays_as_it_ended_and_may_be_asked_for_again(work):
 
 def test_an_addition_of_more_takes_the_place_of_one_of_less(work):
     ask(work, WorkKind.ADD)
-    kept = ask(work, WorkKind.ADD, about=EventRange(1, 30)), ask(work, WorkKind.ADD, retriever="other")
+    kept = (
+        ask(work, WorkKind.ADD, about=EventRange(1, 30)),
+        ask(work, WorkKind.ADD, retriever="other"),
+    )
     work.keep_only(WorkKind.ADD, "hce", EventRange(1, 30))
     assert work.open() == sorted(kept, key=lambda each: each.asked)
     work.keep_only(WorkKind.ADD, "hce", None)

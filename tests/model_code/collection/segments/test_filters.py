@@ -1,4 +1,6 @@
-"""Guards that a filter leaves what a plain reading of its words leaves, and says what it does not understand."""
+"""Guards that a filter leaves what a plain reading of its words leaves, and says what it does not
+understand.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,26 @@ DOCUMENTS = some.lists(some.dictionaries(some.sampled_from(NAMES), VALUES), min_
 BOUNDS = some.sampled_from([7, "7.25", -1, 1999, "2024-01-31", "2024-02-01T01:00:00+00:00"])
 TESTS = some.fixed_dictionaries(
     {},
-    optional={"=": SCALARS, "!=": SCALARS, "in": some.lists(SCALARS, max_size=3), "exists": some.booleans()}
+    optional={
+        "=": SCALARS,
+        "!=": SCALARS,
+        "in": some.lists(SCALARS, max_size=3),
+        "exists": some.booleans(),
+    }
     | dict.fromkeys((">", ">=", "<", "<="), BOUNDS),
 ).filter(bool)
-FIELDS = some.dictionaries(some.sampled_from(NAMES[:3]), SCALARS | some.lists(SCALARS, max_size=3) | TESTS, max_size=2)
+FIELDS = some.dictionaries(
+    some.sampled_from(NAMES[:3]), SCALARS | some.lists(SCALARS, max_size=3) | TESTS, max_size=2
+)
 FILTERS = some.recursive(
     FIELDS,
     lambda inner: some.fixed_dictionaries(
-        {}, optional={"and": some.lists(inner, max_size=3), "or": some.lists(inner, max_size=3), "not": inner}
+        {},
+        optional={
+            "and": some.lists(inner, max_size=3),
+            "or": some.lists(inner, max_size=3),
+            "not": inner,
+        },
     ),
     max_leaves=6,
 )
@@ -37,7 +51,9 @@ FILTERS = some.recursive(
 @settings(max_examples=400, deadline=None, derandomize=True, database=None)
 @given(documents=DOCUMENTS, filters=FILTERS, removed=some.sets(some.integers(0, 5)))
 def test_a_filter_leaves_what_a_plain_reading_leaves(documents, filters, removed):
-    rows = [(str(i), {**dict.fromkeys(NAMES, "there"), **fields}) for i, fields in enumerate(documents)]
+    rows = [
+        (str(i), {**dict.fromkeys(NAMES, "there"), **fields}) for i, fields in enumerate(documents)
+    ]
     rows.append(("last", dict.fromkeys(NAMES, "there")))  # so that every field is known
     gone = {str(i) for i in removed if i < len(documents)}
     index = MergedFields([(index_fields(rows[::2]), gone), (index_fields(rows[1::2]), gone)])
@@ -69,7 +85,12 @@ def compares(fields: dict[str, Any], name: str, operator: str, wanted: Any) -> b
     if operator in ("=", "in"):
         values = {as_typed(value) for value in ([wanted] if operator == "=" else wanted)}
         return any(as_typed(one) in values for one in own)
-    order = {">": lambda a, b: a > b, ">=": lambda a, b: a >= b, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b}
+    order = {
+        ">": lambda a, b: a > b,
+        ">=": lambda a, b: a >= b,
+        "<": lambda a, b: a < b,
+        "<=": lambda a, b: a <= b,
+    }
     pairs = [(measure(one), measure(wanted)) for one in own]
     return any(type(a) is type(b) and order[operator](a, b) for a, b in pairs if a is not None)
 
@@ -85,14 +106,20 @@ def measure(value: Any) -> Any:
         return parse_date(value)
 
 
-INDEX = index_fields([("a", {"year": 2023, "tags": ["x", "y"]}), ("b", {"year": 2024}), ("c", {"date": "2024-05-01"})])
+INDEX = index_fields(
+    [
+        ("a", {"year": 2023, "tags": ["x", "y"]}),
+        ("b", {"year": 2024}),
+        ("c", {"date": "2024-05-01"}),
+    ]
+)
 
 
 @pytest.mark.parametrize(
     ("filters", "found"),
     [
         (["year>=2023", "year!=2024"], "a"),
-        (["year<=2024", 'year>2023'], "b"),
+        (["year<=2024", "year>2023"], "b"),
         (['{"tags": ["y", "z"]}'], "a"),
         (['{"or": [{"tags": "x"}, {"year": 2024}]}', "year<2030"], "ab"),
         ({"date": {"<": "2024-06-01"}}, "c"),
@@ -100,7 +127,7 @@ INDEX = index_fields([("a", {"year": 2023, "tags": ["x", "y"]}), ("b", {"year": 
         ({"year": 1999}, ""),
         ({}, "abc"),
     ],
-)  # fmt: skip
+)
 def test_filters_as_one_writes_them(filters, found):
     assert "".join(sorted(matching_documents(INDEX, filters, lambda: set("abc")))) == found
 
@@ -119,7 +146,10 @@ def test_filters_as_one_writes_them(filters, found):
         ({"year": {"exists": 1}}, "exists of year is true or false"),
         ({"or": [3]}, "a filter is an object such as"),
         (["year=1990"], "no document has year=1990; values of year: 2023, 2024"),
-        (["year=2023", "tags=x", "date>2000-01-01"], "no document has all of year=2023, tags=x, date>2000-01-01"),
+        (
+            ["year=2023", "tags=x", "date>2000-01-01"],
+            "no document has all of year=2023, tags=x, date>2000-01-01",
+        ),
     ],
 )
 def test_what_a_filter_does_not_mean_is_told(filters, message):

@@ -1,4 +1,6 @@
-"""Guards the inbox: each finished file once, by content, through crashes; unreadable ones aside with their reason."""
+"""Guards the inbox: each finished file once, by content, through crashes; unreadable ones aside
+with their reason.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def take(collection, name: str, content: str) -> inbox.Taken:
 
 def listing(collection) -> list[str]:
     folder = collection.project.root / "inbox"
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    )
 
 
 def test_finished_files_are_received_in_order_and_moved(collection):
@@ -65,11 +69,15 @@ def test_finished_files_are_received_in_order_and_moved(collection):
 def test_what_is_no_fault_of_a_file_leaves_it_in_the_inbox(collection, monkeypatch, trouble):
     drop(collection, "good.jsonl", LINE.format("a", "1"))
     if trouble == "params.yaml":
-        (collection.project.root / "params.yaml").write_text("{corpus: {path: notes, retrievers: {}}\n")
+        (collection.project.root / "params.yaml").write_text(
+            "{corpus: {path: notes, retrievers: {}}\n"
+        )
         with pytest.raises(FreshetError, match=r"params\.yaml"):
             inbox.take_all(collection)
     else:
-        monkeypatch.setattr(inbox, "read_file", fail := Mock(side_effect=OSError(24, "Too many open files")))
+        monkeypatch.setattr(
+            inbox, "read_file", fail := Mock(side_effect=OSError(24, "Too many open files"))
+        )
         assert inbox.take_all(collection) == []
         assert fail.called
     assert listing(collection)[-1] == "good.jsonl"
@@ -154,7 +162,9 @@ def test_a_file_that_said_nothing_new_does_not_undo_what_came_after_it(collectio
         collection.receive([row("a", "2")], "api")
 
 
-def test_files_of_one_name_and_other_content_are_all_kept_and_broken_ones_each_with_their_reason(collection):
+def test_files_of_one_name_and_other_content_are_all_kept_and_broken_ones_each_with_their_reason(
+    collection,
+):
     for number in "123":
         take(collection, "x.jsonl", LINE.format("a", number))
         take(collection, "x.pdf", f"%PDF {number}")
@@ -166,11 +176,14 @@ def test_files_of_one_name_and_other_content_are_all_kept_and_broken_ones_each_w
     assert {f"{name}.reason" for name in failed if not name.endswith(".reason")} <= failed
 
 
-@pytest.mark.parametrize(("name", "content", "reason"), [
-    ("x.xls", "%PDF", "unknown format"),
-    ("x.parquet", "no parquet", "not a Parquet file"),
-    ("x.jsonl.gz", "no gzip", "not a whole .gz file"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("x.xls", "%PDF", "unknown format"),
+        ("x.parquet", "no parquet", "not a Parquet file"),
+        ("x.jsonl.gz", "no gzip", "not a whole .gz file"),
+    ],
+)
 def test_an_unreadable_file_fails_alone_and_says_why(collection, name, content, reason):
     drop(collection, name, content, age=9)
     drop(collection, "good.jsonl", LINE.format("a", "1"))
@@ -178,7 +191,12 @@ def test_an_unreadable_file_fails_alone_and_says_why(collection, name, content, 
     assert bad.receipt is None
     assert reason in bad.reason
     assert len(good.receipt.events) == 1
-    assert listing(collection) == [".lock", "done/good.jsonl", f"failed/{name}", f"failed/{name}.reason"]
+    assert listing(collection) == [
+        ".lock",
+        "done/good.jsonl",
+        f"failed/{name}",
+        f"failed/{name}.reason",
+    ]
     assert reason in (collection.project.root / "inbox" / "failed" / f"{name}.reason").read_text()
 
 
@@ -203,7 +221,13 @@ def test_a_crash_at_any_point_receives_everything_once(collection, monkeypatch, 
         except KeyboardInterrupt:
             continue
     assert [event.payload["text"] for event in collection.log_view.life("a")] == ["1", "2"]
-    assert listing(collection) == [".lock", "done/a.jsonl", "done/b.jsonl", "failed/bad.pdf", "failed/bad.pdf.reason"]
+    assert listing(collection) == [
+        ".lock",
+        "done/a.jsonl",
+        "done/b.jsonl",
+        "failed/bad.pdf",
+        "failed/bad.pdf.reason",
+    ]
 
 
 def test_a_file_that_changes_while_it_is_read_is_left_for_later(collection, monkeypatch):
@@ -230,13 +254,20 @@ def test_a_name_that_is_no_utf_8_is_received_like_any_other(collection):
     assert "caf?.xls has an unknown format" in found["caf?.xls"]
     assert collection.log_view.life("a")[-1].source == "inbox/caf?.jsonl"
     assert [os.fsencode(name) for name in listing(collection)] == [
-        b".lock", b"done/caf\xe9.jsonl", b"failed/caf\xe9.xls", b"failed/caf\xe9.xls.reason"
-    ]  # fmt: skip
+        b".lock",
+        b"done/caf\xe9.jsonl",
+        b"failed/caf\xe9.xls",
+        b"failed/caf\xe9.xls.reason",
+    ]
 
 
 def test_rows_that_are_nested_too_deeply_are_refused_alone(collection):
-    rows = [json.dumps({"id": "x", "title": "x", "text": "x", "f": 1}).replace("1", "[" * n + "NaN" + "]" * n)
-            for n in (900, 970, 101)]  # fmt: skip
+    rows = [
+        json.dumps({"id": "x", "title": "x", "text": "x", "f": 1}).replace(
+            "1", "[" * n + "NaN" + "]" * n
+        )
+        for n in (900, 970, 101)
+    ]
     taken = take(collection, "deep.jsonl", "\n".join([*rows, LINE.format("a", "1")]))
     assert len(taken.receipt.events) == 1
     assert [one.row for one in taken.receipt.rejected] == [1, 2, 3]
@@ -250,10 +281,16 @@ def test_long_names_are_cut_where_files_are_put_aside(collection):
         assert [taken.reason is None for taken in inbox.take_all(collection)] == [True, False]
     names = [name.rpartition("/")[2] for name in listing(collection)]
     assert sum(name.endswith("x.jsonl") for name in names) == 2
-    assert sum(name.endswith("é.pdf") for name in names) == sum(name.endswith("é.pdf.reason") for name in names) == 2
+    assert (
+        sum(name.endswith("é.pdf") for name in names)
+        == sum(name.endswith("é.pdf.reason") for name in names)
+        == 2
+    )
 
 
-def test_a_file_that_cannot_be_taken_stays_and_stops_neither_the_others_nor_the_sensor(collection, monkeypatch, caplog):
+def test_a_file_that_cannot_be_taken_stays_and_stops_neither_the_others_nor_the_sensor(
+    collection, monkeypatch, caplog
+):
     bad = drop(collection, "bad.jsonl", LINE.format("b", "1"), age=9)
     drop(collection, "good.jsonl", LINE.format("a", "1"))
     hash_path = inbox.hash_path

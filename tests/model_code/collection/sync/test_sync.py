@@ -1,4 +1,6 @@
-"""Guards `freshet sync`: whatever was edited, the index then holds what the source holds, and nothing is lost by it."""
+"""Guards `freshet sync`: whatever was edited, the index then holds what the source holds, and
+nothing is lost by it.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def changes(outcome):
 def test_the_index_follows_the_source_and_a_second_sync_does_nothing(live, monkeypatch):
     write(live, a="one", b="two", c="three")
     first = sync(live)
-    assert changes(first) == (["a.md", "b.md", "c.md"], [], sorted(BASE), 0), "what was built came from the source"
+    assert changes(first) == (["a.md", "b.md", "c.md"], [], sorted(BASE), 0), (
+        "what was built came from the source"
+    )
     write(live, a="changed")
     (live.project.root / "notes/b.md").rename(live.project.root / "notes/d.md")
     assert changes(sync(live, dry_run=True)) == (["d.md"], ["a.md"], ["b.md"], 1)
@@ -66,7 +70,10 @@ def test_what_cannot_be_read_is_named_and_its_document_stays(live):
     sync(live)
     write(live, a=b"caf\xe9")
     outcome = sync(live)
-    assert (changes(outcome), [one["document_id"] for one in outcome.rejected]) == (([], [], [], 1), ["a.md"])
+    assert (changes(outcome), [one["document_id"] for one in outcome.rejected]) == (
+        ([], [], [], 1),
+        ["a.md"],
+    )
     assert "a.md" in indexed(live)
     (live.project.root / "notes/a.md").unlink()
     assert sync(live).deleted == ["a.md"]
@@ -79,16 +86,25 @@ def test_what_cannot_be_read_is_named_and_its_document_stays(live):
         ("rows.csv", "_id,title,text\n", "r{0},,text {0}\n", "r{0},,text, {0}\n"),
     ],
 )
-def test_where_a_row_does_not_tell_its_id_no_document_is_deleted_unless_forced(live, name, header, row, broken):
+def test_where_a_row_does_not_tell_its_id_no_document_is_deleted_unless_forced(
+    live, name, header, row, broken
+):
     source, number = live.project.root / name, 12
     source.write_text(header + "".join(map(row.format, range(number))))
-    (live.project.root / "params.yaml").write_text(f"{{corpus: {{path: {name}}}, retrievers: {{hce: {{}}}}}}\n")
+    (live.project.root / "params.yaml").write_text(
+        f"{{corpus: {{path: {name}}}, retrievers: {{hce: {{}}}}}}\n"
+    )
     sync(live, force=True)
     lines = [(broken if i == 3 else row).format(i) for i in range(number - 1)]
     source.write_text(header + "".join(lines))
     for _ in range(2):  # the second has nothing to read
         outcome = sync(live)
-        assert (outcome.deleted, outcome.kept, outcome.unchanged, len(outcome.rejected)) == ([], 2, 10, 1)
+        assert (outcome.deleted, outcome.kept, outcome.unchanged, len(outcome.rejected)) == (
+            [],
+            2,
+            10,
+            1,
+        )
     assert "2 documents stay: no row names them" in str(outcome)
     assert sync(live, force=True).deleted == ["r11", "r3"]
 
@@ -98,17 +114,27 @@ def test_rows_with_queries_are_read_as_freshet_add_reads_them(live):
     source.write_text('{"_id": "a", "text": "one", "queries": ["how?"], "fields": {"kind": "x"}}\n')
     sync(live, "rows.jsonl", cwd=live.project.root)
     assert live.ledger.latest(["a"])["a"].payload["queries"] == ["how?"]
-    assert add_files(live, [source]).unchanged == sync(live, "rows.jsonl", cwd=live.project.root).unchanged == 1
+    assert (
+        add_files(live, [source]).unchanged
+        == sync(live, "rows.jsonl", cwd=live.project.root).unchanged
+        == 1
+    )
 
 
 @pytest.mark.parametrize("queries", ['"text"', '["how?"]'])
 def test_what_the_corpus_stage_built_is_no_change_whatever_a_column_is_called(live, queries):
-    (live.project.root / "rows.jsonl").write_text(f'{{"_id": "a", "text": "one", "queries": {queries}}}\n')
+    (live.project.root / "rows.jsonl").write_text(
+        f'{{"_id": "a", "text": "one", "queries": {queries}}}\n'
+    )
     settings = CorpusSettings(path="rows.jsonl", quarantine_limit=1.0)
-    tables = build_corpus(open_source(settings, live.project.root), settings, PassageSettings()).tables
+    tables = build_corpus(
+        open_source(settings, live.project.root), settings, PassageSettings()
+    ).tables
     (content,) = tables["documents"]["content_hash"]
     assert [hashes[1] for hashes in source_of(live, "rows.jsonl").hashes.values()] == [content]
-    assert sync(live, "rows.jsonl", cwd=live.project.root).added == ["a"], "text is a field, and no reason to refuse"
+    assert sync(live, "rows.jsonl", cwd=live.project.root).added == ["a"], (
+        "text is a field, and no reason to refuse"
+    )
 
 
 def source_of(live, path):
@@ -119,17 +145,26 @@ def source_of(live, path):
 
 
 def test_a_refused_row_protects_its_document_however_its_id_stands(live):
-    source, rows = live.project.root / "rows.jsonl", [("x" * 150, "one"), ("s", "two"), ("t", "three"), ("u", "four")]
+    source, rows = (
+        live.project.root / "rows.jsonl",
+        [("x" * 150, "one"), ("s", "two"), ("t", "three"), ("u", "four")],
+    )
     source.write_text("".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in rows))
     sync(live, "rows.jsonl", cwd=live.project.root)
     rows = [("x" * 150, None), (" s ", None), ("u", "four")]
     source.write_text("".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in rows))
     outcome = sync(live, "rows.jsonl", cwd=live.project.root)
-    assert (outcome.deleted, [row["document_id"] for row in outcome.rejected]) == (["t"], ["x" * 150, "s"])
+    assert (outcome.deleted, [row["document_id"] for row in outcome.rejected]) == (
+        ["t"],
+        ["x" * 150, "s"],
+    )
 
 
 def test_what_was_kept_is_deleted_once_the_torn_row_is_mended(live):
-    source, rows = live.project.root / "rows.jsonl", [f'{{"_id": "{id_}", "text": "{id_}"}}\n' for id_ in "abc"]
+    source, rows = (
+        live.project.root / "rows.jsonl",
+        [f'{{"_id": "{id_}", "text": "{id_}"}}\n' for id_ in "abc"],
+    )
     source.write_text("".join(rows))
     add_files(live, [source])
     sync(live, "rows.jsonl", cwd=live.project.root)
@@ -172,7 +207,9 @@ def test_a_folder_below_that_cannot_be_listed_changes_nothing(live, monkeypatch)
     assert list(indexed(live)) == ["a.md"]
 
 
-def test_documents_of_another_origin_stay_unless_the_source_has_them_too_and_each_source_has_its_own(live, tmp_path):
+def test_documents_of_another_origin_stay_unless_the_source_has_them_too_and_each_source_has_its_own(
+    live, tmp_path
+):
     write(live, a="one", b="two")
     (tmp_path / "more.jsonl").write_text('{"id": "x", "text": "added"}\n')
     add_files(live, [tmp_path / "more.jsonl", tmp_path / "notes/a.md"])
@@ -184,7 +221,9 @@ def test_documents_of_another_origin_stay_unless_the_source_has_them_too_and_eac
     outcome = sync(live, str(tmp_path / "rows.csv"))
     assert (outcome.deleted, outcome.unchanged, outcome.beside) == (["1"], 1, 3)
     (tmp_path / "notes/a.md").unlink()
-    assert sync(live).deleted == ["a.md"], "added by hand, and then seen in the source, it goes with it"
+    assert sync(live).deleted == ["a.md"], (
+        "added by hand, and then seen in the source, it goes with it"
+    )
     assert sorted(indexed(live)) == ["2", "b.md", "x"]
 
 
@@ -202,7 +241,9 @@ def test_the_command_counts_and_names(live, monkeypatch):
     monkeypatch.setattr(LiveCollection, "writer", property(lambda self, writer=live.writer: writer))
     write(live, a="one", b=b"\xff")
     done = CliRunner().invoke(app, ["sync"], catch_exceptions=False).output
-    assert done.startswith("1 added, 2 deleted, 1 rejected (generation 1)\n  rejected  b.md  invalid UTF-8: ")
+    assert done.startswith(
+        "1 added, 2 deleted, 1 rejected (generation 1)\n  rejected  b.md  invalid UTF-8: "
+    )
     assert "\n  added     a.md\n  deleted   numpy.sort\n" in done
     again = json.loads(CliRunner().invoke(app, ["sync", "--json"], catch_exceptions=False).output)
     assert (again["unchanged"], again["beside"], again["added"]) == (1, 0, [])
@@ -210,7 +251,9 @@ def test_the_command_counts_and_names(live, monkeypatch):
 
 @pytest.mark.parametrize("seed", LIVES)
 def test_random_edits_leave_no_difference(live, seed):
-    """After each script of edits the index is what the corpus stage would build, and the counts are those of that."""
+    """After each script of edits the index is what the corpus stage would build, and the counts are
+    those of that.
+    """
     draw, beside = random.Random(seed), {}
     sync(live, force=True)
     for number in range(SCRIPTS):
@@ -229,7 +272,8 @@ def test_random_edits_leave_no_difference(live, seed):
 
 def edit(live, draw, beside):
     for _ in range(draw.randint(0, 4)):
-        text = " ".join(draw.choices(WORDS, k=draw.choice([1, 3])))  # short ones are duplicates at times
+        # short ones are duplicates at times
+        text = " ".join(draw.choices(WORDS, k=draw.choice([1, 3])))
         if draw.random() < 0.2:
             edit_index(live, draw, beside, text)
         else:
@@ -249,7 +293,10 @@ def edit_index(live, draw, beside, text):
 
 def edit_folder(folder, draw, text):
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    new = folder / f"{draw.choice(['', 'deep/', 'deep/er/'])}{draw.randrange(12)}.{draw.choice(['md', 'txt', 'html'])}"
+    new = (
+        folder
+        / f"{draw.choice(['', 'deep/', 'deep/er/'])}{draw.randrange(12)}.{draw.choice(['md', 'txt', 'html'])}"
+    )
     new.parent.mkdir(parents=True, exist_ok=True)
     old = draw.choice(files or [new])
     kind = draw.choice(["write", "write", "ignore", "change", "delete", "rename", "break", "touch"])
@@ -288,7 +335,9 @@ def expected(live, before):
 
 @pytest.mark.parametrize("documents", [400, pytest.param(10_000, marks=pytest.mark.long)])
 def test_unchanged_documents_cost_a_look_at_each(live, documents):
-    """By Python's calls, at most a hundred a document, and by processor time: no machine is too busy for that."""
+    """By Python's calls, at most a hundred a document, and by processor time: no machine is too
+    busy for that.
+    """
     folder, calls = live.project.root / "notes", []
     for number in range(documents):
         (folder / f"{number}.txt").write_text(f"note {number}")

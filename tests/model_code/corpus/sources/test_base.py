@@ -32,7 +32,10 @@ def beir_settings(path: str = "data", **more) -> CorpusSettings:
 def test_the_lock_does_not_depend_on_where_the_source_lies(tmp_path, write_beir):
     for place in ("here", "there/deep"):
         write_beir(tmp_path / place / "data", LOCKED)
-    first, second = make_lock(beir_settings(), tmp_path / "here"), make_lock(beir_settings(), tmp_path / "there/deep")
+    first, second = (
+        make_lock(beir_settings(), tmp_path / "here"),
+        make_lock(beir_settings(), tmp_path / "there/deep"),
+    )
     absolute = make_lock(beir_settings(str(tmp_path / "here/data")), tmp_path)
     assert first == second == absolute
     assert {"source", "versions", "watermark", "content_hash"} <= first.keys()
@@ -42,10 +45,14 @@ def test_the_lock_does_not_depend_on_where_the_source_lies(tmp_path, write_beir)
 def test_a_changed_added_or_other_source_is_refused_with_the_remedy(tmp_path, write_beir):
     write_beir(tmp_path / "data", LOCKED)
     lock = make_lock(beir_settings(), tmp_path)
-    with pytest.raises(FreshetError, match="corpus.source in params.yaml is 'installed_packages'.*freshet ingest"):
+    with pytest.raises(
+        FreshetError, match="corpus.source in params.yaml is 'installed_packages'.*freshet ingest"
+    ):
         locked_source(CorpusSettings(), tmp_path, lock)
     write_beir(tmp_path / "data", [*LOCKED, {"_id": "2", "text": "fern"}])
-    with pytest.raises(FreshetError, match=r"changed since `freshet ingest` \(corpus.jsonl: .* -> .*\).*again"):
+    with pytest.raises(
+        FreshetError, match=r"changed since `freshet ingest` \(corpus.jsonl: .* -> .*\).*again"
+    ):
         locked_source(beir_settings(), tmp_path, lock)
     write_beir(tmp_path / "data", LOCKED, [{"_id": "q", "text": "?"}], {"test": [("q", "1", 1)]})
     with pytest.raises(FreshetError, match=r"qrels/test.tsv: absent -> "):

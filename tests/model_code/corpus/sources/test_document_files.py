@@ -1,4 +1,6 @@
-"""Guards what is read of files of one document: titles, headings, dates and words of every type, and each refusal."""
+"""Guards what is read of files of one document: titles, headings, dates and words of every type,
+and each refusal.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,11 @@ def values(tmp_path, name, content):
 
 def test_markdown_keeps_front_matter_headings_and_every_shown_word(tmp_path):
     found = values(tmp_path, "notes/moss.md", MARKDOWN)
-    assert (found["id"], found["title"], str(found["date"])) == ("notes/moss.md", "On moss", "2024-03-05")
+    assert (found["id"], found["title"], str(found["date"])) == (
+        "notes/moss.md",
+        "On moss",
+        "2024-03-05",
+    )
     assert found["fields"] == {"tags": ["green", "soft"], "folder": "notes"}
     assert found["text"].startswith("It grows in shade.\n\n## Kinds\n\n- peat")
     assert clean_text(found["text"]).endswith("\\# no heading\n\na b\n\nc d")
@@ -74,7 +80,9 @@ def test_an_encoding_that_is_named_or_marked_is_read(tmp_path):
 
 
 def test_underlined_titles_of_restructured_text_are_headings_by_their_order(tmp_path):
-    text = "=====\nMoss\n=====\n\nIntro.\n\nKinds\n-----\n\n.. unknown:: kept\n\nPeat\n~~~~\nSoft.\n"
+    text = (
+        "=====\nMoss\n=====\n\nIntro.\n\nKinds\n-----\n\n.. unknown:: kept\n\nPeat\n~~~~\nSoft.\n"
+    )
     found = values(tmp_path, "moss.rst", text)
     assert found["title"] == "Moss"
     assert found["text"] == "Intro.\n\n\n## Kinds\n\n\n.. unknown:: kept\n\n\n### Peat\n\nSoft."
@@ -90,10 +98,15 @@ def test_the_pages_of_a_pdf_are_sections(tmp_path):
 def test_docx_keeps_headings_paragraphs_and_tables_in_their_order(tmp_path):
     write_docx(tmp_path / "a.docx", "Report", ("Moss", "It grows."), ("Ferns", "They unroll."))
     found = dict(read_document(tmp_path / "a.docx", "a.docx", "a.docx").values)
-    assert (found["title"], found["text"].strip()) == ("Report", "# Moss\n\nIt grows.\n\n# Ferns\n\nThey unroll.")
+    assert (found["title"], found["text"].strip()) == (
+        "Report",
+        "# Moss\n\nIt grows.\n\n# Ferns\n\nThey unroll.",
+    )
     write_docx(tmp_path / "a.docx", "", ("Moss", "It grows."), ("Ferns", "They unroll."))
     found = dict(read_document(tmp_path / "a.docx", "a.docx", "a.docx").values)
-    assert (found["title"], found["text"]) == ("Moss", "It grows.\n\n# Ferns\n\nThey unroll."), "no title is stated"
+    assert (found["title"], found["text"]) == ("Moss", "It grows.\n\n# Ferns\n\nThey unroll."), (
+        "no title is stated"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Guards sources of files: plain tables, the BEIR layout, and that a snapshot is built again as it was written."""
+"""Guards sources of files: plain tables, the BEIR layout, and that a snapshot is built again as it
+was written.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,17 @@ from model_code.errors import FreshetError
 from model_code.text.settings import PassageSettings
 
 COLUMNS = ColumnSettings(
-    document_id="sku", title="name", text="body", date="since", query_id="number", query_text="question",
-    qrel_query="number", qrel_document="sku", relevance="grade", split="fold",
-)  # fmt: skip
+    document_id="sku",
+    title="name",
+    text="body",
+    date="since",
+    query_id="number",
+    query_text="question",
+    qrel_query="number",
+    qrel_document="sku",
+    relevance="grade",
+    split="fold",
+)
 
 
 def files_settings(documents: str, queries: str, columns: ColumnSettings) -> CorpusSettings:
@@ -27,24 +37,41 @@ def files_settings(documents: str, queries: str, columns: ColumnSettings) -> Cor
 
 
 def test_mapped_columns_of_three_formats(tmp_path):
-    (tmp_path / "products.csv").write_text("sku,name,body,since,shop\n1,Moss,soft,2024-01-01,wood\n")
-    pd.DataFrame({"number": [5], "question": ["what is soft"], "user": ["x"]}).to_parquet(tmp_path / "asked.parquet")
-    (tmp_path / "judged.jsonl").write_text('{"number": 5, "sku": "1", "grade": 2, "fold": "test"}\n')
+    (tmp_path / "products.csv").write_text(
+        "sku,name,body,since,shop\n1,Moss,soft,2024-01-01,wood\n"
+    )
+    pd.DataFrame({"number": [5], "question": ["what is soft"], "user": ["x"]}).to_parquet(
+        tmp_path / "asked.parquet"
+    )
+    (tmp_path / "judged.jsonl").write_text(
+        '{"number": 5, "sku": "1", "grade": 2, "fold": "test"}\n'
+    )
     source = FilesSource(files_settings("products.csv", "asked.parquet", COLUMNS), tmp_path)
-    rows = {table: [dict(row.values) for row in source.rows(table)] for table in ("documents", "queries", "qrels")}
+    rows = {
+        table: [dict(row.values) for row in source.rows(table)]
+        for table in ("documents", "queries", "qrels")
+    }
     assert rows == {
         "documents": [
-            {"id": "1", "title": "Moss", "text": "soft", "date": "2024-01-01", "fields": {"shop": "wood"}}
+            {
+                "id": "1",
+                "title": "Moss",
+                "text": "soft",
+                "date": "2024-01-01",
+                "fields": {"shop": "wood"},
+            }
         ],
         "queries": [{"id": 5, "text": "what is soft"}],
         "qrels": [{"query_id": 5, "document_id": "1", "relevance": 2, "split": "test"}],
-    }  # fmt: skip
+    }
     assert list(source.describe()["files"]) == ["documents.csv", "qrels.jsonl", "queries.parquet"]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
 def test_answers_are_read_from_their_column_in_every_format(tmp_path, suffix):
-    asked = pd.DataFrame({"_id": ["1", "2"], "text": ["when", "who"], "strings": [["in 2008", "2008"], None]})
+    asked = pd.DataFrame(
+        {"_id": ["1", "2"], "text": ["when", "who"], "strings": [["in 2008", "2008"], None]}
+    )
     if suffix == "csv":
         asked["strings"] = ['["in 2008", "2008"]', ""]
         asked.to_csv(tmp_path / "asked.csv", index=False)
@@ -55,7 +82,9 @@ def test_answers_are_read_from_their_column_in_every_format(tmp_path, suffix):
     (tmp_path / "notes.jsonl").write_text('{"_id": "d", "text": "a note"}\n')
     (tmp_path / "judged.jsonl").write_text('{"query-id": "1", "corpus-id": "d"}\n')
     settings = files_settings("notes.jsonl", f"asked.{suffix}", ColumnSettings(answers="strings"))
-    queries = build_corpus(FilesSource(settings, tmp_path), settings, PassageSettings()).tables["queries"]
+    queries = build_corpus(FilesSource(settings, tmp_path), settings, PassageSettings()).tables[
+        "queries"
+    ]
     assert queries["answers"].tolist() == ['["in 2008", "2008"]', None]
 
 
@@ -77,12 +106,19 @@ def test_a_missing_file_is_one_clear_error(tmp_path):
 def test_relevance_is_the_named_column_or_the_usual_ones(tmp_path, columns, judged, read):
     (tmp_path / "notes.jsonl").write_text('{"_id": "d", "text": "a note"}\n')
     (tmp_path / "asked.jsonl").write_text('{"_id": "1", "text": "who"}\n')
-    (tmp_path / "judged.jsonl").write_text(json.dumps({"query-id": "1", "corpus-id": "d"} | judged) + "\n")
-    (row,) = FilesSource(files_settings("notes.jsonl", "asked.jsonl", columns), tmp_path).rows("qrels")
+    (tmp_path / "judged.jsonl").write_text(
+        json.dumps({"query-id": "1", "corpus-id": "d"} | judged) + "\n"
+    )
+    (row,) = FilesSource(files_settings("notes.jsonl", "asked.jsonl", columns), tmp_path).rows(
+        "qrels"
+    )
     assert [value for name, value in row.values.items() if name == "relevance"] == read
 
 
-BEIR_DOCUMENTS = [{"_id": "d1", "title": "Moss", "text": "soft", "place": "wood"}, {"_id": "d2", "text": "hard"}]
+BEIR_DOCUMENTS = [
+    {"_id": "d1", "title": "Moss", "text": "soft", "place": "wood"},
+    {"_id": "d2", "text": "hard"},
+]
 BEIR_QUERIES = [{"_id": "q1", "text": "what is soft"}]
 
 
@@ -97,13 +133,23 @@ def test_plain_or_compressed_with_any_splits(tmp_path, write_beir, compress, spl
     write_beir(tmp_path / "data", BEIR_DOCUMENTS, BEIR_QUERIES, qrels, compress)
     beir = beir_source(tmp_path)
     documents = [row.values for row in beir.rows("documents")]
-    assert documents[0] == {"id": "d1", "title": "Moss", "text": "soft", "fields": {"place": "wood"}}
+    assert documents[0] == {
+        "id": "d1",
+        "title": "Moss",
+        "text": "soft",
+        "fields": {"place": "wood"},
+    }
     assert documents[1]["id"] == "d2"
     assert [row.values for row in beir.rows("queries")] == [{"id": "q1", "text": "what is soft"}]
-    judged = [{"query_id": "q1", "document_id": "d1", "relevance": "1", "split": split} for split in splits]
+    judged = [
+        {"query_id": "q1", "document_id": "d1", "relevance": "1", "split": split}
+        for split in splits
+    ]
     assert [row.values for row in beir.rows("qrels")] == judged
     end = ".gz" if compress else ""
-    assert [row.location for row in beir.rows("qrels")] == [f"qrels/{split}.tsv{end}:2" for split in splits]
+    assert [row.location for row in beir.rows("qrels")] == [
+        f"qrels/{split}.tsv{end}:2" for split in splits
+    ]
 
 
 def test_answers_stand_beside_the_text_or_among_the_metadata(tmp_path, write_beir):
@@ -114,16 +160,29 @@ def test_answers_stand_beside_the_text_or_among_the_metadata(tmp_path, write_bei
         {"_id": "q4", "text": "four", "answers": None, "metadata": {"answers": ["4"]}},
     ]
     write_beir(tmp_path / "data", BEIR_DOCUMENTS, queries, {"test": [("q1", "d1", 1)]})
-    assert [row.values.get("answers") for row in beir_source(tmp_path).rows("queries")] == [["1"], ["2"], None, ["4"]]
+    assert [row.values.get("answers") for row in beir_source(tmp_path).rows("queries")] == [
+        ["1"],
+        ["2"],
+        None,
+        ["4"],
+    ]
     none = beir_source(tmp_path, columns=ColumnSettings(answers=None))
     assert {name for row in none.rows("queries") for name in row.values} == {"id", "text"}
 
 
 def test_judgements_of_another_folder(tmp_path, write_beir):
     write_beir(tmp_path / "data", BEIR_DOCUMENTS, BEIR_QUERIES, {"test": [("q1", "d1", 1)]})
-    write_beir(tmp_path / "data", BEIR_DOCUMENTS, BEIR_QUERIES, {"dev": [("q1", "d2", 1)]}, qrels_folder="qrels-seen")
+    write_beir(
+        tmp_path / "data",
+        BEIR_DOCUMENTS,
+        BEIR_QUERIES,
+        {"dev": [("q1", "d2", 1)]},
+        qrels_folder="qrels-seen",
+    )
     chosen = beir_source(tmp_path, qrels="qrels-seen")
-    assert [(row.values["document_id"], row.values["split"]) for row in chosen.rows("qrels")] == [("d2", "dev")]
+    assert [(row.values["document_id"], row.values["split"]) for row in chosen.rows("qrels")] == [
+        ("d2", "dev")
+    ]
     assert beir_source(tmp_path).describe()["content_hash"] != chosen.describe()["content_hash"]
     with pytest.raises(FreshetError, match="corpus.qrels names that folder"):
         beir_source(tmp_path, qrels="qrels-typo")
@@ -142,14 +201,21 @@ def test_a_misspelt_column_is_refused_and_the_split_needs_none(tmp_path, write_b
     named = beir_source(tmp_path, columns=ColumnSettings(split="fold"))
     named.describe()
     assert [row.values["split"] for row in named.rows("qrels")] == ["test"]
-    with pytest.raises(FreshetError, match=r"^qrels/test.tsv has no column 'grade' \(corpus.columns.relevance\)"):
+    with pytest.raises(
+        FreshetError, match=r"^qrels/test.tsv has no column 'grade' \(corpus.columns.relevance\)"
+    ):
         beir_source(tmp_path, columns=ColumnSettings(relevance="grade")).describe()
 
 
 SETTINGS = CorpusSettings(source="snapshot", path="snapshot", merge_duplicates="none")
 TABLES = {
     "documents": [
-        {"id": "b", "title": "Boats", "text": "sails and masts", "fields": '{"date": "soon", "text": "a field"}'},
+        {
+            "id": "b",
+            "title": "Boats",
+            "text": "sails and masts",
+            "fields": '{"date": "soon", "text": "a field"}',
+        },
         {"id": "a", "title": "", "text": "sails and masts", "fields": "{}"},
     ],
     "queries": [{"id": "q1", "text": "what has sails"}, {"id": "q2", "text": "what has masts"}],
@@ -161,7 +227,9 @@ TABLES = {
 
 
 @pytest.mark.parametrize("answers", [['["a boat"]', None], None])
-def test_documents_queries_splits_and_answers_come_back_with_a_column_of_answers_if_there_are_any(tmp_path, answers):
+def test_documents_queries_splits_and_answers_come_back_with_a_column_of_answers_if_there_are_any(
+    tmp_path, answers
+):
     asked = TABLES["queries"]
     if answers:
         asked = [row | {"answers": answer} for row, answer in zip(asked, answers, strict=True)]
@@ -172,7 +240,9 @@ def test_documents_queries_splits_and_answers_come_back_with_a_column_of_answers
     assert json.loads(documents.loc["b", "fields"]) == {"date": "soon", "text": "a field"}
     queries = built.tables["queries"].set_index("query_id")
     assert queries["split"]["q1"] == "test"
-    assert queries["split"]["q2"] in ("train", "dev", "gate", "test"), "a query without a split gets one"
+    assert queries["split"]["q2"] in ("train", "dev", "gate", "test"), (
+        "a query without a split gets one"
+    )
     assert built.report["documents_quarantined"] == 0
     assert built.tables["qrels"].set_index("query_id").loc["q1", "relevance"] == 2
     assert (queries["answers"].tolist() if "answers" in queries else None) == answers

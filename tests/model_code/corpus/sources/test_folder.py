@@ -1,4 +1,6 @@
-"""Guards which files of a folder are documents, and that a source is recognised by what its path is."""
+"""Guards which files of a folder are documents, and that a source is recognised by what its path
+is.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from model_code.text.settings import PassageSettings
 @pytest.fixture
 def notes(tmp_path):
     files = {"b.md": "# B\n\nmoss", "a/c.txt": "fern", "a/d.TXT": "oak", "a/kept.md": "yes"}
-    files |= dict.fromkeys((".hidden.md", ".git/x.md", "build/x.md", "a/draft.md", "image.png"), "no")
+    files |= dict.fromkeys(
+        (".hidden.md", ".git/x.md", "build/x.md", "a/draft.md", "image.png"), "no"
+    )
     files |= {".gitignore": "build/\n*.md\n!b.md\n", "a/.gitignore": "draft.md\n!kept.md\n"}
     for name, content in files.items():
         path = tmp_path / "notes" / name
@@ -36,7 +40,12 @@ def opened(notes):
 
 def test_documents_are_files_by_path_but_hidden_ignored_and_outer_ones(notes):
     source = opened(notes)
-    assert [row.values["id"] for row in source.rows("documents")] == ["a/c.txt", "a/d.TXT", "a/kept.md", "b.md"]
+    assert [row.values["id"] for row in source.rows("documents")] == [
+        "a/c.txt",
+        "a/d.TXT",
+        "a/kept.md",
+        "b.md",
+    ]
     assert source.passed_over == {".png": 1, ".txt": 1, "loop": 1, "itself": 1, ".html": 1}
     assert list(source.rows("queries")) == []
 
@@ -44,7 +53,9 @@ def test_documents_are_files_by_path_but_hidden_ignored_and_outer_ones(notes):
 def test_git_would_ignore_the_same(notes):
     subprocess.run(["git", "init", "-q"], cwd=notes, check=True)
     command = ["git", "ls-files", "-co", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=notes, capture_output=True, text=True, check=True).stdout.split()
+    listed = subprocess.run(
+        command, cwd=notes, capture_output=True, text=True, check=True
+    ).stdout.split()
     texts = {name for name in listed if name.lower().endswith((".md", ".txt"))}
     assert set(opened(notes).files) == texts - {"link.txt", ".hidden.md"}
 
@@ -64,8 +75,15 @@ def test_broken_files_are_quarantined_and_the_rest_is_built(notes):
     (notes / "broken.pdf").write_bytes(b"%PDF")
     settings = CorpusSettings(path="notes", quarantine_limit=0.5)
     built = build_corpus(opened(notes), settings, PassageSettings(cut="sections"))
-    assert built.tables["documents"]["document_id"].tolist() == ["a/c.txt", "a/d.TXT", "a/kept.md", "b.md"]
-    assert built.tables["quarantine"][["record_id", "reason"]].values.tolist() == [["broken.pdf", "unreadable file"]]
+    assert built.tables["documents"]["document_id"].tolist() == [
+        "a/c.txt",
+        "a/d.TXT",
+        "a/kept.md",
+        "b.md",
+    ]
+    assert built.tables["quarantine"][["record_id", "reason"]].values.tolist() == [
+        ["broken.pdf", "unreadable file"]
+    ]
 
 
 def test_an_empty_or_absent_folder_is_one_clear_error(tmp_path):
@@ -80,10 +98,18 @@ def test_a_source_is_recognised_by_its_path(tmp_path, write_beir):
     write_beir(tmp_path / "beir", [{"_id": "1", "text": "x"}], compress=True)
     (tmp_path / "docs").mkdir()
     (tmp_path / "rows.csv").write_text("id,text\n1,x\n")
-    found = {path: recognised(CorpusSettings(path=path), tmp_path) for path in ("beir", "docs", "rows.csv", "BeIR/nq")}
+    found = {
+        path: recognised(CorpusSettings(path=path), tmp_path)
+        for path in ("beir", "docs", "rows.csv", "BeIR/nq")
+    }
     assert {path: one.source for path, one in found.items()} == {
-        "beir": "beir", "docs": "folder", "rows.csv": "files", "BeIR/nq": "hub"
-    }  # fmt: skip
+        "beir": "beir",
+        "docs": "folder",
+        "rows.csv": "files",
+        "BeIR/nq": "hub",
+    }
     assert found["BeIR/nq"].hub.name == "BeIR/nq"
     assert recognised(CorpusSettings(), tmp_path).source == "installed_packages"
-    assert [row.values["id"] for row in open_source(found["rows.csv"], tmp_path).rows("documents")] == ["1"]
+    assert [
+        row.values["id"] for row in open_source(found["rows.csv"], tmp_path).rows("documents")
+    ] == ["1"]

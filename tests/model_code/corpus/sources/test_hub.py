@@ -1,4 +1,6 @@
-"""Guards the hub source on a local data set in the hub's layout (no network): streamed or not, pinned by the lock."""
+"""Guards the hub source on a local data set in the hub's layout (no network): streamed or not,
+pinned by the lock.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def data(tmp_path):
     (folder / "README.md").write_text(CARD)
     documents = [{"_id": f"d{i}", "title": "", "text": f"text {i}", "shade": i} for i in range(3)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
-    (folder / "queries.jsonl").write_text("".join(f'{{"_id": "{i}", "text": "query {i}"}}\n' for i in (1, 2, 3)))
+    (folder / "queries.jsonl").write_text(
+        "".join(f'{{"_id": "{i}", "text": "query {i}"}}\n' for i in (1, 2, 3))
+    )
     for number, split in enumerate(("train", "dev", "test"), start=1):
         row = {"query-id": number, "corpus-id": f"d{number - 1}", "score": 1}
         (folder / f"{split}.jsonl").write_text(json.dumps(row) + "\n")
@@ -59,7 +63,10 @@ def test_three_tables_of_a_data_set(tmp_path, data, streaming):
     assert documents[1].values["fields"] == {"shade": 1}
     assert documents[1].location == "corpus/corpus:1"
     assert [row.values for row in source.rows("queries")][0] == {"id": "1", "text": "query 1"}
-    qrels = {(row.values["query_id"], row.values["document_id"], row.values["split"]) for row in source.rows("qrels")}
+    qrels = {
+        (row.values["query_id"], row.values["document_id"], row.values["split"])
+        for row in source.rows("qrels")
+    }
     assert qrels == {(1, "d0", "train"), (2, "d1", "dev"), (3, "d2", "test")}
     alone = hub.HubSource(settings(queries=None, streaming=streaming), tmp_path)
     assert [list(alone.rows(table)) for table in ("queries", "qrels")] == [[], []]
@@ -101,7 +108,9 @@ def test_a_build_reads_the_commits_that_were_locked(tmp_path, monkeypatch):
     commits["BeIR/nq"] = "a2"
     asked.clear()
     loads = []
-    monkeypatch.setattr("datasets.load_dataset", lambda *place, **how: loads.append((place, how)) or {})
+    monkeypatch.setattr(
+        "datasets.load_dataset", lambda *place, **how: loads.append((place, how)) or {}
+    )
     source = hub.HubSource(chosen, tmp_path, lock)
     assert source.describe()["content_hash"] == lock["content_hash"]
     assert list(source.rows("documents")) == []
@@ -111,10 +120,14 @@ def test_a_build_reads_the_commits_that_were_locked(tmp_path, monkeypatch):
 
 
 def test_another_revision_than_the_locked_one_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(hub.HubSource, "_newest", lambda self, name: f"commit of {self.hub.revision}")
+    monkeypatch.setattr(
+        hub.HubSource, "_newest", lambda self, name: f"commit of {self.hub.revision}"
+    )
     lock = make_lock(settings(name="BeIR/nq"), tmp_path)
     locked_source(settings(name="BeIR/nq"), tmp_path, lock)
-    with pytest.raises(FreshetError, match=r"\(corpus.hub.revision: absent -> v2\).*run `freshet ingest` again"):
+    with pytest.raises(
+        FreshetError, match=r"\(corpus.hub.revision: absent -> v2\).*run `freshet ingest` again"
+    ):
         locked_source(settings(name="BeIR/nq", revision="v2"), tmp_path, lock)
 
 
@@ -122,14 +135,20 @@ def test_a_lock_that_does_not_say_what_revision_was_asked_for_is_accepted(tmp_pa
     monkeypatch.setattr(hub.HubSource, "_newest", lambda self, name: "a1")
     chosen = settings(name="BeIR/nq", qrels="BeIR/nq", revision="main")
     digest = hash_text(canonical_json({"BeIR/nq": "a1"}))
-    lock = {"source": "hub", "versions": {"BeIR/nq": "a1"}, "watermark": "a1", "content_hash": digest}
+    lock = {
+        "source": "hub",
+        "versions": {"BeIR/nq": "a1"},
+        "watermark": "a1",
+        "content_hash": digest,
+    }
     locked_source(chosen, tmp_path, lock)
     made = make_lock(chosen, tmp_path)
     assert made == {**lock, "settings": {"corpus.hub.revision": "main"}}
     other = settings(name="BeIR/nq", qrels="BeIR/nq", revision="v2")
     with pytest.raises(FreshetError, match=r"\(corpus.hub.revision: main -> v2\)"):
         locked_source(other, tmp_path, made)
-    with pytest.raises(FreshetError, match=r"\(BeIR/nq: absent -> a1\)"):  # not the revision, of which it says nothing
+    # not the revision, of which it says nothing
+    with pytest.raises(FreshetError, match=r"\(BeIR/nq: absent -> a1\)"):
         locked_source(chosen, tmp_path, {**lock, "versions": {}, "content_hash": "0"})
 
 

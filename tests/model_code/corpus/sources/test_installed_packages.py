@@ -1,4 +1,6 @@
-"""Guards which definitions are public, what they are called, which queries ask for them, and what is never imported."""
+"""Guards which definitions are public, what they are called, which queries ask for them, and what
+is never imported.
+"""
 
 from __future__ import annotations
 
@@ -82,12 +84,15 @@ def package(tmp_path, monkeypatch):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "__init__.py").write_text("raise RuntimeError('imported')\n")
     (folder / "waves.py").write_text(
-        function("crest", "Return the highest point.") + function("crest", "Return another highest point.")
-        + function("trough", "Return the depth between waves.") + function("short", "Two words.", "")
+        function("crest", "Return the highest point.")
+        + function("crest", "Return another highest point.")
+        + function("trough", "Return the depth between waves.")
+        + function("short", "Two words.", "")
         + function("thin", "Return much too little text.", "few words")
-    )  # fmt: skip
+    )
     (folder / "_core" / "impl.py").write_text(
-        function("flow", "Return the current's speed.") + function("trough", "Return the depth BETWEEN waves.")
+        function("flow", "Return the current's speed.")
+        + function("trough", "Return the depth BETWEEN waves.")
     )
     (folder / "tests" / "test_it.py").write_text(function("never", "Return what tests do."))
     monkeypatch.syspath_prepend(tmp_path / "site")
@@ -103,26 +108,41 @@ def test_documents_queries_and_qrels_of_a_package(package):
     documents = {row.values["id"]: row.values for row in tidal.rows("documents")}
     # the second crest is an overload of the first; "short" says next to nothing
     assert sorted(documents) == [
-        "tidal.flow", "tidal.trough", "tidal.waves.crest", "tidal.waves.thin", "tidal.waves.trough",
-    ]  # fmt: skip
+        "tidal.flow",
+        "tidal.trough",
+        "tidal.waves.crest",
+        "tidal.waves.thin",
+        "tidal.waves.trough",
+    ]
     assert documents["tidal.waves.crest"] == {
-        "id": "tidal.waves.crest", "title": "tidal.waves.crest", "text": f"Return the highest point.\n\n{BODY}",
+        "id": "tidal.waves.crest",
+        "title": "tidal.waves.crest",
+        "text": f"Return the highest point.\n\n{BODY}",
         "fields": {"package": "tidal", "kind": "function"},
-    }  # fmt: skip
+    }
     # the summaries of both troughs are not unique, and little follows that of thin
     assert [row.values for row in tidal.rows("queries")] == [
-        {"id": "crest", "text": "Return the highest point."}, {"id": "flow", "text": "Return the current's speed."},
-    ]  # fmt: skip
+        {"id": "crest", "text": "Return the highest point."},
+        {"id": "flow", "text": "Return the current's speed."},
+    ]
     assert [row.values for row in tidal.rows("qrels")] == [
-        {"query_id": "crest", "document_id": "tidal.waves.crest"}, {"query_id": "flow", "document_id": "tidal.flow"},
-    ]  # fmt: skip
+        {"query_id": "crest", "document_id": "tidal.waves.crest"},
+        {"query_id": "flow", "document_id": "tidal.flow"},
+    ]
     assert "tidal" not in sys.modules
 
 
 def test_one_query_of_each_last_name_so_that_near_duplicates_are_never_in_two_splits(monkeypatch):
-    said = [("a.b.Sort", "Sort a copy of it."), ("a.sort", "Sort this very one."), ("a.find", "Find where it is.")]
+    said = [
+        ("a.b.Sort", "Sort a copy of it."),
+        ("a.sort", "Sort this very one."),
+        ("a.find", "Find where it is."),
+    ]
     found = [Docstring(name, "function", f"{summary}\n\n{BODY}") for name, summary in said]
-    assert {query: item.name for query, item in chosen_queries(found).items()} == {"find": "a.find", "sort": "a.sort"}
+    assert {query: item.name for query, item in chosen_queries(found).items()} == {
+        "find": "a.find",
+        "sort": "a.sort",
+    }
     monkeypatch.setattr(installed_packages, "MOST_QUERIES", 1)
     (kept,) = chosen_queries(found)
     assert list(chosen_queries(found[::-1])) == [kept], "by hash, whatever the order"
@@ -131,16 +151,27 @@ def test_one_query_of_each_last_name_so_that_near_duplicates_are_never_in_two_sp
 @pytest.fixture(scope="module")
 def offered():
     """The documents of the default packages, by id."""
-    return {row.values["id"]: row.values for row in source("stdlib", "numpy", "pandas").rows("documents")}
+    return {
+        row.values["id"]: row.values
+        for row in source("stdlib", "numpy", "pandas").rows("documents")
+    }
 
 
-@pytest.mark.parametrize(("name", "said"), [
-    ("pandas.read_csv", "comma-separated"), ("pandas.DataFrame.merge", "database-style join"),
-    ("pandas.DataFrame.groupby", "Group DataFrame"), ("numpy.random.permutation", "Randomly permute"),
-    ("os.path.join", "Join two or more pathname components"), ("dict.update", "Update D from"),
-    ("str.split", "substrings"), ("pandas.DataFrame.head", "Also called pandas.Series.head."),
-    ("random.randint", "Return random integer"), ("pandas.Series.str.split", "separator"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("pandas.read_csv", "comma-separated"),
+        ("pandas.DataFrame.merge", "database-style join"),
+        ("pandas.DataFrame.groupby", "Group DataFrame"),
+        ("numpy.random.permutation", "Randomly permute"),
+        ("os.path.join", "Join two or more pathname components"),
+        ("dict.update", "Update D from"),
+        ("str.split", "substrings"),
+        ("pandas.DataFrame.head", "Also called pandas.Series.head."),
+        ("random.randint", "Return random integer"),
+        ("pandas.Series.str.split", "separator"),
+    ],
+)
 def test_what_people_ask_for_is_there_under_the_name_that_they_know(offered, name, said):
     assert said in offered[name]["text"]
 
@@ -153,10 +184,15 @@ def test_what_is_imported_is_public_and_small_talk_is_left_out(offered):
     assert not {"math.pi", "os.sep", "posixpath.join"} & set(offered)
 
 
-@pytest.mark.parametrize("code", [
-    "import socket; socket.create_connection(('localhost', 1))", "import subprocess; subprocess.run(['true'])",
-    "open('written', 'w')", "import os; os.system('true')",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import socket; socket.create_connection(('localhost', 1))",
+        "import subprocess; subprocess.run(['true'])",
+        "open('written', 'w')",
+        "import os; os.system('true')",
+    ],
+)
 def test_an_import_cannot_write_connect_or_start_anything(code, tmp_path):
     child = f"import sys; sys.argv = ['x']; sys.path.insert(0, {str(tmp_path)!r})\nimport sneaky"
     (tmp_path / "sneaky.py").write_text(code)
@@ -168,7 +204,9 @@ def test_an_import_cannot_write_connect_or_start_anything(code, tmp_path):
 
 
 def test_a_machine_that_never_drew_a_picture_is_read_all_the_same(monkeypatch, tmp_path):
-    """Matplotlib's first import starts a program that lists fonts, and pandas imports it where it is installed."""
+    """Matplotlib's first import starts a program that lists fonts, and pandas imports it where it
+    is installed.
+    """
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))
     assert len(installed_packages.read_definitions(["pandas"])) > 1000
 
@@ -177,7 +215,9 @@ def test_what_cannot_be_imported_is_said(monkeypatch, tmp_path):
     broken = tmp_path / "definitions.py"
     broken.write_text("raise RuntimeError('an import wanted socket.connect')")
     monkeypatch.setattr(definitions, "__file__", str(broken))
-    with pytest.raises(FreshetError, match="docstrings of stdlib cannot be read: RuntimeError: an import wanted"):
+    with pytest.raises(
+        FreshetError, match="docstrings of stdlib cannot be read: RuntimeError: an import wanted"
+    ):
         installed_packages.read_definitions(["stdlib"])
 
 

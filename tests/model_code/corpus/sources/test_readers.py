@@ -38,7 +38,9 @@ def written(folder, name: str):
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.csv", "a.csv.gz", "a.parquet"])
 def test_every_format_gives_the_same_rows(tmp_path, name):
-    assert [dict(row.values) for row in read_rows(written(tmp_path, name), "documents", name)] == RECORDS
+    assert [
+        dict(row.values) for row in read_rows(written(tmp_path, name), "documents", name)
+    ] == RECORDS
 
 
 def test_a_bad_json_line_costs_that_line_alone(tmp_path):
@@ -55,15 +57,23 @@ def test_a_bad_csv_line_costs_that_line_alone(tmp_path):
     path.write_text('id,text\n1,"a\nb"\n2\n3,c,d\n\n4,e\n')
     rows = list(read_rows(path, "documents", "a"))
     assert [(row.location, isinstance(row, Malformed)) for row in rows] == [
-        ("a:3", False), ("a:4", True), ("a:5", True), ("a:7", False)
-    ]  # fmt: skip
+        ("a:3", False),
+        ("a:4", True),
+        ("a:5", True),
+        ("a:7", False),
+    ]
     assert rows[1].detail == "1 cells under 2 columns"
 
 
 def test_every_line_that_a_stray_quote_takes_along_counts_as_refused(tmp_path):
     (tmp_path / "a.csv").write_text('id,text\n1,a\n2,"b\n3,c\n4,"d"\n5,e\n6,"f" f\n7,"g"\n')
     rows = list(read_rows(tmp_path / "a.csv", "documents", "a"))
-    assert [row.location for row in rows if isinstance(row, Malformed)] == ["a:3", "a:4", "a:5", "a:7"]
+    assert [row.location for row in rows if isinstance(row, Malformed)] == [
+        "a:3",
+        "a:4",
+        "a:5",
+        "a:7",
+    ]
     assert "in a row that begins at line 3" in rows[2].detail
     assert [row.values["id"] for row in rows if not isinstance(row, Malformed)] == ["1", "5", "7"]
 
@@ -74,10 +84,15 @@ def test_every_line_that_a_stray_quote_takes_along_counts_as_refused(tmp_path):
         ("id,text,id\n1,a,2\n", "more than one column named 'id'"),
         ("id,text\r1,a\r", r"no header of columns.*Lines must end in \\n or \\r\\n"),
         ('id,"text\n1,a\n', "^a:1: a quote"),
-        ('id,text\n1,a\n2,"b\n3,c\n4,d\n', r'^a:3: a quote \("\) opens in this row and never closes'),
+        (
+            'id,text\n1,a\n2,"b\n3,c\n4,d\n',
+            r'^a:3: a quote \("\) opens in this row and never closes',
+        ),
     ],
 )
-def test_a_header_that_names_no_columns_and_a_quote_that_would_swallow_the_rest_are_refused(tmp_path, content, message):
+def test_a_header_that_names_no_columns_and_a_quote_that_would_swallow_the_rest_are_refused(
+    tmp_path, content, message
+):
     (tmp_path / "a.csv").write_bytes(content.encode())
     with pytest.raises(FreshetError, match=message):
         list(read_rows(tmp_path / "a.csv", "documents", "a"))
@@ -113,8 +128,16 @@ def test_a_parquet_value_that_python_cannot_hold_costs_its_row_alone(tmp_path, c
 
 def test_a_damaged_page_of_a_parquet_file_is_one_clear_error(tmp_path):
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"id": [str(i) for i in range(3000)]}), path, compression="zstd", row_group_size=1024)
-    content, page = bytearray(path.read_bytes()), pq.read_metadata(path).row_group(1).column(0).data_page_offset
+    pq.write_table(
+        pa.table({"id": [str(i) for i in range(3000)]}),
+        path,
+        compression="zstd",
+        row_group_size=1024,
+    )
+    content, page = (
+        bytearray(path.read_bytes()),
+        pq.read_metadata(path).row_group(1).column(0).data_page_offset,
+    )
     content[page : page + 200] = b"\x55" * 200
     path.write_bytes(content)
     with pytest.raises(FreshetError, match=r"a is damaged after row 1024; fetch it again \("):
@@ -123,7 +146,9 @@ def test_a_damaged_page_of_a_parquet_file_is_one_clear_error(tmp_path):
 
 def test_quotes_in_a_tsv_are_letters(tmp_path):
     (tmp_path / "a.tsv").write_text('query-id\tscore\n"q\t1\n')
-    assert [row.values for row in read_rows(tmp_path / "a.tsv", "qrels", "a")] == [{"query-id": '"q', "score": "1"}]
+    assert [row.values for row in read_rows(tmp_path / "a.tsv", "qrels", "a")] == [
+        {"query-id": '"q', "score": "1"}
+    ]
 
 
 def test_a_whole_file_that_cannot_be_read_is_one_clear_error(tmp_path):

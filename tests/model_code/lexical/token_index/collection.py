@@ -1,4 +1,6 @@
-"""A random collection of token bags with all that breaks rankings, and an oracle that knows no index."""
+"""A random collection of token bags with all that breaks rankings, and an oracle that knows no
+index.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,18 @@ Sparse = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Collection:
-    """Passages and their documents; a document has one to three passages, some of which are equal to others."""
+    """Passages and their documents; a document has one to three passages, some of which are equal
+    to others.
+    """
 
     bags: list[np.ndarray]
     document_ids: list[str]
 
     def of(self, wanted: list[str]) -> Collection:
         """The passages of these documents, in the order of `wanted`."""
-        rows = [i for document in wanted for i, name in enumerate(self.document_ids) if name == document]
+        rows = [
+            i for document in wanted for i, name in enumerate(self.document_ids) if name == document
+        ]
         return Collection([self.bags[i] for i in rows], [self.document_ids[i] for i in rows])
 
     @property
@@ -38,20 +44,26 @@ def make_collection(seed: int, documents: int = 60) -> Collection:
     for number in chance.permutation(documents).tolist():
         for _ in range(chance.integers(1, 4)):
             held = np.flatnonzero(chance.random(VOCABULARY) < shares)
-            bags.append(bags[chance.integers(len(bags))] if bags and chance.random() < 0.2 else held)
+            bags.append(
+                bags[chance.integers(len(bags))] if bags and chance.random() < 0.2 else held
+            )
             names.append(f"d{number:03d}")
     return Collection(bags, names)
 
 
 def make_queries(seed: int, count: int = 12, most: int = 40) -> list[Sparse]:
-    """Queries of 0 to `most` tokens, in no order, some unknown; weights over many orders of magnitude, some equal.
+    """Queries of 0 to `most` tokens, in no order, some unknown; weights over many orders of
+    magnitude, some equal.
 
-    Weights are multiples of 2^-10, so that float64 sums of them are exact in any order, the oracle's too.
+    Weights are multiples of 2^-10, so that float64 sums of them are exact in any order, the
+    oracle's too.
     """
     chance = np.random.default_rng(seed)
     queries = []
     for size in [0, *chance.integers(1, most, count - 1).tolist()]:
-        weights = np.ceil(1024 * np.exp(3 * chance.standard_normal(size))).astype(np.float32) / np.float32(1024)
+        weights = np.ceil(1024 * np.exp(3 * chance.standard_normal(size))).astype(
+            np.float32
+        ) / np.float32(1024)
         weights[chance.random(size) < 0.3] = 1.0
         queries.append((chance.choice(VOCABULARY + 5, size, replace=False), weights))
     return queries

@@ -1,5 +1,7 @@
-"""Guards the word cache: the bags are exactly what the tokenizer gives, for odd Unicode, long words, literal special
-tokens; and a tokenizer that does not work word by word is asked for whole texts."""
+"""Guards the word cache: the bags are exactly what the tokenizer gives, for odd Unicode, long
+words, literal special tokens; and a tokenizer that does not work word by word is asked for whole
+texts.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +70,12 @@ def random_texts() -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize("options", [{}, {"lowercase": False}, {"clean_text": False}, {"strip_accents": True}])
-def test_bags_are_what_the_tokenizer_gives_under_any_rules_of_bert(options: dict[str, bool]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"lowercase": False}, {"clean_text": False}, {"strip_accents": True}]
+)
+def test_bags_are_what_the_tokenizer_gives_under_any_rules_of_bert(
+    options: dict[str, bool],
+) -> None:
     from tokenizers.normalizers import BertNormalizer
 
     tokenizer = make_tokenizer(VOCABULARY)
@@ -82,7 +88,9 @@ def test_added_tokens_with_and_without_a_space() -> None:
     from tokenizers import AddedToken
 
     tokenizer = make_tokenizer(VOCABULARY)
-    tokenizer.add_tokens([AddedToken("quick brown", normalized=False), AddedToken("fo", normalized=False)])
+    tokenizer.add_tokens(
+        [AddedToken("quick brown", normalized=False), AddedToken("fo", normalized=False)]
+    )
     check(tokenizer, [*ODD, "a quick brown fox", "fo foo of-fo"])
     tokenizer.add_tokens([AddedToken("LAZY", normalized=True)])
     check(tokenizer, [*ODD, "a lazy Lazy LÁZY dog"])
@@ -96,7 +104,9 @@ def test_a_tokenizer_that_does_not_work_word_by_word() -> None:
     backend = Tokenizer(models.BPE(letters, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel()
     check(PreTrainedTokenizerFast(tokenizer_object=backend), ODD)
-    assert not WordCache.fits({"model": {"type": "BPE"}, "pre_tokenizer": None, "normalizer": None, "added_tokens": []})
+    assert not WordCache.fits(
+        {"model": {"type": "BPE"}, "pre_tokenizer": None, "normalizer": None, "added_tokens": []}
+    )
 
 
 def test_words_are_remembered_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

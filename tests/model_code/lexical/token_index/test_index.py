@@ -1,5 +1,6 @@
-"""Guards the laws of the token index: rankings that equal an oracle's and depend on nothing but bags and
-ids, save and load = identity, and refusal of what it must not search or read."""
+"""Guards the laws of the token index: rankings that equal an oracle's and depend on nothing but
+bags and ids, save and load = identity, and refusal of what it must not search or read.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +50,19 @@ def test_scores_equal_a_dense_product() -> None:
     for row, bag in enumerate(collection.bags):
         dense[row, bag] = 1
     chance = np.random.default_rng(3)
-    queries = [(tokens, np.exp(4 * chance.standard_normal(len(tokens))).astype(np.float32)) for tokens, _ in queries]
-    for (tokens, weights), ranking in zip(queries, build(collection).search(queries, 100), strict=True):
+    queries = [
+        (tokens, np.exp(4 * chance.standard_normal(len(tokens))).astype(np.float32))
+        for tokens, _ in queries
+    ]
+    for (tokens, weights), ranking in zip(
+        queries, build(collection).search(queries, 100), strict=True
+    ):
         products = dense[:, tokens] @ weights.astype(np.float64)
         for document, score in ranking:
             rows = [row for row, name in enumerate(collection.document_ids) if name == document]
-            assert score == pytest.approx(products[rows].max(), rel=1e-7, abs=1e-14 * float(weights.sum()))
+            assert score == pytest.approx(
+                products[rows].max(), rel=1e-7, abs=1e-14 * float(weights.sum())
+            )
 
 
 def test_no_dependence_on_batch_k_or_insertion_order() -> None:
@@ -78,7 +86,9 @@ def test_single_passages_and_their_ranks_are_those_of_the_bags() -> None:
     whole = built.search(queries, 100)
     for ranking, found, pool in zip(whole, built.rank(queries, pools), pools, strict=True):
         scores = dict(ranking)
-        assert found == sorted(((name, scores.get(name, 0.0)) for name in pool), key=lambda hit: (-hit[1], hit[0]))
+        assert found == sorted(
+            ((name, scores.get(name, 0.0)) for name in pool), key=lambda hit: (-hit[1], hit[0])
+        )
 
 
 def test_save_and_load_is_identity_and_sealed(tmp_path: Path) -> None:
@@ -86,10 +96,15 @@ def test_save_and_load_is_identity_and_sealed(tmp_path: Path) -> None:
     build(collection).save(tmp_path / "one")
     TokenIndex.load(tmp_path / "one").save(tmp_path / "two")
     assert hash_path(tmp_path / "one") == hash_path(tmp_path / "two")
-    assert TokenIndex.load(tmp_path / "two").search(make_queries(7), 30) == oracle(make_queries(7), collection, 30)
+    assert TokenIndex.load(tmp_path / "two").search(make_queries(7), 30) == oracle(
+        make_queries(7), collection, 30
+    )
     facts = read_json(tmp_path / "one" / "manifest.json")
     assert (facts["kind"], facts["documents"]) == ("token", 60)
-    assert (facts["passages"], facts["postings"]) == (len(collection.bags), sum(map(len, collection.bags)))
+    assert (facts["passages"], facts["postings"]) == (
+        len(collection.bags),
+        sum(map(len, collection.bags)),
+    )
 
 
 @pytest.mark.parametrize("name", ["tokens", "counts", "raw", "low", "high", "bitmaps"])
@@ -110,7 +125,9 @@ def test_a_damaged_folder_is_refused(name: str, tmp_path: Path) -> None:
         ([2, 2], [1.0, 0.5], "twice"),
     ],
 )
-def test_impossible_queries_are_refused(tokens: list[int], weights: list[float], message: str) -> None:
+def test_impossible_queries_are_refused(
+    tokens: list[int], weights: list[float], message: str
+) -> None:
     with pytest.raises(FreshetError, match=message):
         build(make_collection(9)).search([(np.array(tokens), np.array(weights))], 1)
 

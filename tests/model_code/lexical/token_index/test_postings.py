@@ -1,5 +1,6 @@
-"""Guards the compressed postings: every form of list gives back its passages, at all sizes where forms change, and the
-sums of a batch are those of a dense product."""
+"""Guards the compressed postings: every form of list gives back its passages, at all sizes where
+forms change, and the sums of a batch are those of a dense product.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +66,9 @@ def test_all_forms_are_used_and_none_is_longer_than_another() -> None:
     assert set(forms(counts, 3000).tolist()) == {RAW, SPLIT, BITMAP}
     lists = sum(getattr(packed, part).nbytes for part in PARTS[2:])
     assert lists == sum(min(2 * n, n + (n + 12 + 7) // 8, 375) for n in counts.tolist())
-    assert lengths(counts, 3000) == {part: len(getattr(packed, part)) for part in PARTS}, "where blocks end in a file"
+    assert lengths(counts, 3000) == {part: len(getattr(packed, part)) for part in PARTS}, (
+        "where blocks end in a file"
+    )
 
 
 @pytest.mark.parametrize("passages", [1, 9, 700])

@@ -1,10 +1,11 @@
-"""Make a tiny project as an earlier Freshet made it, with that version's own code, for `test_upgrades`.
+"""Make a tiny project as an earlier Freshet made it, with that version's own code, for
+`test_upgrades`.
 
     git archive COMMIT | tar x -C OLD && cp tests/model_code/collection/index/upgrades/make.py OLD
     cd OLD && PYTHONPATH=. python make.py NAME.tar.gz
 
-Two live retrievers took in additions, an update and a removal, the default one went back by a generation, and one
-document waits. `expected.json` says what that version's searches found.
+Two live retrievers took in additions, an update and a removal, the default one went back by a
+generation, and one document waits. `expected.json` says what that version's searches found.
 """
 
 import json
@@ -36,7 +37,9 @@ def make(root: Path) -> dict:
     """Live the life of the project, and return what its searches find."""
     project = build(root)
     default, other = (LiveCollection(project, name) for name in ("hce", "contrastive"))
-    receive(default, {"new-1": "the array of a file", "new-2": "square root", "base-3": "another text"})
+    receive(
+        default, {"new-1": "the array of a file", "new-2": "square root", "base-3": "another text"}
+    )
     default.apply(), other.apply()
     default.remove(["base-4"], "test")
     default.apply(), other.apply()
