@@ -61,13 +61,13 @@ lint: $(VENV)/.installed-for-tests
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) torch==2.13.0 $$($(REACHABLE) && echo --extra-index-url $(TORCH_CPU))
-	$(PIP_INSTALL) --editable '.[cpu]'
+	$(PIP_INSTALL) --editable '.[full]'
 	$(QUIET)
 	$(COMPILE)
 	touch $@
 
 $(VENV)/.installed-for-tests: $(VENV)/.installed
-	$(PIP_INSTALL) --editable '.[cpu,test]'
+	$(PIP_INSTALL) --editable '.[test]'
 	$(COMPILE)
 	touch $@
 

@@ -61,6 +61,7 @@ ORDER = (
     within("freshet", "integrations project"),
     within("orchestration", "definitions instance sensors"),
     within("orchestration", "cli"),
+    within("freshet", "command"),
 )
 SUBPACKAGED = "model_code.collection"  # its subpackages stand in the order one by one
 # names the modules of all kinds by strings, and imports one when it is needed

@@ -1,6 +1,4 @@
-"""A LangChain retriever and vector store over a `Client` or a `Project`; needs
-`freshet[langchain]`.
-"""
+"""A LangChain retriever and vector store over a `Client` or a `Project`; needs the extra `langchain`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A LlamaIndex retriever over a `Client` or a `Project`; needs `freshet[llama-index]`."""
+"""A LlamaIndex retriever over a `Client` or a `Project`; needs the extra `llama-index`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server of the Model Context Protocol with the tools `search` and `get`; needs `freshet[mcp]`.
+"""A server of the Model Context Protocol with the tools `search` and `get`; needs the extra `mcp`.
 
 python -m freshet.integrations.mcp http://127.0.0.1:8765
 """

@@ -464,7 +464,7 @@ def _faiss() -> Any:
         import faiss
     except ModuleNotFoundError as error:
         raise FreshetError(
-            "search among so many vectors needs faiss, which is not installed: pip install -e '.[cpu]' (or faiss-cpu "
+            "search among so many vectors needs faiss, which is not installed: pip install -e '.[full]' (or faiss-cpu "
             "alone), or set index.flat_below above their number, exact search that does without, and build again"
         ) from error
     return faiss
