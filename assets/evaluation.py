@@ -30,7 +30,7 @@ def preview_metrics(folder: Path) -> Preview:
 
 def preview_comparison(folder: Path) -> Preview:
     """Who is best and by how much, results by system, best first, and their picture."""
-    from model_code.evaluation.report import lead
+    from model_code.evaluation.report import summary_sentence
 
     comparison = read_json(folder / "comparison.json")
     main = comparison["main_metric"]
@@ -46,7 +46,7 @@ def preview_comparison(folder: Path) -> Preview:
     ]
     drawn = folder / "comparison.png"
     return {
-        "best": lead(comparison),
+        "best": summary_sentence(comparison),
         "results": table(sorted(rows, key=lambda row: -row[main])),
         **({"picture": picture("comparison", drawn.read_bytes())} if drawn.is_file() else {}),
     }

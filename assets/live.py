@@ -130,12 +130,12 @@ def drift_report(project: Served) -> Iterator[Result]:
         facts = {"decision": watched.decision.action, "why": "; ".join(watched.decision.reasons)}
         facts["report"] = dg.MetadataValue.md(f"```\n{watched.text}```")
     yield dg.MaterializeResult(metadata=facts)
-    tripped = list(watched.tripped) if watched else []
+    exceeded = list(watched.exceeded) if watched else []
     yield dg.AssetCheckResult(
-        passed=not tripped,
+        passed=not exceeded,
         check_name="within_thresholds",
         severity=dg.AssetCheckSeverity.WARN,
-        metadata={"tripped": tripped},
+        metadata={"tripped": exceeded},
     )
 
 

@@ -28,7 +28,7 @@ from model_code.drift.settings import DriftSettings
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.queries.pseudo_queries import InverseCloze
-from model_code.queries.settings import ABOUT_A_QUERY
+from model_code.queries.settings import QUERY_LENGTH_SPANS
 
 HOME, NEIGHBOURS, JARGON = ("stdlib", "numpy", "pandas"), ("scipy", "matplotlib"), ("sklearn",)
 SETS, BY_DATE = ("tldr", "scifact"), "tldr"  # folders of data sets in BEIR layout
@@ -92,7 +92,7 @@ def studies(data: Path | None, plan: StudyPlan) -> Iterator[tuple[str, Pairs, di
 
 def with_made(pairs: Pairs) -> Triples:
     """The documents that are long enough to cut a query out of, with it."""
-    cloze = InverseCloze("short_cloze", ABOUT_A_QUERY)
+    cloze = InverseCloze("short_cloze", QUERY_LENGTH_SPANS)
     return [
         (text, span, query) for text, query in pairs for span in cloze.spans(text, text, seed=0)[:1]
     ]
@@ -217,11 +217,11 @@ def judge(compared: Compared, old: np.ndarray, batch: Vectors, cell: CellCounts)
     report = make_report(
         calibration, [Arrivals(batch.documents, "", made, asked=asked)], added=len(made)
     )
-    tripped = {one.name for one in report.tripped} - {"growth"}
+    exceeded = {one.name for one in report.exceeded} - {"growth"}
     cell.harm.append(-report.of("asked_quality")[0].value)
-    cell.alarm.append(bool(tripped))
-    cell.by_made.append("new_quality" in tripped)
-    cell.by_asked.append("asked_quality" in tripped)
+    cell.alarm.append(bool(exceeded))
+    cell.by_made.append("new_quality" in exceeded)
+    cell.by_asked.append("asked_quality" in exceeded)
     cell.retrain.append(decide(report, (), calibration.settings).action == "retrain")
     counts = compared.topics(calibration.reference.vectors), compared.topics(batch.documents)
     cell.customary.append(population_stability(*counts) > CUSTOMARY_PSI)

@@ -22,7 +22,7 @@ from model_code.encoding.settings import EncoderSettings
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.training.data import Pairs, Passages, TrainingData, make_pairs
-from model_code.training.optimisation import freeze
+from model_code.training.optimisation import freeze_layers
 from model_code.training.settings import TrainingSettings
 from model_code.training.trainer import Trainer
 
@@ -138,7 +138,7 @@ def _peer_step(
     device = ours.encoder.device
     model = SentenceTransformer(str(locate(base)), device=str(device)).train(as_installed)
     if not as_installed:
-        freeze(model[0].auto_model, settings.frozen_layers)
+        freeze_layers(model[0].auto_model, settings.frozen_layers)
     loss = MultipleNegativesRankingLoss(model, scale=1 / settings.temperature)
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(learning, lr=settings.learning_rate, fused=True)

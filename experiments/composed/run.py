@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.tables import measure_projects
-from model_code.evaluation.scores import averaged_over_seeds, load_scores, without_seed
+from model_code.evaluation.scores import average_over_seeds, load_scores, strip_seed
 from model_code.evaluation.significance import bootstrap_over_seeds, paired_randomisation_test
 from model_code.project import Project
 from orchestration.cli.build import load_comparison
@@ -60,11 +60,11 @@ def _group(found: Mapping[str, Any]) -> dict[str, Any]:
 def less_its_part(evaluations: Path) -> dict[str, Any]:
     """`fused` less its trained part `hce`, paired over queries and seeds, which no report compares."""
     folders = [
-        folder for folder in sorted(evaluations.iterdir()) if without_seed(folder.name) in PAIR
+        folder for folder in sorted(evaluations.iterdir()) if strip_seed(folder.name) in PAIR
     ]
     systems = {
         one.system: one
-        for one in averaged_over_seeds(load_scores(folder, "test") for folder in folders)
+        for one in average_over_seeds(load_scores(folder, "test") for folder in folders)
     }
     fused, part = (systems[name] for name in PAIR)
     low, high = bootstrap_over_seeds(

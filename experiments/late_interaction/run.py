@@ -30,7 +30,7 @@ from model_code.project import Project
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
 from model_code.training.batches import TrainingBatch
-from model_code.training.fit import make_trainer, start_encoder, start_vectors
+from model_code.training.fit import load_start_encoder, make_trainer, reusable_vectors
 from model_code.training.tables import TrainingTables
 from model_code.training.trainer import Objective, Trainer
 from orchestration import parameters
@@ -111,10 +111,10 @@ def train(root: Path, aside: Path) -> None:
         stage, Project(root), settings, aside / "artifacts/train/hce", aside / "checkpoints"
     )
     retriever, tables = context.settings["retriever"], TrainingTables.load(context)
-    encoder, own = start_encoder(context, None), retriever.training
+    encoder, own = load_start_encoder(context, None), retriever.training
     data, dev = tables.training_data(own), tables.dev_evaluator(own, context.settings["seed"])
     trainer = make_trainer(LateTrainer, context, encoder, data, own, dev)
-    trainer.fit(start_vectors(context, encoder, tables.corpus))
+    trainer.fit(reusable_vectors(context, encoder, tables.corpus))
     encoder.save(context.output / "encoder")
     before = DenseIndex.load(root / "artifacts/index/hce/index")
     vectors = encoder.eval().encode_documents(texts_of(root))

@@ -33,7 +33,7 @@ from model_code.retrieval.fused import FusedSearch, Fusion, Scale
 from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import LATE, Retriever
 from model_code.stages.baselines import UNTRAINED
-from model_code.stages.evaluate import Bench, HeldOut
+from model_code.stages.evaluate import Bench, StrippedDocuments
 from model_code.stages.fuse import GRID, SHARED, _values
 from model_code.text.words import first_sentence, words
 from orchestration import parameters
@@ -81,7 +81,7 @@ def _measured(root: Path, aside: Path) -> dict[str, Any]:
     few = len(bench.judgements["dev"].queries) < FEW
     people = sample_queries(corpus.judgements("train") if few else bench.judgements["dev"], JUDGED)
     titles, passages = held_out_titles(corpus, settings.encoder.include_title)
-    held = HeldOut(passages, frozenset(), aside / "titles")
+    held = StrippedDocuments(passages, frozenset(), aside / "titles")
     without = {name: held.over([Segment(part, bench.documents)]) for name, part in parts.items()}
     whole = {name: bench.held_out(part) for name, part in parts.items()}
     plain = Fusion({name: weights[name] for name in parts}, fusion.scales)

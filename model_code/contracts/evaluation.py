@@ -25,18 +25,25 @@ from model_code.contracts.rules import (
 )
 from model_code.corpus.tables import Corpus, Judgements
 from model_code.evaluation.comparison import is_variant
-from model_code.evaluation.runs import escape, read_frame
-from model_code.evaluation.scores import DIGITS, RRF, SPLITS, VARIANTS, evaluated, without_seed
+from model_code.evaluation.runs import escape_id, read_run_frame
+from model_code.evaluation.scores import (
+    EVALUATED_SPLITS,
+    RRF,
+    SCORE_DECIMALS,
+    VARIANTS_FOLDER,
+    evaluation_folders,
+    strip_seed,
+)
 from model_code.evaluation.settings import EvaluationSettings
-from model_code.evaluation.system_evaluation import sampled
+from model_code.evaluation.system_evaluation import sample_judgements
 from model_code.files import read_json
 from model_code.retrieval.fused import Fusion, leaving_out
 
-ROUNDING = 2 * 10**-DIGITS
+ROUNDING = 2 * 10**-SCORE_DECIMALS
 SCORES = pa.DataFrameSchema(
     {
         "query_id": pa.Column(str),
-        "split": pa.Column(str, pa.Check.isin(SPLITS)),
+        "split": pa.Column(str, pa.Check.isin(EVALUATED_SPLITS)),
         "metric": pa.Column(str),
         "value": pa.Column("float64", pa.Check.in_range(0, WHOLE)),
     },
@@ -58,7 +65,7 @@ def check_run(path: Path, system: str, queries: Known, documents: Known, depth: 
             "document_id": pa.Column(None, _membership(documents, "a document of the corpus")),
             "rank": pa.Column("int64", pa.Check.le(depth)),
             "score": pa.Column("float32", pa.Check(np.isfinite, error="finite")),
-            "tag": pa.Column(None, _membership([escape(system)], "the name of the system")),
+            "tag": pa.Column(None, _membership([escape_id(system)], "the name of the system")),
         },
         checks=[
             pa.Check(
@@ -70,7 +77,7 @@ def check_run(path: Path, system: str, queries: Known, documents: Known, depth: 
         unique=["query_id", "document_id"],
         name=path.name,
     )
-    validate(schema, read_frame(path))
+    validate(schema, read_run_frame(path))
 
 
 def _membership(names: Known, description: str) -> pa.Check:
@@ -157,7 +164,9 @@ class _Bench:
             name: pd.read_parquet(folder / f"{name}.parquet") for name in ("queries", "qrels")
         }
         corpus = Corpus(documents=documents, passages=documents.iloc[:0], **tables)
-        return cls(sampled(corpus, settings), frozenset(passage_documents(folder)), settings)
+        return cls(
+            sample_judgements(corpus, settings), frozenset(passage_documents(folder)), settings
+        )
 
     @property
     def of_retrievers(self) -> frozenset[str]:
@@ -180,12 +189,12 @@ class _Bench:
         is empty.
         """
         self.check_system(system, folder)
-        folders = {path.name for path in folder.glob(f"{VARIANTS}/*")}
+        folders = {path.name for path in folder.glob(f"{VARIANTS_FOLDER}/*")}
         require_same(
-            f"{system}: {VARIANTS}/", folders & variants if variants else folders, variants
+            f"{system}: {VARIANTS_FOLDER}/", folders & variants if variants else folders, variants
         )
         for name in sorted(folders):
-            self.check_system(f"{system}.{name}", folder / VARIANTS / name)
+            self.check_system(f"{system}.{name}", folder / VARIANTS_FOLDER / name)
 
     def check_system(self, system: str, folder: Path) -> None:
         """The run of each split, the score of each query, and means that are means of these."""
@@ -256,7 +265,8 @@ def check_comparison(context: StageContext) -> None:
         return
     require_files(context.output, ["comparison.png"])
     expected = {
-        without_seed(read_json(folder / "metrics.json")["system"]) for folder in evaluated(context)
+        strip_seed(read_json(folder / "metrics.json")["system"])
+        for folder in evaluation_folders(context)
     }
     main = context.settings["evaluation"].main_metric
     parts = {"comparison.json": comparison}

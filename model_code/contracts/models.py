@@ -28,7 +28,7 @@ from model_code.contracts.rules import (
     validate,
 )
 from model_code.encoding.token_signs import BITS, STARTS, TokenSigns
-from model_code.evaluation.metrics import metrics_among
+from model_code.evaluation.metrics import filter_metrics
 from model_code.files import MANIFEST, read_json, verify
 from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, TOPICS, Hierarchy
 from model_code.lexical.settings import EMBEDDED
@@ -221,7 +221,7 @@ def check_history(path: Path) -> None:
         rule = f"{path.name}: {name} must be a number where it is given, but it is null or NaN"
         require(bool(values.notna().all()), rule)
     finite, share = pa.Check(np.isfinite, error="finite numbers"), pa.Check.in_range(0, WHOLE)
-    metrics = metrics_among(names)
+    metrics = filter_metrics(names)
     rising = pa.Check(
         lambda steps: steps.diff().fillna(1) > 0, error="steps that rise from row to row"
     )

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from model_code.drift.measures import MEASURES, Measure, Observation, OldScores, Scope, canonical
+from model_code.drift.measures import MEASURES, DriftMeasure, OldScores, Scope, Statistic, canonical
 from model_code.drift.reference import DriftReference
 from model_code.drift.settings import DriftSettings
 from model_code.files import canonical_json, hash_text, read_json, write_json
 
 # a batch is at most this part of the reference: the rest must stand for the reference
-SMALLEST_SHARE = 3
+MIN_REFERENCE_RATIO = 3
 FORMAT = 3  # of kept null distributions: another one where a measure's statistic changes
 
 
@@ -47,16 +47,16 @@ class Calibration:
         )
         self.null = cache(self._null)
 
-    def old(self, measure: Measure) -> np.ndarray:
+    def old(self, measure: DriftMeasure) -> np.ndarray:
         """What of the reference is compared: a row per document."""
         return measure.old(self.reference, self.scores)
 
-    def observe(self, measure: Measure, values: np.ndarray, scope: Scope) -> Observation:
+    def observe(self, measure: DriftMeasure, values: np.ndarray, scope: Scope) -> Statistic:
         """A measure of what arrived, (m, ...), of which as many are looked at as the reference
         lends batches of.
         """
         old, chosen = self.old(measure), self.settings
-        values = some(
+        values = sample_rows(
             values.reshape(len(values), -1),
             most_measured(len(old), chosen.largest_batch),
             chosen.seed,
@@ -69,7 +69,7 @@ class Calibration:
             old = contrast_rows(
                 old, min(len(old) - len(new), chosen.classifier_contrast), chosen.seed
             )
-        return Observation(
+        return Statistic(
             measure.name,
             measure.statistic(old, new, chosen.seed),
             null,
@@ -95,7 +95,7 @@ class Calibration:
             write_json(path, {"key": self.key, "null": null.tolist()})
         return null
 
-    def _draw(self, measure: Measure, size: int) -> np.ndarray:
+    def _draw(self, measure: DriftMeasure, size: int) -> np.ndarray:
         values, chosen = self.old(measure), self.settings
         null = []
         for number, batch in enumerate(draw_batches(len(values), size, chosen.draws, chosen.seed)):
@@ -131,10 +131,10 @@ def draw_batches(documents: int, size: int, draws: int, seed: int) -> np.ndarray
 
 def most_measured(documents: int, largest: int) -> int:
     """The most documents of a batch that can be compared with a reference of `documents`."""
-    return min(largest, documents // SMALLEST_SHARE)
+    return min(largest, documents // MIN_REFERENCE_RATIO)
 
 
-def some(vectors: np.ndarray, size: int, seed: int) -> np.ndarray:
+def sample_rows(vectors: np.ndarray, size: int, seed: int) -> np.ndarray:
     """At most `size` rows of `vectors` (n, H), the same whatever the order of the rows."""
     ordered = vectors[canonical(vectors)]
     if len(ordered) <= size:

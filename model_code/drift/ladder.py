@@ -19,8 +19,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from model_code.drift.measures import ASKED, MADE, MOVED, Measured, deciding_measures
-from model_code.drift.report import Report
+from model_code.drift.measures import (
+    ASKED_QUERIES,
+    MADE_QUERIES,
+    SHIFT_MEASURES,
+    TestResult,
+    deciding_measures,
+)
+from model_code.drift.report import DriftReport
 from model_code.drift.settings import DriftSettings
 
 Action = Literal["add", "retrain"]
@@ -29,7 +35,7 @@ LIMITS = ("conflicts", "growth", "protected_old")
 
 
 @dataclass(frozen=True)
-class Past:
+class PastDecision:
     """What was decided for an earlier batch, and whether it was carried out and succeeded.
 
     waits: it is under way, or will be tried again. pilot: one was called for beside it, whatever
@@ -73,7 +79,10 @@ class Decision:
 
 
 def decide(
-    report: Report, history: Sequence[Past], settings: DriftSettings, dry_run: bool = False
+    report: DriftReport,
+    history: Sequence[PastDecision],
+    settings: DriftSettings,
+    dry_run: bool = False,
 ) -> Decision:
     """The rung for `report`. history: one entry per earlier batch, oldest first.
 
@@ -89,18 +98,20 @@ def decide(
     return decision if hold is None else decision.held_back(hold)
 
 
-def _pilot_due(report: Report, history: Sequence[Past], settings: DriftSettings) -> bool:
+def _pilot_due(
+    report: DriftReport, history: Sequence[PastDecision], settings: DriftSettings
+) -> bool:
     """Whether harm is in doubt, no pilot was called for in the last batches, and no retrain holds
     one back.
     """
-    in_doubt = bool(report.of(ASKED) and _tripped(report, *MOVED))
+    in_doubt = bool(report.of(ASKED_QUERIES) and _exceeded(report, *SHIFT_MEASURES))
     if not in_doubt or settings.pilot_documents is None:
         return False
     recent = history[-settings.cooldown :] if settings.cooldown else ()
     return not any(past.pilot for past in recent) and not _hold(history, settings.cooldown)
 
 
-def _hold(history: Sequence[Past], cooldown: int) -> str | None:
+def _hold(history: Sequence[PastDecision], cooldown: int) -> str | None:
     """Why a retrain must wait, if it must."""
     if any(past.waits for past in history):
         return "a retrain was asked for before and is not settled yet"
@@ -110,29 +121,35 @@ def _hold(history: Sequence[Past], cooldown: int) -> str | None:
     return None
 
 
-def _rung(report: Report, settings: DriftSettings) -> tuple[Action, tuple[str, ...]]:
-    drifted = _tripped(report, *MOVED)
+def _rung(report: DriftReport, settings: DriftSettings) -> tuple[Action, tuple[str, ...]]:
+    drifted = _exceeded(report, *SHIFT_MEASURES)
     harm = deciding_measures(report.measures)
-    harmed = [measure for measure in harm if measure.tripped or (drifted and measure.suspected)]
-    broken = _tripped(report, *LIMITS)
+    harmed = [
+        measure
+        for measure in harm
+        if measure.exceeded or (drifted and measure.exceeded_uncorrected)
+    ]
+    broken = _exceeded(report, *LIMITS)
     if harmed or broken:
         return "retrain", tuple(map(measure_text, (*harmed, *broken, *(drifted if harmed else ()))))
-    reasons = tuple(map(measure_text, report.tripped))
+    reasons = tuple(map(measure_text, report.exceeded))
     if not reasons:
         return "add", (_no_drift(report, settings),)
     last = {measure.name: measure for measure in harm}  # of the window, where there is one
     no_harm = f"no harm: {', '.join(map(measure_text, last.values()))}"
     return "add", (
         *reasons,
-        no_harm if last else f"harm is unknown: neither {MADE} nor {ASKED} was measured",
+        no_harm
+        if last
+        else f"harm is unknown: neither {MADE_QUERIES} nor {ASKED_QUERIES} was measured",
     )
 
 
-def _tripped(report: Report, *names: str) -> list[Measured]:
-    return [measure for measure in report.of(*names) if measure.tripped]
+def _exceeded(report: DriftReport, *names: str) -> list[TestResult]:
+    return [measure for measure in report.of(*names) if measure.exceeded]
 
 
-def _no_drift(report: Report, settings: DriftSettings) -> str:
+def _no_drift(report: DriftReport, settings: DriftSettings) -> str:
     size = max(report.documents, report.window_documents)
     if size < settings.minimum_batch:
         return f"too few documents to measure: {size} so far, drift.minimum_batch is {settings.minimum_batch}"
@@ -141,15 +158,15 @@ def _no_drift(report: Report, settings: DriftSettings) -> str:
     return f"none of {len(report.measures)} measures is beyond its threshold"
 
 
-def measure_text(measure: Measured) -> str:
+def measure_text(measure: TestResult) -> str:
     """A measure beside its threshold, in words.
 
-    >>> measure_text(Measured("growth", 0.6, 0.5, {}, True, {}))
+    >>> measure_text(TestResult("growth", 0.6, 0.5, {}, True, {}))
     'growth 0.6000 is above 0.5000'
-    >>> measure_text(Measured("new_quality", -0.01, -0.02, {}, False, {}, tail="low", scope="window"))
+    >>> measure_text(TestResult("new_quality", -0.01, -0.02, {}, False, {}, tail="low", scope="window"))
     'new_quality (window) -0.0100 is not below -0.0200'
     """
     side = "above" if measure.tail == "high" else "below"
-    if measure.suspected and not measure.tripped:
+    if measure.exceeded_uncorrected and not measure.exceeded:
         return f"{measure.label} {measure.value:.4f} is {side} what it would be by chance, had only harm been measured"
-    return f"{measure.label} {measure.value:.4f} is {'' if measure.tripped else 'not '}{side} {measure.threshold:.4f}"
+    return f"{measure.label} {measure.value:.4f} is {'' if measure.exceeded else 'not '}{side} {measure.threshold:.4f}"

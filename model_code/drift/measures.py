@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from scipy.stats import binom, mannwhitneyu
@@ -34,11 +34,11 @@ Tail = Literal["high", "low"]
 Scope = Literal["batch", "window"]
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
 # the measures of harm, which retraining would mend, by kind of query
-MADE, ASKED = "new_quality", "asked_quality"
+MADE_QUERIES, ASKED_QUERIES = "new_quality", "asked_quality"
 
 
 @dataclass(frozen=True, eq=False)
-class Observation:
+class Statistic:
     """A value and what it would be without drift. tail: on which side of `null` (B,) drift lies."""
 
     name: str
@@ -50,22 +50,25 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Measured:
+class TestResult:
     """A judged measure.
 
     threshold: the value must lie beyond it, not on it, to trip; None where a limit does not apply
     yet. null: quantiles of the null distribution by level, such as {"0.95": 0.61}; empty where the
-    threshold is a limit that the settings name. suspected: beyond the threshold that it would have
+    threshold is a limit that the settings name. exceeded_uncorrected: beyond the threshold that it would have
     if the measures of harm that decide were all that shares alpha.
     """
+
+    # Keeps pytest from collecting the class where a test module imports it.
+    __test__: ClassVar[bool] = False
 
     name: str
     value: float
     threshold: float
     null: Mapping[str, float]
-    tripped: bool
+    exceeded: bool
     detail: Mapping[str, Any]
-    suspected: bool = False
+    exceeded_uncorrected: bool = False
     tail: Tail = "high"
     scope: Scope = "batch"
 
@@ -75,7 +78,7 @@ class Measured:
         return self.name if self.scope == "batch" else f"{self.name} ({self.scope})"
 
 
-Of = TypeVar("Of", Observation, Measured)
+Of = TypeVar("Of", Statistic, TestResult)
 
 
 def deciding_measures(measures: Sequence[Of]) -> list[Of]:
@@ -85,16 +88,18 @@ def deciding_measures(measures: Sequence[Of]) -> list[Of]:
     ones were measured on as many documents. (Made ones saw harm in real documents that asked ones
     find better than old ones, and none where people ask in other words than a text uses.)
     """
-    asked = {each.scope: each.detail["documents"] for each in measures if each.name == ASKED}
+    asked = {
+        each.scope: each.detail["documents"] for each in measures if each.name == ASKED_QUERIES
+    }
     made = [
         each
         for each in measures
-        if each.name == MADE and each.detail["documents"] > asked.get(each.scope, 0)
+        if each.name == MADE_QUERIES and each.detail["documents"] > asked.get(each.scope, 0)
     ]
-    return [*made, *(each for each in measures if each.name == ASKED)]
+    return [*made, *(each for each in measures if each.name == ASKED_QUERIES)]
 
 
-def judge(observations: Sequence[Observation], alpha: float) -> tuple[Measured, ...]:
+def judge(observations: Sequence[Statistic], alpha: float) -> tuple[TestResult, ...]:
     """Each observation at alpha / k of k, so that the chance of any false alarm is at most alpha
     (Bonferroni).
 
@@ -126,12 +131,12 @@ def critical_value(null: np.ndarray, level: float, tail: Tail) -> float:
     return float(ascending[-rank] if tail == "high" else ascending[rank - 1])
 
 
-def _judged(observation: Observation, level: float, harm_level: float) -> Measured:
+def _judged(observation: Statistic, level: float, harm_level: float) -> TestResult:
     null, value, tail = observation.null, observation.value, observation.tail
     threshold = critical_value(null, level, tail)
     reached = null >= value if tail == "high" else null <= value
     p = float((1 + reached.sum()) / (1 + len(null)))
-    return Measured(
+    return TestResult(
         observation.name,
         float(value),
         threshold,
@@ -151,7 +156,7 @@ def _beyond(value: float, threshold: float, tail: Tail) -> bool:
 # Measures
 
 FOLDS = 3  # of the domain classifier
-RANKS = 10  # a rank beyond counts as not found
+MAX_COUNTED_RANK = 10  # a rank beyond counts as not found
 # names of model_code.incdsi.adder.Status; any other breaks a constraint
 FITS, NOT_REFINED = "FITS", "NOT_REFINED"
 Detail = dict[str, Any]
@@ -231,7 +236,7 @@ def _means(old: np.ndarray, new: np.ndarray) -> Detail:
 
 
 @dataclass(frozen=True)
-class Measure:
+class DriftMeasure:
     """A statistic of what the reference has and of what arrived, and on which side of chance drift
     lies.
 
@@ -256,10 +261,10 @@ class Measure:
         return self.input != "vectors"
 
 
-MEASURES: Mapping[str, Measure] = {
+MEASURES: Mapping[str, DriftMeasure] = {
     measure.name: measure
     for measure in (
-        Measure(
+        DriftMeasure(
             "domain_auc",
             "high",
             "vectors",
@@ -268,8 +273,8 @@ MEASURES: Mapping[str, Measure] = {
             _count,
             moved=True,
         ),
-        Measure(
-            MADE,
+        DriftMeasure(
+            MADE_QUERIES,
             "low",
             "quality",
             lambda _, scores: scores.made,
@@ -277,8 +282,8 @@ MEASURES: Mapping[str, Measure] = {
             _means,
             margin=True,
         ),
-        Measure(
-            ASKED,
+        DriftMeasure(
+            ASKED_QUERIES,
             "low",
             "asked",
             lambda _, scores: scores.asked,
@@ -289,13 +294,13 @@ MEASURES: Mapping[str, Measure] = {
     )
 }
 INPUTS = tuple(dict.fromkeys(measure.input for measure in MEASURES.values()))
-MOVED = tuple(measure.name for measure in MEASURES.values() if measure.moved)
+SHIFT_MEASURES = tuple(measure.name for measure in MEASURES.values() if measure.moved)
 
 
 # Measures without a reference
 
 
-class Paired(NamedTuple):
+class PairedScores(NamedTuple):
     """Scores of the same queries before and after additions, and the loss to growth that is no
     harm: (q,) each.
     """
@@ -305,7 +310,7 @@ class Paired(NamedTuple):
     crowding: np.ndarray | float = 0.0
 
 
-def protected_change(scores: Paired, settings: DriftSettings) -> Observation:
+def protected_change(scores: PairedScores, settings: DriftSettings) -> Statistic:
     """Mean change of the scores of protected queries, beside changes of random sign around a loss
     that is no harm.
 
@@ -328,7 +333,7 @@ def protected_change(scores: Paired, settings: DriftSettings) -> Observation:
     }
     detail |= {"crowding": float(allowed.mean() - settings.quality_margin), "queries": len(change)}
     detail["p_any_change"] = float(paired_randomisation_test(change[:, None], draws, seed)[0])
-    return Observation("protected_old", float(change.mean()), null, "low", detail=detail)
+    return Statistic("protected_old", float(change.mean()), null, "low", detail=detail)
 
 
 def reciprocal_ranks(ranks: np.ndarray) -> np.ndarray:
@@ -337,7 +342,7 @@ def reciprocal_ranks(ranks: np.ndarray) -> np.ndarray:
     >>> reciprocal_ranks(np.array([1, 4, 11, 0])).tolist()
     [1.0, 0.25, 0.0, 0.0]
     """
-    return np.where((ranks > 0) & (ranks <= RANKS), 1 / np.maximum(ranks, 1), 0.0)
+    return np.where((ranks > 0) & (ranks <= MAX_COUNTED_RANK), 1 / np.maximum(ranks, 1), 0.0)
 
 
 def crowding(ranks: np.ndarray, share: float) -> np.ndarray:
@@ -350,7 +355,9 @@ def crowding(ranks: np.ndarray, share: float) -> np.ndarray:
     RANKS) / (r share) with T ~ Binomial(r, share).
     """
     counted = np.maximum(ranks, 1)
-    before = (binom.cdf(RANKS, counted, share) - binom.pmf(0, counted, share)) / (counted * share)
+    before = (binom.cdf(MAX_COUNTED_RANK, counted, share) - binom.pmf(0, counted, share)) / (
+        counted * share
+    )
     return np.where(ranks > 0, before - reciprocal_ranks(ranks), 0.0)
 
 
@@ -366,7 +373,7 @@ def refined_statuses(statuses: Sequence[str]) -> list[str]:
 
 def conflicts(
     statuses: Sequence[str], settings: DriftSettings, scope: Scope = "batch"
-) -> Observation:
+) -> Statistic:
     """Share of refined additions, of which there is at least one, that break a constraint, beside
     what chance makes of `drift.conflict_limit`: as many additions that each conflict with that
     probability.
@@ -377,15 +384,17 @@ def conflicts(
         np.random.default_rng([settings.seed, count]).binomial(count, limit, settings.draws) / count
     )
     detail = {"limit": limit, "refined": count}
-    return Observation("conflicts", broken / count, null, "high", scope, detail)
+    return Statistic("conflicts", broken / count, null, "high", scope, detail)
 
 
-def growth(added: int, trained: int, limit: float) -> Measured:
+def growth(added: int, trained: int, limit: float) -> TestResult:
     """Documents `added` since the last training as a share of those `trained` on.
 
-    >>> growth(30, 100, limit=0.25).tripped
+    >>> growth(30, 100, limit=0.25).exceeded
     True
     """
-    tripped = added / trained > limit
+    exceeded = added / trained > limit
     detail = {"added": added, "trained": trained}
-    return Measured("growth", added / trained, limit, {}, tripped, detail, suspected=tripped)
+    return TestResult(
+        "growth", added / trained, limit, {}, exceeded, detail, exceeded_uncorrected=exceeded
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,11 @@ from model_code.drift.measures import (
     INPUTS,
     MEASURES,
     Arrivals,
-    Measure,
-    Measured,
-    Observation,
-    Paired,
+    DriftMeasure,
+    PairedScores,
     Scope,
+    Statistic,
+    TestResult,
     conflicts,
     growth,
     judge,
@@ -32,7 +32,7 @@ HEADER = ("measure", "value", "", "threshold", "without drift (1 % - median - 99
 
 
 @dataclass(frozen=True)
-class Unmeasured:
+class SkippedMeasure:
     """A measure that this report does not have, and why."""
 
     name: str
@@ -41,7 +41,7 @@ class Unmeasured:
 
 
 @dataclass(frozen=True)
-class Report:
+class DriftReport:
     """What was measured of the newest batch (`documents`) and of the last `batches` together
     (`window_documents`).
 
@@ -52,18 +52,26 @@ class Report:
     batches: int
     window_documents: int
     alpha: float
-    measures: tuple[Measured, ...]
-    unmeasured: tuple[Unmeasured, ...] = ()
+    measures: tuple[TestResult, ...]
+    unmeasured: tuple[SkippedMeasure, ...] = ()
     reference: str = ""
 
     @property
-    def tripped(self) -> tuple[Measured, ...]:
+    def exceeded(self) -> tuple[TestResult, ...]:
         """The measures beyond their thresholds."""
-        return tuple(measure for measure in self.measures if measure.tripped)
+        return tuple(measure for measure in self.measures if measure.exceeded)
 
-    def of(self, *names: str) -> tuple[Measured, ...]:
+    def of(self, *names: str) -> tuple[TestResult, ...]:
         """The measures of these names, whether of the batch or of the window."""
         return tuple(measure for measure in self.measures if measure.name in names)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain values, under the keys that the ledger keeps."""
+        values = asdict(self)
+        for measure in values["measures"]:
+            measure["tripped"] = measure.pop("exceeded")
+            measure["suspected"] = measure.pop("exceeded_uncorrected")
+        return values
 
     @property
     def text(self) -> str:
@@ -92,8 +100,8 @@ def make_report(
     calibration: Calibration,
     batches: Sequence[Arrivals],
     added: int,
-    protected: Paired | None = None,
-) -> Report:
+    protected: PairedScores | None = None,
+) -> DriftReport:
     """Measure the newest of `batches`, oldest first, and the last `drift.window` of them together.
 
     added: documents added since the last training, those of `batches` included. protected: the
@@ -107,38 +115,40 @@ def make_report(
     newest, last = batches[-1], batches[-settings.window :]
     measured = list(observe(calibration, newest, "batch"))
     if len(last) > 1:
-        measured += observe(calibration, pooled(last), "window")
+        measured += observe(calibration, concat_batches(last), "window")
     measured += [] if protected is None else [_protected(protected, settings)]
-    judged = judge([each for each in measured if isinstance(each, Observation)], settings.alpha)
-    return Report(
+    judged = judge([each for each in measured if isinstance(each, Statistic)], settings.alpha)
+    return DriftReport(
         len(newest.vectors),
         len(last),
         sum(len(batch.vectors) for batch in last),
         settings.alpha,
         (*judged, growth(added, calibration.reference.trained, settings.growth_limit)),
-        tuple(each for each in measured if isinstance(each, Unmeasured)),
+        tuple(each for each in measured if isinstance(each, SkippedMeasure)),
         calibration.reference.note,
     )
 
 
 def observe(
     calibration: Calibration, arrivals: Arrivals, scope: Scope
-) -> Iterator[Observation | Unmeasured]:
+) -> Iterator[Statistic | SkippedMeasure]:
     """Every measure of `arrivals`, or the reason why it cannot be taken."""
     _check(calibration, arrivals)
     for measure in MEASURES.values():
         values = getattr(arrivals, measure.input)
         if why := _why_not(calibration, measure, values):
-            yield Unmeasured(measure.name, why, scope)
+            yield SkippedMeasure(measure.name, why, scope)
         else:
             yield calibration.observe(measure, values, scope)
     if refined_statuses(arrivals.statuses):
         yield conflicts(arrivals.statuses, calibration.settings, scope)
     else:
-        yield Unmeasured("conflicts", NOT_REFINED, scope)
+        yield SkippedMeasure("conflicts", NOT_REFINED, scope)
 
 
-def _why_not(calibration: Calibration, measure: Measure, values: np.ndarray | None) -> str | None:
+def _why_not(
+    calibration: Calibration, measure: DriftMeasure, values: np.ndarray | None
+) -> str | None:
     least, largest = calibration.settings.minimum_batch, calibration.settings.largest_batch
     compared = len(calibration.old(measure))
     if values is None:
@@ -150,14 +160,14 @@ def _why_not(calibration: Calibration, measure: Measure, values: np.ndarray | No
     return None
 
 
-def _protected(scores: Paired, settings: DriftSettings) -> Observation | Unmeasured:
+def _protected(scores: PairedScores, settings: DriftSettings) -> Statistic | SkippedMeasure:
     if (count := max(len(scores.before), len(scores.after))) >= settings.minimum_batch:
         return protected_change(scores, settings)
     why = f"{count} protected queries (dev queries whose answers are live as they were) are fewer than"
-    return Unmeasured("protected_old", f"{why} drift.minimum_batch = {settings.minimum_batch}")
+    return SkippedMeasure("protected_old", f"{why} drift.minimum_batch = {settings.minimum_batch}")
 
 
-def pooled(batches: Sequence[Arrivals]) -> Arrivals:
+def concat_batches(batches: Sequence[Arrivals]) -> Arrivals:
     """Batches of one encoder as one."""
     parts = {
         name: [part for batch in batches if (part := getattr(batch, name)) is not None]
@@ -192,7 +202,7 @@ def _check(calibration: Calibration, arrivals: Arrivals) -> None:
         )
 
 
-def _table(measures: tuple[Measured, ...]) -> list[str]:
+def _table(measures: tuple[TestResult, ...]) -> list[str]:
     rows = [HEADER, *map(_row, measures)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
     return [
@@ -201,7 +211,7 @@ def _table(measures: tuple[Measured, ...]) -> list[str]:
     ]
 
 
-def _row(measure: Measured) -> tuple[str, ...]:
+def _row(measure: TestResult) -> tuple[str, ...]:
     null = (
         " - ".join(f"{measure.null[q]:.4f}" for q in ("0.01", "0.5", "0.99"))
         if measure.null
@@ -209,5 +219,5 @@ def _row(measure: Measured) -> tuple[str, ...]:
     )
     p = f"{measure.detail['p']:.4f}" if "p" in measure.detail else ""
     sign = ">" if measure.tail == "high" else "<"
-    state = "TRIPPED" if measure.tripped else "suspected" if measure.suspected else ""
+    state = "TRIPPED" if measure.exceeded else "suspected" if measure.exceeded_uncorrected else ""
     return (measure.label, f"{measure.value:.4f}", sign, f"{measure.threshold:.4f}", null, p, state)

@@ -28,7 +28,12 @@ from model_code.progress import Progress
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
 from model_code.training.data import TrainingData
-from model_code.training.fit import finish, make_trainer, start_encoder, start_vectors
+from model_code.training.fit import (
+    load_start_encoder,
+    make_trainer,
+    reusable_vectors,
+    write_training_report,
+)
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import TrainingTables
 
@@ -44,7 +49,7 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
     vector_settings: DocumentVectorSettings = context.settings["retriever"].document_vectors
     training: TrainingSettings = context.settings["retriever"].training
     seed: int = context.settings["seed"]
-    encoder = start_encoder(context, training.start)
+    encoder = load_start_encoder(context, training.start)
     data = tables.training_data(training)
     start, pool = _start(context, tables, encoder), pooled(data)
     settings = loop_settings(vector_settings, training, len(pool.pairs))
@@ -71,12 +76,12 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
     report |= _save(
         context, tables, trainer, report["fingerprint"], 1.0 if scale is None else scale
     )
-    return finish(context, tables, data, training, trainer) | report
+    return write_training_report(context, tables, data, training, trainer) | report
 
 
 def _start(context: StageContext, tables: TrainingTables, encoder: Encoder) -> np.ndarray:
     """The start vectors: the mean of each document's passages, (n, H) float32."""
-    vectors = start_vectors(context, encoder, tables.corpus)
+    vectors = reusable_vectors(context, encoder, tables.corpus)
     if vectors is None:
         folder, progress = context.checkpoints / "passages", context.progress("encode passages")
         vectors = encode_resumably(

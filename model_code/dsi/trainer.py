@@ -93,7 +93,7 @@ class DocumentCollator(Collator):
             relevant=torch.tensor(
                 [(row, key) for row, keys in enumerate(relevant) for key in sorted(keys)]
             ).T,
-            **self.above(positives, list(map(passages.of_all, relevant))),
+            **self.hierarchy_targets(positives, list(map(passages.of_all, relevant))),
         )
 
     def _queries(self, pairs: np.ndarray) -> Buckets:
@@ -195,7 +195,7 @@ class DocumentTrainer(Trainer):
             vectors,
             query_vectors,
         )
-        self.cut_by = ("query_max_tokens",) if query_vectors is None else ()
+        self.length_settings = ("query_max_tokens",) if query_vectors is None else ()
         self._dev_queries: np.ndarray | None = None
         super().__init__(encoder, *arguments, **keywords)
 
@@ -205,11 +205,11 @@ class DocumentTrainer(Trainer):
             self._dev_queries = self.encoder.encode(dev.queries)
         return self._dev_queries
 
-    def _ranked(self, dev: DevEvaluator) -> np.ndarray:
+    def _index_dev_passages(self, dev: DevEvaluator) -> np.ndarray:
         """The vectors of passages: of each its document's row, as it is now."""
         return self.vectors.detach().cpu().numpy()[dev.passages.documents[dev.rows]]
 
-    def _score(self, dev: DevEvaluator, ranked: np.ndarray) -> float:
+    def _score_dev(self, dev: DevEvaluator, ranked: np.ndarray) -> float:
         return dev.score(self.dev_queries(dev), ranked)
 
     def _make_objective(self, hierarchy: Hierarchy | None) -> DocumentObjective:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from model_code.corpus.settings import SPLITS
-from model_code.evaluation.scores import DIGITS, SystemScores, check_comparable
+from model_code.evaluation.scores import SCORE_DECIMALS, SystemScores, check_comparable
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.significance import (
     bootstrap_over_seeds,
@@ -30,11 +30,11 @@ def compare_systems(
 
     Returns {"split", "queries", "systems": {system: {metric: {"value", "low", "high", "queries"}}},
     "differences": [{"system", "reference", "metric", "difference", "low", "high", "p", "p_holm"}]}.
-    Each system is tested against each of `settings.references` that stands before it in `in_order`;
+    Each system is tested against each of `settings.references` that stands before it in `sort_systems`;
     variants (`R.NAME`) are not tested. Holm's correction is over the differences on one metric.
     Raises `FreshetError` for systems with different queries or metrics.
     """
-    systems = in_order(systems, settings.references)
+    systems = sort_systems(systems, settings.references)
     check_comparable(systems)
     queries, estimates = systems[0].queries, {}
     for scores in systems:
@@ -51,7 +51,7 @@ def compare_systems(
     }
 
 
-def in_order(systems: Sequence[SystemScores], references: Sequence[str]) -> list[SystemScores]:
+def sort_systems(systems: Sequence[SystemScores], references: Sequence[str]) -> list[SystemScores]:
     """The references first, in their own order, then the other systems by name, then the variants
     by name.
     """
@@ -95,7 +95,7 @@ def _differences(
     p = paired_randomisation_test(differences, settings.permutations, seed).reshape(
         len(pairs), len(metrics)
     )
-    tests = np.stack([p, np.apply_along_axis(holm, 0, p)], axis=-1).round(DIGITS).tolist()
+    tests = np.stack([p, np.apply_along_axis(holm, 0, p)], axis=-1).round(SCORE_DECIMALS).tolist()
     return [
         {
             "system": system.system,
@@ -129,7 +129,7 @@ def _cells(
     else:
         low, high = interval_of_means(values, samples, settings.confidence, seed, lowest)
     # no -0.0
-    rows = (np.column_stack([values.mean(axis=0), low, high]).round(DIGITS) + 0.0).tolist()
+    rows = (np.column_stack([values.mean(axis=0), low, high]).round(SCORE_DECIMALS) + 0.0).tolist()
     return {
         metric: dict(zip((name, "low", "high"), row, strict=True))
         for metric, row in zip(metrics, rows, strict=True)
@@ -152,7 +152,7 @@ def query_groups(qrels: pd.DataFrame, split: str, query_ids: Sequence[str]) -> d
     return {"unseen": unseen, "seen": seen} if min(len(seen), len(unseen)) >= SMALLEST_GROUP else {}
 
 
-def telling_queries(
+def most_changed_queries(
     best: SystemScores, reference: SystemScores, metric: str, number: int = 10
 ) -> dict[str, list[tuple[str, float]]]:
     """The queries that `best` "won" and "lost" by most against `reference`, each with the
@@ -163,7 +163,8 @@ def telling_queries(
     won, lost = ascending[ascending > 0].iloc[::-1], ascending[ascending < 0]
     return {
         name: [
-            (str(query), round(float(value), DIGITS)) for query, value in part.iloc[:number].items()
+            (str(query), round(float(value), SCORE_DECIMALS))
+            for query, value in part.iloc[:number].items()
         ]
         for name, part in (("won", won), ("lost", lost))
     }

@@ -141,10 +141,10 @@ def parse_metric(name: str) -> tuple[Measure, int | None]:
     return (MEASURES[match[1]], int(match[2])) if match[1] else (average_precision, None)
 
 
-def metrics_among(names: Iterable[str]) -> list[str]:
+def filter_metrics(names: Iterable[str]) -> list[str]:
     """Those names that are metrics: of a history's row, what was measured on dev.
 
-    >>> metrics_among(["step", "loss", "nDCG@10"])
+    >>> filter_metrics(["step", "loss", "nDCG@10"])
     ['nDCG@10']
     """
     return [name for name in names if METRIC.fullmatch(name)]

@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from model_code.evaluation.metrics import metrics_among
+from model_code.evaluation.metrics import filter_metrics
 
 STYLE = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so every machine draws the same letters
@@ -71,7 +71,7 @@ def training_plot(
     measured: what else of a history's row was measured on dev, beside metrics.
     """
     names = list(dict.fromkeys(name for row in history for name in row))
-    panels = [name for name in ("loss", *metrics_among(names), *measured) if name in names]
+    panels = [name for name in ("loss", *filter_metrics(names), *measured) if name in names]
     if not panels:
         return None
 

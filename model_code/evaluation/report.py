@@ -23,7 +23,7 @@ UNJUDGED = "nobody has judged dev or test queries of this corpus, so that no sys
 MARK = "✓"  # before a relevant document
 
 
-def lead(comparison: Mapping[str, Any]) -> str:
+def summary_sentence(comparison: Mapping[str, Any]) -> str:
     """Which system is best, by how much, and on what: the report's first sentence; before it only
     what limits it.
     """
@@ -39,7 +39,7 @@ def lead(comparison: Mapping[str, Any]) -> str:
     best, *others = sorted(systems, key=lambda name: -values[name])
     ahead = f", {values[best] - values[others[0]]:.3f} above {others[0]}" if others else ""
     return before + (
-        f"{best} is the best of {len(systems)} systems: {main} {interval_text(systems[best][main])}{ahead}, "
+        f"{best} is the best of {len(systems)} systems: {main} {format_interval(systems[best][main])}{ahead}, "
         f"on {comparison['documents']:,} documents and {comparison['queries']:,} judged {comparison['split']} queries."
     )
 
@@ -52,10 +52,10 @@ def headline_metrics(comparison: Mapping[str, Any]) -> list[str]:
     )
 
 
-def interval_text(cell: Mapping[str, float], key: str = "value", sign: str = "") -> str:
+def format_interval(cell: Mapping[str, float], key: str = "value", sign: str = "") -> str:
     """A number with its interval.
 
-    >>> interval_text({"value": 0.5, "low": 0.4321, "high": 0.6})
+    >>> format_interval({"value": 0.5, "low": 0.4321, "high": 0.6})
     '0.500 [0.432, 0.600]'
     """
     return f"{cell[key]:{sign}.3f} [{cell['low']:{sign}.3f}, {cell['high']:{sign}.3f}]"
@@ -75,7 +75,11 @@ def systems_table(
         cells = [systems[name][metric] for metric in shown]
         named = name if seeds.get(name, 1) == 1 else f"{name} ({seeds[name]} seeds)"
         rows.append(
-            [named, *map(interval_text, cells[:2]), *(f"{cell['value']:.3f}" for cell in cells[2:])]
+            [
+                named,
+                *map(format_interval, cells[:2]),
+                *(f"{cell['value']:.3f}" for cell in cells[2:]),
+            ]
         )
     return pd.DataFrame(
         rows, columns=["system", *(f"{metric} {interval}" for metric in shown[:2]), *shown[2:]]
@@ -87,8 +91,8 @@ def differences_table(part: Mapping[str, Any], metric: str) -> pd.DataFrame:
     rows = [
         [
             f"{row['system']} − {row['reference']}",
-            interval_text(row, "difference", "+"),
-            spoken_p(row["p_holm"]),
+            format_interval(row, "difference", "+"),
+            format_p_value(row["p_holm"]),
         ]
         for row in part["differences"]
         if row["metric"] == metric
@@ -117,16 +121,16 @@ def examples_table(comparison: Mapping[str, Any], outcome: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["query", comparison["main_metric"], *names])
 
 
-def spoken_p(p: float) -> str:
+def format_p_value(p: float) -> str:
     """A p-value in three digits.
 
-    >>> spoken_p(0.00012), spoken_p(0.0321), spoken_p(1.0)
+    >>> format_p_value(0.00012), format_p_value(0.0321), format_p_value(1.0)
     ('< 0.001', '0.032', '1.000')
     """
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def tables(comparison: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+def report_tables(comparison: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """The tables of the report under their titles, but for those without a row."""
     main, examples = comparison["main_metric"], comparison["examples"]
     parts = {
@@ -151,7 +155,7 @@ img { max-width: 100% }
 """
 
 
-def page(
+def render_page(
     title: str, sentences: Sequence[str], picture: bytes, shown: Mapping[str, pd.DataFrame]
 ) -> str:
     """One HTML file: no scripts, no addresses outside of it, light or dark as the reader's system

@@ -27,22 +27,22 @@ COLUMNS = ("query_id", "q0", "document_id", "rank", "score", "tag")
 
 def write_run(path: Path, run: Run, tag: str) -> None:
     """Write `query Q0 document rank score tag` lines, queries by id; `tag` names the system."""
-    lines, tag = [], escape(tag)
+    lines, tag = [], escape_id(tag)
     for query_id in sorted(run):
-        scores = falling([score for _, score in run[query_id]])
-        prefix = f"{escape(query_id)} Q0"
+        scores = strictly_decreasing([score for _, score in run[query_id]])
+        prefix = f"{escape_id(query_id)} Q0"
         for rank, ((document_id, _), score) in enumerate(
             zip(run[query_id], scores, strict=True), start=1
         ):
-            lines.append(f"{prefix} {escape(document_id)} {rank} {score:.9g} {tag}\n")
+            lines.append(f"{prefix} {escape_id(document_id)} {rank} {score:.9g} {tag}\n")
     write_text(path, "".join(lines))
 
 
-def falling(scores: Sequence[float]) -> list[float]:
+def strictly_decreasing(scores: Sequence[float]) -> list[float]:
     """Scores as 32-bit floats that fall strictly: each at most the next float below its
     predecessor.
 
-    >>> falling([2.0, 2.0, 1.0])
+    >>> strictly_decreasing([2.0, 2.0, 1.0])
     [2.0, 1.9999998807907104, 1.0]
     """
     if not np.isfinite(scores).all():
@@ -56,7 +56,7 @@ def falling(scores: Sequence[float]) -> list[float]:
     return strict.tolist()
 
 
-def read_frame(path: Path) -> pd.DataFrame:
+def read_run_frame(path: Path) -> pd.DataFrame:
     """A run's lines in their order; ids and tag as categories, ranks int64, scores float32.
     FreshetError if it is none.
 
@@ -93,7 +93,7 @@ def read_frame(path: Path) -> pd.DataFrame:
 
 def read_run(path: Path) -> dict[str, list[tuple[str, float]]]:
     """Read a run in the order trec_eval gives it: score descending, then document id descending."""
-    frame = read_frame(path)
+    frame = read_run_frame(path)
     run: dict[str, list[tuple[str, float]]] = {}
     for query, document, score in zip(
         frame["query_id"], frame["document_id"], frame["score"], strict=True
@@ -104,13 +104,13 @@ def read_run(path: Path) -> dict[str, list[tuple[str, float]]]:
     return run
 
 
-def escape(name: str) -> str:
+def escape_id(name: str) -> str:
     """Percent-encode what would break a space-separated line; ids without white space and % stay as
     they are.
 
     `urllib.parse.unquote` is the inverse.
 
-    >>> escape("my notes/100%.md")
+    >>> escape_id("my notes/100%.md")
     'my%20notes/100%25.md'
     """
     return re.sub(

@@ -18,11 +18,11 @@ from model_code.errors import FreshetError
 from model_code.files import read_json
 
 # of values that are written down; far below any interval, far above the rounding of sums
-DIGITS = 6
-SPLITS = ("dev", GATE, "test")
+SCORE_DECIMALS = 6
+EVALUATED_SPLITS = ("dev", GATE, "test")
 RRF = "rrf"  # the variant that fuses a retriever's run with BM25's by reciprocal ranks
 # the folder, in a system's evaluation folder, that holds those of its variants
-VARIANTS = "variants"
+VARIANTS_FOLDER = "variants"
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def load_gate_scores(folder: Path) -> SystemScores:
     return gate if gate.queries else load_scores(folder, "test")
 
 
-def evaluated(context: StageContext) -> list[Path]:
+def evaluation_folders(context: StageContext) -> list[Path]:
     """The evaluation folders of the baselines and of the settings' retrievers and fusions, each
     followed by those of its variants; none of what was left out.
     """
@@ -82,7 +82,7 @@ def evaluated(context: StageContext) -> list[Path]:
         for name in (*context.settings["retrievers"], *context.settings["fusions"])
     ]
     folders += [folder for folder in built if not left_out(folder)]
-    variants = f"{VARIANTS}/*/metrics.json"
+    variants = f"{VARIANTS_FOLDER}/*/metrics.json"
     return [
         path.parent
         for folder in folders
@@ -115,16 +115,16 @@ def check_comparable(systems: Sequence[SystemScores]) -> None:
 SEED = re.compile(r"_seed\d+(?=\.|$)")  # before the dot that a variant's name follows
 
 
-def without_seed(system: str) -> str:
+def strip_seed(system: str) -> str:
     """What a system is whatever its training seed.
 
-    >>> without_seed("hce_seed1.rrf"), without_seed("hce")
+    >>> strip_seed("hce_seed1.rrf"), strip_seed("hce")
     ('hce.rrf', 'hce')
     """
     return SEED.sub("", system)
 
 
-def averaged_over_seeds(scores: Iterable[SystemScores]) -> list[SystemScores]:
+def average_over_seeds(scores: Iterable[SystemScores]) -> list[SystemScores]:
     """Each system once, whose keys under `retrievers:` differ in `_seedN` at their end (and in
     `seed_offset`).
 
@@ -133,7 +133,7 @@ def averaged_over_seeds(scores: Iterable[SystemScores]) -> list[SystemScores]:
     """
     groups: dict[str, list[SystemScores]] = {}
     for run in scores:
-        groups.setdefault(without_seed(run.system), []).append(run)
+        groups.setdefault(strip_seed(run.system), []).append(run)
     averaged = []
     for system, runs in groups.items():
         check_comparable(runs)

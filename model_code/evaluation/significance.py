@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 CHUNK = 2**22  # numbers in memory per block of resamples
-FEW = 10  # queries; below, a bootstrap interval is too narrow
+MIN_BOOTSTRAP_QUERIES = 10  # queries; below, a bootstrap interval is too narrow
 
 
 def bootstrap_interval(
@@ -41,7 +41,7 @@ def interval_of_means(
     >>> [bound.round(2).tolist() for bound in interval_of_means(np.ones((4, 1)), 2000, 0.95, seed=0)]
     [[0.32], [1.0]]
     """
-    if len(values) >= FEW:
+    if len(values) >= MIN_BOOTSTRAP_QUERIES:
         return bootstrap_interval(values, samples, confidence, seed)
     mean, reach = (
         values.mean(axis=0),

@@ -19,7 +19,7 @@ import pandas as pd
 from model_code.corpus.tables import Corpus, Judgements
 from model_code.evaluation.metrics import Run, evaluate_run
 from model_code.evaluation.runs import write_run
-from model_code.evaluation.scores import DIGITS, SPLITS
+from model_code.evaluation.scores import EVALUATED_SPLITS, SCORE_DECIMALS
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import write_json
 from model_code.retrieval.protocol import Ranking, Search
@@ -44,7 +44,7 @@ def evaluate_system(
         write_run(output / f"run.{split}.trec", runs[split], tag=system)
         scores = evaluate_run(runs[split], part.qrels, settings.metrics)
         means = {
-            name: round(sum(values.values()) / len(values), DIGITS)
+            name: round(sum(values.values()) / len(values), SCORE_DECIMALS)
             for name, values in scores.items()
             if values
         }
@@ -74,10 +74,11 @@ def search_splits(
     }
 
 
-def sampled(corpus: Corpus, settings: EvaluationSettings) -> dict[str, Judgements]:
+def sample_judgements(corpus: Corpus, settings: EvaluationSettings) -> dict[str, Judgements]:
     """The judged queries of each split, `settings.max_queries` of each at most."""
     return {
-        split: sample_queries(corpus.judgements(split), settings.max_queries) for split in SPLITS
+        split: sample_queries(corpus.judgements(split), settings.max_queries)
+        for split in EVALUATED_SPLITS
     }
 
 

@@ -37,7 +37,7 @@ from model_code.lexical.token_index.index import TokenIndex
 from model_code.losses.contrastive import Contrast, contrastive_losses, softmax_losses
 from model_code.losses.hierarchy import hce_losses, joint_loss, level_means, siblings
 from model_code.training.batches import TrainingBatch
-from model_code.training.fit import finish, make_trainer
+from model_code.training.fit import make_trainer, write_training_report
 from model_code.training.optimisation import adamw
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator, TrainingTables
@@ -302,7 +302,7 @@ def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[s
     trainer.fit()
     save_encoder(encoder, context.output / "encoder")
     report = {"head": encoder.config.head, "fingerprint": encoder.fingerprint()}
-    return report | finish(context, tables, data, training, trainer)
+    return report | write_training_report(context, tables, data, training, trainer)
 
 
 class LexicalTrainer(Trainer):
@@ -359,7 +359,7 @@ class LexicalTrainer(Trainer):
             self.encoder, texts, [f"{document:0{DIGITS}}" for document in documents]
         )
 
-    def _ranked(self, dev: DevEvaluator) -> EmbeddingIndex | None:
+    def _index_dev_passages(self, dev: DevEvaluator) -> EmbeddingIndex | None:
         """The passages as the encoder embeds them now; None if the search reads tokens only."""
         if self.lexical.search in BY_TOKENS:
             return None
@@ -368,7 +368,7 @@ class LexicalTrainer(Trainer):
             self.encoder.encode(dev.texts), names, self.encoder.vocabulary_size
         )
 
-    def _score(self, dev: DevEvaluator, ranked: EmbeddingIndex | None) -> float:
+    def _score_dev(self, dev: DevEvaluator, ranked: EmbeddingIndex | None) -> float:
         """The mean metric of the main search with the encoder as it is now."""
         main, depth = self.lexical.search, self.lexical.rerank_depth
         rankings = LexicalSearch(self.encoder, self._ranked_tokens, ranked, main, depth).search(

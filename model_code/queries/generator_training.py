@@ -22,7 +22,7 @@ from model_code.encoding.hardware import pick_device
 from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.progress import Progress, silent
-from model_code.queries.pseudo_queries import seed_of
+from model_code.queries.pseudo_queries import derive_seed
 from model_code.queries.sequence_to_sequence import (
     Loaded,
     load_sequence_model,
@@ -73,7 +73,7 @@ def generator_pairs(
     learned = [
         pair
         for pair in pairs
-        if seed_of(seed, "held out", pair.document_id) / 2**63 >= held_out_share
+        if derive_seed(seed, "held out", pair.document_id) / 2**63 >= held_out_share
     ]
     if not learned:
         raise FreshetError(

@@ -31,10 +31,10 @@ class PseudoQuery(NamedTuple):
     kind: str
 
 
-def seed_of(seed: int, *parts: str | int) -> int:
+def derive_seed(seed: int, *parts: str | int) -> int:
     """A 63-bit seed that depends on the project's seed and on what it is for, and on nothing else.
 
-    >>> seed_of(1, "inverse_cloze", "d7") == seed_of(1, "inverse_cloze", "d7") != seed_of(2, "inverse_cloze", "d7")
+    >>> derive_seed(1, "inverse_cloze", "d7") == derive_seed(1, "inverse_cloze", "d7") != derive_seed(2, "inverse_cloze", "d7")
     True
     """
     return int(hash_text("\0".join(map(str, (seed, *parts))))[:16], 16) >> 1
@@ -75,7 +75,7 @@ class InverseCloze:
         >>> cloze.spans("d1", "a b c d e f g h", seed=7)
         ['c d e', 'f g h']
         """
-        places, chance = spans(text), random.Random(seed_of(seed, self.kind, document_id))
+        places, chance = spans(text), random.Random(derive_seed(seed, self.kind, document_id))
         longest, cuts = int(len(places) * self.settings.max_share), []
         for _ in range(self.settings.per_document if longest >= SHORTEST else 0):
             length = min(longest, chance.randint(self.settings.min_words, self.settings.max_words))
@@ -84,7 +84,7 @@ class InverseCloze:
         return cuts
 
 
-def generated_queries(pseudo_queries: pd.DataFrame) -> dict[str, list[str]]:
+def queries_by_document(pseudo_queries: pd.DataFrame) -> dict[str, list[str]]:
     """Document id -> the queries that a model wrote for it.
 
     Spans cut out of a document are left out: they would only count some of its words twice.
@@ -93,12 +93,12 @@ def generated_queries(pseudo_queries: pd.DataFrame) -> dict[str, list[str]]:
     return chosen.groupby("document_id", sort=False)["text"].agg(list).to_dict()
 
 
-def expanded_texts(
+def expand_texts(
     texts: Sequence[str], document_ids: Sequence[str], queries: Mapping[str, Sequence[str]]
 ) -> list[str]:
     """Each passage's text with all queries of its document behind it.
 
-    >>> expanded_texts(["sort a list", "open a file"], ["a", "b"], {"a": ["ordering", "rank items"]})
+    >>> expand_texts(["sort a list", "open a file"], ["a", "b"], {"a": ["ordering", "rank items"]})
     ['sort a list ordering rank items', 'open a file']
     """
     return [
@@ -109,14 +109,14 @@ def expanded_texts(
 EMPTY = "empty"  # no letter or digit
 REPEATED = "repeated"  # the same document has the same query already
 AMBIGUOUS = "several_documents"  # another document contains it word for word, or has the same query
-REASONS = (EMPTY, REPEATED, AMBIGUOUS)
+DROP_REASONS = (EMPTY, REPEATED, AMBIGUOUS)
 
 
-def joined_words(text: str) -> str:
+def normalize_query(text: str) -> str:
     """Letters and digits in lower case, joined by single spaces: texts that differ in nothing else
     are the same query.
 
-    >>> joined_words("  Sort an *Array*, in-place!")
+    >>> normalize_query("  Sort an *Array*, in-place!")
     'sort an array in place'
     """
     return " ".join(words(text.casefold()))
@@ -125,7 +125,7 @@ def joined_words(text: str) -> str:
 def reasons_to_drop(
     queries: Sequence[PseudoQuery], documents: Mapping[str, str]
 ) -> list[str | None]:
-    """For each query one of `REASONS` to drop it, or None to keep it.
+    """For each query one of `DROP_REASONS` to drop it, or None to keep it.
 
     `documents` maps ids to the texts that are searched.
 
@@ -133,9 +133,9 @@ def reasons_to_drop(
     >>> reasons_to_drop(queries, {"d1": "Learns. Returns self.", "d2": "Fits a tree and returns self."})
     ['several_documents', None]
     """
-    texts = {i: f" {joined_words(text)} " for i, text in documents.items()}
+    texts = {i: f" {normalize_query(text)} " for i, text in documents.items()}
     frequency = Counter(term for text in texts.values() for term in set(text.split()))
-    normal = [(query.document_id, joined_words(query.text)) for query in queries]
+    normal = [(query.document_id, normalize_query(query.text)) for query in queries]
     fitting = _found_word_for_word({text for _, text in normal}, texts, frequency)
     for document_id, text in normal:
         fitting[text].add(document_id)

@@ -22,7 +22,7 @@ from model_code.encoding.hardware import has_bfloat16, pick_device
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
 from model_code.progress import Progress, silent
-from model_code.queries.pseudo_queries import PseudoQuery, seed_of
+from model_code.queries.pseudo_queries import PseudoQuery, derive_seed
 from model_code.queries.settings import TRAINED, SequenceToSequenceSettings
 from model_code.settings import require
 
@@ -213,7 +213,7 @@ class SequenceToSequence:
     def _noise(self, batch: Sequence[UnwrittenQuery], seed: int) -> torch.Tensor:
         vocabulary = len(self.model.get_output_embeddings().weight)
         shape = (self.settings.max_query_tokens, min(self.settings.top_k, vocabulary))
-        seeds = (seed_of(seed, KIND, draft.document_id, draft.ordinal) for draft in batch)
+        seeds = (derive_seed(seed, KIND, draft.document_id, draft.ordinal) for draft in batch)
         draws = [
             torch.rand(shape, generator=torch.Generator().manual_seed(s), dtype=torch.float64)
             for s in seeds

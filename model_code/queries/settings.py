@@ -75,7 +75,7 @@ class ClozeSettings(Settings):
 
 
 # spans as long as what people type
-ABOUT_A_QUERY = ClozeSettings(per_document=1, min_words=8, max_words=16)
+QUERY_LENGTH_SPANS = ClozeSettings(per_document=1, min_words=8, max_words=16)
 
 
 class SequenceToSequenceSettings(Settings):

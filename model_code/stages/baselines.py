@@ -21,9 +21,9 @@ import pandas as pd
 from model_code.context import StageContext
 from model_code.corpus.tables import Judgements, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
-from model_code.evaluation.scores import VARIANTS
+from model_code.evaluation.scores import VARIANTS_FOLDER
 from model_code.files import add_facts
-from model_code.queries.pseudo_queries import expanded_texts, generated_queries
+from model_code.queries.pseudo_queries import expand_texts, queries_by_document
 from model_code.retrieval import bm25
 from model_code.retrieval.base import IndexedRetriever
 from model_code.retrieval.kinds import PRECISION, open_retriever
@@ -63,12 +63,12 @@ def run(context: StageContext) -> dict[str, Any]:
     train = load_corpus(context.inputs["corpus"]).judgements("train")
     if bench.settings.variants and _documents(train) & _documents(*bench.judgements.values()):
         runs = bench.search(nearest_query(opened["zero_shot"], train))
-        folder = output / "zero_shot" / VARIANTS / NEAREST_QUERY
+        folder = output / "zero_shot" / VARIANTS_FOLDER / NEAREST_QUERY
         report["zero_shot"]["variants"][NEAREST_QUERY] = bench.evaluate(
             f"zero_shot.{NEAREST_QUERY}", runs, folder
         )
     if "sequence_to_sequence" in context.settings["pseudo_queries.generators"]:
-        written = generated_queries(
+        written = queries_by_document(
             pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
         )
         folders = _bm25(context, context.checkpoints / "bm25_generated", written)
@@ -130,7 +130,7 @@ def _bm25(
         passage_texts(passages, context.settings["encoder"].include_title),
         passages["document_id"].tolist(),
     )
-    texts = expanded_texts(texts, ids, written or {})
+    texts = expand_texts(texts, ids, written or {})
     encoder, index = folder / BUILD / "encoder", folder / BUILD / "index"
     bm25.build_folders(texts, ids, context.settings["bm25"], encoder, index)
     return encoder, index

@@ -14,13 +14,18 @@ from model_code.corpus.tables import Corpus, load_corpus
 from model_code.evaluation.comparison import (
     compare_systems,
     is_variant,
+    most_changed_queries,
     query_groups,
-    telling_queries,
 )
 from model_code.evaluation.plots import systems_plot
 from model_code.evaluation.report import headline_metrics
 from model_code.evaluation.runs import read_run
-from model_code.evaluation.scores import SystemScores, averaged_over_seeds, evaluated, load_scores
+from model_code.evaluation.scores import (
+    SystemScores,
+    average_over_seeds,
+    evaluation_folders,
+    load_scores,
+)
 from model_code.files import write_json
 
 SHOWN = 3  # documents of a ranking in the report
@@ -113,7 +118,7 @@ def _examples(
 
     outcomes = {
         name: [row(*each) for each in queries]
-        for name, queries in telling_queries(*pair, metric).items()
+        for name, queries in most_changed_queries(*pair, metric).items()
     }
     return {"system": pair[0].system, "reference": pair[1].system} | outcomes
 
@@ -128,9 +133,9 @@ def _load_systems(context: StageContext) -> list[SystemScores]:
     without any.
     """
     for split in ("test", "dev"):
-        systems = [load_scores(folder, split) for folder in evaluated(context)]
+        systems = [load_scores(folder, split) for folder in evaluation_folders(context)]
         if systems[0].queries:
-            return averaged_over_seeds(systems)
+            return average_over_seeds(systems)
     return []
 
 

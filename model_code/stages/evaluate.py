@@ -21,16 +21,16 @@ from model_code.corpus.tables import (
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import Run
 from model_code.evaluation.runs import read_run
-from model_code.evaluation.scores import RRF, SPLITS, VARIANTS
+from model_code.evaluation.scores import EVALUATED_SPLITS, RRF, VARIANTS_FOLDER
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import (
     evaluate_system,
     reciprocal_rank_fusion,
-    sampled,
+    sample_judgements,
     search_splits,
 )
 from model_code.files import hash_text, replace_folder
-from model_code.queries.pseudo_queries import expanded_texts
+from model_code.queries.pseudo_queries import expand_texts
 from model_code.retrieval.base import IndexedRetriever, NewPassages, Segment
 from model_code.retrieval.fused import FusedRetriever, FusedSearch
 from model_code.retrieval.id_map import IdMap
@@ -55,7 +55,7 @@ def run(context: StageContext) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class StrippedDocuments:
     """What a corpus that judges itself is searched as: documents without the lines by which they
     are asked for.
 
@@ -71,7 +71,7 @@ class HeldOut:
     @classmethod
     def of(
         cls, corpus: Corpus, relevant: frozenset[str], include_title: bool, folder: Path
-    ) -> HeldOut:
+    ) -> StrippedDocuments:
         """relevant: the documents that these queries ask for."""
         changed, passages = frozenset(own_queries(corpus)), judged_corpus(corpus).passages
         passages = passages[passages["document_id"].isin(list(changed & relevant))]
@@ -133,7 +133,7 @@ class Bench:
     judgements: Mapping[str, Judgements]
     settings: EvaluationSettings
     documents: IdMap
-    lines: HeldOut
+    lines: StrippedDocuments
 
     @classmethod
     def load(cls, context: StageContext) -> Bench:
@@ -141,16 +141,16 @@ class Bench:
         corpus = load_corpus(context.inputs["corpus"])
         settings = context.settings["evaluation"]
         # all of them, whatever is sampled
-        judgements = {split: corpus.judgements(split) for split in SPLITS}
+        judgements = {split: corpus.judgements(split) for split in EVALUATED_SPLITS}
         relevant = frozenset().union(
             *(grades for part in judgements.values() for grades in part.qrels.values())
         )
         title, folder = context.settings["encoder"].include_title, context.checkpoints / "held_out"
         documents, lines = (
             IdMap(corpus.passages["document_id"]),
-            HeldOut.of(corpus, relevant, title, folder),
+            StrippedDocuments.of(corpus, relevant, title, folder),
         )
-        return cls(sampled(corpus, settings), settings, documents, lines)
+        return cls(sample_judgements(corpus, settings), settings, documents, lines)
 
     def held_out(
         self, retriever: IndexedRetriever, written: Mapping[str, Sequence[str]] | None = None
@@ -161,7 +161,7 @@ class Bench:
         if not self.lines:
             return retriever
         new = self.lines.passages
-        texts = expanded_texts(new.texts, new.document_ids, written or {})
+        texts = expand_texts(new.texts, new.document_ids, written or {})
         return replace(self.lines, passages=replace(new, texts=texts)).over(
             [Segment(retriever, self.documents)]
         )
@@ -214,7 +214,7 @@ class Bench:
             for split, run in runs.items()
         }
         evaluated = {
-            name: self.evaluate(f"{system}.{name}", part, output / VARIANTS / name)
+            name: self.evaluate(f"{system}.{name}", part, output / VARIANTS_FOLDER / name)
             for name, part in variants.items()
         }
         return report | {"variants": evaluated}

@@ -25,7 +25,7 @@ from model_code.context import StageContext, leave_out, left_out
 from model_code.corpus.tables import Judgements
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import Run, evaluate_run
-from model_code.evaluation.scores import VARIANTS
+from model_code.evaluation.scores import VARIANTS_FOLDER
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import add_facts
 from model_code.retrieval.base import IndexedRetriever
@@ -99,7 +99,9 @@ def fuse(
     variants = {}
     for without, ablation in ablations.items():
         runs = bench.search(FusedSearch(judged, ablation).search)
-        variants[without] = bench.evaluate(f"{name}.{without}", runs, output / VARIANTS / without)
+        variants[without] = bench.evaluate(
+            f"{name}.{without}", runs, output / VARIANTS_FOLDER / without
+        )
     return report | ({"variants": variants} if variants else {})
 
 

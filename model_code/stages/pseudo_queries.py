@@ -10,7 +10,12 @@ import pandas as pd
 
 from model_code.context import StageContext
 from model_code.corpus.tables import judged_corpus, load_corpus, write_table
-from model_code.queries.pseudo_queries import REASONS, InverseCloze, PseudoQuery, reasons_to_drop
+from model_code.queries.pseudo_queries import (
+    DROP_REASONS,
+    InverseCloze,
+    PseudoQuery,
+    reasons_to_drop,
+)
 from model_code.queries.settings import TRAINED_FOLDER, PseudoQuerySettings
 
 
@@ -37,7 +42,7 @@ def run(context: StageContext) -> dict[str, Any]:
         "documents_without_query": len(documents) - kept["document_id"].nunique(),
         "generated": len(table),
         "kept": len(kept),
-        "dropped": {reason: int((reasons == reason).sum()) for reason in REASONS},
+        "dropped": {reason: int((reasons == reason).sum()) for reason in DROP_REASONS},
         "by_kind": {str(kind): len(rows) for kind, rows in kept.groupby("kind")},
     }
 

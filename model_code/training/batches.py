@@ -17,10 +17,10 @@ from model_code.encoding.base_models import Prompts
 from model_code.encoding.encoder import Buckets, Features, bucketed
 from model_code.hierarchy.tree import Hierarchy
 from model_code.training.data import TrainingData
-from model_code.training.negatives import Negatives, make_negatives
+from model_code.training.negatives import NegativeSampler, make_negative_sampler
 from model_code.training.settings import TrainingSettings
 
-FEW = 20  # steps that hardly move an encoder
+MIN_USEFUL_STEPS = 20  # steps that hardly move an encoder
 Tokenize = Callable[[Sequence[str], int], Features]
 
 
@@ -70,7 +70,7 @@ class PairStream:
             len(self.documents)
         )
         if self.leaves is not None:
-            order = couples(order, self.leaves)
+            order = pair_by_leaf(order, self.leaves)
         return distinct_batches(order, self.documents, self.size)
 
 
@@ -97,11 +97,11 @@ def distinct_batches(order: np.ndarray, documents: np.ndarray, size: int) -> lis
     return batches
 
 
-def couples(order: np.ndarray, leaves: np.ndarray) -> np.ndarray:
+def pair_by_leaf(order: np.ndarray, leaves: np.ndarray) -> np.ndarray:
     """Reorder so that pairs of equal leaf follow each other two by two; the couples keep the order
     of their first pair.
 
-    >>> couples(np.array([0, 1, 2, 3, 4]), np.array([9, 8, 9, 9, 8])).tolist()
+    >>> pair_by_leaf(np.array([0, 1, 2, 3, 4]), np.array([9, 8, 9, 9, 8])).tolist()
     [0, 2, 1, 4, 3]
     """
     single: dict[int, int] = {}
@@ -164,7 +164,7 @@ class BatchSchedule:
         would train longer.
         """
         alone = round(settings.epochs * unsupervised / settings.batch_size / self.per_step)
-        if self.steps < min(FEW, alone):
+        if self.steps < min(MIN_USEFUL_STEPS, alone):
             warnings.warn(
                 f"training takes {self.steps} steps, as an epoch is one of the {supervised} supervised pairs; the "
                 f"{unsupervised:,} pseudo-queries alone would make {alone}. Set training.steps, or supervision: "
@@ -217,7 +217,7 @@ class Collator:
         seed: int,
         hierarchy: Hierarchy | None = None,
         batch_tokens: int = 1024,
-        negatives: Negatives | None = None,
+        negatives: NegativeSampler | None = None,
         prompts: Prompts = Prompts(),  # noqa: B008, which is frozen
     ) -> None:
         """tokenize: (texts, most tokens) -> padded features, as `Encoder.tokenize`; batch_tokens:
@@ -228,7 +228,7 @@ class Collator:
         """
         self.data, self.settings, self.tokenize, self.seed = data, settings, tokenize, seed
         self.batch_tokens, self.prompts = batch_tokens, prompts
-        self.negatives = negatives or make_negatives(data, settings, hierarchy)
+        self.negatives = negatives or make_negative_sampler(data, settings, hierarchy)
         self.tree = hierarchy if settings.hierarchy_weight > 0 else None
         if self.tree is not None:
             # (N, M)
@@ -253,13 +253,15 @@ class Collator:
                 ),
                 self.batch_tokens,
             ),
-            relevant=torch.from_numpy(membership(relevant, passages.documents[positives])),
-            allowed=torch.from_numpy(membership(drawn, np.array(extra, dtype=np.int64))),
+            relevant=torch.from_numpy(membership_mask(relevant, passages.documents[positives])),
+            allowed=torch.from_numpy(membership_mask(drawn, np.array(extra, dtype=np.int64))),
             unsupervised=torch.from_numpy(pairs >= len(self.data.supervised)),
-            **self.above(positives, relevant_passages),
+            **self.hierarchy_targets(positives, relevant_passages),
         )
 
-    def above(self, positives: np.ndarray, relevant: Sequence[np.ndarray]) -> dict[str, Any]:
+    def hierarchy_targets(
+        self, positives: np.ndarray, relevant: Sequence[np.ndarray]
+    ) -> dict[str, Any]:
         """`paths` and `excluded` of a batch: its pairs' passages (B,), and for each those that
         answer its query.
         """
@@ -277,10 +279,12 @@ class Collator:
         return bucketed(self.tokenize(prompted, self.settings.query_max_tokens), self.batch_tokens)
 
 
-def membership(sets: Sequence[Sequence[int] | frozenset[int]], items: np.ndarray) -> np.ndarray:
+def membership_mask(
+    sets: Sequence[Sequence[int] | frozenset[int]], items: np.ndarray
+) -> np.ndarray:
     """Which set holds which item: (len(sets), len(items)) bool.
 
-    >>> membership([[3], [1, 2]], np.array([1, 3])).tolist()
+    >>> membership_mask([[3], [1, 2]], np.array([1, 3])).tolist()
     [[False, True], [True, False]]
     """
     return np.array([np.isin(items, list(members)) for members in sets], dtype=bool).reshape(

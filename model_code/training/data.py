@@ -19,9 +19,11 @@ import numpy as np
 WORD = re.compile(r"\w+")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-KEPT = 2**14  # passages whose words are at hand: a batch looks at some of them many times
+MAX_CACHED_PASSAGES = (
+    2**14
+)  # passages whose words are at hand: a batch looks at some of them many times
 
-Holds = Callable[[int], bool]
+ContainsAnswer = Callable[[int], bool]
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,9 +164,9 @@ class Answers:
     def __init__(self, texts: Sequence[str], answers: Mapping[str, Sequence[str]]) -> None:
         """texts: of all passages; answers: the text of a query -> strings that answer it."""
         self.texts, self.answers = texts, answers
-        self._words = lru_cache(maxsize=KEPT)(self._words_of)
+        self._words = lru_cache(maxsize=MAX_CACHED_PASSAGES)(self._words_of)
 
-    def of(self, query: str) -> Holds | None:
+    def of(self, query: str) -> ContainsAnswer | None:
         """Whether a passage holds an answer of the query; None if the query has no answer to look
         for.
 

@@ -29,7 +29,7 @@ def fit_encoder(
     """Train a dense retriever whose documents `layers` represent; the report says what it saw and
     its best step.
     """
-    encoder = start_encoder(context, settings.start)
+    encoder = load_start_encoder(context, settings.start)
     encoder.layers = ()  # of what it begins with; the retriever says what more than the last layer
     represent_documents(encoder, layers)
     data, dev = (
@@ -37,9 +37,9 @@ def fit_encoder(
         tables.dev_evaluator(settings, context.settings["seed"]),
     )
     trainer = make_trainer(Trainer, context, encoder, data, settings, dev, layers=layers)
-    trainer.fit(start_vectors(context, encoder, tables.corpus))
+    trainer.fit(reusable_vectors(context, encoder, tables.corpus))
     encoder.save(context.output / "encoder")
-    report = finish(context, tables, data, settings, trainer) | {
+    report = write_training_report(context, tables, data, settings, trainer) | {
         "fingerprint": encoder.fingerprint()
     }
     if not layers.numbers:
@@ -47,7 +47,7 @@ def fit_encoder(
     return report | {"layers": list(layers.chosen(encoder.depth)), "layer_pooling": layers.pooling}
 
 
-def start_encoder(context: StageContext, start: str | None) -> Encoder:
+def load_start_encoder(context: StageContext, start: str | None) -> Encoder:
     """Where training begins: a trained encoder, `TrainingSettings.start`, or the base."""
     return Encoder.from_settings(
         context.settings["encoder"], None if start is None else context.root / start
@@ -78,7 +78,7 @@ def make_trainer(
     )
 
 
-def finish(
+def write_training_report(
     context: StageContext,
     tables: TrainingTables,
     data: TrainingData,
@@ -108,7 +108,7 @@ def finish(
     }
 
 
-def start_vectors(context: StageContext, encoder: Encoder, corpus: Corpus) -> np.ndarray | None:
+def reusable_vectors(context: StageContext, encoder: Encoder, corpus: Corpus) -> np.ndarray | None:
     """The passages of `corpus` as the base index has them; None, so that they are encoded anew, if
     it has others.
 

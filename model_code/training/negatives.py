@@ -18,15 +18,15 @@ import numpy as np
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.retrieval.bm25_index import Bm25
-from model_code.training.data import Holds, TrainingData
+from model_code.training.data import ContainsAnswer, TrainingData
 from model_code.training.settings import TrainingSettings
 
 # candidates that are drawn in addition where each may hold an answer, so that hardly ever too few
 # are left
-SPARE = 256
+EXTRA_CANDIDATES = 256
 
 
-class Negatives(ABC):
+class NegativeSampler(ABC):
     """Drawing of extra passages for the pairs of a batch; a query for which too few are left gets
     fewer.
     """
@@ -63,17 +63,17 @@ class Negatives(ABC):
         """Read leaves and siblings from this tree from now on."""
         self.hierarchy = hierarchy
 
-    def _holds(self, pair: int) -> Holds | None:
+    def _holds(self, pair: int) -> ContainsAnswer | None:
         """Whether a passage holds an answer of the pair's query; None if the data names none."""
         return self.data.answers.of(self.data.pairs.queries[pair])
 
 
-def sample(
+def sample_passages(
     candidates: np.ndarray,
     count: int,
     banned: Collection[int],
     rng: np.random.Generator,
-    holds: Holds | None = None,
+    holds: ContainsAnswer | None = None,
 ) -> list[int]:
     """Up to `count` of the candidates, none of them banned: enough are drawn for all banned ones to
     be among them.
@@ -81,7 +81,7 @@ def sample(
     holds: whether a candidate holds an answer, and so is no negative; asked of no more candidates
     than it takes.
     """
-    most = count + len(banned) + (0 if holds is None else SPARE)
+    most = count + len(banned) + (0 if holds is None else EXTRA_CANDIDATES)
     drawn = rng.choice(candidates, min(len(candidates), most), replace=False)
     negatives = (
         key for key in drawn.tolist() if key not in banned and (holds is None or not holds(key))
@@ -89,7 +89,7 @@ def sample(
     return list(islice(negatives, count))
 
 
-class SiblingNegatives(Negatives):
+class SiblingNegatives(NegativeSampler):
     """Passages from below the ancestors of the query's own passage: siblings in the hierarchy (HCE,
     equation 6).
 
@@ -111,13 +111,13 @@ class SiblingNegatives(Negatives):
         path, holds = tree.path(int(self.data.pairs.passages[pair])), self._holds(pair)
         for turn in range(self.settings.negatives_per_query):
             level = levels[turn % len(levels)]
-            drawn += sample(
+            drawn += sample_passages(
                 tree.documents_under(level, path[level - 1]), 1, banned.union(drawn), rng, holds
             )
         return drawn
 
 
-class Bm25Negatives(Negatives):
+class Bm25Negatives(NegativeSampler):
     """The first `negatives_depth` ranks by BM25 as it comes, over the very texts that the encoder
     sees.
 
@@ -128,7 +128,7 @@ class Bm25Negatives(Negatives):
     """
 
     def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
-        return sample(
+        return sample_passages(
             self.candidates(pair), self.settings.negatives_per_query, banned, rng, self._holds(pair)
         )
 
@@ -151,9 +151,9 @@ class Bm25Negatives(Negatives):
         )
 
 
-def make_negatives(
+def make_negative_sampler(
     data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None = None
-) -> Negatives:
+) -> NegativeSampler:
     """What `settings.negatives` names; hierarchy: needed where the settings draw siblings."""
     kinds = {"siblings": SiblingNegatives, "bm25": Bm25Negatives}
     return kinds[settings.negatives](data, settings, hierarchy)

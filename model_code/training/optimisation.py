@@ -19,11 +19,13 @@ from model_code.errors import SettingsError
 from model_code.settings import require
 from model_code.training.settings import TrainingSettings
 
-SHORT = 128  # tokens: from 256 on the fused one is as fast, and keeps no (T, T) probabilities
-CUT_BY = ("query_max_tokens", "document_max_tokens")
+MAX_EAGER_ATTENTION_TOKENS = (
+    128  # tokens: from 256 on the fused one is as fast, and keeps no (T, T) probabilities
+)
+LENGTH_SETTINGS = ("query_max_tokens", "document_max_tokens")
 
 
-def freeze(backbone: Any, frozen_layers: int | None) -> None:
+def freeze_layers(backbone: Any, frozen_layers: int | None) -> None:
     """Keep a transformer's embeddings and its lowest layers from learning; None lets everything
     learn.
 
@@ -134,7 +136,7 @@ def learning_rate_factor(step: int, steps: int, warmup_share: float) -> float:
     return (steps - step) / max(1, steps - warmup)
 
 
-def choose_attention(encoder: Any, max_tokens: int) -> None:
+def select_attention(encoder: Any, max_tokens: int) -> None:
     """Let `encoder` attend by plain products where it is to learn from short texts, in bfloat16, on
     a CPU.
 
@@ -145,7 +147,7 @@ def choose_attention(encoder: Any, max_tokens: int) -> None:
     if (
         encoder.device.type != "cpu"
         or not uses_bfloat16(encoder.precision, encoder.device)
-        or max_tokens > SHORT
+        or max_tokens > MAX_EAGER_ATTENTION_TOKENS
     ):
         return
     encoder.backbone.set_attn_implementation("eager")
@@ -176,8 +178,8 @@ def make_accelerator(device: torch.device, precision: str, accumulation: int = 1
     )
 
 
-def require_positions(
-    encoder: Any, settings: TrainingSettings, names: Sequence[str] = CUT_BY
+def check_max_tokens(
+    encoder: Any, settings: TrainingSettings, names: Sequence[str] = LENGTH_SETTINGS
 ) -> None:
     """SettingsError if one of the settings `names` allows longer texts than the transformer has
     positions for.

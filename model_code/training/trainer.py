@@ -40,14 +40,14 @@ from model_code.training.loop import (
     load_training_state,
     save_checkpoint,
 )
-from model_code.training.negatives import make_negatives
+from model_code.training.negatives import make_negative_sampler
 from model_code.training.optimisation import (
-    CUT_BY,
-    choose_attention,
-    freeze,
+    LENGTH_SETTINGS,
+    check_max_tokens,
+    freeze_layers,
     make_accelerator,
     make_optimizer,
-    require_positions,
+    select_attention,
     set_learning_rate,
 )
 from model_code.training.settings import TrainingSettings
@@ -148,7 +148,7 @@ class Trainer(TrainingLoop):
     a folder to resume from. layers: what represents documents, see `Objective`.
     """
 
-    cut_by: Sequence[str] = CUT_BY  # the settings that say how long texts are
+    length_settings: Sequence[str] = LENGTH_SETTINGS  # the settings that say how long texts are
 
     def __init__(
         self,
@@ -185,10 +185,10 @@ class Trainer(TrainingLoop):
         self.accelerator = make_accelerator(
             encoder.device, encoder.precision, settings.accumulation
         )
-        require_positions(encoder, settings, self.cut_by)
-        choose_attention(encoder, max(settings.document_max_tokens, settings.query_max_tokens))
-        self.state, self.negatives = TrainingState(), make_negatives(data, settings)
-        freeze(encoder.backbone, settings.frozen_layers)
+        check_max_tokens(encoder, settings, self.length_settings)
+        select_attention(encoder, max(settings.document_max_tokens, settings.query_max_tokens))
+        self.state, self.negatives = TrainingState(), make_negative_sampler(data, settings)
+        freeze_layers(encoder.backbone, settings.frozen_layers)
         checkpoint = latest_checkpoint(checkpoints)
         if checkpoint is not None:
             self.state, latest = load_training_state(checkpoint)
@@ -273,8 +273,8 @@ class Trainer(TrainingLoop):
         """
         if self.dev is None:
             return
-        ranked = self._ranked(self.dev)
-        value = self._score(self.dev, ranked)
+        ranked = self._index_dev_passages(self.dev)
+        value = self._score_dev(self.dev, ranked)
         improved = self.state.evaluated(
             self.dev.metric, value, self._trained_weights(), self.dev.interval
         )
@@ -284,13 +284,13 @@ class Trainer(TrainingLoop):
             ranks_all = len(self.dev.rows) == len(texts)
             self._recluster(ranked if ranks_all else self.encoder.encode_documents(texts))
 
-    def _ranked(self, dev: DevEvaluator) -> Any:
+    def _index_dev_passages(self, dev: DevEvaluator) -> Any:
         """The passages that an evaluation ranks, as they are searched now."""
         if self.state.step == 0 and self.start_vectors is not None:
             return self.start_vectors[dev.rows]
         return self.encoder.encode_documents(dev.texts)
 
-    def _score(self, dev: DevEvaluator, ranked: Any) -> float:
+    def _score_dev(self, dev: DevEvaluator, ranked: Any) -> float:
         return dev.score(self.encoder.encode(dev.queries), ranked)
 
     def _recluster(self, vectors: np.ndarray) -> None:

@@ -195,14 +195,19 @@ def show_results(
 ) -> None:
     """Print sentences and tables, and write the page. all_tables: every table, not the first alone."""
     from model_code.evaluation.plots import systems_plot
-    from model_code.evaluation.report import headline_metrics, lead, page, tables
+    from model_code.evaluation.report import (
+        headline_metrics,
+        render_page,
+        report_tables,
+        summary_sentence,
+    )
     from orchestration.pipeline.costs import cost_table
 
-    sentences = [lead(comparison), standing(project)]
+    sentences = [summary_sentence(comparison), standing(project)]
     say("\n".join(sentences))
     if not comparison["systems"]:
         return
-    shown = tables(comparison)
+    shown = report_tables(comparison)
     first = next(iter(shown))
     printed = shown if all_tables else {first: shown[first]}
     if costs:
@@ -216,7 +221,7 @@ def show_results(
         say(f"\n{title}\n{table_text(list(table.columns), table.to_numpy().tolist())}")
     picture = systems_plot(comparison["systems"], headline_metrics(comparison)[:4])
     path = project.state / "report.html"
-    write_text(path, page("Comparison", sentences, picture, shown))
+    write_text(path, render_page("Comparison", sentences, picture, shown))
     say(f"\nAll tables, with a picture: {path}")
 
 

@@ -28,17 +28,17 @@ from model_code.collection.ledger.states import Event, LogView
 from model_code.collection.ledger.tasks import EventRange, WorkKind, WorkState
 from model_code.collection.segments.documents import DOCUMENTS, DocumentFile, read_columns
 from model_code.collection.segments.segment import unit
-from model_code.drift.calibration import SMALLEST_SHARE, Calibration
-from model_code.drift.ladder import Decision, Past, decide
+from model_code.drift.calibration import MIN_REFERENCE_RATIO, Calibration
+from model_code.drift.ladder import Decision, PastDecision, decide
 from model_code.drift.measures import (
     OldScores,
-    Paired,
+    PairedScores,
     crowding,
     reciprocal_ranks,
     refined_statuses,
 )
 from model_code.drift.reference import FORMAT, DriftReference, Question, Questions
-from model_code.drift.report import Arrivals, Report, make_report
+from model_code.drift.report import Arrivals, DriftReport, make_report
 from model_code.files import MANIFEST, canonical_json, hash_text
 from model_code.incdsi.store import statuses
 from model_code.project import Project, file_lock
@@ -94,7 +94,7 @@ def build_reference(project: Project, searcher: Searcher, settings: Parameters) 
     """A reference of documents that the retriever was trained with."""
     base, chosen = searcher.base, settings.drift
     documents, note = reference_documents(
-        project, searcher.generation, SMALLEST_SHARE * chosen.largest_batch
+        project, searcher.generation, MIN_REFERENCE_RATIO * chosen.largest_batch
     )
     # its first passage
     first = [rows[0] for document, rows in base.rows.places.items() if document in documents]
@@ -234,7 +234,7 @@ def protected_queries(project: Project, searcher: Searcher, seed: int) -> list[Q
 
 def protected_scores(
     searcher: Searcher, reference: DriftReference, arrived: Mapping[str, frozenset[str]]
-) -> Paired:
+) -> PairedScores:
     """The scores at the opening and now of the queries whose answers are live as they were, (q,)
     each, and what the growth of the collection since then costs them if what came is like what was
     there.
@@ -252,7 +252,7 @@ def protected_scores(
     ]
     ranks = np.array([query.rank for query in unchanged], np.int64)
     now = queries.first_ranks(searcher.retriever.search, questions, DEPTH)
-    return Paired(
+    return PairedScores(
         reciprocal_ranks(ranks),
         reciprocal_ranks(now),
         crowding(ranks, reference.trained / max(reference.trained, live)),
@@ -379,14 +379,14 @@ class Gatherer:
 class Watched:
     """A report and what it calls for; `batch`: the events that are new since the report before."""
 
-    report: Report
+    report: DriftReport
     decision: Decision
     batch: EventRange
 
     @property
-    def tripped(self) -> tuple[str, ...]:
+    def exceeded(self) -> tuple[str, ...]:
         """The measures beyond their thresholds."""
-        return tuple(measure.label for measure in self.report.tripped)
+        return tuple(measure.label for measure in self.report.exceeded)
 
     @property
     def text(self) -> str:
@@ -395,7 +395,7 @@ class Watched:
 
     def as_dict(self) -> dict[str, Any]:
         """Report and decision as plain values."""
-        return {"report": asdict(self.report), "decision": asdict(self.decision)}
+        return {"report": self.report.to_dict(), "decision": asdict(self.decision)}
 
 
 def watch(project: Project, record: bool = True) -> Watched | None:
@@ -464,17 +464,17 @@ def _refuse_looks(ledger: Ledger, watermark: int) -> None:
             )
 
 
-def past(ledger: Ledger, batches: int) -> list[Past]:
+def past(ledger: Ledger, batches: int) -> list[PastDecision]:
     """What was decided for the last `batches` batches, and what retrains came to, oldest first, as
     the cooldown counts.
 
     A retrain stands where it took effect: behind the batches that were measured until then. One
     that a pilot asked for takes the place of the report that called for the pilot.
     """
-    entries: dict[EventRange | str, tuple[float, Past]] = {}
+    entries: dict[EventRange | str, tuple[float, PastDecision]] = {}
     for row in ledger.last_drift(batches):
         decision = row["report"]["decision"]
-        made = Past(
+        made = PastDecision(
             decision["action"], decision["action"] == "add", pilot=decision.get("pilot", False)
         )
         entries[EventRange(row["first_event"], row["last_event"])] = row["recorded"], made
@@ -483,7 +483,7 @@ def past(ledger: Ledger, batches: int) -> list[Past]:
         if work.about is None and work.state != WorkState.DONE:
             continue  # a person's, and nothing changed
         _, called = entries.get(work.about or work.id, (0.0, None))
-        step = Past(
+        step = PastDecision(
             "retrain",
             carried_out=ended,
             waits=work.state == WorkState.OPEN,

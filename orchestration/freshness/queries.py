@@ -17,10 +17,10 @@ from model_code.collection.ledger.events import Feedback, Opinion
 from model_code.collection.segments.segment import Part, unit
 from model_code.corpus.settings import GATE
 from model_code.corpus.tables import Judgements, load_corpus
-from model_code.drift.measures import RANKS, reciprocal_ranks
+from model_code.drift.measures import MAX_COUNTED_RANK, reciprocal_ranks
 from model_code.drift.reference import Question
 from model_code.queries.pseudo_queries import InverseCloze
-from model_code.queries.settings import ABOUT_A_QUERY
+from model_code.queries.settings import QUERY_LENGTH_SPANS
 from model_code.retrieval.protocol import Search
 from model_code.text.documents import Document
 
@@ -73,7 +73,7 @@ def made_questions(texts: Mapping[str, str], seed: int) -> list[Question]:
 
     texts: by document id; one whose text gives no query is left out.
     """
-    made = InverseCloze("short_cloze", ABOUT_A_QUERY).generate(texts, seed)
+    made = InverseCloze("short_cloze", QUERY_LENGTH_SPANS).generate(texts, seed)
     return [
         Question(query.document_id, query.text, frozenset([query.document_id])) for query in made
     ]
@@ -107,7 +107,9 @@ def old_scores(
     return asked_scores(searcher, answered)
 
 
-def first_ranks(search: Search, questions: Sequence[Question], depth: int = RANKS) -> np.ndarray:
+def first_ranks(
+    search: Search, questions: Sequence[Question], depth: int = MAX_COUNTED_RANK
+) -> np.ndarray:
     """The rank of the first answer to each question, from 1; 0 if none is among `depth`: (q,).
 
     One search for all, in which a text that several documents answer is one query.

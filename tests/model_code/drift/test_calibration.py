@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from model_code.drift.calibration import Calibration, draw_batches, most_measured, some
+from model_code.drift.calibration import Calibration, draw_batches, most_measured, sample_rows
 from model_code.drift.measures import MEASURES, OldScores, canonical
 from tests.model_code.drift.unit_vectors import SETTINGS, reference
 
@@ -26,8 +26,8 @@ def test_random_batches_are_subsets_and_every_document_is_drawn() -> None:
 def test_a_sample_does_not_depend_on_order() -> None:
     rows = np.random.default_rng(0).standard_normal((30, 4))
     shuffled = rows[np.random.default_rng(1).permutation(30)]
-    assert (some(rows, 10, seed=0) == some(shuffled, 10, seed=0)).all()
-    assert len(np.unique(some(rows, 10, seed=0), axis=0)) == 10
+    assert (sample_rows(rows, 10, seed=0) == sample_rows(shuffled, 10, seed=0)).all()
+    assert len(np.unique(sample_rows(rows, 10, seed=0), axis=0)) == 10
     assert (rows[canonical(rows)] == shuffled[canonical(shuffled)]).all()
 
 

@@ -15,7 +15,7 @@ from model_code.drift.measures import (
     MEASURES,
     NOT_REFINED,
     OldScores,
-    Paired,
+    PairedScores,
     conflicts,
     crowding,
     domain_auc,
@@ -66,11 +66,11 @@ def test_new_documents_that_are_found_worse_than_the_margin_trip_and_others_do_n
     chance = np.random.default_rng(0)
     old = chance.random(300)
     found = [quality(old, chance.random(80) - loss, 0.01) for loss in (-0.3, 0.0, 0.15)]
-    assert [measured.tripped for measured in found] == [False, False, True]
+    assert [measured.exceeded for measured in found] == [False, False, True]
     assert found[2].detail["new"] - found[2].detail["old"] == pytest.approx(found[2].value)
     assert (found[2].detail["documents"], found[2].detail["margin"]) == (80, 0.01)
     alike, sure_loss = np.ones(300), np.full(80, 0.98)
-    assert [quality(alike, sure_loss, margin).tripped for margin in (0.01, 0.03)] == [True, False]
+    assert [quality(alike, sure_loss, margin).exceeded for margin in (0.01, 0.03)] == [True, False]
 
 
 def test_the_margin_is_of_measures_that_say_so() -> None:
@@ -85,7 +85,7 @@ def test_protected_queries_agree_with_the_paired_randomisation_test() -> None:
     chance = np.random.default_rng(1)
     before = chance.random(60)
     after = before - 0.05 + 0.2 * chance.standard_normal(60)
-    (found,) = judge([protected_change(Paired(before, after), settings(draws=20000))], 0.05)
+    (found,) = judge([protected_change(PairedScores(before, after), settings(draws=20000))], 0.05)
     two_sided = paired_randomisation_test((after - before)[:, None], 20000, seed=1)[0]
     assert found.name == "protected_old"
     assert found.value == pytest.approx(np.mean(after - before))
@@ -98,14 +98,14 @@ def test_a_loss_within_the_margin_is_no_harm_and_neither_is_a_gain() -> None:
     after = before - 0.02 * (np.arange(400) % 2)  # a loss of .01, beyond doubt
     cases = [(0.0, 0.0), (0.02, 0.0), (0.0, np.full(400, 0.02)), (0.0, 0.03 * (np.arange(400) % 2))]
     found = [
-        protected_change(Paired(before, after, crowded), settings(quality_margin=margin))
+        protected_change(PairedScores(before, after, crowded), settings(quality_margin=margin))
         for margin, crowded in cases
     ]
-    assert [judge([one], 0.05)[0].tripped for one in found] == [True, False, False, False]
+    assert [judge([one], 0.05)[0].exceeded for one in found] == [True, False, False, False]
     assert [one.detail["crowding"] for one in found] == pytest.approx([0, 0, 0.02, 0.015])
-    assert not judge([protected_change(Paired(before[:50], before[:50] + 0.3), settings())], 0.05)[
-        0
-    ].tripped
+    assert not judge(
+        [protected_change(PairedScores(before[:50], before[:50] + 0.3), settings())], 0.05
+    )[0].exceeded
 
 
 def test_crowding_is_what_growth_by_documents_like_the_old_ones_cost() -> None:
@@ -124,19 +124,19 @@ def test_crowding_is_what_growth_by_documents_like_the_old_ones_cost() -> None:
 
 
 def test_conflicts_trip_beyond_what_chance_makes_of_the_limit() -> None:
-    def tripped(conflicting: int) -> bool:
+    def exceeded(conflicting: int) -> bool:
         statuses = (
             ["COMPROMISE"] * conflicting + ["FITS"] * (100 - conflicting) + ["NOT_REFINED"] * 50
         )
-        return judge([conflicts(statuses, settings())], 0.05)[0].tripped
+        return judge([conflicts(statuses, settings())], 0.05)[0].exceeded
 
     assert {FITS, NOT_REFINED} < {status.name for status in Status}
     assert conflicts(["COMPROMISE", "FITS", "NOT_REFINED"], settings()).value == 0.5
     earlier = ["INFEASIBLE", "FITS_WITHOUT_SOME_QUERIES", "FITS"]
     assert conflicts(earlier, settings()).value == 2 / 3, "of earlier versions"
-    assert [tripped(count) for count in (0, 30, 34, 45)] == [False, False, False, True]
+    assert [exceeded(count) for count in (0, 30, 34, 45)] == [False, False, False, True]
 
 
 def test_growth_is_a_share_of_what_was_trained_on() -> None:
     found = growth(60, 100, limit=0.5)
-    assert (found.value, found.threshold, found.tripped) == (0.6, 0.5, True)
+    assert (found.value, found.threshold, found.exceeded) == (0.6, 0.5, True)

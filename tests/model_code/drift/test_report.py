@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from model_code.drift.calibration import Calibration
-from model_code.drift.measures import INPUTS, MEASURES, Arrivals, OldScores, Paired
-from model_code.drift.report import Report, make_report, pooled
+from model_code.drift.measures import INPUTS, MEASURES, Arrivals, OldScores, PairedScores
+from model_code.drift.report import DriftReport, concat_batches, make_report
 from model_code.drift.settings import MOST_MEASURES
 from model_code.errors import FingerprintMismatch, FreshetError
 from tests.model_code.drift.unit_vectors import SETTINGS, arrivals, calibration, reference
@@ -24,8 +24,8 @@ def calibrated() -> Calibration:
     return calibration()
 
 
-def names(report: Report) -> set[str]:
-    return {one.name for one in report.tripped}
+def names(report: DriftReport) -> set[str]:
+    return {one.name for one in report.exceeded}
 
 
 def test_documents_like_the_old_ones_alarm_at_most_as_often_as_alpha_says() -> None:
@@ -33,7 +33,7 @@ def test_documents_like_the_old_ones_alarm_at_most_as_often_as_alpha_says() -> N
     for seed in range(4):  # of references too: the luck of one sample is part of the chance
         calibrated = calibration(seed)
         alarms += [
-            bool(make_report(calibrated, [arrivals(1000 * seed + i)], 30).tripped)
+            bool(make_report(calibrated, [arrivals(1000 * seed + i)], 30).exceeded)
             for i in range(40, 80)
         ]
     assert len(alarms) == 160
@@ -84,11 +84,11 @@ def test_neither_order_nor_a_second_run_changes_a_report(calibrated: Calibration
 def test_a_window_finds_what_small_batches_cannot_show(calibrated: Calibration) -> None:
     batches = [arrivals(60 + i, count=10, shift=0.8) for i in range(4)]
     alone, together = make_report(calibrated, batches[:1], 10), make_report(calibrated, batches, 40)
-    assert not alone.tripped
+    assert not alone.exceeded
     assert {one.name for one in alone.unmeasured} >= OF_VECTORS
     assert (together.documents, together.batches, together.window_documents) == (10, 3, 30)
     assert names(together) >= OF_VECTORS
-    assert all(one.scope == "window" for one in together.tripped)
+    assert all(one.scope == "window" for one in together.exceeded)
 
 
 def test_the_family_is_batch_and_window_together(calibrated: Calibration) -> None:
@@ -105,13 +105,13 @@ def test_protected_queries_and_growth_are_part_of_it_but_not_too_few_of_them(
     calibrated: Calibration,
 ) -> None:
     before = np.random.default_rng(0).random(80)
-    report = make_report(calibrated, [arrivals(1)], 200, Paired(before, before - 0.2))
+    report = make_report(calibrated, [arrivals(1)], 200, PairedScores(before, before - 0.2))
     assert names(report) >= {"protected_old", "growth"}
     assert "protected_old" not in names(
-        make_report(calibrated, [arrivals(1)], 200, Paired(before, before))
+        make_report(calibrated, [arrivals(1)], 200, PairedScores(before, before))
     )
     few = np.ones(SETTINGS.minimum_batch - 1)
-    report = make_report(calibrated, [arrivals(1)], 30, Paired(few, few - 1))
+    report = make_report(calibrated, [arrivals(1)], 30, PairedScores(few, few - 1))
     assert "protected_old" not in {one.name for one in report.measures}
     assert (
         "19 protected queries" in {one.name: one.why for one in report.unmeasured}["protected_old"]
@@ -126,7 +126,7 @@ def test_statuses_of_refined_additions_count(calibrated: Calibration) -> None:
 
 
 def test_pooling_keeps_what_was_given() -> None:
-    both = pooled(
+    both = concat_batches(
         [arrivals(0, count=5), replace(arrivals(1, count=7), quality=None, statuses=("FITS",))]
     )
     assert (both.vectors.shape, both.quality.shape, both.statuses) == ((12, 8), (5,), ("FITS",))

@@ -19,7 +19,7 @@ from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.vectors import REPRESENTATIVES
 from model_code.errors import FreshetError
 from model_code.evaluation.runs import write_run
-from model_code.evaluation.scores import SPLITS
+from model_code.evaluation.scores import EVALUATED_SPLITS
 from model_code.files import hash_path, read_json
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.kinds import open_retriever
@@ -84,7 +84,7 @@ def test_evaluation_finds_what_training_saw(
     built: tuple[StageContext, StageContext], tmp_path: Path
 ):
     training, indexing = built
-    for split in SPLITS:
+    for split in EVALUATED_SPLITS:
         (tmp_path / "bm25").mkdir(exist_ok=True)
         write_run(tmp_path / "bm25" / f"run.{split}.trec", {}, "bm25")
     inputs = training.inputs | {

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from model_code.evaluation.comparison import compare_systems, query_groups, telling_queries
+from model_code.evaluation.comparison import compare_systems, most_changed_queries, query_groups
 from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
@@ -151,8 +151,8 @@ def test_the_most_telling_queries_are_few_and_draws_are_none_of_them():
     one, other = (
         SystemScores(name, "test", table) for name, table in zip("xy", values, strict=True)
     )
-    assert telling_queries(one, other, "hit@1") == {
+    assert most_changed_queries(one, other, "hit@1") == {
         "won": [("b", 1.0), ("a", 0.5)],
         "lost": [("c", -0.1)],
     }
-    assert telling_queries(one, other, "hit@1", number=1)["won"] == [("b", 1.0)]
+    assert most_changed_queries(one, other, "hit@1", number=1)["won"] == [("b", 1.0)]

@@ -15,10 +15,10 @@ from model_code.evaluation.comparison import compare_systems
 from model_code.evaluation.report import (
     differences_table,
     headline_metrics,
-    lead,
-    page,
+    render_page,
+    report_tables,
+    summary_sentence,
     systems_table,
-    tables,
 )
 from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import EvaluationSettings
@@ -70,18 +70,18 @@ def test_the_first_sentence_says_who_is_best_by_how_much_and_on_what():
             "low": value - 0.1,
             "high": value + 0.1,
         }
-    assert lead(found) == (
+    assert summary_sentence(found) == (
         "zero_shot is the best of 3 systems: nDCG@10 0.600 [0.500, 0.700], 0.050 above hce, on 1,200 documents and "
         "50 judged test queries."
     )
     found["systems"] = {"bm25": found["systems"]["bm25"]}
-    assert "[0.400, 0.600], on 1,200 documents" in lead(found), "there is no other"
+    assert "[0.400, 0.600], on 1,200 documents" in summary_sentence(found), "there is no other"
 
 
 def test_what_was_left_out_and_that_nobody_judged_is_said_before_all_numbers():
     found = comparison() | {"left_out": {"mlr": "mlr is not trained"}}
-    assert lead(found).startswith("Mlr is not trained. ")
-    nothing = lead(found | {"queries": 0, "systems": {}})
+    assert summary_sentence(found).startswith("Mlr is not trained. ")
+    nothing = summary_sentence(found | {"queries": 0, "systems": {}})
     assert nothing.startswith("Nobody has judged dev or test queries of this corpus")
     assert nothing.endswith("Mlr is not trained.")
 
@@ -102,7 +102,7 @@ def test_tables_hold_the_comparisons_numbers_variants_last_and_seeds_named():
 
 
 def test_every_part_has_its_tables_and_what_has_no_row_is_left_out():
-    titles = list(tables(comparison()))
+    titles = list(report_tables(comparison()))
     assert [title.split()[0] for title in titles] == [
         "Results",
         "Paired",
@@ -111,9 +111,9 @@ def test_every_part_has_its_tables_and_what_has_no_row_is_left_out():
         "Queries",
         "Queries",
     ]
-    won = tables(comparison())["Queries that a won against b by most in nDCG@10"]
+    won = report_tables(comparison())["Queries that a won against b by most in nDCG@10"]
     assert won.iloc[0].tolist() == ["how?", "+0.500", "✓ d1; d2", "<d3>"]
-    alone = [title.split()[0] for title in tables(comparison(names=("hce",)))]
+    alone = [title.split()[0] for title in report_tables(comparison(names=("hce",)))]
     assert alone == ["Results", "Queries", "Queries"], "neither differences nor examples"
 
 
@@ -135,7 +135,7 @@ class Page(HTMLParser):
 
 def test_the_page_is_well_formed_escaped_and_self_contained():
     long = pd.DataFrame({"a": ["word " * 40]})
-    html = page("<t>", ["<script>"], b"png", tables(comparison()) | {"long": long})
+    html = render_page("<t>", ["<script>"], b"png", report_tables(comparison()) | {"long": long})
     parser = Page()
     parser.feed(html)
     assert parser.open == []

@@ -9,7 +9,7 @@ import pytest
 import pytrec_eval
 
 from model_code.errors import FreshetError
-from model_code.evaluation.runs import falling, read_run, write_run
+from model_code.evaluation.runs import read_run, strictly_decreasing, write_run
 
 TIED = {
     "q2": [("a", 0.5), ("b", 0.5), ("c", 0.5), ("d", 0.0), ("e", 0.0)],
@@ -51,17 +51,17 @@ def test_the_bytes(tmp_path):
 def test_scores_fall_strictly_in_32_bits_and_distinct_ones_are_only_rounded():
     generator = np.random.default_rng(0)
     scores = np.sort(generator.integers(-3, 4, size=200) / 3)[::-1]
-    strict = falling(scores.tolist())
+    strict = strictly_decreasing(scores.tolist())
     assert (np.diff(np.array([f"{score:.9g}" for score in strict], dtype=np.float32)) < 0).all()
     assert np.abs(np.array(strict) - scores).max() < 1e-5
     distinct = [3.0, 1 / 3, 1e-7, 0.0, -2.5]
-    assert falling(distinct) == [float(np.float32(score)) for score in distinct]
+    assert strictly_decreasing(distinct) == [float(np.float32(score)) for score in distinct]
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
 def test_a_score_that_is_no_number_is_refused(broken):
     with pytest.raises(FreshetError, match="no finite number"):
-        falling([1.0, broken])
+        strictly_decreasing([1.0, broken])
 
 
 def test_ids_with_spaces_percents_and_other_scripts_survive(tmp_path):

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from model_code.errors import FreshetError
-from model_code.evaluation.scores import SystemScores, averaged_over_seeds, check_comparable
+from model_code.evaluation.scores import SystemScores, average_over_seeds, check_comparable
 
 
 def scores(system, values=(1.0, 0.0, 0.5), ids=("q1", "q2", "q3"), split="test", metric="hit@1"):
@@ -38,13 +38,13 @@ def test_seeds_of_the_same_queries_are_averaged_per_query():
         scores("hce_seed2", (0.5, 0.0, 0.0)),
         scores("mlr"),
     ]
-    mean, other = averaged_over_seeds(runs)
+    mean, other = average_over_seeds(runs)
     assert mean.system == "hce"
     assert mean.values["hit@1"].tolist() == [0.5, 0.0, 0.5]
     assert other.system == "mlr"
     assert other.values.equals(scores("mlr").values)
     with pytest.raises(FreshetError, match="different queries"):
-        averaged_over_seeds([scores("a"), scores("a_seed1", ids=("q1", "q2", "q9"))])
+        average_over_seeds([scores("a"), scores("a_seed1", ids=("q1", "q2", "q9"))])
 
 
 def test_a_part_of_the_queries():

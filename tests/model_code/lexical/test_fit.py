@@ -117,7 +117,7 @@ def test_scales_are_measured_before_training_and_dev_of_a_token_search_embeds_no
     objective.measure(trainer.collate(0, trainer.schedule[0]))
     torch.testing.assert_close(objective.scales, before)
     monkeypatch.setattr(encoder, "encode", lambda *_: pytest.fail("a passage was encoded"))
-    assert 0 <= trainer._score(dev, trainer._ranked(dev)) <= 1
+    assert 0 <= trainer._score_dev(dev, trainer._index_dev_passages(dev)) <= 1
 
 
 def test_what_only_dense_vectors_can_do_is_refused_when_it_is_read_and_let_be_where_shared(

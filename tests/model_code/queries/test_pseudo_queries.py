@@ -7,9 +7,9 @@ import pytest
 
 from model_code.queries.pseudo_queries import (
     InverseCloze,
-    expanded_texts,
-    generated_queries,
-    seed_of,
+    derive_seed,
+    expand_texts,
+    queries_by_document,
 )
 from model_code.queries.settings import ClozeSettings
 from model_code.retrieval.bm25_index import Bm25
@@ -68,10 +68,10 @@ TABLE = pd.DataFrame(ROWS, columns=["document_id", "text", "kind"])
 
 
 def test_every_passage_of_a_document_gets_the_queries_that_a_model_wrote_and_is_found_by_them():
-    assert generated_queries(TABLE) == {"a": ["how to order", "rank items"]}
-    assert generated_queries(TABLE.head(0)) == {}
+    assert queries_by_document(TABLE) == {"a": ["how to order", "rank items"]}
+    assert queries_by_document(TABLE.head(0)) == {}
     texts, ids = ["sort a list", "more on sorting", "open a file"], ["a", "a", "c"]
-    expanded = expanded_texts(texts, ids, generated_queries(TABLE))
+    expanded = expand_texts(texts, ids, queries_by_document(TABLE))
     assert expanded == [
         "sort a list how to order rank items",
         "more on sorting how to order rank items",
@@ -83,7 +83,7 @@ def test_every_passage_of_a_document_gets_the_queries_that_a_model_wrote_and_is_
 
 def test_seeds_of_different_purposes_differ_and_fit_63_bits():
     seeds = [
-        seed_of(seed, *parts)
+        derive_seed(seed, *parts)
         for seed in (0, 1)
         for parts in (("a",), ("b",), ("a", 0), ("a", 1), ("ab",))
     ]

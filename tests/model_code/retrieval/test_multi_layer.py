@@ -21,7 +21,7 @@ from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.index_settings import IndexSettings
 from model_code.retrieval.kinds import open_retriever
 from model_code.stages import index, train
-from model_code.training.fit import start_vectors
+from model_code.training.fit import reusable_vectors
 from tests.model_code.collection.laws import reranked
 from tests.model_code.stages.test_train import make_context
 
@@ -98,7 +98,7 @@ def test_base_vectors_stand_for_step_0_only_where_they_are_what_is_searched(
     index = DenseIndex.load(tmp_path / "base_index")
     encoder = Encoder.from_settings(context.settings["encoder"])
     represent_documents(encoder, LayerSettings(numbers=(1,), pooling=pooling))
-    vectors = start_vectors(context, encoder, load_corpus(context.inputs["corpus"]))
+    vectors = reusable_vectors(context, encoder, load_corpus(context.inputs["corpus"]))
     assert (vectors is not None and np.array_equal(vectors, index.vectors)) == taken
 
 

@@ -14,7 +14,7 @@ from model_code.context import StageContext, leave_out
 from model_code.contracts.registry import check
 from model_code.corpus.tables import load_corpus
 from model_code.evaluation.comparison import compare_systems
-from model_code.evaluation.report import lead
+from model_code.evaluation.report import summary_sentence
 from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import evaluate_system, search_splits
@@ -106,7 +106,9 @@ def test_where_nobody_judged_nothing_is_compared_and_what_was_left_out_is_said(t
         0,
     )
     assert content["left_out"] == {"hce": "hce is not trained"}
-    assert lead(content).startswith("Nobody has judged dev or test queries of this corpus")
+    assert summary_sentence(content).startswith(
+        "Nobody has judged dev or test queries of this corpus"
+    )
     assert read_json(tmp_path / "output" / "metrics.json") == {}
 
 

@@ -4,7 +4,7 @@ at all.
 
 from __future__ import annotations
 
-from model_code.queries.pseudo_queries import InverseCloze, joined_words
+from model_code.queries.pseudo_queries import InverseCloze, normalize_query
 from model_code.queries.settings import ClozeSettings
 from model_code.text.passages import cut
 from model_code.text.words import spans
@@ -24,4 +24,4 @@ def test_a_text_without_blanks_has_windows_spans_and_words() -> None:
     found = cloze.spans("d", CHINESE, seed=1)
     assert len(found) == 3
     assert all(span in CHINESE for span in found)
-    assert f" {joined_words(found[0])} " in f" {joined_words(CHINESE)} "
+    assert f" {normalize_query(found[0])} " in f" {normalize_query(CHINESE)} "

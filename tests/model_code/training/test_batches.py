@@ -19,8 +19,8 @@ from model_code.training.batches import (
     Collator,
     PairStream,
     TrainingBatch,
-    couples,
     distinct_batches,
+    pair_by_leaf,
 )
 from model_code.training.data import Pairs, Passages, TrainingData
 from tests.model_code.training.example import LEAVES, NO_PAIRS, make_data, make_settings, make_tree
@@ -112,7 +112,7 @@ def test_no_document_twice_in_a_batch_where_avoidable_and_unavoidable_duplicates
 def test_couples_share_a_leaf_and_nothing_is_lost():
     leaves = np.random.default_rng(1).integers(0, 5, 41)
     order = np.random.default_rng(2).permutation(41)
-    coupled = couples(order, leaves)
+    coupled = pair_by_leaf(order, leaves)
     assert sorted(coupled.tolist()) == list(range(41))
     singles = [leaf for leaf, count in Counter(leaves.tolist()).items() if count % 2]
     neighbours, alone, i = 0, [], 0

@@ -15,7 +15,7 @@ import torch
 from model_code.errors import FreshetError
 from model_code.retrieval.bm25_index import Bm25
 from model_code.training.data import Passages, TrainingData, make_pairs
-from model_code.training.negatives import Negatives, make_negatives
+from model_code.training.negatives import NegativeSampler, make_negative_sampler
 from model_code.training.trainer import Trainer
 from tests.model_code.training.example import (
     LEAVES,
@@ -61,8 +61,8 @@ def known(pair: int) -> np.ndarray:
     )
 
 
-def make(kind: str, **settings) -> Negatives:
-    return make_negatives(DATA, make_settings(negatives=kind, **settings), TREE)
+def make(kind: str, **settings) -> NegativeSampler:
+    return make_negative_sampler(DATA, make_settings(negatives=kind, **settings), TREE)
 
 
 def pool(pair: int, depth: int = 50) -> list:
@@ -78,7 +78,7 @@ def pool(pair: int, depth: int = 50) -> list:
     return [i for i in ranked if scores[i] > 0][:depth]
 
 
-def drawn(negatives: Negatives, pair: int, draws: int = 40) -> set[int]:
+def drawn(negatives: NegativeSampler, pair: int, draws: int = 40) -> set[int]:
     rows = [
         negatives.draw(np.array([pair]), [known(pair)], np.random.default_rng(seed))[0]
         for seed in range(draws)
@@ -101,7 +101,7 @@ def test_what_holds_an_answer_is_never_drawn_and_queries_without_answers_draw_as
     answers = {query: [f"The {word}!"] for query, word in wanted.items()}
     data = replace(DATA, supervised=replace(DATA.supervised, answers=answers))
     settings = make_settings(negatives=kind, negatives_per_query=2)
-    filtered, before = make_negatives(data, settings, TREE), make(kind)
+    filtered, before = make_negative_sampler(data, settings, TREE), make(kind)
     dropped = 0
     for pair, query in enumerate(DATA.pairs.queries):
         lost = {
@@ -126,7 +126,7 @@ def test_as_many_are_drawn_as_are_wanted_where_most_candidates_hold_an_answer():
     passages = Passages(texts, np.arange(len(texts)))
     pairs = replace(make_pairs(passages, [("query", [0])]), answers={"query": ["answer"]})
     data = TrainingData(passages, pairs, make_pairs(passages, []))
-    negatives = make_negatives(
+    negatives = make_negative_sampler(
         data, make_settings(negatives="bm25", negatives_per_query=2, negatives_depth=300)
     )
     for seed in range(5):
@@ -177,7 +177,9 @@ def draw(
     batch: list[int] | None = None,
     **settings,
 ) -> list[int]:
-    sampler = make_negatives(one_pair_per_passage(make_passages()), make_settings(**settings), TREE)
+    sampler = make_negative_sampler(
+        one_pair_per_passage(make_passages()), make_settings(**settings), TREE
+    )
     rows = [passage, *(batch or [])]
     own = [np.array(known or [passage]), *(np.array([other]) for other in batch or [])]
     return sampler.draw(np.array(rows), own, np.random.default_rng(seed))[0]
@@ -211,13 +213,13 @@ def test_siblings_in_the_batch_are_negatives_already_and_where_none_are_wanted_n
 
 
 def test_siblings_without_a_tree_are_refused():
-    sampler = make_negatives(one_pair_per_passage(make_passages()), make_settings())
+    sampler = make_negative_sampler(one_pair_per_passage(make_passages()), make_settings())
     with pytest.raises(FreshetError, match="there is none; set negatives"):
         sampler.draw(np.array([0]), [np.array([0])], np.random.default_rng(0))
 
 
 def test_a_new_tree_gives_new_siblings():
-    sampler = make_negatives(
+    sampler = make_negative_sampler(
         one_pair_per_passage(make_passages()), make_settings(negatives_per_query=6), TREE
     )
     other = replace(TREE, leaves=LEAVES[::-1].copy())

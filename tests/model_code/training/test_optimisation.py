@@ -15,12 +15,12 @@ from transformers import AutoModel
 from model_code.encoding.encoder import Encoder
 from model_code.errors import SettingsError
 from model_code.training.optimisation import (
-    SHORT,
-    choose_attention,
-    freeze,
+    MAX_EAGER_ATTENTION_TOKENS,
+    freeze_layers,
     learning_rate_factor,
     make_accelerator,
     make_optimizer,
+    select_attention,
     set_learning_rate,
     transformer_layers,
 )
@@ -46,22 +46,22 @@ def learning(backbone) -> set[str]:
 
 def test_frozen_layers_and_embeddings_do_not_learn(tmp_path: Path):
     backbone = make_encoder(tmp_path / "tiny").backbone
-    freeze(backbone, 1)
+    freeze_layers(backbone, 1)
     assert {name.split(".")[2] for name in learning(backbone)} == {"1"}
-    freeze(backbone, 0)
+    freeze_layers(backbone, 0)
     assert {name.split(".layer.")[0] for name in learning(backbone)} == {"encoder"}
-    freeze(backbone, None)
+    freeze_layers(backbone, None)
     assert any("embeddings" in name for name in learning(backbone))
     assert not any("pooler" in name for name in learning(backbone))
     with pytest.raises(
         SettingsError, match="frozen_layers is 2, but the encoder has only 2 layers"
     ):
-        freeze(backbone, 2)
+        freeze_layers(backbone, 2)
 
 
 def test_frozen_layers_store_nothing_for_the_backward_pass(tmp_path: Path):
     encoder = make_encoder(tmp_path / "tiny")
-    freeze(encoder.backbone, 1)
+    freeze_layers(encoder.backbone, 1)
     outputs = []
     for layer in transformer_layers(encoder.backbone):
         layer.register_forward_hook(lambda _, __, output: outputs.append(output))
@@ -81,7 +81,7 @@ def test_frozen_layers_give_what_they_gave_although_all_layers_share_something(
     make_tiny_model(tmp_path / kind, kind, words, max_position_embeddings=66, **changes)
     encoder = Encoder.load(tmp_path / kind, 16, precision="float32", device="cpu")
     backbone, features = encoder.backbone, encoder.tokenize(["word1 word2 word3"])
-    freeze(backbone, 1)
+    freeze_layers(backbone, 1)
     inputs = {name: features[name] for name in ("input_ids", "attention_mask")}
     before = backbone(**inputs, output_hidden_states=True).hidden_states
     before[-1].square().sum().backward()
@@ -96,14 +96,14 @@ def test_what_lies_in_frozen_layers_and_reaches_nothing_does_not_learn_either(tm
     changes = {"attention_window": 4, "max_position_embeddings": 66}
     make_tiny_model(tmp_path / "base", "longformer", ["word1"], **changes)
     backbone = AutoModel.from_pretrained(tmp_path / "base")
-    freeze(backbone, 1)
+    freeze_layers(backbone, 1)
     assert {name.split(".")[2] for name in learning(backbone)} == {"1"}
 
 
 def test_groups_have_their_own_rate_and_decay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(TrainingSettings, "centroid_learning_rate", 0.5)
     encoder, settings = make_encoder(tmp_path / "tiny"), make_settings()
-    freeze(encoder.backbone, 1)
+    freeze_layers(encoder.backbone, 1)
     objective = Objective(
         encoder, settings, make_tree(np.random.default_rng(0).standard_normal((24, 32)))
     )
@@ -145,20 +145,24 @@ def implementations(encoder: Encoder) -> set[str]:
 
 @pytest.mark.parametrize(
     ("precision", "tokens", "expected"),
-    [("bfloat16", SHORT, "eager"), ("bfloat16", SHORT + 1, "sdpa"), ("float32", SHORT, "sdpa")],
+    [
+        ("bfloat16", MAX_EAGER_ATTENTION_TOKENS, "eager"),
+        ("bfloat16", MAX_EAGER_ATTENTION_TOKENS + 1, "sdpa"),
+        ("float32", MAX_EAGER_ATTENTION_TOKENS, "sdpa"),
+    ],
 )
 def test_where_plain_products_attend(
     tmp_path: Path, precision: str, tokens: int, expected: str
 ) -> None:
     encoder = load(tmp_path / "tiny", precision)
-    choose_attention(encoder, tokens)
+    select_attention(encoder, tokens)
     assert implementations(encoder) == {expected}
 
 
 def test_it_learns_the_same_and_is_not_saved(tmp_path: Path) -> None:
     fused, plain = load(tmp_path / "tiny", "float32"), load(tmp_path / "tiny", "float32")
     plain.precision = "bfloat16"
-    choose_attention(plain, 16)
+    select_attention(plain, 16)
     assert implementations(plain) == {"eager"}
     gradients = []
     for encoder in (fused, plain):

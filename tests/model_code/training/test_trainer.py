@@ -27,7 +27,7 @@ from model_code.losses.hierarchy import level_losses
 from model_code.training.batches import BatchSchedule, Collator
 from model_code.training.data import TrainingData
 from model_code.training.loop import latest_checkpoint
-from model_code.training.optimisation import freeze, make_optimizer
+from model_code.training.optimisation import freeze_layers, make_optimizer
 from model_code.training.trainer import LAST_LAYER, Objective, Trainer, recluster
 from tests.model_code.training.example import (
     NO_PAIRS,
@@ -338,7 +338,7 @@ def test_wants_that_cannot_be_met_are_refused(tmp_path: Path):
 
 def test_the_encoders_moments_stay_and_the_centroids_start_anew(tmp_path: Path):
     encoder, data, settings = make_encoder(tmp_path / "tiny"), make_data(), make_settings()
-    freeze(encoder.backbone, settings.frozen_layers)
+    freeze_layers(encoder.backbone, settings.frozen_layers)
     vectors = encoder.encode(data.passages.texts)
     tree = make_tree(vectors)
     objective = Objective(encoder, settings, tree)

@@ -36,7 +36,7 @@ def test_before_anything_arrives_there_is_nothing_to_measure(project):
 def test_other_documents_trip_and_a_dry_run_keeps_nothing(project):
     ledger = add(project, documents(SPACE, 24, "space", 2))
     first, second = watch(project, record=False), watch(project, record=False)
-    assert "domain_auc" in first.tripped
+    assert "domain_auc" in first.exceeded
     assert "TRIPPED" in first.text
     assert first.decision.dry_run
     assert first.report == second.report
@@ -60,7 +60,7 @@ def test_a_small_batch_waits_for_more_and_documents_like_the_old_ones_are_only_a
     assert ledger.last_drift(1) == []
     add(project, documents(SEA, 12, "others", 4))
     watched = watch(project)
-    assert (watched.decision.action, watched.tripped, watched.report.documents) == ("add", (), 24)
+    assert (watched.decision.action, watched.exceeded, watched.report.documents) == ("add", (), 24)
     assert ledger.last_drift(1)[0]["last_event"] == 24
     assert watch(project) is None, "the same documents are not reported twice"
 
@@ -113,7 +113,7 @@ def test_documents_of_the_corpus_that_are_sent_again_are_no_arrivals(project, bu
     add(project, new)
     report = watch(project).report
     assert report.documents == 24
-    assert "domain_auc" in {one.name for one in report.tripped}
+    assert "domain_auc" in {one.name for one in report.exceeded}
     other = make_project(tmp_path / "other")
     open_build(other.root, built)
     add(other, corpus | new)
@@ -159,7 +159,7 @@ def test_a_small_corpus_is_measured_in_growth(project, own_measures):
     assert decision.reasons == ("growth 0.8667 is not above 2.0000, and nothing else was measured",)
     write_text(project.params_file, json.dumps({**PARAMS, "drift": {}}))
     watched = watch(project)
-    assert (watched.tripped, watched.decision.action) == (("growth",), "retrain")
+    assert (watched.exceeded, watched.decision.action) == (("growth",), "retrain")
     why = {measure.name: measure.why for measure in watched.report.unmeasured}["domain_auc"]
     assert why == "the reference has 150, fewer than 3 x drift.minimum_batch = 300"
     assert ledger.last_drift(1)[0]["last_event"] == 130

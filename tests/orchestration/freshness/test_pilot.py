@@ -17,7 +17,7 @@ from model_code.collection.index.live_index import open_ledger
 from model_code.collection.index.retrain_plan import make_plan
 from model_code.collection.ledger.tasks import EventRange, WorkKind, WorkState
 from model_code.corpus.tables import Judgements
-from model_code.drift.ladder import Past
+from model_code.drift.ladder import PastDecision
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from orchestration import parameters
@@ -284,8 +284,8 @@ def test_where_drift_asked_a_retrain_follows_if_it_is_due(project, monkeypatch, 
     assert sizes == [700]
     assert kinds(project) == ["retrain"] * due
     # in place of what its batch called for
-    asked_for = Past("retrain", carried_out=False, waits=True, pilot=True)
-    assert past(ledger(project), 3) == [asked_for if due else Past("add", pilot=True)]
+    asked_for = PastDecision("retrain", carried_out=False, waits=True, pilot=True)
+    assert past(ledger(project), 3) == [asked_for if due else PastDecision("add", pilot=True)]
     assert answer == ledger(project).work.last("hce", 1, WorkKind.PILOT)[0].outcome
 
 

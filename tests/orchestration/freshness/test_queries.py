@@ -76,8 +76,8 @@ def test_documents_that_their_queries_miss_are_harmed_though_made_ones_find_them
     add(project, texts, asked(texts))
     watched = watch(project)
     (measured,) = watched.report.of("asked_quality")
-    assert (measured.tripped, measured.detail["documents"]) == (harmed, 24)
-    assert watched.tripped == ("asked_quality",) * harmed
+    assert (measured.exceeded, measured.detail["documents"]) == (harmed, 24)
+    assert watched.exceeded == ("asked_quality",) * harmed
     assert watched.decision.action == ("retrain" if harmed else "add")
 
 

@@ -15,7 +15,7 @@ from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveCollection
 from model_code.collection.index.status import live_status, live_status_lines
 from model_code.corpus.tables import frame
-from model_code.drift.measures import RANKS
+from model_code.drift.measures import MAX_COUNTED_RANK
 from model_code.drift.reference import Questions
 from orchestration.freshness import drift
 from orchestration.freshness.drift import (
@@ -98,7 +98,7 @@ def test_additions_that_capture_old_queries_are_harm(project, dev):
     watched = watch(project)
     assert measured(watched) == early
     found = measured(watched)
-    assert found.tripped
+    assert found.exceeded
     assert found.value < -0.1
     assert watched.decision.wanted == "retrain"
     assert (
@@ -115,13 +115,13 @@ def test_additions_that_capture_old_queries_are_harm(project, dev):
 def test_ordinary_additions_take_nothing_from_old_documents(project, dev, words):
     add(project, documents(words, 24, "more", 1))
     found = measured(watch(project))
-    assert (found.value, found.tripped, found.detail["queries"]) == (0.0, False, 120)
+    assert (found.value, found.exceeded, found.detail["queries"]) == (0.0, False, 120)
 
 
 def test_what_a_larger_collection_costs_by_itself_is_no_harm(project, judged):
     add(project, documents(SEA, 72, "more", 1))
     found = measured(watch(project))
-    assert not found.tripped
+    assert not found.exceeded
     assert found.value < -0.05
     assert found.detail["crowding"] > 0.05
 
@@ -158,7 +158,7 @@ def test_ranks_beyond_those_that_are_scored_are_known_as_what_growth_costs_depen
     project, judged
 ):
     ranks = [one.rank for one in protected_queries(project, Searcher.open(project.live), 0)]
-    assert max(ranks) > RANKS
+    assert max(ranks) > MAX_COUNTED_RANK
     assert not any(rank == 0 for rank in ranks), "each answer is among so many"
 
 

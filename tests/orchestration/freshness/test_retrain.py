@@ -15,7 +15,7 @@ from model_code.collection.index.live_index import LiveCollection, open_ledger
 from model_code.collection.index.retrain_plan import PLAN, folder_of
 from model_code.collection.ledger.events import Position, Standing
 from model_code.collection.ledger.tasks import WorkKind, WorkTable
-from model_code.drift.ladder import Past
+from model_code.drift.ladder import PastDecision
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.project import Project
@@ -133,7 +133,7 @@ def test_where_another_retriever_wins_the_documents_of_the_old_one_are_not_calle
     assert (done.promoted, done.generation) == (True, 0)
     assert states(project) == before == {"live": 3}
     told = past(open_ledger(project, "contrastive"), 3)
-    assert told == [Past("retrain")], "the cooldown begins for who is searched now"
+    assert told == [PastDecision("retrain")], "the cooldown begins for who is searched now"
     assert ended(project) == ["done"]
 
 
