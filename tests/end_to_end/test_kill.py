@@ -99,7 +99,7 @@ def test_an_index_that_is_killed_after_a_shard_resumes_with_that_shard_to_the_sa
     copy_of_build,
 ):
     address, output, log = "index@hce", "artifacts/index/hce", copy_of_build / "encoded"
-    with (copy_of_build / "model_code" / "scale" / "encoding.py").open("a") as code:
+    with (copy_of_build / "model_code" / "distributed" / "encoding.py").open("a") as code:
         code.write(SHARDS)
     dvc(copy_of_build, "repro", "--force", "--single-item", address, cold=True)
     before, encoded = output_hashes(copy_of_build), log.read_text().split()
