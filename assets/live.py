@@ -54,19 +54,19 @@ def live_generation(project: Served) -> dg.MaterializeResult:
 def added_documents(project: Served) -> Iterator[Result]:
     """A batch of changes of the ledger, applied to the live collection as one new generation."""
     from model_code.collection.generations.generation import document_rows
-    from model_code.collection.index.live_index import LiveCollection
-    from model_code.collection.index.maintenance import Upkeep
-    from model_code.collection.index.status import look_for_newest
+    from model_code.collection.index.live_index import LiveIndex
+    from model_code.collection.index.maintenance import BackgroundMaintenance
+    from model_code.collection.index.status import probe_newest_document
 
-    collection = LiveCollection(project)
+    collection = LiveIndex(project)
     applied = collection.apply()
     newest = (
-        look_for_newest(project, collection.writer.searcher, collection.log_view)
+        probe_newest_document(project, collection.writer.searcher, collection.log_view)
         if applied
         else None
     )
-    behind = Upkeep(project, {collection.retriever: collection}.get).finish(
-        but=collection.retriever
+    behind = BackgroundMaintenance(project, {collection.retriever: collection}.get).run_all(
+        except_retriever=collection.retriever
     )
     generation = applied.generation if applied else collection.generation
     facts: dict[str, Any] = {
@@ -220,10 +220,10 @@ def retrained_champion(context: dg.AssetExecutionContext, project: Served) -> dg
 def synced_source(project: Served) -> dg.MaterializeResult:
     """The index made equal to its source, as `freshet sync` does."""
     from model_code.collection.index.changes import CHANGES
-    from model_code.collection.index.live_index import LiveCollection
+    from model_code.collection.index.live_index import LiveIndex
     from model_code.collection.sync.sync import sync
 
-    outcome = sync(LiveCollection(project, find_service=client_of))
+    outcome = sync(LiveIndex(project, find_service=client_of))
     counts = {name: len(getattr(outcome, name)) for name in (*CHANGES, "rejected")}
     return dg.MaterializeResult(
         metadata=counts | {"unchanged": outcome.unchanged, "kept": outcome.kept}

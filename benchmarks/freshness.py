@@ -209,9 +209,9 @@ def step_seconds(project: Project, rows: Iterable[Row]) -> dict[str, float]:
     The first one warms up and does not count.
     """
     from model_code.collection.generations.searcher import Searcher
-    from model_code.collection.index.live_index import LiveCollection
+    from model_code.collection.index.live_index import LiveIndex
 
-    collection, searcher = LiveCollection(project), Searcher.open(project.live)
+    collection, searcher = LiveIndex(project), Searcher.open(project.live)
 
     def add(row: Row) -> None:
         """Record one row, apply it, and open what came of it, as a service does."""

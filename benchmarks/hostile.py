@@ -33,7 +33,7 @@ from benchmarks.measurement import row_stated
 from freshet import Client
 from model_code.collection.generations.build import Parts
 from model_code.collection.index.builds import open_build
-from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.index.live_index import LiveIndex
 from model_code.project import Project
 from model_code.text.passages import TextRules
 from orchestration.running_service import running
@@ -351,7 +351,7 @@ def _promote(project: Project) -> None:
     parts = Parts(
         *(build / name for name in ("encoder", "index", "documents.parquet", "hierarchy"))
     )
-    collection = LiveCollection(project, RETRIEVER)
+    collection = LiveIndex(project, RETRIEVER)
     rules = TextRules(include_title=True, words=180, stride=150)
     open_build(project, RETRIEVER, parts, {}, rules, collection.ledger.position(0))
     collection.ledger.close()

@@ -26,7 +26,7 @@ from orchestration.pipeline.stages import Stage
 
 if TYPE_CHECKING:
     from model_code.collection.ledger.tasks import Work
-    from orchestration.freshness.due import Account
+    from orchestration.freshness.due import IngestBacklog
 
 OURS = re.compile(r"^model_code\.errors\.\w+: ")  # before the line that an error of ours is
 PARTITION = "dagster/partition"  # Dagster's own tag of a run
@@ -121,10 +121,14 @@ def sync_schedule(project: Project, cron: str | None) -> list[dg.ScheduleDefinit
 )
 def freshness(context: dg.SensorEvaluationContext, project: Served) -> dg.SensorResult:
     """Look what is due, and report what is as its policy wants it."""
-    from model_code.collection.index.status import canary
-    from orchestration.freshness.due import account
+    from model_code.collection.index.status import read_canary
+    from orchestration.freshness.due import ingest_backlog
 
-    due, stands, reported = tick(project), account(project), json.loads(context.cursor or "{}")
+    due, stands, reported = (
+        tick(project),
+        ingest_backlog(project),
+        json.loads(context.cursor or "{}"),
+    )
     requests = [
         dg.RunRequest(
             work.run_key,
@@ -141,7 +145,7 @@ def freshness(context: dg.SensorEvaluationContext, project: Served) -> dg.Sensor
         for key in _well(project, stands)
         if now - reported.get(key.to_user_string(), 0.0) >= EVERY[key]
     ]
-    facts = asdict(stands) | canary_facts(canary(project)) if stands else {}
+    facts = asdict(stands) | canary_facts(read_canary(project)) if stands else {}
     return dg.SensorResult(
         run_requests=requests,
         skip_reason=None
@@ -153,7 +157,7 @@ def freshness(context: dg.SensorEvaluationContext, project: Served) -> dg.Sensor
     )
 
 
-def _well(project: Project, stands: Account | None) -> list[dg.AssetKey]:
+def _well(project: Project, stands: IngestBacklog | None) -> list[dg.AssetKey]:
     """The assets that are as their policies want them."""
     if stands is None:
         return []
@@ -164,12 +168,12 @@ def _well(project: Project, stands: Account | None) -> list[dg.AssetKey]:
 
 def tick(project: Project) -> list[Work]:
     """Receive the inbox and say what is to be done."""
-    from model_code.collection.index.live_index import LiveCollection
-    from model_code.collection.sync.inbox import take_all, waiting
+    from model_code.collection.index.live_index import LiveIndex
+    from model_code.collection.sync.inbox import receive_inbox, waiting
     from orchestration.freshness.due import due_work
 
     if waiting(project) and retrievers(project.live):
-        take_all(LiveCollection(project))
+        receive_inbox(LiveIndex(project))
     return due_work(project)
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from model_code.collection.generations.generation import Generation, removed_by_part, write_removed
 from model_code.collection.generations.generation_builder import Applied
 from model_code.collection.generations.generation_store import Collection, set_default_retriever
-from model_code.collection.index.live_index import LiveCollection, document_rows, open_ledger
+from model_code.collection.index.live_index import LiveIndex, document_rows
+from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.ledger.events import Position, Standing
 from model_code.collection.segments.documents import (
     COLUMNS,
@@ -63,9 +64,9 @@ def trained_at(project: Project, event: int) -> Standing:
     return Standing(position_at(project, event), trained=event)
 
 
-def collection_of(project: Project, retriever: str = "hce") -> LiveCollection:
+def collection_of(project: Project, retriever: str = "hce") -> LiveIndex:
     """A collection with the stand-in writer."""
-    collection = LiveCollection(project, retriever)
+    collection = LiveIndex(project, retriever)
     collection.__dict__["writer"] = StandInWriter(project.live, retriever)
     return collection
 
@@ -80,7 +81,7 @@ def receive(project: Project, *document_ids: str) -> None:
     collection_of(project).receive([row(one) for one in document_ids], "api")
 
 
-def add(collection: LiveCollection, *rows: Mapping[str, object]) -> Applied | None:
+def add(collection: LiveIndex, *rows: Mapping[str, object]) -> Applied | None:
     """Documents arrive and become searchable; what that changed."""
     collection.receive(list(rows), "api")
     return collection.apply()

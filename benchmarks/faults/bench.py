@@ -28,7 +28,7 @@ from benchmarks.faults.retrains import retrain_rows
 from benchmarks.faults.worker import DOCUMENTS, Journal, work
 from benchmarks.measurement import row_stated
 from model_code.collection.generations.generation_store import Collection
-from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.index.live_index import LiveIndex
 from model_code.errors import FreshetError
 
 KILLS = 200
@@ -159,7 +159,7 @@ class Trial:
         if interrupted is not None:
             after = checks.changed(before, interrupted, self.generations)
             self.interrupted[interrupted["kind"]] += 1
-        default, other = LiveCollection(self.project), LiveCollection(self.project, OTHER)
+        default, other = LiveIndex(self.project), LiveIndex(self.project, OTHER)
         acknowledged = acknowledged or (
             interrupted is not None and checks.received(default, interrupted, before)
         )
@@ -184,7 +184,7 @@ class Trial:
 
     def _search(
         self,
-        collection: LiveCollection,
+        collection: LiveIndex,
         allowed: tuple[checks.State, ...],
         interrupted: dict[str, Any] | None,
     ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from model_code.collection.generations.generation import Generation
 from model_code.collection.index.builds import MODEL_VERSION
-from model_code.collection.index.live_index import LiveCollection, document_rows
+from model_code.collection.index.live_index import LiveIndex, document_rows
 from model_code.collection.ledger.tasks import WorkKind, WorkState
 from model_code.errors import FreshetError
 from model_code.project import Project
@@ -26,7 +26,7 @@ def changed(state: State, action: Mapping[str, Any], generations: Mapping[int, S
     return generations[action["to"]] if action["kind"] == "revert" else state
 
 
-def received(collection: LiveCollection, action: Mapping[str, Any], state: State) -> bool:
+def received(collection: LiveIndex, action: Mapping[str, Any], state: State) -> bool:
     """Whether the log has the documents of an action, as its last events tell without what they
     came to.
 
@@ -42,7 +42,7 @@ def received(collection: LiveCollection, action: Mapping[str, Any], state: State
     return bool(known) and all(one in last and last[one].kind == "remove" for one in known)
 
 
-def searched(collection: LiveCollection) -> State:
+def searched(collection: LiveIndex) -> State:
     """All documents that a search finds, with their texts, from one whole generation; FreshetError
     if it is not whole.
 
@@ -68,7 +68,7 @@ def searched(collection: LiveCollection) -> State:
     return texts
 
 
-def ledger_problem(collection: LiveCollection, state: State, ids: Iterable[str]) -> str | None:
+def ledger_problem(collection: LiveIndex, state: State, ids: Iterable[str]) -> str | None:
     """What the ledger says of `ids` that is not so in `state`, in words; None if all agrees."""
     if collection.log_view.pending().events:
         return "events are pending after they were applied"
@@ -102,7 +102,7 @@ def live_version(generation: Generation) -> str:
     return str(_build(generation).manifest["provenance"].get(MODEL_VERSION, NOBODY))
 
 
-def roles_problem(collection: LiveCollection, before: str, finished: bool) -> str | None:
+def roles_problem(collection: LiveIndex, before: str, finished: bool) -> str | None:
     """What is wrong with champion and live build, in words; None if both are the old or both the
     new version, or the retrain was killed between the new one's switch and its alias.
 
@@ -121,7 +121,7 @@ def roles_problem(collection: LiveCollection, before: str, finished: bool) -> st
     return f"champion {champion}, live {live}; there was {before}, and the newest is {newest}"
 
 
-def notes_problem(collection: LiveCollection, version: str) -> str | None:
+def notes_problem(collection: LiveIndex, version: str) -> str | None:
     """What is missing or said twice of a promotion that ended, in the ledger and in the history;
     None if nothing is.
     """

@@ -25,8 +25,8 @@ from benchmarks.faults.project import DEFAULT, OTHER, document_text, make_projec
 from benchmarks.faults.worker import DOCUMENTS
 from benchmarks.measurement import row_stated
 from freshet.errors import ServiceError
-from model_code.collection.index.live_index import LiveCollection
-from model_code.collection.sync.inbox import INBOX, take_all, waiting
+from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.sync.inbox import INBOX, receive_inbox, waiting
 from model_code.collection.sync.sync import sync
 from model_code.errors import FreshetError
 from model_code.project import Project
@@ -75,9 +75,9 @@ def serve_forever(root: Path) -> None:
 def take_forever(root: Path) -> None:
     """What the sensor does with the inbox, again and again."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    live = LiveCollection(Project(root))
+    live = LiveIndex(Project(root))
     while True:
-        if take_all(live):
+        if receive_inbox(live):
             live.apply()
         time.sleep(0.01)
 
@@ -85,7 +85,7 @@ def take_forever(root: Path) -> None:
 def sync_forever(root: Path) -> None:
     """`freshet sync`, again and again."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    live = LiveCollection(Project(root))
+    live = LiveIndex(Project(root))
     while True:
         sync(live, SOURCE, force=True, cwd=root)
         time.sleep(0.01)
@@ -113,7 +113,7 @@ class DoorTrial:
         """Let one door work, kill it, let the next comer finish, and compare."""
         door = (self.at_the_service, self.at_the_inbox, self.at_the_source)[number % 3]
         allowed = door()
-        default, other = LiveCollection(self.project, DEFAULT), LiveCollection(self.project, OTHER)
+        default, other = LiveIndex(self.project, DEFAULT), LiveIndex(self.project, OTHER)
         for collection in self.chance.sample([default, other], 2):
             collection.begin()
             collection.apply()
@@ -167,7 +167,7 @@ class DoorTrial:
                 state, took = checks.changed(state, action, {}), time.monotonic() - begun
                 self.fell["acknowledged"] += 1
         after = checks.changed(state, action, {})
-        live = LiveCollection(self.project)
+        live = LiveIndex(self.project)
         arrived = checks.received(live, action, state)
         live.ledger.close()
         return (after,) if arrived else (state, after)
@@ -193,8 +193,8 @@ class DoorTrial:
                 time.sleep(0.002)
             time.sleep(self.chance.uniform(0, LONGEST / 10))
         self.fell[f"{len(waiting(self.project))} files left"] += 1
-        live = LiveCollection(self.project)
-        take_all(live)
+        live = LiveIndex(self.project)
+        receive_inbox(live)
         live.ledger.close()
         if waiting(self.project):
             self.problems.append(f"files stay in the inbox: {waiting(self.project)}")
@@ -210,7 +210,7 @@ class DoorTrial:
         (self.root / SOURCE).write_text("\n".join(lines) + "\n")
         with self._killed(sync_forever):
             time.sleep(self.chance.uniform(0, LONGEST))
-        live = LiveCollection(self.project)
+        live = LiveIndex(self.project)
         sync(live, SOURCE, force=True, cwd=self.root)
         live.ledger.close()
         return (

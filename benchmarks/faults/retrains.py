@@ -24,7 +24,8 @@ import psutil
 from benchmarks.faults import checks, worker
 from benchmarks.faults.project import CLONE, make_retrain_project
 from benchmarks.measurement import row_stated
-from model_code.collection.index.live_index import URL, LiveCollection
+from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.project_ledger import URL
 from model_code.errors import FreshetError
 from model_code.project import Project
 from orchestration.registry import release
@@ -128,7 +129,7 @@ class RetrainTrial:
 
     def _change(self) -> None:
         """Documents come or go while a retrain is not running, or lies there killed."""
-        collection, action = LiveCollection(self.project), {"kind": ""}
+        collection, action = LiveIndex(self.project), {"kind": ""}
         while action["kind"] not in ("put", "remove"):
             action = worker.draw(self.chance, [0])
         worker.perform(collection, action)
@@ -193,7 +194,7 @@ class RetrainTrial:
             )
 
     def _compare(self, finished: bool) -> None:
-        collection = LiveCollection(Project(self.root))
+        collection = LiveIndex(Project(self.root))
         if self._searched(collection) != self.state:
             self._note(PROBLEMS[0], "before a writer began")
         self._disagreement(collection, finished, notes=False)
@@ -210,14 +211,14 @@ class RetrainTrial:
             self.version = checks.champion_of(self.project)
         collection.ledger.close()
 
-    def _searched(self, collection: LiveCollection) -> checks.State | None:
+    def _searched(self, collection: LiveIndex) -> checks.State | None:
         try:
             return checks.searched(collection)
         except FreshetError as error:
             self._note(PROBLEMS[0], str(error))
             return None
 
-    def _disagreement(self, collection: LiveCollection, finished: bool, notes: bool) -> None:
+    def _disagreement(self, collection: LiveIndex, finished: bool, notes: bool) -> None:
         said = [checks.roles_problem(collection, self.version, finished)]
         if notes:
             said.append(checks.notes_problem(collection, checks.champion_of(self.project)))
@@ -227,7 +228,7 @@ class RetrainTrial:
     def _roll_back(self) -> None:
         """The champion before is whole, too."""
         release.rollback(self.project)
-        collection = LiveCollection(Project(self.root))
+        collection = LiveIndex(Project(self.root))
         collection.apply()
         if self._searched(collection) != self.state:
             self._note(PROBLEMS[1], "after a rollback of the champion")

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.faults.project import OTHER, document_text, write_build
 from model_code.collection.generations.build import Parts
 from model_code.collection.index.builds import open_build
-from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.index.live_index import LiveIndex
 from model_code.evaluation.promotion import Verdict, judge_retrain
 from model_code.project import Project
 from orchestration.freshness import retrain
@@ -67,7 +67,7 @@ def work(root: Path, journal: Path, seed: int, generations: Mapping[int, Any]) -
     """
     written, chance, known = Journal(journal), random.Random(seed), list(generations)
     try:
-        collection, other = LiveCollection(Project(root)), LiveCollection(Project(root), OTHER)
+        collection, other = LiveIndex(Project(root)), LiveIndex(Project(root), OTHER)
         while _is_wanted():
             whole = {
                 generation.number
@@ -108,7 +108,7 @@ def draw(chance: random.Random, generations: list[int]) -> dict[str, Any]:
 
 
 def perform(
-    collection: LiveCollection,
+    collection: LiveIndex,
     action: Mapping[str, Any],
     acknowledge: Callable[[], None] = lambda: None,
 ) -> None:
@@ -135,7 +135,7 @@ def perform(
         collection.collect_garbage(keep=3)
 
 
-def follow(other: LiveCollection, action: Mapping[str, Any]) -> None:
+def follow(other: LiveIndex, action: Mapping[str, Any]) -> None:
     """Take what `action` wrote to the log into another retriever, which keeps house as the first
     does.
     """
@@ -145,14 +145,14 @@ def follow(other: LiveCollection, action: Mapping[str, Any]) -> None:
         other.apply()
 
 
-def _receive(collection: LiveCollection, documents: Mapping[str, str]) -> None:
+def _receive(collection: LiveIndex, documents: Mapping[str, str]) -> None:
     collection.receive(
         [{"id": one, "title": one, "text": text} for one, text in documents.items()], "faults"
     )
 
 
 def _retrain(
-    collection: LiveCollection,
+    collection: LiveIndex,
     arriving: Mapping[str, str],
     seed: int,
     acknowledge: Callable[[], None],

@@ -19,7 +19,7 @@ import numpy as np
 
 from experiments.late_interaction.run import HERE, PARTS, RETRIEVERS
 from experiments.parts.run import TIMES, Build, Query, learn, mean_ndcg, tokens
-from model_code.corpus.tables import judged_corpus
+from model_code.corpus.tables import strip_query_lines
 from model_code.files import read_json, write_json, write_text
 
 EVERY, CLIPPED = 4, 0.995
@@ -49,7 +49,7 @@ class Tokens:
     """Unit vectors of the tokens of passages and of queries (n, H each), by the trained encoder."""
 
     def __init__(self, build: Build, texts: Sequence[str]) -> None:
-        passages = build._passages(judged_corpus(build.corpus))
+        passages = build._passages(strip_query_lines(build.corpus))
         self.documents, self.queries = (list(tokens(build.late, own)) for own in (passages, texts))
         self.rows = build._rows()
         self.starts = np.cumsum([0, *map(len, self.documents)])

@@ -22,7 +22,7 @@ import torch
 
 from experiments.tables import measure_projects
 from model_code.context import StageContext
-from model_code.corpus.tables import Corpus, judged_corpus, load_corpus, passage_texts
+from model_code.corpus.tables import Corpus, load_corpus, passage_texts, strip_query_lines
 from model_code.encoding.encoder import Encoder, token_batches
 from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
@@ -128,7 +128,7 @@ class Build:
         """MaxSim: of each of a query's tokens the cosine with a passage's nearest token, on
         average.
         """
-        passages, rows = self._passages(judged_corpus(self.corpus)), self._rows()
+        passages, rows = self._passages(strip_query_lines(self.corpus)), self._rows()
         wanted = sorted({row for found in documents for name in found for row in rows[name]})
         held = dict(zip(wanted, tokens(self.late, [passages[row] for row in wanted]), strict=True))
         for asked, found in zip(tokens(self.late, texts), documents, strict=True):
@@ -155,7 +155,7 @@ class Build:
         vectors = np.load(self.artifacts / "base_index" / "index" / "vectors.npy").astype(
             np.float32
         )
-        judged = self._passages(judged_corpus(self.corpus))
+        judged = self._passages(strip_query_lines(self.corpus))
         changed = [row for row, text in enumerate(judged) if text != whole[row]]
         if changed:
             vectors[changed] = self.base.encode_passages([judged[row] for row in changed])

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
 from model_code.collection.generations.generation_store import retrievers
-from model_code.collection.index.changes import Outcome, delete_documents
-from model_code.collection.index.live_index import DAMAGED, LiveCollection, ledger_file
+from model_code.collection.index.changes import ChangeReport, delete_documents
+from model_code.collection.index.live_index import DAMAGED, LiveIndex
+from model_code.collection.index.project_ledger import ledger_file
 from model_code.collection.segments.documents import DOCUMENTS, read_columns
-from model_code.corpus.clean_rows import clean, read_file
+from model_code.corpus.clean_rows import clean_rows, read_file
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
 from model_code.errors import FreshetError
@@ -22,8 +23,8 @@ BEFORE_NAME = re.compile("^[0-9a-f]{12}-")  # what the inbox puts before a name 
 
 
 def erase_documents(
-    live: LiveCollection, document_ids: Sequence[str], source: str = "freshet delete"
-) -> Outcome:
+    live: LiveIndex, document_ids: Sequence[str], source: str = "freshet delete"
+) -> ChangeReport:
     """Delete documents, and then remove their texts from the generations of every retriever, and
     from the log.
 
@@ -34,7 +35,7 @@ def erase_documents(
     refused = {row["document_id"] for row in outcome.rejected}
     outcome.erased = [each for each in dict.fromkeys(document_ids) if each not in refused]
     others = (name for name in retrievers(live.project.live) if name != live.retriever)
-    collections = [live, *(LiveCollection(live.project, name) for name in others)]
+    collections = [live, *(LiveIndex(live.project, name) for name in others)]
     remains = [line for each in collections for line in _erase(each, outcome.erased)]
     remains += _copies(live, set(outcome.erased))
     live.ledger.erase(outcome.erased)
@@ -50,17 +51,17 @@ def erase_documents(
     return outcome
 
 
-def _erase(live: LiveCollection, document_ids: Sequence[str]) -> Iterator[str]:
+def _erase(live: LiveIndex, document_ids: Sequence[str]) -> Iterator[str]:
     """Delete a retriever's generations that hold the texts of deleted documents; tells those that
     have to stay.
     """
-    from model_code.collection.index.retrain_plan import planned
+    from model_code.collection.index.retrain_plan import planned_generations
 
     live.apply()
     live.compact()
     holders = _holders(live, document_ids)
     free = {each.number for each in live.collection.generations() if not each.needs & holders}
-    live.collect_garbage(1, free | planned(live.project, live.retriever))
+    live.collect_garbage(1, free | planned_generations(live.project, live.retriever))
     for number in sorted(_holders(live, document_ids)):
         reason = "which is read just now: do the same again later"
         if number in live.generation.needs:
@@ -70,7 +71,7 @@ def _erase(live: LiveCollection, document_ids: Sequence[str]) -> Iterator[str]:
         yield f"generation {number} of {live.retriever}, {reason}"
 
 
-def _copies(live: LiveCollection, erased: Set[str]) -> Iterator[str]:
+def _copies(live: LiveIndex, erased: Set[str]) -> Iterator[str]:
     """Tell where else in the project a text lies: files of the inbox, copies of the corpus, and
     where sync saw it.
 
@@ -112,7 +113,7 @@ def _names_one(path: Path, document_ids: Set[str], settings: CorpusSettings) -> 
             id_ == name or len(id_) > len(name) > 100 and id_.endswith(name) for id_ in document_ids
         )
     try:
-        rows = clean(read_file(path, name, settings.columns), settings, name)
+        rows = clean_rows(read_file(path, name, settings.columns), settings, name)
     except (FreshetError, ValueError):
         return False  # nothing in it can be read
     return not document_ids.isdisjoint(
@@ -120,7 +121,7 @@ def _names_one(path: Path, document_ids: Set[str], settings: CorpusSettings) -> 
     )
 
 
-def _holders(live: LiveCollection, document_ids: Sequence[str]) -> set[int]:
+def _holders(live: LiveIndex, document_ids: Sequence[str]) -> set[int]:
     """The numbers of the generations whose own files hold one of the documents."""
     ids = set(document_ids)
     return {

@@ -21,15 +21,15 @@ import pandas as pd
 
 from model_code.corpus.cleaning import (
     SourceQuery,
-    document_of,
-    identifier,
+    clean_document,
+    clean_query,
     merge_duplicates,
-    query_of,
+    read_id,
 )
-from model_code.corpus.rows import Malformed, Quarantine, Row, Unfit
+from model_code.corpus.rows import Quarantine, RefusedRow, Row, RowError
 from model_code.corpus.settings import GATE, SPLITS, CorpusSettings, QuerySplitSettings
 from model_code.corpus.sources.base import Source
-from model_code.corpus.tables import COLUMNS, frame
+from model_code.corpus.tables import COLUMNS, make_table
 from model_code.errors import FreshetError
 from model_code.progress import Progress, silent
 from model_code.text.documents import Document, canonical_fields
@@ -63,24 +63,24 @@ def build_corpus(
     quarantine = Quarantine()
     most = settings.max_characters
     check = _unique(
-        partial(document_of, max_characters=most), lambda document: document.document_id
+        partial(clean_document, max_characters=most), lambda document: document.document_id
     )
     sound = quarantine.admit(islice(source.rows("documents", progress), settings.limit), check)
     documents, merged = merge_duplicates(sound, settings.merge_duplicates)
-    asked = _unique(partial(query_of, max_characters=most), lambda query: query.query_id)
+    asked = _unique(partial(clean_query, max_characters=most), lambda query: query.query_id)
     queries = {
         query.query_id: query for query in quarantine.admit(source.rows("queries", progress), asked)
     }
     document_ids = {document.document_id for document in documents}
     targets = QrelTargets(queries.keys(), document_ids, merged, settings.limit is not None)
-    qrels = take_qrels(source.rows("qrels", progress), targets, settings.splits, quarantine)
+    qrels = admit_qrels(source.rows("qrels", progress), targets, settings.splits, quarantine)
     quarantine.enforce(settings.quarantine_limit)
     if not documents:
         raise FreshetError(
             "the source holds no document; look at the settings under `corpus` in params.yaml"
         )
     tables = _tables(documents, queries, qrels, passages)
-    tables["quarantine"] = frame("quarantine", [asdict(row) for row in quarantine.refused])
+    tables["quarantine"] = make_table("quarantine", [asdict(row) for row in quarantine.refused])
     report = _report(tables, quarantine, qrels, len(merged))
     if unread := sum(query.unread for query in queries.values()):
         report["queries_with_unread_answers"] = unread
@@ -94,7 +94,7 @@ def _unique(check: Callable[[Row], T], identity: Callable[[T], str]) -> Callable
     def checked(row: Row) -> T:
         item = check(row)
         if identity(item) in seen:
-            raise Unfit("duplicate id", f"an earlier row has the id {identity(item)!r}")
+            raise RowError("duplicate id", f"an earlier row has the id {identity(item)!r}")
         seen.add(identity(item))
         return item
 
@@ -133,7 +133,7 @@ def _tables(
             for (query, document), relevance in qrels.pairs.items()
         ],
     }
-    return {name: frame(name, table) for name, table in rows.items()}
+    return {name: make_table(name, table) for name, table in rows.items()}
 
 
 def _report(
@@ -247,8 +247,8 @@ class QrelTargets:
     limited: bool = False
 
 
-def take_qrels(
-    rows: Iterable[Row | Malformed],
+def admit_qrels(
+    rows: Iterable[Row | RefusedRow],
     targets: QrelTargets,
     settings: QuerySplitSettings,
     quarantine: Quarantine,
@@ -275,15 +275,15 @@ def take_qrels(
 
 
 def _judgement(row: Row, targets: QrelTargets) -> Judgement:
-    query_id, document_id = (identifier(row.values, name) for name in ("query_id", "document_id"))
+    query_id, document_id = (read_id(row.values, name) for name in ("query_id", "document_id"))
     document_id = targets.merged.get(document_id, document_id)
     if query_id not in targets.queries:
-        raise Unfit("dangling qrel", f"there is no query {query_id!r}")
+        raise RowError("dangling qrel", f"there is no query {query_id!r}")
     if document_id not in targets.documents and not targets.limited:
-        raise Unfit("dangling qrel", f"there is no document {document_id!r}")
+        raise RowError("dangling qrel", f"there is no document {document_id!r}")
     relevance, split = _relevance(row.values.get("relevance", 1)), row.values.get("split")
     if split is not None and split not in SPLITS:
-        raise Unfit("bad split", f"split is {split!r}, not one of {', '.join(SPLITS)}")
+        raise RowError("bad split", f"split is {split!r}, not one of {', '.join(SPLITS)}")
     return Judgement(row, query_id, document_id, relevance, split)
 
 
@@ -293,7 +293,7 @@ def _relevance(value: Any) -> int:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not number.is_integer() or abs(number) > MOST_RELEVANCE:
-        raise Unfit(
+        raise RowError(
             "bad relevance",
             f"relevance is {value!r}, not a whole number of at most {MOST_RELEVANCE:,}",
         )
@@ -309,5 +309,5 @@ def _one_split_each(judgements: list[Judgement], quarantine: Quarantine) -> list
     for judgement in judgements:
         if judgement.split != best[judgement.query_id]:
             detail = f"its query is in {best[judgement.query_id]}, so it may not be in {judgement.split} as well"
-            quarantine.refuse(judgement.row, Unfit("conflicting split", detail))
+            quarantine.refuse(judgement.row, RowError("conflicting split", detail))
     return [judgement for judgement in judgements if judgement.split == best[judgement.query_id]]

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from model_code.corpus.cleaning import clean_line, document_of
+from model_code.corpus.cleaning import clean_document, clean_line
 from model_code.corpus.rows import (
-    Malformed,
     Quarantine,
+    RefusedRow,
     Rejection,
     Row,
-    Unfit,
-    renamed,
+    RowError,
+    map_columns,
     require_columns,
 )
 from model_code.corpus.settings import ColumnSettings, CorpusSettings
@@ -31,7 +31,7 @@ from model_code.errors import FreshetError
 from model_code.text.documents import Document
 
 COLUMNS = ColumnSettings()
-RawRow = Row | Malformed | Mapping[str, Any]
+RawRow = Row | RefusedRow | Mapping[str, Any]
 """A row of a file as `read_file` yields it, or plain values such as those in the body of a request.
 """
 
@@ -65,7 +65,7 @@ class CleanRows:
 
 def read_file(
     path: Path, name: str | None = None, columns: ColumnSettings = COLUMNS
-) -> Iterator[Row | Malformed]:
+) -> Iterator[Row | RefusedRow]:
     """The rows of a .jsonl, .csv, .tsv or .parquet file, plain or .gz, or the one document in a
     file such as a PDF.
 
@@ -79,7 +79,7 @@ def read_file(
         yield from read_rows(path, "documents", name)
         return
     row, names = read_document(path, name, name), columns.of("documents")
-    if isinstance(row, Malformed):
+    if isinstance(row, RefusedRow):
         yield row
     else:
         yield Row(
@@ -95,7 +95,7 @@ def require_known_columns(path: Path, name: str, columns: ColumnSettings) -> Non
         require_columns(read_rows(path, "documents", name), "documents", columns, name, any_id=True)
 
 
-def clean(rows: Iterable[RawRow], settings: CorpusSettings, source: str) -> CleanRows:
+def clean_rows(rows: Iterable[RawRow], settings: CorpusSettings, source: str) -> CleanRows:
     """Clean the rows; what the corpus stage would put into quarantine is refused, with the same
     reason.
     """
@@ -104,10 +104,11 @@ def clean(rows: Iterable[RawRow], settings: CorpusSettings, source: str) -> Clea
         _row_of(row, f"{source}:{number}", settings.columns) if isinstance(row, Mapping) else row
         for number, row in enumerate(rows, 1)
     )
-    arriving = (unfolded(renamed(row, settings.columns)) for row in located)
+    arriving = (flatten_fields(map_columns(row, settings.columns)) for row in located)
     sound = list(
         quarantine.admit(
-            arriving, lambda row: (_number(row), document_in(row, settings.max_characters))
+            arriving,
+            lambda row: (_number(row), clean_document_with_queries(row, settings.max_characters)),
         )
     )
     refused = [
@@ -130,13 +131,15 @@ def _row_of(values: Mapping[str, Any], location: str, columns: ColumnSettings) -
     return Row("documents", location, values)
 
 
-def document_in(row: Row, max_characters: int) -> Document:
-    """The clean document in a row that is `unfolded`, with its queries; raises `Unfit`."""
-    return replace(document_of(row, max_characters), queries=_clean_queries(row.values["queries"]))
+def clean_document_with_queries(row: Row, max_characters: int) -> Document:
+    """The clean document in a row that is `flatten_fields`, with its queries; raises `RowError`."""
+    return replace(
+        clean_document(row, max_characters), queries=_clean_queries(row.values["queries"])
+    )
 
 
-def as_row(document: Document, settings: CorpusSettings) -> dict[str, Any]:
-    """A document as a row that `clean` reads to the same document."""
+def document_to_row(document: Document, settings: CorpusSettings) -> dict[str, Any]:
+    """A document as a row that `clean_rows` reads to the same document."""
     columns = settings.columns.of("documents")
     row = {
         columns["id"]: document.document_id,
@@ -147,16 +150,16 @@ def as_row(document: Document, settings: CorpusSettings) -> dict[str, Any]:
     return row | dated | {"fields": dict(document.fields), "queries": list(document.queries)}
 
 
-def _number(row: Row | Malformed) -> int:
+def _number(row: Row | RefusedRow) -> int:
     """The number of a row in its source."""
     return int(row.location.rpartition(":")[2])
 
 
-def unfolded(row: Row | Malformed) -> Row | Malformed:
+def flatten_fields(row: Row | RefusedRow) -> Row | RefusedRow:
     """The row with an `id`, with the object under `fields` as fields of their own, and with what is
     under `queries`.
     """
-    if isinstance(row, Malformed):
+    if isinstance(row, RefusedRow):
         return row
     fields, values = dict(row.values.get("fields") or {}), dict(row.values)
     if "id" not in values and "id" in fields:
@@ -172,11 +175,11 @@ def _clean_queries(queries: Any) -> tuple[str, ...]:
     if queries is None or queries == "":
         return ()
     if not isinstance(queries, list):
-        raise Unfit(
+        raise RowError(
             "wrong type",
             f"queries is a {type(queries).__name__}, not a list of texts; call a field otherwise",
         )
     for query in queries:
         if not isinstance(query, str):
-            raise Unfit("wrong type", f"queries holds a {type(query).__name__}, not text")
+            raise RowError("wrong type", f"queries holds a {type(query).__name__}, not text")
     return tuple(filter(None, map(clean_line, queries)))

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from model_code.corpus.rows import Row, Unfit
+from model_code.corpus.rows import Row, RowError
 from model_code.text.documents import Document, parse_date
 from model_code.text.words import is_whole
 
@@ -53,29 +53,31 @@ def clean_line(text: str) -> str:
     return " ".join(clean_text(text).split())
 
 
-def document_of(row: Row, max_characters: int) -> Document:
-    """The clean document in a row; raises `Unfit` if it has no id, no text or too much, or bytes
+def clean_document(row: Row, max_characters: int) -> Document:
+    """The clean document in a row; raises `RowError` if it has no id, no text or too much, or bytes
     that are no UTF-8.
     """
-    document_id = identifier(row.values, "id")
-    title = clean_line(text_in(row.values, "title", default=""))
-    text = clean_text(text_in(row.values, "text"))
+    document_id = read_id(row.values, "id")
+    title = clean_line(read_text_value(row.values, "title", default=""))
+    text = clean_text(read_text_value(row.values, "text"))
     if len(text) + len(title) > max_characters:
-        raise Unfit(
+        raise RowError(
             "huge text", f"{len(text):,} characters, corpus.max_characters is {max_characters:,}"
         )
     if not text and not title:
-        raise Unfit("empty text", "no title")
+        raise RowError("empty text", "no title")
     fields, written = dict(row.values.get("fields") or {}), row.values.get("date")
     instant = parse_date(written)
     if instant is None and written is not None:
         fields["date"] = written
     fields_text = json.dumps(fields, ensure_ascii=False, default=str)
     finite = json.loads(fields_text, parse_constant=lambda _: None)  # null for NaN and infinity
-    fields_json = require_whole(json.dumps(finite, sort_keys=True, ensure_ascii=False), "fields")
+    fields_json = require_valid_text(
+        json.dumps(finite, sort_keys=True, ensure_ascii=False), "fields"
+    )
     if len(fields_json) > MOST_FIELD_CHARACTERS or len(fields) > MOST_FIELDS:
         limits = f"at most {MOST_FIELDS:,} of {MOST_FIELD_CHARACTERS:,} are possible"
-        raise Unfit(
+        raise RowError(
             "huge text",
             f"{len(fields):,} fields of {len(fields_json):,} characters together, {limits}",
         )
@@ -84,24 +86,24 @@ def document_of(row: Row, max_characters: int) -> Document:
     )
 
 
-def identifier(values: Mapping[str, Any], name: str) -> str:
-    """The id in `values[name]`: a text, stripped, or an integer. Anything else is `Unfit`, and so
+def read_id(values: Mapping[str, Any], name: str) -> str:
+    """The id in `values[name]`: a text, stripped, or an integer. Anything else is `RowError`, and so
     is one with control characters, which lists and run files could not hold, or of more than
     `MOST_ID_BYTES`.
 
-    >>> identifier({"id": 17}, "id")
+    >>> read_id({"id": 17}, "id")
     '17'
     """
     value = values.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str) or not value.strip():
-        raise Unfit("missing id", f"{name} is {value!r}")
-    text = require_whole(value.strip(), name)
+        raise RowError("missing id", f"{name} is {value!r}")
+    text = require_valid_text(value.strip(), name)
     if _UNSPEAKABLE.search(text):
-        raise Unfit("bad id", f"{name} holds a control character or a line end: {text!r}")
+        raise RowError("bad id", f"{name} holds a control character or a line end: {text!r}")
     if len(text.encode()) > MOST_ID_BYTES:
-        raise Unfit(
+        raise RowError(
             "bad id",
             f"{name} has {len(text.encode()):,} bytes, at most {MOST_ID_BYTES:,} are possible",
         )
@@ -118,24 +120,24 @@ def is_possible_id(text: str) -> bool:
     return is_whole(text) and len(text.encode()) <= MOST_ID_BYTES
 
 
-def text_in(values: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """The text in `values[name]`, as it is; raises `Unfit` if it is none, or (without `default`)
+def read_text_value(values: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    """The text in `values[name]`, as it is; raises `RowError` if it is none, or (without `default`)
     absent.
     """
     if name not in values and default is None:
-        raise Unfit("missing column", f"the row has no column for {name}")
+        raise RowError("missing column", f"the row has no column for {name}")
     value = values.get(name, default)
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise Unfit("wrong type", f"{name} is {type(value).__name__}, not text")
-    return require_whole(value, name)
+        raise RowError("wrong type", f"{name} is {type(value).__name__}, not text")
+    return require_valid_text(value, name)
 
 
-def require_whole(text: str, name: str) -> str:
-    """The same text; raises `Unfit` unless `is_whole`."""
+def require_valid_text(text: str, name: str) -> str:
+    """The same text; raises `RowError` unless `is_whole`."""
     if not is_whole(text):
-        raise Unfit("invalid UTF-8", f"{name} holds bytes that are no UTF-8")
+        raise RowError("invalid UTF-8", f"{name} holds bytes that are no UTF-8")
     return text
 
 
@@ -153,20 +155,20 @@ class SourceQuery:
     unread: bool = False
 
 
-def query_of(row: Row, max_characters: int) -> SourceQuery:
-    """The clean query in a row; raises `Unfit` as `document_of` does, but never for its answers.
+def clean_query(row: Row, max_characters: int) -> SourceQuery:
+    """The clean query in a row; raises `RowError` as `clean_document` does, but never for its answers.
 
     Answers only filter what training draws as negatives, so they must not decide which queries
     there are.
     """
-    query_id = identifier(row.values, "id")
-    text = clean_line(text_in(row.values, "text"))
+    query_id = read_id(row.values, "id")
+    text = clean_line(read_text_value(row.values, "text"))
     if len(text) > max_characters:
-        raise Unfit(
+        raise RowError(
             "huge text", f"{len(text):,} characters, corpus.max_characters is {max_characters:,}"
         )
     if not text:
-        raise Unfit("empty text", "no text")
+        raise RowError("empty text", "no text")
     answers = _answers(row.values.get("answers"), max_characters)
     return SourceQuery(query_id, text, answers or (), unread=answers is None)
 

@@ -51,7 +51,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Malformed:
+class RefusedRow:
     """A row that is refused: why (`reason`, a closed vocabulary), what exactly (`detail`), and how
     it begins.
     """
@@ -75,7 +75,7 @@ class Rejection:
     reason: str
 
 
-def renamed(row: Row | Malformed, columns: ColumnSettings) -> Row | Malformed:
+def map_columns(row: Row | RefusedRow, columns: ColumnSettings) -> Row | RefusedRow:
     """The row with our names for its columns; a document's remaining columns are gathered under
     `fields`.
 
@@ -83,7 +83,7 @@ def renamed(row: Row | Malformed, columns: ColumnSettings) -> Row | Malformed:
     queries.jsonl keeps what is beside the text. Where no setting names the column of the relevance
     and `score` is missing, it is `relevance`: read as 1, a 0 would count.
     """
-    if isinstance(row, Malformed):
+    if isinstance(row, RefusedRow):
         return row
     names = columns.of(row.table)
     if "id" in row.values and names.get("id") == _ID and _ID not in row.values:
@@ -107,7 +107,7 @@ def renamed(row: Row | Malformed, columns: ColumnSettings) -> Row | Malformed:
 
 
 def require_columns(
-    rows: Iterable[Row | Malformed],
+    rows: Iterable[Row | RefusedRow],
     table: Table,
     columns: ColumnSettings,
     name: str,
@@ -122,7 +122,7 @@ def require_columns(
     """
     missing, headers = columns.expected(table), dict[str, None]()
     for row in rows:
-        if isinstance(row, Malformed):
+        if isinstance(row, RefusedRow):
             continue
         # where a query's answers may be
         beside = row.values.get("metadata") if table == "queries" else None
@@ -141,7 +141,7 @@ def require_columns(
         )
 
 
-class Unfit(Exception):
+class RowError(Exception):
     """The reason why a row is refused, raised by the code that checks it."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
@@ -172,33 +172,33 @@ class Quarantine:
 
     def __init__(self) -> None:
         self.read: Counter[str] = Counter()
-        self.refused: list[Malformed] = []
+        self.refused: list[RefusedRow] = []
 
-    def admit(self, rows: Iterable[Row | Malformed], check: Callable[[Row], T]) -> Iterator[T]:
-        """Yield `check(row)` of each sound row, in order; what is malformed, or raises `Unfit`, is
+    def admit(self, rows: Iterable[Row | RefusedRow], check: Callable[[Row], T]) -> Iterator[T]:
+        """Yield `check(row)` of each sound row, in order; what is malformed, or raises `RowError`, is
         quarantined.
         """
         for row in rows:
             self.read[row.table] += 1
-            if isinstance(row, Malformed):
+            if isinstance(row, RefusedRow):
                 self.refused.append(row)
                 continue
             if _is_deeper(row.values, MOST_LEVELS):
                 detail = f"values are nested more than {MOST_LEVELS} deep"
-                self.refused.append(Malformed(row.table, row.location, "bad JSON", detail, ""))
+                self.refused.append(RefusedRow(row.table, row.location, "bad JSON", detail, ""))
                 continue
             try:
                 yield check(row)
-            except Unfit as unfit:
+            except RowError as unfit:
                 self.refuse(row, unfit)
 
-    def refuse(self, row: Row, unfit: Unfit) -> None:
+    def refuse(self, row: Row, unfit: RowError) -> None:
         """Quarantine a row that was read, for the reason in `unfit`."""
         record_id = row.values.get("id", row.values.get("query_id"))
         shown_id = None if record_id is None else printable(record_id) or None
         detail, excerpt = printable(unfit.detail, 300), printable(dict(row.values))
         self.refused.append(
-            Malformed(row.table, row.location, unfit.reason, detail, excerpt, shown_id)
+            RefusedRow(row.table, row.location, unfit.reason, detail, excerpt, shown_id)
         )
 
     def reasons(self) -> dict[str, int]:

@@ -74,13 +74,13 @@ class Judgements:
     answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def frame(table: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def make_table(table: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """The rows as a data frame with the table's columns, in their order and of their types, also
     when there is no row.
 
     An optional column that no row has a value for is left out.
 
-    >>> frame("qrels", []).dtypes.astype(str).to_dict()
+    >>> make_table("qrels", []).dtypes.astype(str).to_dict()
     {'query_id': 'object', 'document_id': 'object', 'relevance': 'int64', 'split': 'object'}
     """
     optional = [
@@ -142,7 +142,7 @@ def passage_texts(passages: pd.DataFrame, include_title: bool) -> list[str]:
 _FIRST = re.compile(r"(.+?)\n[^\S\n]*\n\s*", re.DOTALL)
 
 
-def own_queries(corpus: Corpus) -> dict[str, str]:
+def find_query_lines(corpus: Corpus) -> dict[str, str]:
     """Document id -> its first paragraph, with the blank lines behind, where that is a query which
     asks for it.
 
@@ -165,13 +165,13 @@ def own_queries(corpus: Corpus) -> dict[str, str]:
     }
 
 
-def judged_corpus(corpus: Corpus) -> Corpus:
-    """The corpus as it is judged and trained on: documents without the lines of `own_queries`; rows
+def strip_query_lines(corpus: Corpus) -> Corpus:
+    """The corpus as it is judged and trained on: documents without the lines of `find_query_lines`; rows
     stay as they are.
 
     What is built and goes live is whole.
     """
-    lines = own_queries(corpus)
+    lines = find_query_lines(corpus)
 
     def without(table: pd.DataFrame) -> pd.DataFrame:
         pairs = zip(table["document_id"], table["text"], strict=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from model_code.context import StageContext
-from model_code.corpus.tables import Corpus, judged_corpus, load_corpus
+from model_code.corpus.tables import Corpus, load_corpus, strip_query_lines
 from model_code.encoding.hardware import pick_device
 from model_code.errors import FreshetError
 from model_code.files import write_json
@@ -215,7 +215,7 @@ def train_generator(context: StageContext) -> dict[str, Any]:
     """Write `model/` and `history.json`; report what it learned from, and which step was best."""
     training: GeneratorTrainingSettings = context.settings[TRAINING_GROUP]
     written, encoder, seed = (context.settings[name] for name in (WRITING_GROUP, "encoder", "seed"))
-    corpus = judged_corpus(load_corpus(context.inputs["corpus"]))
+    corpus = strip_query_lines(load_corpus(context.inputs["corpus"]))
     pairs, held_out = generator_pairs(corpus, training.held_out_share, seed)
     model, tokenizer = load_sequence_model(training.base, training.revision)
     require_positions(model, written.section_tokens, written.max_query_tokens)

@@ -8,7 +8,7 @@ from typing import Any
 
 from model_code.context import StageContext
 from model_code.corpus.build import build_corpus
-from model_code.corpus.sources.base import locked_source
+from model_code.corpus.sources.base import open_locked_source
 from model_code.corpus.tables import write_table
 from model_code.files import read_json
 
@@ -21,7 +21,7 @@ def run(context: StageContext) -> dict[str, Any]:
     malformed rows.
     """
     settings, passages = context.settings["corpus"], context.settings["passages"]
-    source = locked_source(settings, context.root, read_json(context.inputs["lock"]))
+    source = open_locked_source(settings, context.root, read_json(context.inputs["lock"]))
     built = build_corpus(source, settings, passages, context.progress("corpus"))
     for name, table in built.tables.items():
         write_table(context.output, name, table)

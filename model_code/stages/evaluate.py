@@ -13,10 +13,10 @@ from model_code.context import StageContext, leave_out, left_out
 from model_code.corpus.tables import (
     Corpus,
     Judgements,
-    judged_corpus,
+    find_query_lines,
     load_corpus,
-    own_queries,
     passage_texts,
+    strip_query_lines,
 )
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import Run
@@ -73,7 +73,7 @@ class StrippedDocuments:
         cls, corpus: Corpus, relevant: frozenset[str], include_title: bool, folder: Path
     ) -> StrippedDocuments:
         """relevant: the documents that these queries ask for."""
-        changed, passages = frozenset(own_queries(corpus)), judged_corpus(corpus).passages
+        changed, passages = frozenset(find_query_lines(corpus)), strip_query_lines(corpus).passages
         passages = passages[passages["document_id"].isin(list(changed & relevant))]
         new = NewPassages(passage_texts(passages, include_title), passages["document_id"].tolist())
         return cls(new, changed - relevant, folder)

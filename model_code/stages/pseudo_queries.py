@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from model_code.context import StageContext
-from model_code.corpus.tables import judged_corpus, load_corpus, write_table
+from model_code.corpus.tables import load_corpus, strip_query_lines, write_table
 from model_code.queries.pseudo_queries import (
     DROP_REASONS,
     InverseCloze,
@@ -23,7 +23,7 @@ def run(context: StageContext) -> dict[str, Any]:
     """Write `pseudo_queries.parquet`; the report counts queries, by kind, and what was dropped and
     why.
     """
-    corpus = judged_corpus(load_corpus(context.inputs["corpus"]))
+    corpus = strip_query_lines(load_corpus(context.inputs["corpus"]))
     documents = dict(zip(corpus.documents["document_id"], corpus.documents["text"], strict=True))
     generated: list[PseudoQuery] = []
     for kind in context.settings["pseudo_queries"].generators:

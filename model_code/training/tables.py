@@ -11,7 +11,13 @@ import numpy as np
 import pandas as pd
 
 from model_code.context import StageContext
-from model_code.corpus.tables import Corpus, Judgements, judged_corpus, load_corpus, passage_texts
+from model_code.corpus.tables import (
+    Corpus,
+    Judgements,
+    load_corpus,
+    passage_texts,
+    strip_query_lines,
+)
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import evaluate_run, parse_metric
 from model_code.evaluation.significance import interval_of_means
@@ -110,7 +116,7 @@ class TrainingTables:
         pseudo_queries = pd.read_parquet(
             context.inputs["pseudo_queries"] / "pseudo_queries.parquet"
         )
-        corpus = judged_corpus(load_corpus(context.inputs["corpus"]))
+        corpus = strip_query_lines(load_corpus(context.inputs["corpus"]))
         return cls(corpus, pseudo_queries, context.settings["encoder"].include_title)
 
     def training_data(self, settings: TrainingSettings) -> TrainingData:

@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from model_code.collection.generations.generation_store import Collection, retrievers
-from model_code.collection.index.builds import MODEL_VERSION, opened_builds
-from model_code.collection.index.live_index import WRITER_LOCK, additions_folder
-from model_code.collection.index.retrain_plan import FOLDER, PLAN, planned
+from model_code.collection.index.builds import MODEL_VERSION, registered_builds
+from model_code.collection.index.live_index import additions_folder
+from model_code.collection.index.project_ledger import WRITER_LOCK
+from model_code.collection.index.retrain_plan import FOLDER, PLAN, planned_generations
 from model_code.files import folder_bytes
 from model_code.incdsi.store import cache_folder
 from model_code.project import Project, file_lock, is_free
@@ -152,13 +153,13 @@ def _generations(project: Project, keep: int) -> Iterator[Garbage]:
     )
     for name in names:
         collection = Collection(project.live, name)
-        opened = opened_builds(collection)
+        opened = registered_builds(collection)
         protected = {
             build.number
             for build in opened
             if build.manifest["provenance"][MODEL_VERSION] in registered
         }
-        protected |= planned(project, name)
+        protected |= planned_generations(project, name)
         if doomed := collection.unneeded_generations(keep, protected):
             numbers = ", ".join(str(generation.number) for generation in doomed)
             label = f"live generation{'s' * (len(doomed) > 1)} {numbers} of {name}"

@@ -18,7 +18,7 @@ from model_code.text.words import say
 from orchestration.running_service import client_of
 
 if TYPE_CHECKING:
-    from model_code.collection.index.changes import Outcome
+    from model_code.collection.index.changes import ChangeReport
     from model_code.retrieval.protocol import Hit, TokenMatch
 
 SHOWN_TOKENS = 12  # of those that matched, the heaviest
@@ -157,11 +157,11 @@ def sync(
     as_json: AsJson = False,
 ) -> None:
     """Make the index hold exactly what the source holds: add, update and delete what changed there."""
-    from model_code.collection.index.live_index import LiveCollection
+    from model_code.collection.index.live_index import LiveIndex
     from model_code.collection.sync.sync import sync as make_equal
 
     _show(
-        make_equal(LiveCollection(Project.find(), find_service=client_of), source, force, dry_run),
+        make_equal(LiveIndex(Project.find(), find_service=client_of), source, force, dry_run),
         as_json,
         dry_run,
     )
@@ -181,9 +181,9 @@ def delete(
     """Delete documents; `freshet rollback --generation` brings them back, unless they were erased."""
     from model_code.collection.erase import erase_documents
     from model_code.collection.index.changes import delete_documents
-    from model_code.collection.index.live_index import LiveCollection
+    from model_code.collection.index.live_index import LiveIndex
 
-    live = LiveCollection(Project.find(), retriever, find_service=client_of)
+    live = LiveIndex(Project.find(), retriever, find_service=client_of)
     _show((erase_documents if erase else delete_documents)(live, ids), as_json)
 
 
@@ -233,10 +233,10 @@ def export(
     """
     from model_code.collection.backup.backup import export as rows_of
     from model_code.collection.generations.generation_store import default_retriever
-    from model_code.collection.index.live_index import all_feedback
+    from model_code.collection.index.project_ledger import read_feedback
 
     project = Project.find()
-    said = (vars(each) for each in all_feedback(project)) if feedback else None
+    said = (vars(each) for each in read_feedback(project)) if feedback else None
     for row in said or rows_of(project, retriever or default_retriever(project.live)):
         say(json.dumps(row, ensure_ascii=False))
 
@@ -268,9 +268,9 @@ def compact(retriever: Retriever = None) -> None:
     """Merge what was added into one segment, without what was deleted; searches find the same,
     faster.
     """
-    from model_code.collection.index.live_index import LiveCollection
+    from model_code.collection.index.live_index import LiveIndex
 
-    generation = LiveCollection(Project.find(), retriever).compact()
+    generation = LiveIndex(Project.find(), retriever).compact()
     say(
         f"{generation.retriever} generation {generation.number}, {generation.manifest['documents']:,} documents"
     )
@@ -285,13 +285,13 @@ def _put(
     only_known: bool,
 ) -> None:
     from model_code.collection.index.changes import add_files
-    from model_code.collection.index.live_index import LiveCollection
+    from model_code.collection.index.live_index import LiveIndex
 
-    live = LiveCollection(Project.find(), retriever, find_service=client_of)
+    live = LiveIndex(Project.find(), retriever, find_service=client_of)
     _show(add_files(live, files, f".{input_format}", only_known, dry_run), as_json, dry_run)
 
 
-def _show(outcome: Outcome, as_json: bool, dry_run: bool = False) -> None:
+def _show(outcome: ChangeReport, as_json: bool, dry_run: bool = False) -> None:
     plain = dataclasses.asdict(outcome) | {"dry_run": dry_run}
     say(
         json.dumps(plain, indent=2, ensure_ascii=False)

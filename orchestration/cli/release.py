@@ -69,8 +69,8 @@ def rollback(
 
     With --generation no champion changes: what arrived since is taken back, in every retriever.
     """
-    from model_code.collection.index.live_index import LiveCollection
-    from model_code.collection.index.maintenance import Upkeep
+    from model_code.collection.index.live_index import LiveIndex
+    from model_code.collection.index.maintenance import BackgroundMaintenance
     from orchestration.registry import release
 
     if retriever is not None:
@@ -83,8 +83,8 @@ def rollback(
     if generation is None:
         say(release.rollback(project).summary)
         return
-    _tell(LiveCollection(project).revert(generation))
-    for name, reason in Upkeep(project).finish().items():
+    _tell(LiveIndex(project).revert(generation))
+    for name, reason in BackgroundMaintenance(project).run_all().items():
         say(f"behind    {name}  {reason}")
 
 
@@ -92,9 +92,9 @@ def rewind(generation: Number, retriever: Live = None) -> None:
     """Search an older index of one retriever, as the newest went wrong; its documents follow all
     the same.
     """
-    from model_code.collection.index.live_index import LiveCollection
+    from model_code.collection.index.live_index import LiveIndex
 
-    _tell(LiveCollection(Project.find(), retriever).rewind(generation))
+    _tell(LiveIndex(Project.find(), retriever).rewind(generation))
 
 
 def _tell(generation: Generation) -> None:
@@ -139,7 +139,7 @@ def retrain(
     ] = None,
 ) -> None:
     """Train on everything that is live; promote the result if old documents keep and new ones gain."""
-    from model_code.collection.index.retrain_plan import make_plan
+    from model_code.collection.index.retrain_plan import plan_retrain
     from orchestration.freshness.retrain import next_key
     from orchestration.freshness.retrain import retrain as run
 
@@ -153,7 +153,7 @@ def retrain(
             )
         say(pilot_by_hand(project, pilot, say).summary)
         return
-    plan = make_plan(project, key or "")
+    plan = plan_retrain(project, key or "")
     name = key or next_key(project, plan)
     if dry_run:
         say(json.dumps(plan.summary() | {"key": name}, indent=2))

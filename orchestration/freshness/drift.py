@@ -22,7 +22,7 @@ from model_code.collection.generations.generation import (
     trained_documents,
 )
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.live_index import existing_ledger, standing_of
+from model_code.collection.index.project_ledger import open_ledger_if_exists, standing_of
 from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.states import Event, LogView
 from model_code.collection.ledger.tasks import EventRange, WorkKind, WorkState
@@ -407,7 +407,7 @@ def watch(project: Project, record: bool = True) -> Watched | None:
     """
     with file_lock(project.state / LOCK):
         settings, searcher = parameters.load(project.params_file), Searcher.open(project.live)
-        ledger = existing_ledger(project, searcher.generation.retriever)
+        ledger = open_ledger_if_exists(project, searcher.generation.retriever)
         if ledger is None:
             return None
         with ledger:

@@ -23,13 +23,13 @@ from model_code.collection.generations.generation_store import (
     default_retriever,
     retrievers,
 )
-from model_code.collection.index.live_index import (
+from model_code.collection.index.live_index import live_retrievers
+from model_code.collection.index.project_ledger import (
     WRITER_LOCK,
     backlog_of,
-    existing_ledger,
-    own_ledger,
+    open_ledger_if_exists,
+    open_matching_ledger,
     standing_of,
-    subscribers,
 )
 from model_code.collection.index.status import live_status
 from model_code.collection.ledger.ledger import Ledger
@@ -43,7 +43,7 @@ LAST_LOOKS = 9  # at drift, of which the last that brought too few documents is 
 
 
 @dataclass(frozen=True)
-class Account:
+class IngestBacklog:
     """What stands between arrival and being found: changes that wait, and for how many seconds the
     oldest does.
 
@@ -60,15 +60,15 @@ class Account:
     unmeasured: int = 0
 
 
-def account(project: Project) -> Account | None:
+def ingest_backlog(project: Project) -> IngestBacklog | None:
     """That of the default retriever; None where nothing is live. FreshetError if its log is lost."""
     if not retrievers(project.live):
         return None
     current = Collection(project.live, default_retriever(project.live)).current()
     numbers = current.number, current.manifest["documents"]
-    ledger = own_ledger(project, current)
+    ledger = open_matching_ledger(project, current)
     if ledger is None:
-        return Account(*numbers)
+        return IngestBacklog(*numbers)
     with ledger:
         standing, waits = standing_of(ledger, current), backlog_of(ledger, current)
         looked = [report["last_event"] for report in ledger.last_drift(1)]
@@ -78,7 +78,7 @@ def account(project: Project) -> Account | None:
         ]
         measured = max(standing.trained, *looked, 0)
         number, seconds = (waits.number, waits.seconds) if waits else (0, None)
-        return Account(
+        return IngestBacklog(
             *numbers, number, seconds or 0.0, measured, max(0, current.watermark - measured)
         )
 
@@ -92,7 +92,7 @@ def due_work(project: Project) -> list[Work]:
     """
     if not retrievers(project.live):
         return []
-    ledger, default = existing_ledger(project), default_retriever(project.live)
+    ledger, default = open_ledger_if_exists(project), default_retriever(project.live)
     if ledger is None:
         return []
     with ledger:
@@ -109,7 +109,7 @@ def _due_addition(project: Project, ledger: Ledger) -> list[Work]:
     """An addition, if changes wait for the default retriever or, when it has them, for another one
     that follows it.
     """
-    for number, name in enumerate(subscribers(project)):
+    for number, name in enumerate(live_retrievers(project)):
         backlog = backlog_of(ledger, Collection(project.live, name).current())
         about = EventRange(backlog.first, backlog.last) if backlog else None
         ledger.work.keep_only(WorkKind.ADD, name, about)
@@ -124,7 +124,10 @@ def _due_look(project: Project, ledger: Ledger, retriever: str) -> list[Work]:
     """A look at drift of the default `retriever`, if enough changes wait for one; with as many more
     it is another.
     """
-    stands, minimum = account(project), parameters.load(project.params_file).drift.minimum_batch
+    stands, minimum = (
+        ingest_backlog(project),
+        parameters.load(project.params_file).drift.minimum_batch,
+    )
     number = stands.unmeasured // minimum * minimum if stands else 0
     about = EventRange(stands.measured + 1, stands.measured + number) if stands and number else None
     for name in {retriever, *(look.retriever for look in ledger.work.open(None, WorkKind.DRIFT))}:
@@ -141,7 +144,7 @@ def note_end(project: Project, run_key: str, run_id: str, outcome: str, canceled
     A canceled addition is tried again, as what arrived is to be found. Runs of other work, and of
     what ended already (such as a retrain that the gate refused), are nobody's business.
     """
-    ledger = existing_ledger(project, "")
+    ledger = open_ledger_if_exists(project, "")
     if ledger is None:
         return
     with ledger:

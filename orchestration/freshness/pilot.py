@@ -19,8 +19,13 @@ from typing import Any
 
 from model_code.collection.generations.generation_store import default_retriever
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.live_index import open_ledger, standing_of
-from model_code.collection.index.retrain_plan import WORKSPACE, Plan, generation_of, make_plan
+from model_code.collection.index.project_ledger import open_ledger, standing_of
+from model_code.collection.index.retrain_plan import (
+    WORKSPACE,
+    RetrainPlan,
+    plan_retrain,
+    read_planned_generation,
+)
 from model_code.collection.ledger.tasks import WorkKind, WorkState
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict, judge_pilot
@@ -50,7 +55,7 @@ class NoPilot(FreshetError):
 class PilotResult:
     """What a pilot came to. documents: of the sample, and how many of those are new."""
 
-    plan: Plan
+    plan: RetrainPlan
     documents: int
     new: int
     verdict: Verdict
@@ -85,9 +90,9 @@ def pilot(project: Project, documents: int, show: Show = print) -> PilotResult:
 
 
 def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotResult:
-    plan = make_plan(project, FOLDER)
+    plan = plan_retrain(project, FOLDER)
     address, _ = _training(project, plan.retriever)
-    generation = generation_of(project, plan)
+    generation = read_planned_generation(project, plan)
     # as it is now, and not deleted before it is asked
     live = Searcher(project.live, generation, {})
     chosen = sample(
@@ -159,11 +164,11 @@ def sample(documents: Iterable[str], new: Sequence[str], size: int) -> frozenset
     return frozenset([*early, *new[: size - len(early)]])
 
 
-def _ranked(project: Project, plan: Plan) -> list[str]:
+def _ranked(project: Project, plan: RetrainPlan) -> list[str]:
     """The new documents: those that came with queries first, and of them what came last."""
     new = set(plan.new)
     with open_ledger(project, plan.retriever) as ledger:
-        log_view = ledger.seen_from(standing_of(ledger, generation_of(project, plan)))
+        log_view = ledger.seen_from(standing_of(ledger, read_planned_generation(project, plan)))
         events = [
             event
             for event in reversed(log_view.arrivals(1, plan.watermark))

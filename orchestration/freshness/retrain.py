@@ -17,7 +17,8 @@ from typing import Any
 
 from model_code.collection.generations.generation_store import Collection
 from model_code.collection.index import retrain_plan
-from model_code.collection.index.live_index import LiveCollection, existing_ledger, open_ledger
+from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.project_ledger import open_ledger, open_ledger_if_exists
 from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.tasks import WorkKind, WorkState
 from model_code.errors import FreshetError
@@ -40,7 +41,7 @@ class Ready:
 
     project: Project
     workspace: Project
-    plan: retrain_plan.Plan
+    plan: retrain_plan.RetrainPlan
     challenger: versions.Version
 
 
@@ -50,23 +51,25 @@ class Retrained:
     generation opened.
     """
 
-    plan: retrain_plan.Plan
+    plan: retrain_plan.RetrainPlan
     challenger: versions.Version
     promoted: bool
     summary: str
     generation: int | None
 
 
-def next_key(project: Project, plan: retrain_plan.Plan) -> str:
+def next_key(project: Project, plan: retrain_plan.RetrainPlan) -> str:
     """A name for a retrain on what is live: that of one that was cut off, or a new one behind those
     that ended.
     """
-    name, ledger = f"{plan.retriever}-{plan.generation:06d}", existing_ledger(project)
+    name, ledger = f"{plan.retriever}-{plan.generation:06d}", open_ledger_if_exists(project)
     noted = ledger.work.last(plan.retriever, NOTED, WorkKind.RETRAIN) if ledger else []
     concluded = {work.details.get("version") for work in noted}
     names = (f"{name}-{number}" if number > 1 else name for number in count(1))
     return next(
-        each for each in names if not _has_ended(retrain_plan.folder_of(project, each), concluded)
+        each
+        for each in names
+        if not _has_ended(retrain_plan.retrain_folder(project, each), concluded)
     )
 
 
@@ -101,16 +104,19 @@ def prepare(
     show(
         f"retrain {key}: {plan.documents:,} documents, {len(plan.new):,} of them new since the last training"
     )
-    workspace = retrain_plan.workspace_of(project, key)
+    workspace = retrain_plan.retrain_workspace(project, key)
     # the generation may be deleted once the workspace is there
     make_workspace(
-        workspace, lambda folder: export(project, retrain_plan.generation_of(project, plan), folder)
+        workspace,
+        lambda folder: export(project, retrain_plan.read_planned_generation(project, plan), folder),
     )
     ingest.ingest(workspace)
     for address in repro.repro(workspace, dagster_run=dagster_run, name=f"retrain {key}"):
         show(f"stage {address} ran")
     challenger = release.register(workspace, snapshot=plan.snapshot)
-    write_json(retrain_plan.folder_of(project, key) / CHALLENGER, {"version": challenger.version})
+    write_json(
+        retrain_plan.retrain_folder(project, key) / CHALLENGER, {"version": challenger.version}
+    )
     return Ready(project, workspace, plan, challenger)
 
 
@@ -120,7 +126,7 @@ def prepared(project: Project, key: str) -> Ready:
     """
     plan, file = (
         retrain_plan.read_plan(project, key),
-        retrain_plan.folder_of(project, key) / CHALLENGER,
+        retrain_plan.retrain_folder(project, key) / CHALLENGER,
     )
     number = read_json(file)["version"] if file.is_file() else None
     challenger = next(
@@ -130,7 +136,7 @@ def prepared(project: Project, key: str) -> Ready:
         raise FreshetError(
             f"retrain {key} has no challenger: train it first, by `freshet retrain --key {key}`"
         )
-    return Ready(project, retrain_plan.workspace_of(project, key), plan, challenger)
+    return Ready(project, retrain_plan.retrain_workspace(project, key), plan, challenger)
 
 
 def judge(ready: Ready) -> Verdict:
@@ -171,7 +177,8 @@ def _record(ready: Ready, move: release.Move, opened: int | None, run_id: str | 
             if not (move.again and _is_noted(ledger, name, ready.challenger)):
                 ledger.work.conclude_retrains(name, state, move.summary, details, run_id)
     write_json(
-        retrain_plan.folder_of(ready.project, ready.plan.key) / ENDED, {"outcome": move.summary}
+        retrain_plan.retrain_folder(ready.project, ready.plan.key) / ENDED,
+        {"outcome": move.summary},
     )
 
 
@@ -185,12 +192,12 @@ def _is_noted(ledger: Ledger, retriever: str, challenger: versions.Version) -> b
     return any(work.details.get("version") == challenger.version for work in promoted[:1])
 
 
-def _plan(project: Project, key: str, show: Show) -> retrain_plan.Plan:
+def _plan(project: Project, key: str, show: Show) -> retrain_plan.RetrainPlan:
     """That of this key, unless it was of another collection; else a new one."""
     plan = retrain_plan.read_plan(project, key)
     if plan is None:
         return _begin(project, key)
-    if retrain_plan.is_of_another_collection(project, plan):
+    if retrain_plan.is_from_another_collection(project, plan):
         anew = _begin(project, key)
         show(f"retrain {key} was begun with another ledger or live collection: it begins anew")
         return anew
@@ -200,19 +207,22 @@ def _plan(project: Project, key: str, show: Show) -> retrain_plan.Plan:
     return plan
 
 
-def _begin(project: Project, key: str) -> retrain_plan.Plan:
+def _begin(project: Project, key: str) -> retrain_plan.RetrainPlan:
     """Apply what waits, so that it is trained on, and fix what is live then.
 
     Work of another collection is deleted only then: a ledger that is not the collection's own is an
     error before.
     """
-    LiveCollection(project).apply()
-    plan, folder = retrain_plan.make_plan(project, key), retrain_plan.folder_of(project, key)
-    if is_unjudged(project, retrain_plan.generation_of(project, plan)):
+    LiveIndex(project).apply()
+    plan, folder = (
+        retrain_plan.plan_retrain(project, key),
+        retrain_plan.retrain_folder(project, key),
+    )
+    if is_unjudged(project, retrain_plan.read_planned_generation(project, plan)):
         raise FreshetError(UNPROVEN)
     if folder.is_dir():
         shutil.rmtree(folder)
-    retrain_plan.keep_plan(project, plan)
+    retrain_plan.save_plan(project, plan)
     return plan
 
 

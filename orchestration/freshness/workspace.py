@@ -18,7 +18,11 @@ from typing import Any
 import pandas as pd
 
 from model_code.collection.generations.generation import Generation, live_rows
-from model_code.collection.index.live_index import all_feedback, existing_ledger, standing_of
+from model_code.collection.index.project_ledger import (
+    open_ledger_if_exists,
+    read_feedback,
+    standing_of,
+)
 from model_code.corpus.build import split_queries
 from model_code.corpus.settings import GATE
 from model_code.corpus.sources.files import write_snapshot
@@ -98,10 +102,10 @@ def _judgements(
     project: Project, generation: Generation, live: Set[str]
 ) -> dict[str, dict[str, int]]:
     """Relevance of live documents to texts that documents arrived with, or that people judged."""
-    ledger = existing_ledger(project)
+    ledger = open_ledger_if_exists(project)
     arrived = () if ledger is None else ledger.seen_from(standing_of(ledger, generation)).snapshot()
     judgements = {text: dict.fromkeys(ids, 1) for text, ids in answers(arrived).items()}
-    for text, judged in relevance(all_feedback(project)).items():
+    for text, judged in relevance(read_feedback(project)).items():
         judgements[text] = judgements.get(text, {}) | judged
     alive = {
         text: {id_: judged[id_] for id_ in sorted(judged.keys() & live)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from model_code.corpus.sources.base import make_lock
+from model_code.corpus.sources.base import make_source_lock
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.project import Project
@@ -20,7 +20,7 @@ def ingest(project: Project) -> dict[str, Any]:
     """
     settings = parameters.load(project.params_file)
     with project.lock():
-        lock = make_lock(settings.corpus, project.root)
+        lock = make_source_lock(settings.corpus, project.root)
         if _parsed(project.corpus_lock) != lock:
             write_json(project.corpus_lock, lock)
     return lock

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from model_code.corpus.settings import CorpusSettings
-from model_code.corpus.sources.base import open_source, recognised
+from model_code.corpus.sources.base import open_source, resolve_source_kind
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
 from model_code.corpus.sources.folder import FolderSource
 from model_code.errors import FreshetError
@@ -58,14 +58,14 @@ def make_project(folder: Path, source: str | None = None, cwd: Path | None = Non
             raise FreshetError(
                 f"{params} names a source already: leave out --from, or take that file away first"
             )
-        settings = recognised(parameters.load(params).corpus, root)
+        settings = resolve_source_kind(parameters.load(params).corpus, root)
         open_source(settings, root)  # before anything is written
     else:
         settings = CorpusSettings(
             path=DOCUMENTS if source is None else _path(root, source, cwd or Path.cwd())
         )
         if source is not None:
-            settings = recognised(settings, root)
+            settings = resolve_source_kind(settings, root)
         (root if source else root / DOCUMENTS).mkdir(parents=True, exist_ok=True)
         path = json.dumps(settings.path, ensure_ascii=False)
         write_text(params, PARAMS.read_text(encoding="utf-8").replace("SOURCE", path, 1))

@@ -34,7 +34,7 @@ from freshet.results import (
 )
 from model_code.collection.generations.generation_store import retrievers
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.ledger.events import Feedback, Opinion, Receipt
 from model_code.collection.sync.sync import sync
 from model_code.files import MANIFEST
@@ -326,7 +326,7 @@ def _synced(service: Service, request: models.SyncRequest) -> SyncResult:
             return service.writer.put(_application()).applied.result(CHANGE_SECONDS)
         return None
 
-    live = LiveCollection(service.project, service.searchers.default())
+    live = LiveIndex(service.project, service.searchers.default())
     outcome = sync(live, None, request.force, request.dry_run, make=make)
     return answer_of(SyncResult, vars(outcome) | {"rejected": list(map(vars, outcome.rejections))})
 

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
-from model_code.collection.index.live_index import LiveCollection, existing_ledger
-from model_code.collection.index.maintenance import Upkeep
-from model_code.collection.index.status import canary, live_status, look_for_newest
+from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.maintenance import BackgroundMaintenance
+from model_code.collection.index.project_ledger import open_ledger_if_exists
+from model_code.collection.index.status import live_status, probe_newest_document, read_canary
 from model_code.errors import FreshetError
 from model_code.project import Project
 from orchestration.service import searchers
@@ -71,13 +72,13 @@ class Service:
         self.pool = SearchPool()
         self.metrics = Metrics()
         self._stopping = threading.Event()
-        self.upkeep = Upkeep(
+        self.upkeep = BackgroundMaintenance(
             project, lambda name: self.collection() if name == self.searchers.default() else None
         )
         self.writer = Writer(
             self.collection, self.searchers.newest, self.metrics.changed, self._spare
         )
-        self._collection: LiveCollection | None = None
+        self._collection: LiveIndex | None = None
         # why nobody could tell, when last asked, how fresh all is
         self.freshness_failure: str | None = None
         # the generation whose documents were searched for, and when
@@ -96,7 +97,7 @@ class Service:
             # the first search of a process is the slow one
             self.searchers.current().search("warm", 1)
             self.collection().warm()
-        self.writer.start(resume=existing_ledger(self.project) is not None)
+        self.writer.start(resume=open_ledger_if_exists(self.project) is not None)
         threading.Thread(target=self._watch, name="watcher", daemon=True).start()
         self._running = True
 
@@ -125,12 +126,12 @@ class Service:
         """
         return self._answer(lambda: live_status(self.project, self.collection().retriever), None)
 
-    def collection(self) -> LiveCollection:
+    def collection(self) -> LiveIndex:
         """The collection of the default retriever, which a promotion may have changed."""
         name = self.searchers.default()
         with self._making:
             if self._collection is None or self._collection.retriever != name:
-                self._collection = LiveCollection(
+                self._collection = LiveIndex(
                     self.project, name, lambda: self.searchers.newest_of(name).parts
                 )
             return self._collection
@@ -147,7 +148,7 @@ class Service:
         Behind the last piece search for a document of the newest batch, at most once in
         `CANARY_SECONDS`.
         """
-        more = self.upkeep.step()
+        more = self.upkeep.run_once()
         self.searchers.refresh()
         if more:
             return True
@@ -157,13 +158,13 @@ class Service:
             and now - self._looked[1] >= CANARY_SECONDS
         ):
             self._looked = searcher.generation.number, now
-            look_for_newest(self.project, searcher, self.collection().log_view)
+            probe_newest_document(self.project, searcher, self.collection().log_view)
         return False
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """What has its value whenever the page of metrics is read."""
         # before the first document
-        newest = canary(self.project) or {"rank": math.nan, "lag": math.nan}
+        newest = read_canary(self.project) or {"rank": math.nan, "lag": math.nan}
         place = "where a search for its own title finds it, 0 if not among the first ten"
         lag = self._answer(self._waiting_seconds, math.nan)  # before `failure` is asked for
         for name, text, value in (
@@ -206,7 +207,7 @@ class Service:
 
     def _waiting_seconds(self) -> float:
         """0 if nothing waits, or no document ever arrived: to look makes no ledger."""
-        if self._collection is None or existing_ledger(self.project) is None:
+        if self._collection is None or open_ledger_if_exists(self.project) is None:
             return 0.0
         return self._collection.log_view.backlog().seconds or 0.0
 

@@ -34,7 +34,7 @@ class Job:
     """
 
     def __init__(self, size: int, receive: Callable[[Any], Any]) -> None:
-        """size: documents; receive: what records them by a `LiveCollection` and returns the
+        """size: documents; receive: what records them by a `LiveIndex` and returns the
         receipt.
         """
         self.size, self.receive, self.arrived = size, receive, time.monotonic()
@@ -57,7 +57,7 @@ class Job:
 
 
 class Writer:
-    """A thread that runs jobs by a `LiveCollection`, of at most `QUEUED_DOCUMENTS` that wait. What
+    """A thread that runs jobs by a `LiveIndex`, of at most `QUEUED_DOCUMENTS` that wait. What
     the ledger has and could not be applied is tried again after `RETRY_SECONDS`, then after twice
     as long and so on, up to `LONGEST`; the next job begins anew.
     """
@@ -70,7 +70,7 @@ class Writer:
         spare: Callable[[], bool] = lambda: False,
     ) -> None:
         """open_collection: for the retriever that is the default one now, called for each job and
-        batch; returns the same `LiveCollection` while that stays so. switched: make the searchers
+        batch; returns the same `LiveIndex` while that stays so. switched: make the searchers
         see the new generation; returns the retriever that is the default one now, and the
         generation that is searched, None while the new one cannot be opened. measured: told the
         seconds of each batch, and of each of its jobs from arrival to searchable. spare: called

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.faults import checks, retrains, worker
 from benchmarks.faults.worker import Journal
-from model_code.collection.index.live_index import open_ledger
+from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.ledger.tasks import WorkState
 from model_code.evaluation.promotion import Verdict
 from model_code.project import Project

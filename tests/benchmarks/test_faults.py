@@ -19,7 +19,7 @@ from model_code.collection.generations import generation_store as live
 from model_code.collection.generations.generation_builder import NetChanges
 from model_code.collection.generations.generation_store import Collection
 from model_code.collection.index import builds
-from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.ledger import ledger
 from model_code.collection.ledger.events import Receipt, Standing
 from model_code.collection.ledger.ledger import Ledger
@@ -86,22 +86,22 @@ def test_a_lost_document_is_noticed(trial):
 def test_what_only_the_log_received_may_not_be_lost(trial, monkeypatch):
     """Killed between the commit and the receipt: nobody was told, and yet it has to be there."""
     action = {"kind": "put", "documents": {"new-1": "the array", "base-3": "the string"}}
-    collection = LiveCollection(trial.project)
+    collection = LiveIndex(trial.project)
     collection.receive(
         [{"id": one, "title": one, "text": text} for one, text in action["documents"].items()], "x"
     )
-    monkeypatch.setattr(LiveCollection, "begin", jumping(LiveCollection.begin))
+    monkeypatch.setattr(LiveIndex, "begin", jumping(LiveIndex.begin))
     trial._compare(action, acknowledged=False)
     assert trial.found[faults.PROBLEMS[1]] >= 1
     assert any("new-1" in problem for problem in trial.problems)
 
 
 def test_a_retriever_that_lacks_what_the_other_has_is_noticed(trial, monkeypatch):
-    collection, other = LiveCollection(trial.project), LiveCollection(trial.project, OTHER)
+    collection, other = LiveIndex(trial.project), LiveIndex(trial.project, OTHER)
     perform(collection, {"kind": "put", "documents": {"new-1": "the array"}})
     trial.state = checks.searched(collection)
     assert checks.searched(other) != trial.state
-    monkeypatch.setattr(LiveCollection, "apply", lambda self: None)
+    monkeypatch.setattr(LiveIndex, "apply", lambda self: None)
     trial._compare(None, acknowledged=False)
     assert trial.found[faults.PROBLEMS[1]] == 1
     assert OTHER in trial.problems[0]
@@ -111,11 +111,11 @@ def test_a_damaged_generation_is_noticed(trial):
     file = trial.project.live / "hce" / "generations" / "000000" / "documents.parquet"
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     with pytest.raises(FreshetError, match="was changed"):
-        checks.searched(LiveCollection(trial.project))
+        checks.searched(LiveIndex(trial.project))
 
 
 def test_a_ledger_that_says_otherwise_is_noticed(trial):
-    collection = LiveCollection(trial.project)
+    collection = LiveIndex(trial.project)
     collection.receive([{"id": "new-1", "title": "", "text": "some text"}], "x")
     assert (
         checks.ledger_problem(collection, trial.state, [])
@@ -129,7 +129,7 @@ def test_a_ledger_that_says_otherwise_is_noticed(trial):
 
 
 def test_every_action_does_what_the_model_says(trial):
-    collection, other = LiveCollection(trial.project), LiveCollection(trial.project, OTHER)
+    collection, other = LiveIndex(trial.project), LiveIndex(trial.project, OTHER)
     state, generations = trial.state, dict(trial.generations)
     put = {"kind": "put", "documents": {"new-1": "the array", "base-3": "the string"}}
     retrain = {"kind": "retrain", "documents": {"new-2": "the file", "new-1": "a table"}, "seed": 5}
@@ -163,7 +163,7 @@ def crash(trial, number: int) -> None:
     """As `Trial.kill`, in this process: one change goes well, the next dies before a step of the
     live collection.
     """
-    collection, other = LiveCollection(trial.project), LiveCollection(trial.project, OTHER)
+    collection, other = LiveIndex(trial.project), LiveIndex(trial.project, OTHER)
     kind = DRAWN[number % len(DRAWN)]
     chosen = sorted(trial.generations)[-3:]
     action = next(
@@ -239,7 +239,7 @@ def forgetful(write):
 
 
 MUTATIONS = {
-    "what waits is rolled back at recovery": (LiveCollection, "begin", jumping),
+    "what waits is rolled back at recovery": (LiveIndex, "begin", jumping),
     "the pointer moves before the folder has its name": (Collection, "keep", pointer_first),
     "a document of a batch is dropped": (Ledger, "receive", halved),
     "the last event is passed over": (LogView, "pending", cut_pending),

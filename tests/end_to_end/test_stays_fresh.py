@@ -53,7 +53,7 @@ with versions.open_registry(project) as registry:
 RETRAIN = """
 from pathlib import Path
 from model_code.evaluation.promotion import Verdict
-from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.index.live_index import LiveIndex
 from model_code.project import Project
 from orchestration.freshness import retrain
 from orchestration.registry import gate as gates
@@ -62,7 +62,7 @@ judged = {}
 def gate(challenger, champion, settings, new, seed):
     judged["new"] = sorted(new)
     latecomer = {"id": "late", "title": "late", "text": "mirage nomad heat"}
-    LiveCollection(Project(Path.cwd())).receive([latecomer], "while it was trained")
+    LiveIndex(Project(Path.cwd())).receive([latecomer], "while it was trained")
     return Verdict(True, ("as the test wants it",), challenger.queries, ())
 
 gates.judge_retrain = gate

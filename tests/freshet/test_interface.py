@@ -13,7 +13,7 @@ import pytest
 
 import freshet
 from freshet import AsyncClient, Client, InvalidRequest, NotFoundError, Unavailable
-from model_code.collection.index.live_index import all_feedback
+from model_code.collection.index.project_ledger import read_feedback
 from orchestration.service import routes
 from orchestration.service.server import _bound
 from tests.model_code.collection.conftest import DOCUMENTS, NAMES
@@ -186,7 +186,7 @@ def test_feedback_is_kept_and_what_makes_no_sense_is_refused(api, project):
     query = "split  a\nstring by feedback"
     assert api.feedback(query, "str.split", "up", who="ada") == "up"
     assert api.feedback(query, "str.split", "click", rank=3, who="ada") == "up"
-    kept = [each for each in all_feedback(project) if each.query == "split a string by feedback"]
+    kept = [each for each in read_feedback(project) if each.query == "split a string by feedback"]
     assert [(each.document_id, each.verdict, each.who) for each in kept] == [
         ("str.split", "up", "ada")
     ]

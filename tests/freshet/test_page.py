@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from freshet import Client
-from model_code.collection.index.live_index import all_feedback
+from model_code.collection.index.project_ledger import read_feedback
 from tests.freshet.conftest import serving
 
 NEW = {
@@ -111,7 +111,7 @@ def test_thumbs_and_keys_judge_a_hit_and_the_latest_counts(visit, project):
     page.locator(".whole").wait_for()
     (said,) = [
         each
-        for each in all_feedback(project)
+        for each in read_feedback(project)
         if each.document_id == name and each.query == "split a string"
     ]
     assert (said.verdict, said.rank) == ("down", 1)
@@ -149,7 +149,7 @@ def test_behind_a_token_the_page_is_searched_and_judged_with_it_as_password(brow
         first.locator(".up[aria-pressed=true]").wait_for()
         context.close()
     assert any(
-        each.query == "square root" and each.verdict == "up" for each in all_feedback(project)
+        each.query == "square root" and each.verdict == "up" for each in read_feedback(project)
     )
 
 

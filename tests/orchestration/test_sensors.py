@@ -94,7 +94,7 @@ def test_a_look_at_drift_that_failed_is_tried_again_three_times_at_most(project,
 def test_a_schedule_has_the_index_follow_its_source_and_one_that_stopped_is_stale(
     project, monkeypatch
 ):
-    monkeypatch.setattr(syncing, "sync", lambda live: syncing.Synced(added=["a"], unchanged=2))
+    monkeypatch.setattr(syncing, "sync", lambda live: syncing.SyncReport(added=["a"], unchanged=2))
     start = datetime.now(UTC).replace(minute=0, second=5)
     with dg.DagsterInstance.ephemeral() as instance:
         page = Page(project, instance, "live.sync=0 * * * *")

@@ -27,9 +27,9 @@ from model_code.collection.generations.generation_store import (
     default_retriever,
     retrievers,
 )
-from model_code.collection.index.live_index import WRITER_LOCK, ledger_file
+from model_code.collection.index.project_ledger import WRITER_LOCK, ledger_file
 from model_code.collection.segments.documents import COLUMNS, document_of
-from model_code.corpus.clean_rows import as_row
+from model_code.corpus.clean_rows import document_to_row
 from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError
 from model_code.files import fsync, fsync_tree
@@ -45,7 +45,7 @@ def export(project: Project, retriever: str) -> Iterator[dict[str, Any]]:
     generation = Collection(project.live, retriever).current()
     generation.verify_documents()
     for row in live_rows(generation, *COLUMNS):
-        yield as_row(document_of(dict(zip(COLUMNS, row, strict=True))), settings)
+        yield document_to_row(document_of(dict(zip(COLUMNS, row, strict=True))), settings)
 
 
 def backup(project: Project, target: Path) -> str | None:

@@ -31,17 +31,16 @@ from model_code.collection.generations.generation_store import (
     default_retriever,
     set_default_retriever,
 )
-from model_code.collection.index.live_index import (
-    DAMAGED,
+from model_code.collection.index.live_index import DAMAGED, LiveIndex
+from model_code.collection.index.project_ledger import (
     URL,
     WRITER_LOCK,
-    LiveCollection,
     contents,
-    existing_ledger,
     ledger_file,
     ledger_url,
     open_ledger,
-    own_ledger,
+    open_ledger_if_exists,
+    open_matching_ledger,
     standing_of,
 )
 from model_code.collection.ledger.events import ANOTHER, Standing
@@ -93,7 +92,7 @@ def _errors(check: Callable[..., object], *arguments: object) -> list[str]:
 
 
 def _require_whole_log(project: Project) -> None:
-    ledger = existing_ledger(project)
+    ledger = open_ledger_if_exists(project)
     if ledger is not None:
         with ledger:
             damage = ledger.damage()
@@ -129,7 +128,7 @@ def _require_log(project: Project, generation: Generation) -> None:
     """FreshetError where the log is not the generation's own, or says of a document that it holds
     something else.
     """
-    ledger = own_ledger(project, generation)
+    ledger = open_matching_ledger(project, generation)
     if ledger is None:
         return
     with ledger:
@@ -228,7 +227,7 @@ def repair(
     project: Project,
     champion: str | None = None,
     adopt: bool = False,
-    collection_of: Callable[[Project, str], LiveCollection] = LiveCollection,
+    collection_of: Callable[[Project, str], LiveIndex] = LiveIndex,
 ) -> list[str]:
     """Mend what is live; a line for each thing that was done, none if all was well.
 

@@ -10,14 +10,12 @@ from typing import Any
 from model_code.collection.generations.build import Parts, add_build
 from model_code.collection.generations.generation import Generation
 from model_code.collection.generations.generation_store import Collection, set_default_retriever
-from model_code.collection.index.live_index import (
+from model_code.collection.index.live_index import LiveIndex, apply_pending, make_generation_builder
+from model_code.collection.index.project_ledger import (
     WRITER_LOCK,
-    LiveCollection,
-    apply_pending,
-    existing_ledger,
     in_a_log,
+    open_ledger_if_exists,
     standing_of,
-    writer_of,
 )
 from model_code.collection.ledger.events import Position, Standing
 from model_code.collection.ledger.ledger import Ledger
@@ -44,11 +42,11 @@ def open_build(
     """
     collection = Collection(project.live, retriever)
     with file_lock(project.live / WRITER_LOCK):
-        ledger = existing_ledger(project, retriever)
+        ledger = open_ledger_if_exists(project, retriever)
         if collection.current_number() is not None and (
             ledger is not None or in_a_log(collection.current())
         ):
-            LiveCollection(project, retriever).begin()
+            LiveIndex(project, retriever).begin()
         standing = _standing(ledger, snapshot)
         opened = add_build(
             collection,
@@ -63,7 +61,7 @@ def open_build(
         return generation
 
 
-def opened_builds(collection: Collection) -> list[Generation]:
+def registered_builds(collection: Collection) -> list[Generation]:
     """The generations that a registered version was opened as, whether the registry still has it or
     not.
     """
@@ -109,7 +107,7 @@ def _complete(
     if ledger is not None:
         pending = ledger.seen_from(standing).pending()
         if pending.events:
-            writer = writer_of(project, collection.retriever)
+            writer = make_generation_builder(project, collection.retriever)
             writer.opened = opened
             return apply_pending(writer, standing, pending).generation
     current = collection.current_number()

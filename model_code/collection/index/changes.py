@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from model_code.collection.generations.generation_store import default_retriever
-from model_code.collection.index.live_index import LiveCollection, forecast
-from model_code.collection.index.maintenance import Upkeep
+from model_code.collection.index.live_index import LiveIndex, forecast_changes
+from model_code.collection.index.maintenance import BackgroundMaintenance
 from model_code.collection.ledger.events import Receipt
 from model_code.corpus.clean_rows import COLUMNS, CleanRows, read_file, require_known_columns
 from model_code.corpus.cleaning import is_possible_id
@@ -32,7 +32,7 @@ CHANGES = ("added", "updated", "deleted")
 
 
 @dataclass
-class Outcome:
+class ChangeReport:
     """What came of a command: document ids by what became of them, refused rows as plain values,
     the generation.
 
@@ -75,12 +75,12 @@ class Outcome:
 
 
 def add_files(
-    live: LiveCollection,
+    live: LiveIndex,
     files: Sequence[Path],
     suffix: str = ".jsonl",
     only_known: bool = False,
     dry_run: bool = False,
-) -> Outcome:
+) -> ChangeReport:
     """Add the documents of files and of folders, "-" for standard input of the format `suffix`.
 
     only_known: refuse unknown ids; dry_run: only say what would come of it.
@@ -91,30 +91,30 @@ def add_files(
     batches = [_read(live, name, file, suffix, only_known) for name, file in named]
     documents = [document for _, rows in batches for document in rows.documents]
     rejected = [{"file": name} | vars(row) for name, rows in batches for row in rows.rejected]
-    ids = forecast(live.generation, documents)
-    outcome = Outcome(ids["added"], ids["updated"], rejected=rejected)
+    ids = forecast_changes(live.generation, documents)
+    outcome = ChangeReport(ids["added"], ids["updated"], rejected=rejected)
     outcome.unchanged = len({document.document_id for document in documents}) - len(outcome.changed)
     if not dry_run:
-        apply(live, outcome, [live.receive(rows, name) for name, rows in batches])
+        apply_changes(live, outcome, [live.receive(rows, name) for name, rows in batches])
     return outcome
 
 
 def delete_documents(
-    live: LiveCollection, document_ids: Sequence[str], source: str = "freshet delete"
-) -> Outcome:
+    live: LiveIndex, document_ids: Sequence[str], source: str = "freshet delete"
+) -> ChangeReport:
     """Remove documents."""
-    before = forecast(live.generation, map(Remove, filter(is_possible_id, document_ids)))
+    before = forecast_changes(live.generation, map(Remove, filter(is_possible_id, document_ids)))
     receipt = live.remove(document_ids, source)
     rejected = [{"file": source} | vars(row) for row in receipt.rejected]
-    outcome = Outcome(deleted=before["deleted"], rejected=rejected)
+    outcome = ChangeReport(deleted=before["deleted"], rejected=rejected)
     outcome.unchanged = receipt.received - len(rejected) - len(outcome.deleted)
-    apply(live, outcome, [receipt])
+    apply_changes(live, outcome, [receipt])
     return outcome
 
 
-def apply(
-    live: LiveCollection,
-    outcome: Outcome,
+def apply_changes(
+    live: LiveIndex,
+    outcome: ChangeReport,
     receipts: Iterable[Receipt],
     make: Callable[[], int | None] | None = None,
 ) -> None:
@@ -136,9 +136,9 @@ def apply(
             made = service.apply().generation
         else:
             applied = live.apply()
-            outcome.behind = Upkeep(live.project, {live.retriever: live}.get).finish(
-                but=live.retriever
-            )
+            outcome.behind = BackgroundMaintenance(
+                live.project, {live.retriever: live}.get
+            ).run_all(except_retriever=live.retriever)
             made = (applied or live).generation.number
         if made is None:
             outcome.waiting, outcome.added, outcome.updated, outcome.deleted = (
@@ -150,7 +150,7 @@ def apply(
     outcome.generation = live.generation.number if made is None else made
 
 
-def _named(live: LiveCollection, file: Path) -> Iterator[tuple[str, Path]]:
+def _named(live: LiveIndex, file: Path) -> Iterator[tuple[str, Path]]:
     """What to call a file, or each of a folder: the same as in the corpus where that is a folder
     around it.
 
@@ -196,7 +196,7 @@ def _require_own_ids(named: Sequence[tuple[str, Path]]) -> None:
 
 
 def _read(
-    live: LiveCollection, name: str, file: Path, suffix: str, only_known: bool
+    live: LiveIndex, name: str, file: Path, suffix: str, only_known: bool
 ) -> tuple[str, CleanRows]:
     """What a file is called, and its rows, sound and refused ones."""
     # as a file, which can be read twice and tells its format by its name
@@ -206,7 +206,7 @@ def _read(
             copy.write_bytes(sys.stdin.buffer.read())
             return _read(live, name, copy, suffix, only_known)
     columns = live.settings.columns if file.suffix.lower() in DOCUMENT_SUFFIXES else COLUMNS
-    rows = live.clean(read_file(file, name, columns), name, only_known)
+    rows = live.clean_rows(read_file(file, name, columns), name, only_known)
     if not rows.documents and rows.rejected:
         require_known_columns(file, name, live.settings.columns)
     return name, rows

@@ -8,7 +8,6 @@ follows from the two, and each event is applied exactly once.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Collection as Ids
 from contextlib import contextmanager
@@ -25,29 +24,33 @@ from model_code.collection.generations.generation_builder import (
     everything_is_found,
 )
 from model_code.collection.generations.generation_store import (
-    CURRENT,
     Collection,
     default_retriever,
     retrievers,
 )
-from model_code.collection.ledger.database import Database, existing_database, sqlite_file
-from model_code.collection.ledger.events import ANOTHER, EventKind, Feedback, Receipt, Standing
-from model_code.collection.ledger.ledger import Contents, Ledger, Target
-from model_code.collection.ledger.states import Backlog, LogView, Pending
-from model_code.collection.segments.documents import document_of
-from model_code.corpus.clean_rows import CleanRows, RawRow, clean
+from model_code.collection.index.project_ledger import (
+    WRITER_LOCK,
+    contents,
+    open_ledger,
+    open_ledger_if_exists,
+    require_no_log,
+    require_sound,
+    standing_of,
+)
+from model_code.collection.ledger.events import EventKind, Receipt, Standing
+from model_code.collection.ledger.ledger import Ledger, Target
+from model_code.collection.ledger.states import LogView, Pending
+from model_code.corpus.clean_rows import CleanRows, RawRow, clean_rows
 from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.rows import Rejection, printable
 from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError
 from model_code.incdsi.settings import AdditionSettings
-from model_code.project import Project, file_lock, sqlite_url
+from model_code.project import Project, file_lock
 from model_code.text.documents import STATUSES, Change, Remove, status_of
 
-URL = "FRESHET_LEDGER"
 # the folder of a live retriever, and the suffix of a ledger, that was set aside
 DAMAGED = "damaged"
-WRITER_LOCK = "writer.lock"  # in the folder of the live collections; held by whoever changes one
 UNKNOWN = "unknown id: no such document is searchable or waiting"
 
 
@@ -63,7 +66,7 @@ class ApplyingService(Protocol):
 FindService = Callable[[Project], ApplyingService | None]
 
 
-class LiveCollection:
+class LiveIndex:
     """Receives documents for one retriever's live collection and applies them; one process applies
     at a time.
     """
@@ -92,12 +95,12 @@ class LiveCollection:
         self._ledger: Ledger | None = None
 
     @property
-    def existing_ledger(self) -> Ledger | None:
+    def ledger_if_exists(self) -> Ledger | None:
         """The project's log; None if no document ever arrived, FreshetError if the one of the
         generation is gone.
         """
         if self._ledger is None or self._ledger.is_replaced():
-            self._ledger = existing_ledger(self.project, self.retriever)
+            self._ledger = open_ledger_if_exists(self.project, self.retriever)
             if self._ledger is None:
                 require_no_log(self.generation)
         return self._ledger
@@ -105,14 +108,14 @@ class LiveCollection:
     @property
     def ledger(self) -> Ledger:
         """The same, made by the first document."""
-        if self.existing_ledger is None:
+        if self.ledger_if_exists is None:
             self._ledger = open_ledger(self.project, self.retriever)
         return self._ledger
 
     @cached_property
     def writer(self) -> LiveWriter:
         """The writer of the live collection; it keeps encoder and index in memory."""
-        writer = writer_of(self.project, self.retriever)
+        writer = make_generation_builder(self.project, self.retriever)
         writer.loaded = self.loaded
         return writer
 
@@ -140,20 +143,20 @@ class LiveCollection:
         """Record documents to add or update; `apply` makes them searchable.
 
         rows: of a file (`read_file`), plain mappings with id, title, text, fields and queries, or
-        what `clean` made of them. source: where they come from, such as "api"; batch: a name, such
+        what `clean_rows` made of them. source: where they come from, such as "api"; batch: a name, such
         as a file's hash, that is received once only; only_known: refuse documents that are not
         there yet.
         """
-        cleaned = self.clean(rows, source, only_known)
+        cleaned = self.clean_rows(rows, source, only_known)
         ledger = self.ledger
         require_sound(ledger, self.generation)
         return ledger.receive(cleaned.documents, source, cleaned.rejected, batch)
 
-    def clean(
+    def clean_rows(
         self, rows: Iterable[RawRow] | CleanRows, source: str, only_known: bool = False
     ) -> CleanRows:
         """The rows as `receive` takes them: sound documents, and rows to refuse."""
-        cleaned = rows if isinstance(rows, CleanRows) else clean(rows, self.settings, source)
+        cleaned = rows if isinstance(rows, CleanRows) else clean_rows(rows, self.settings, source)
         if not only_known:
             return cleaned
         return cleaned.restricted_to(self.existing_ids(cleaned.document_ids), UNKNOWN)
@@ -178,7 +181,7 @@ class LiveCollection:
         no ledger.
         """
         ids = set(filter(is_possible_id, document_ids))
-        ledger = self.existing_ledger
+        ledger = self.ledger_if_exists
         last = {} if ledger is None else ledger.latest(ids)
         added = {id_ for id_, event in last.items() if removed_too or event.kind == EventKind.PUT}
         silent = ids - last.keys()
@@ -285,152 +288,12 @@ class LiveCollection:
             yield ledger.seen_from(standing)
 
 
-def ledger_url(project: Project) -> str:
-    """The environment's `FRESHET_LEDGER` (any SQLAlchemy URL), else SQLite beside the live
-    collections.
-
-    A relative file of SQLite is meant from the project's root, wherever a command is called and in
-    a workspace, too.
-    """
-    url = os.environ.get(URL) or sqlite_url(project.live / "ledger.sqlite")
-    kind, separator, file = url.partition(":///")
-    if (
-        kind.startswith("sqlite")
-        and separator
-        and file
-        and not file.startswith(("/", ":", "file:"))
-    ):
-        return f"{kind}{sqlite_url(project.home or project.root).removeprefix('sqlite')}/{file}"
-    return url
-
-
-def ledger_file(project: Project) -> Path | None:
-    """The ledger's file; None where it is on a server."""
-    return sqlite_file(ledger_url(project))
-
-
-def open_ledger(project: Project, retriever: str = "") -> Ledger:
-    """The project's log, made if there is none; that of an earlier version is migrated. `with`
-    closes it.
-
-    retriever: whose drift reports are meant.
-    """
-    return Ledger.open(ledger_url(project), retriever, partial(_migrate, project))
-
-
-def existing_ledger(project: Project, retriever: str = "") -> Ledger | None:
-    """The project's log, or None if no document ever arrived: looking makes none."""
-    database = existing_database(ledger_url(project), partial(_migrate, project))
-    return None if database is None else Ledger(database, retriever)
-
-
-def standing_of(ledger: Ledger, generation: Generation) -> Standing:
-    """Where a generation stands; one of an earlier version does not say so, and any log's events
-    are new to it.
-    """
-    if generation.standing is not None:
-        return generation.standing
-    base = Generation.read(generation.sibling(generation.base))
-    return Standing(ledger.position(0), trained=base.watermark, replay=True)
-
-
-def all_feedback(project: Project) -> list[Feedback]:
-    """What people said of hits, oldest first; looking makes no ledger."""
-    ledger = existing_ledger(project)
-    return [] if ledger is None else ledger.feedback()
-
-
-def backlog_of(ledger: Ledger, generation: Generation) -> Backlog | None:
-    """What waits for a generation; None where nothing does, or the log is not the one that it
-    stands in.
-    """
-    standing = standing_of(ledger, generation)
-    if ledger.unsound(standing.position) is not None:
-        return None
-    backlog = ledger.seen_from(standing).backlog()
-    return backlog if backlog.number else None
-
-
-def require_sound(ledger: Ledger, generation: Generation) -> Standing:
-    """Where a generation stands; FreshetError if that is not in this log: whoever goes on would
-    lose documents.
-    """
-    standing = standing_of(ledger, generation)
-    if (reason := ledger.unsound(standing.position)) is not None:
-        raise FreshetError(_lost(generation, f"this is {reason}"))
-    return standing
-
-
-def require_no_log(generation: Generation) -> None:
-    """FreshetError if a generation stands in a log, so that it says what it holds: there is none
-    here.
-    """
-    if in_a_log(generation):
-        raise FreshetError(_lost(generation, "there is none here"))
-
-
-def own_ledger(project: Project, generation: Generation) -> Ledger | None:
-    """The log that a generation stands in; None if no document ever arrived. FreshetError if it is
-    lost, or another.
-    """
-    ledger = existing_ledger(project, generation.retriever)
-    if ledger is None:
-        require_no_log(generation)
-        return None
-    try:
-        require_sound(ledger, generation)
-    except FreshetError:
-        ledger.close()
-        raise
-    return ledger
-
-
-def in_a_log(generation: Generation) -> bool:
-    """Whether a generation stands in a log, so that it says what it holds."""
-    standing = generation.standing
-    return generation.watermark > 0 if standing is None else standing.position.log is not None
-
-
-def _lost(generation: Generation, reason: str) -> str:
-    """What to tell who would go on with a log that is not a generation's own, and why it is not."""
-    consent = " --adopt" if ANOTHER in reason else ""
-    return (
-        f"generation {generation.number} of {generation.retriever!r} holds the documents up to event "
-        f"{generation.watermark} of its log, but {reason}: name its log in {URL}, bring it back from a backup, or "
-        f"go on without it by freshet repair{consent}, which keeps all documents"
-    )
-
-
-def contents(generation: Generation, ids: Ids[str]) -> Contents:
-    """Those of some documents that a generation holds, as the log takes them: content hash and
-    document.
-    """
-    return {
-        id_: (row["content_hash"], document_of(row))
-        for id_, row in document_rows(generation, ids).items()
-    }
-
-
-def _migrate(project: Project, database: Database) -> None:
-    """Bring a log of an earlier version to that of today, once, while nobody changes a live
-    collection.
-    """
-    from model_code.collection.ledger.migration import migrate  # which hardly any process needs
-
-    with file_lock(project.live / WRITER_LOCK):
-        if (project.live / CURRENT).is_file():
-            current = Collection(project.live, default_retriever(project.live)).current()
-            migrate(database, current.retriever, current.number, partial(contents, current))
-        else:
-            migrate(database, None, 0, lambda ids: {})
-
-
 def additions_folder(project: Project) -> Path:
     """Where the project remembers additions."""
     return project.state / "additions"
 
 
-def writer_of(project: Project, retriever: str) -> LiveWriter:
+def make_generation_builder(project: Project, retriever: str) -> LiveWriter:
     """The writer of a retriever's live collection; plain where the settings leave encodings as they
     are.
     """
@@ -455,7 +318,7 @@ def apply_pending(writer: LiveWriter, standing: Standing, pending: Pending) -> A
     return writer.apply(changes, standing, provenance, everything_is_found)
 
 
-def subscribers(project: Project) -> list[str]:
+def live_retrievers(project: Project) -> list[str]:
     """Names of the live retrievers, which all receive new documents; the one searched by default
     first.
     """
@@ -463,7 +326,7 @@ def subscribers(project: Project) -> list[str]:
     return [default, *(name for name in retrievers(project.live) if name != default)]
 
 
-def forecast(generation: Generation, changes: Iterable[Change]) -> dict[str, list[str]]:
+def forecast_changes(generation: Generation, changes: Iterable[Change]) -> dict[str, list[str]]:
     """What making `changes` searchable would come to: ids by status, of which the last change of a
     document decides.
     """

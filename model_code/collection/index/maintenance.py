@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from model_code.collection.generations.generation_store import Collection
-from model_code.collection.index.live_index import LiveCollection, subscribers
+from model_code.collection.index.live_index import LiveIndex, live_retrievers
 from model_code.collection.settings import LiveSettings
 from model_code.errors import FreshetError
 from model_code.project import Project
@@ -16,7 +16,7 @@ PIECE = 100  # changes that a retriever takes in at a time
 COLLECTED = 10  # as soon as so many old generations can go, they do
 
 
-class Upkeep:
+class BackgroundMaintenance:
     """What is due after an addition and no search waits for: the other live retrievers, and
     generations nobody needs.
 
@@ -27,24 +27,26 @@ class Upkeep:
     """
 
     def __init__(
-        self, project: Project, loaded: Callable[[str], LiveCollection | None] = lambda name: None
+        self, project: Project, loaded: Callable[[str], LiveIndex | None] = lambda name: None
     ) -> None:
         """loaded: a retriever's collection if it is open already, with encoder and index in memory."""
         self.project, self._loaded = project, loaded
         self.failures: dict[str, str] = {}
-        self._collections: dict[str, LiveCollection] = {}
+        self._collections: dict[str, LiveIndex] = {}
         self._failed_now: set[str] = set()
 
-    def step(self, limit: int | None = PIECE, but: str | None = None) -> bool:
+    def run_once(self, limit: int | None = PIECE, except_retriever: str | None = None) -> bool:
         """Do one piece, of at most `limit` changes; False if none is left but that of retrievers
         that failed.
 
-        but: a retriever that has just taken in what there was.
+        except_retriever: a retriever that has just taken in what there was.
         """
-        names = subscribers(self.project)
+        names = live_retrievers(self.project)
         for gone in self.failures.keys() - set(names):
             del self.failures[gone]
-        waiting = (name for name in names if name != but and name not in self._failed_now)
+        waiting = (
+            name for name in names if name != except_retriever and name not in self._failed_now
+        )
         if any(self._try(name, self._take_in, limit) for name in waiting):
             return True
         for name in names:
@@ -52,9 +54,9 @@ class Upkeep:
         self._failed_now.clear()  # the next addition is another attempt
         return False
 
-    def finish(self, but: str | None = None) -> dict[str, str]:
-        """Do all of it; the `failures`. but: see `step`."""
-        while self.step(limit=None, but=but):
+    def run_all(self, except_retriever: str | None = None) -> dict[str, str]:
+        """Do all of it; the `failures`. except_retriever: see `run_once`."""
+        while self.run_once(limit=None, except_retriever=except_retriever):
             pass
         return self.failures
 
@@ -85,23 +87,23 @@ class Upkeep:
         collection = Collection(self.project.live, name)
         if collection.next_number() < COLLECTED:
             return False
-        from model_code.collection.index.builds import opened_builds
-        from model_code.collection.index.retrain_plan import planned
+        from model_code.collection.index.builds import registered_builds
+        from model_code.collection.index.retrain_plan import planned_generations
 
         if (keep := self.project.settings("live", LiveSettings).keep_generations) is None:
             return False
 
-        protected = {build.number for build in opened_builds(collection)} | planned(
+        protected = {build.number for build in registered_builds(collection)} | planned_generations(
             self.project, name
         )
         if len(collection.unneeded_generations(keep, protected)) < COLLECTED:
             return False
         return bool(self._collection(name).collect_garbage(keep, protected))
 
-    def _collection(self, name: str) -> LiveCollection:
+    def _collection(self, name: str) -> LiveIndex:
         if (loaded := self._loaded(name)) is not None:
             self._collections.pop(name, None)
             return loaded
         if name not in self._collections:
-            self._collections[name] = LiveCollection(self.project, name)
+            self._collections[name] = LiveIndex(self.project, name)
         return self._collections[name]

@@ -10,7 +10,7 @@ from typing import Any
 
 from model_code.collection.generations.generation import Generation, added_since_training
 from model_code.collection.generations.generation_store import Collection, default_retriever
-from model_code.collection.index.live_index import existing_ledger, standing_of
+from model_code.collection.index.project_ledger import open_ledger_if_exists, standing_of
 from model_code.collection.ledger.events import Position
 from model_code.files import MANIFEST, hash_path, read_json, write_json
 from model_code.project import Project
@@ -19,7 +19,7 @@ FOLDER, PLAN, WORKSPACE = "retraining", "plan.json", "project"
 
 
 @dataclass(frozen=True)
-class Plan:
+class RetrainPlan:
     """A retrain's `key`, the generation whose documents it takes with its watermark, and the
     documents new to it.
 
@@ -52,12 +52,12 @@ class Plan:
         return Position(self.log, self.watermark, self.mark) if self.watermark else Position()
 
 
-def make_plan(project: Project, key: str) -> Plan:
+def plan_retrain(project: Project, key: str) -> RetrainPlan:
     """A retrain on what is live now; writes nothing."""
     generation = Collection(project.live, default_retriever(project.live)).current()
-    ledger = existing_ledger(project)
+    ledger = open_ledger_if_exists(project)
     position = Position() if ledger is None else standing_of(ledger, generation).position
-    return Plan(
+    return RetrainPlan(
         key,
         generation.retriever,
         generation.number,
@@ -70,11 +70,11 @@ def make_plan(project: Project, key: str) -> Plan:
     )
 
 
-def is_of_another_collection(project: Project, plan: Plan) -> bool:
+def is_from_another_collection(project: Project, plan: RetrainPlan) -> bool:
     """Whether the plan was made of a ledger or a live collection that was deleted meanwhile: its
     key says nothing.
     """
-    ledger, position = existing_ledger(project), plan.snapshot
+    ledger, position = open_ledger_if_exists(project), plan.snapshot
     if position.log is not None and (ledger is None or ledger.unsound(position) is not None):
         return True
     collection = Collection(project.live, plan.retriever)
@@ -87,41 +87,41 @@ def _origin(generation: Generation) -> str:
     return hash_path(generation.folder / MANIFEST)
 
 
-def read_plan(project: Project, key: str) -> Plan | None:
+def read_plan(project: Project, key: str) -> RetrainPlan | None:
     """The plan of a retrain that began before; None if there is none of this key."""
-    path = folder_of(project, key) / PLAN
+    path = retrain_folder(project, key) / PLAN
     if not path.is_file():
         return None
     stated = read_json(path)
-    return Plan(**{**stated, "new": tuple(stated["new"])})
+    return RetrainPlan(**{**stated, "new": tuple(stated["new"])})
 
 
-def planned(project: Project, retriever: str) -> set[int]:
+def planned_generations(project: Project, retriever: str) -> set[int]:
     """The generations of a retriever whose documents a retrain is about to copy, so that they stay
     until it has.
     """
     keys = [path.parent.name for path in (project.state / FOLDER).glob(f"*/{PLAN}")]
     plans = [
-        read_plan(project, key) for key in keys if not workspace_of(project, key).root.is_dir()
+        read_plan(project, key) for key in keys if not retrain_workspace(project, key).root.is_dir()
     ]
     return {plan.generation for plan in plans if plan is not None and plan.retriever == retriever}
 
 
-def keep_plan(project: Project, plan: Plan) -> None:
+def save_plan(project: Project, plan: RetrainPlan) -> None:
     """Write the plan to the retrain's folder."""
-    write_json(folder_of(project, plan.key) / PLAN, asdict(plan))
+    write_json(retrain_folder(project, plan.key) / PLAN, asdict(plan))
 
 
-def folder_of(project: Project, key: str) -> Path:
+def retrain_folder(project: Project, key: str) -> Path:
     """Where the retrain of a key works."""
     return project.state / FOLDER / key
 
 
-def workspace_of(project: Project, key: str) -> Project:
+def retrain_workspace(project: Project, key: str) -> Project:
     """The workspace of the retrain of a key, which holds its copy of the documents."""
-    return Project(folder_of(project, key) / WORKSPACE, home=project.root)
+    return Project(retrain_folder(project, key) / WORKSPACE, home=project.root)
 
 
-def generation_of(project: Project, plan: Plan) -> Generation:
+def read_planned_generation(project: Project, plan: RetrainPlan) -> Generation:
     """The generation that the plan names; FreshetError if it is deleted meanwhile."""
     return Collection(project.live, plan.retriever).read(plan.generation)

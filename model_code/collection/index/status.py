@@ -8,7 +8,7 @@ from typing import Any
 
 from model_code.collection.generations.generation_store import Collection
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.live_index import own_ledger, standing_of
+from model_code.collection.index.project_ledger import open_matching_ledger, standing_of
 from model_code.collection.ledger.events import EventState
 from model_code.collection.ledger.states import LogView
 from model_code.files import MANIFEST, read_json, write_json
@@ -35,9 +35,9 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
         "watermark": current.watermark,
         "ledger": None,
     }
-    newest = canary(project)
+    newest = read_canary(project)
     status["newest"] = newest if newest and newest["retriever"] == retriever else None
-    ledger = own_ledger(project, current)
+    ledger = open_matching_ledger(project, current)
     if ledger is None:
         return status
     with ledger:
@@ -53,10 +53,10 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
     return status
 
 
-def look_for_newest(
+def probe_newest_document(
     project: Project, searcher: Searcher, log_view: LogView
 ) -> dict[str, Any] | None:
-    """How the first document of the newest batch fared, kept for `canary`; None where a generation
+    """How the first document of the newest batch fared, kept for `read_canary`; None where a generation
     brought none.
 
     lag: seconds from the ledger to searchable. rank: where a search for its own title finds it,
@@ -87,8 +87,8 @@ def look_for_newest(
     return facts
 
 
-def canary(project: Project) -> dict[str, Any] | None:
-    """What `look_for_newest` saw last, in whichever process; None before the first document."""
+def read_canary(project: Project) -> dict[str, Any] | None:
+    """What `probe_newest_document` saw last, in whichever process; None before the first document."""
     path = project.state / CANARY
     return read_json(path) if path.is_file() else None
 

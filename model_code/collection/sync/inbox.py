@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
 
-from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.ledger.events import Receipt
-from model_code.corpus.clean_rows import clean, read_file
+from model_code.corpus.clean_rows import clean_rows, read_file
 from model_code.corpus.rows import printable
 from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError
@@ -39,7 +39,7 @@ MOST_BYTES = 200
 
 
 @dataclass(frozen=True)
-class Taken:
+class InboxResult:
     """A file that was taken out of the inbox: its receipt, None if it could not be read, and why it
     failed.
     """
@@ -62,7 +62,7 @@ def waiting(project: Project) -> list[Path]:
     return [path for *_, path in sorted(files)]
 
 
-def take_all(live: LiveCollection) -> list[Taken]:
+def receive_inbox(live: LiveIndex) -> list[InboxResult]:
     """Receive every finished file; `live.apply` then makes the documents searchable."""
     if not waiting(live.project):
         return []
@@ -80,14 +80,14 @@ def take_all(live: LiveCollection) -> list[Taken]:
     return [each for each in taken if each is not None]
 
 
-def _take(live: LiveCollection, path: Path, settings: CorpusSettings) -> Taken | None:
+def _take(live: LiveIndex, path: Path, settings: CorpusSettings) -> InboxResult | None:
     """Receive one file; None if it changed meanwhile, so that it is not finished after all."""
     batch = hash_path(path)
     # which a ledger can hold, whatever the file is called
     name = printable(path.name, len(path.name))
     receipt = reason = None
     try:
-        rows = clean(read_file(path, name, settings.columns), settings, name)
+        rows = clean_rows(read_file(path, name, settings.columns), settings, name)
     # whatever the readers of the formats say of a broken file
     except (FreshetError, ValueError) as error:
         reason = printable(error, 1000)
@@ -102,7 +102,7 @@ def _take(live: LiveCollection, path: Path, settings: CorpusSettings) -> Taken |
         text = f"{reason}\nMend the file and drop it into {INBOX}/ again.\n"
         write_text(target.with_name(f"{target.name}.reason"), text)
     _move(path, target)
-    return Taken(name, receipt, reason)
+    return InboxResult(name, receipt, reason)
 
 
 def _refusals(receipt: Receipt) -> str:

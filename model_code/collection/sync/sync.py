@@ -18,15 +18,15 @@ from typing import Any
 
 from model_code import corpus as reader
 from model_code.collection.generations.generation import document_hashes
-from model_code.collection.index.changes import CHANGES, Outcome, apply
-from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.index.changes import CHANGES, ChangeReport, apply_changes
+from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.ledger.events import EventKind, Receipt
 from model_code.corpus import clean_rows as arriving
-from model_code.corpus.clean_rows import CleanRows, document_in, unfolded
-from model_code.corpus.cleaning import document_of, identifier, merge_duplicates, text_key
-from model_code.corpus.rows import Malformed, Quarantine, Rejection, Row, Unfit
+from model_code.corpus.clean_rows import CleanRows, clean_document_with_queries, flatten_fields
+from model_code.corpus.cleaning import clean_document, merge_duplicates, read_id, text_key
+from model_code.corpus.rows import Quarantine, RefusedRow, Rejection, Row, RowError
 from model_code.corpus.settings import CorpusSettings
-from model_code.corpus.sources.base import Source, open_source, recognised
+from model_code.corpus.sources.base import Source, open_source, resolve_source_kind
 from model_code.corpus.sources.document_files import read_document
 from model_code.corpus.sources.folder import FolderSource, fingerprint
 from model_code.errors import FreshetError
@@ -37,7 +37,7 @@ from model_code.text.documents import Document
 # of a source's documents, and how many at least, that vanish without a question
 SHARE, FEW = 0.2, 3
 SHOWN = 20  # changes that are named
-Rows = Callable[[], Iterator[Row | Malformed]]
+Rows = Callable[[], Iterator[Row | RefusedRow]]
 Units = dict[str, tuple[str, Rows]]
 # `source`; `rules`: a hash of how rows are read; `units`: by name, what each came to
 Memory = dict[str, Any]
@@ -47,7 +47,7 @@ Hashes = tuple[
 
 
 @dataclass
-class Synced(Outcome):
+class SyncReport(ChangeReport):
     """What came of a sync; beside: how many documents of other origin the index holds, which stay
     as they are; kept: how many of its own stay although no row names them, as they may be in rows
     that cannot be read.
@@ -91,22 +91,22 @@ class SourceContents:
 
 
 def sync(
-    live: LiveCollection,
+    live: LiveIndex,
     path: str | None = None,
     force: bool = False,
     dry_run: bool = False,
     cwd: Path | None = None,
     make: Callable[[], int | None] | None = None,
-) -> Synced:
+) -> SyncReport:
     """Make the index hold what the source holds: the project's own by default, else the one at
     `path`.
 
     A document whose file or row cannot be read stays as it is; where a refused row does not even
     tell an id, so do all that no row names, unless `force`. FreshetError, and nothing is changed,
     if the source cannot be read, or lacks more than `SHARE` of the documents that came from it;
-    then `force` deletes them. make: see `apply`.
+    then `force` deletes them. make: see `apply_changes`.
     """
-    project_settings = recognised(live.settings, live.project.root)
+    project_settings = resolve_source_kind(live.settings, live.project.root)
     settings = project_settings if path is None else _named(live, path, cwd or Path.cwd())
     is_own = _place(settings, live.project) == _place(project_settings, live.project)
     label = "sync" if is_own else f"sync {_place(settings, live.project)}"
@@ -118,8 +118,8 @@ def sync(
         )
         remembered = {"source": label} | _remembered(units, settings, memory)
         source = _contents(remembered, memory, settings)
-        index = indexed(live)
-        ledger = live.existing_ledger
+        index = content_hashes(live)
+        ledger = live.ledger_if_exists
         origins = {} if ledger is None else ledger.origins()
         mine = {
             id_
@@ -140,7 +140,7 @@ def sync(
                     "nothing is changed. If the source is whole, `freshet sync --force` deletes them"
                 )
             receipts = _record(live, outcome, _documents(units, settings, source, set(puts)), label)
-            apply(live, outcome, receipts, make)
+            apply_changes(live, outcome, receipts, make)
             _prove(live, outcome, index, {id_: source.hashes[id_][0] for id_ in puts})
             # What is kept was the source's once, and that must not be forgotten.
             if remembered != memory and not outcome.kept:
@@ -150,7 +150,7 @@ def sync(
 
 def _outcome(
     source: SourceContents, there: Set[str], mine: set[str], puts: list[str], force: bool
-) -> Synced:
+) -> SyncReport:
     """What is to come of a sync; there: all documents; mine: those that came from the source; puts:
     those to write.
     """
@@ -158,7 +158,7 @@ def _outcome(
     gone, kept = sorted(mine - source.hashes.keys() - refused_ids), 0
     if None in refused_ids and not force:
         gone, kept = [], len(gone)
-    return Synced(
+    return SyncReport(
         added=sorted(id_ for id_ in puts if id_ not in there),
         updated=sorted(id_ for id_ in puts if id_ in there),
         deleted=gone,
@@ -169,10 +169,10 @@ def _outcome(
     )
 
 
-def indexed(live: LiveCollection) -> dict[str, str]:
+def content_hashes(live: LiveIndex) -> dict[str, str]:
     """The content hash of each document, as searched once everything that waits is applied."""
     hashes = document_hashes(live.generation)
-    if live.existing_ledger is not None:
+    if live.ledger_if_exists is not None:
         for event in live.log_view.pending().events:
             if event.kind == EventKind.PUT:
                 hashes[event.document_id] = event.content_hash
@@ -181,13 +181,13 @@ def indexed(live: LiveCollection) -> dict[str, str]:
     return hashes
 
 
-def _named(live: LiveCollection, path: str, cwd: Path) -> CorpusSettings:
+def _named(live: LiveIndex, path: str, cwd: Path) -> CorpusSettings:
     """The settings of another source, with the project's rules; a path is taken from where the
     command is typed.
     """
     place = cwd / Path(path).expanduser()
     where = str(place.resolve()) if place.exists() else path
-    return recognised(live.settings.replace(source="auto", path=where), live.project.root)
+    return resolve_source_kind(live.settings.replace(source="auto", path=where), live.project.root)
 
 
 def _place(settings: CorpusSettings, project: Project) -> str:
@@ -253,15 +253,15 @@ def _contents(remembered: Memory, before: Memory, settings: CorpusSettings) -> S
 
 
 def _read(row: Row, max_characters: int) -> tuple[Document, Document]:
-    """The document of a row as `freshet add` reads it, and as the corpus stage does; raises `Unfit`
+    """The document of a row as `freshet add` reads it, and as the corpus stage does; raises `RowError`
     as that does.
     """
-    built = document_of(row, max_characters)
+    built = clean_document(row, max_characters)
     if not {"queries", "fields"} & built.fields.keys():
         return built, built
     try:
-        return document_in(unfolded(row), max_characters), built
-    except Unfit:  # a column of the source's that is called so, and holds something else
+        return clean_document_with_queries(flatten_fields(row), max_characters), built
+    except RowError:  # a column of the source's that is called so, and holds something else
         return built, built
 
 
@@ -273,7 +273,7 @@ def _summary(rows: Rows, content: str, settings: CorpusSettings) -> dict[str, An
 
     def check(row: Row) -> tuple[Document, Document]:
         ids[row.location] = None
-        ids[row.location] = identifier(row.values, "id")
+        ids[row.location] = read_id(row.values, "id")
         return _read(row, settings.max_characters)
 
     documents = [
@@ -291,8 +291,8 @@ def _summary(rows: Rows, content: str, settings: CorpusSettings) -> dict[str, An
     return {"hash": content, "documents": documents, "refused": refused}
 
 
-def _refusal(row: Malformed, document_id: str | None) -> dict[str, Any]:
-    """A row that was refused, as `Outcome` tells it; that of a file of one document has no number."""
+def _refusal(row: RefusedRow, document_id: str | None) -> dict[str, Any]:
+    """A row that was refused, as `ChangeReport` tells it; that of a file of one document has no number."""
     file, _, number = row.location.rpartition(":")
     place = {"file": file, "row": None if file == row.record_id else int(number)}
     return place | {"document_id": document_id, "reason": f"{row.reason}: {row.detail}"}
@@ -316,7 +316,7 @@ def _documents(
 
 
 def _record(
-    live: LiveCollection, outcome: Synced, documents: list[Document], label: str
+    live: LiveIndex, outcome: SyncReport, documents: list[Document], label: str
 ) -> list[Receipt]:
     receipts = []
     if documents:
@@ -330,10 +330,10 @@ def _record(
 
 
 def _prove(
-    live: LiveCollection, outcome: Synced, before: dict[str, str], puts: dict[str, str]
+    live: LiveIndex, outcome: SyncReport, before: dict[str, str], puts: dict[str, str]
 ) -> None:
     """FreshetError unless the index holds what it held, with the source's changes."""
-    after = indexed(live)
+    after = content_hashes(live)
     should = {
         id_: content for id_, content in before.items() if id_ not in set(outcome.deleted)
     } | puts

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from model_code.corpus.rows import Malformed, Row, Table
+from model_code.corpus.rows import RefusedRow, Row, Table
 from model_code.corpus.settings import SOURCES, CorpusSettings
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text
@@ -33,7 +33,7 @@ class Source(Protocol):
         path, no time.
         """
 
-    def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
+    def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | RefusedRow]:
         """Yield the rows of one table as they are read, always in the same order; none for a table
         that it lacks.
         """
@@ -46,12 +46,12 @@ def open_source(
     settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
 ) -> Source:
     """The source named by `settings.source`; relative paths are resolved against `root`."""
-    settings = recognised(settings, root)
+    settings = resolve_source_kind(settings, root)
     module, _, name = SOURCES[settings.source].partition(":")
     return getattr(importlib.import_module(module), name)(settings, root, locked)
 
 
-def recognised(settings: CorpusSettings, root: Path) -> CorpusSettings:
+def resolve_source_kind(settings: CorpusSettings, root: Path) -> CorpusSettings:
     """The settings with the kind of source that `corpus.path` is, where they leave it open;
     FreshetError if none.
     """
@@ -70,7 +70,7 @@ def recognised(settings: CorpusSettings, root: Path) -> CorpusSettings:
     raise FreshetError(f"{path} does not exist; corpus.path in params.yaml names it")
 
 
-def described(hashes: Mapping[str, str]) -> dict[str, Any]:
+def describe_files(hashes: Mapping[str, str]) -> dict[str, Any]:
     """A description of files by the hash of each, with one of all of them together."""
     return {
         "versions": {},
@@ -80,22 +80,22 @@ def described(hashes: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def make_lock(settings: CorpusSettings, root: Path) -> dict[str, Any]:
+def make_source_lock(settings: CorpusSettings, root: Path) -> dict[str, Any]:
     """The content of `corpus.lock.json` for the source as it is now: `source`, `versions`,
     `watermark`, `content_hash`.
 
     Cheap (it hashes files, or asks the hub for a commit), pure (no time or absolute path), equal
     for equal content.
     """
-    settings = recognised(settings, root)
+    settings = resolve_source_kind(settings, root)
     return {"source": settings.source, **open_source(settings, root).describe()}
 
 
-def locked_source(settings: CorpusSettings, root: Path, lock: Mapping[str, Any]) -> Source:
+def open_locked_source(settings: CorpusSettings, root: Path, lock: Mapping[str, Any]) -> Source:
     """Open the source that `lock` describes; raise `FreshetError` if it is another one, or no
     longer the same.
     """
-    settings = recognised(settings, root)
+    settings = resolve_source_kind(settings, root)
     if lock.get("source") != settings.source:
         raise FreshetError(
             f"corpus.lock.json was made from {lock.get('source')!r}, but corpus.source in params.yaml is "

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from model_code.corpus.rows import Malformed, Row, Unfit
+from model_code.corpus.rows import RefusedRow, Row, RowError
 
 if TYPE_CHECKING:
     from docx.document import Document as DocxDocument
@@ -41,7 +41,7 @@ _DATES = (
 )
 
 
-def read_document(path: Path, document_id: str, name: str) -> Row | Malformed:
+def read_document(path: Path, document_id: str, name: str) -> Row | RefusedRow:
     """The document in a file: its title, text, date and fields, under our names; refused if it
     cannot be read.
 
@@ -51,15 +51,15 @@ def read_document(path: Path, document_id: str, name: str) -> Row | Malformed:
     location = f"{name}:1"
     try:
         if (size := path.stat().st_size) > MOST_BYTES:
-            raise Unfit("huge file", f"{size:,} bytes, at most {MOST_BYTES:,} are read")
+            raise RowError("huge file", f"{size:,} bytes, at most {MOST_BYTES:,} are read")
         values = _READERS[path.suffix.lower()](path.read_bytes())
         if not values["text"].strip():
-            raise Unfit("empty text", "the file holds none")
-    except Unfit as unfit:
-        return Malformed("documents", location, unfit.reason, unfit.detail, "", document_id)
+            raise RowError("empty text", "the file holds none")
+    except RowError as unfit:
+        return RefusedRow("documents", location, unfit.reason, unfit.detail, "", document_id)
     except Exception as error:  # libraries raise whatever a broken file makes them stumble over
         detail = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        return Malformed("documents", location, "unreadable file", detail, "", document_id)
+        return RefusedRow("documents", location, "unreadable file", detail, "", document_id)
     relative, place = PurePosixPath(document_id), values.setdefault("fields", {})
     if relative.parent.name:
         place.setdefault("folder", relative.parent.as_posix())
@@ -74,10 +74,10 @@ def _decoded(data: bytes, charset: str | None = None) -> str:
         text = data.decode(encoding)
     except (UnicodeDecodeError, LookupError) as error:
         if charset is None and b"\0" in data:
-            raise Unfit("binary file", "holds zero bytes: this is no text") from None
-        raise Unfit("invalid UTF-8", f"{error}; save the file as UTF-8") from None
+            raise RowError("binary file", "holds zero bytes: this is no text") from None
+        raise RowError("invalid UTF-8", f"{error}; save the file as UTF-8") from None
     if "\0" in text:
-        raise Unfit("binary file", "holds zero bytes: this is no text")
+        raise RowError("binary file", "holds zero bytes: this is no text")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -108,7 +108,7 @@ def _yaml(text: str) -> dict[str, Any] | None:
 def _html(data: bytes) -> dict[str, Any]:
     try:
         markup = _decoded(data)
-    except Unfit:
+    except RowError:
         named = _CHARSET.search(data[:4096])
         if named is None:
             raise
@@ -187,10 +187,10 @@ def _pdf(data: bytes) -> dict[str, Any]:
     logging.getLogger("pypdf").setLevel(logging.ERROR)
     reader = PdfReader(io.BytesIO(data))
     if reader.is_encrypted and not reader.decrypt(""):
-        raise Unfit("unreadable file", "it needs a password")
+        raise RowError("unreadable file", "it needs a password")
     pages = [page.extract_text().strip() for page in reader.pages]
     if not any(pages):
-        raise Unfit(
+        raise RowError(
             "empty text",
             f"{len(pages)} pages without text: scanned pages need text recognition first",
         )

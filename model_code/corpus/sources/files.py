@@ -21,9 +21,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from model_code.corpus.rows import Malformed, Row, Table, renamed, require_columns
+from model_code.corpus.rows import RefusedRow, Row, Table, map_columns, require_columns
 from model_code.corpus.settings import SPLITS, CorpusSettings
-from model_code.corpus.sources.base import described
+from model_code.corpus.sources.base import describe_files
 from model_code.corpus.sources.readers import read_rows
 from model_code.errors import FreshetError
 from model_code.files import hash_path, replacing
@@ -76,10 +76,10 @@ class FilesSource:
             )
         return hashes
 
-    def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
+    def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | RefusedRow]:
         """Yield the rows of the table's files in turn, with our names for their columns."""
         for row in self._source_rows(table):
-            yield renamed(row, self.columns)
+            yield map_columns(row, self.columns)
 
     def _hashes(self) -> dict[str, Any]:
         files = {file.key: file.path for files in self.files.values() for file in files}
@@ -87,9 +87,9 @@ class FilesSource:
             raise FreshetError(
                 f"{missing[0]} does not exist; the settings under `corpus` in params.yaml name it"
             )
-        return described({name: hash_path(path) for name, path in sorted(files.items())})
+        return describe_files({name: hash_path(path) for name, path in sorted(files.items())})
 
-    def _source_rows(self, table: Table) -> Iterator[Row | Malformed]:
+    def _source_rows(self, table: Table) -> Iterator[Row | RefusedRow]:
         """The rows as the files have them, judgements with the split of their file."""
         for file in self.files.get(table, ()):
             label = {self.columns.split: file.split} if file.split else {}
@@ -161,7 +161,7 @@ class SnapshotSource(FilesSource):
         """The hash of each table."""
         return self._hashes()
 
-    def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
+    def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | RefusedRow]:
         """Yield the rows of a table; fields are JSON in the file."""
         for row in self._source_rows(table):
             if isinstance(row, Row) and table == "documents":

@@ -13,9 +13,9 @@ from typing import Any
 
 from pathspec import GitIgnoreSpec
 
-from model_code.corpus.rows import Malformed, Row, Table
+from model_code.corpus.rows import RefusedRow, Row, Table
 from model_code.corpus.settings import CorpusSettings
-from model_code.corpus.sources.base import described
+from model_code.corpus.sources.base import describe_files
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES, read_document
 from model_code.errors import FreshetError
 from model_code.files import hash_path
@@ -53,9 +53,9 @@ class FolderSource:
             raise FreshetError(
                 f"{self.folder} holds no document; put files of these types there: {kinds}"
             )
-        return described({name: fingerprint(path) for name, path in self.files.items()})
+        return describe_files({name: fingerprint(path) for name, path in self.files.items()})
 
-    def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
+    def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | RefusedRow]:
         """Yield a row for each document."""
         if table == "documents":
             for name, path in self.files.items():

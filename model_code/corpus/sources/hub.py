@@ -17,7 +17,7 @@ from typing import Any
 
 from huggingface_hub import HfApi
 
-from model_code.corpus.rows import Malformed, Row, Table, renamed, require_columns
+from model_code.corpus.rows import RefusedRow, Row, Table, map_columns, require_columns
 from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, hash_text
@@ -51,7 +51,7 @@ class HubSource:
             "settings": {"corpus.hub.revision": self.hub.revision},
         }
 
-    def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
+    def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | RefusedRow]:
         """Yield the rows of all splits of the table's configuration; qrels carry the split that
         they are found in.
         """
@@ -65,7 +65,7 @@ class HubSource:
             f"{name}/{config}" if config else name,
         )
         for row in self._source_rows(table):
-            yield renamed(row, self.settings.columns)
+            yield map_columns(row, self.settings.columns)
 
     def _source_rows(self, table: Table) -> Iterator[Row]:
         """The rows as the data set has them, by ascending names of splits; qrels with our name of

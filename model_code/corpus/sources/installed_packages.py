@@ -6,7 +6,7 @@ docstring, the summary line first. Of the packages that this program itself impo
 its own tells what their public modules offer, C functions and generated docstrings included; the
 sources of others are parsed with `ast`, and never imported or run.
 
-Summary lines are the queries of at most `MOST_QUERIES` documents, as `judged_corpus` holds them out
+Summary lines are the queries of at most `MOST_QUERIES` documents, as `strip_query_lines` holds them out
 where it is judged or trained. A query's id is the last part of the name, and there is one of each:
 what has the same name elsewhere (`numpy.sort`, `numpy.ndarray.sort`) says nearly the same, and is
 never in another split.

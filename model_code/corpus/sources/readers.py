@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from model_code.corpus.rows import Malformed, Reason, Row, Table, printable
+from model_code.corpus.rows import Reason, RefusedRow, Row, Table, printable
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
 from model_code.errors import FreshetError
 
@@ -22,7 +22,7 @@ SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 _UNCLOSED = "unexpected end of data"
 
 
-def read_rows(path: Path, table: Table, name: str) -> Iterator[Row | Malformed]:
+def read_rows(path: Path, table: Table, name: str) -> Iterator[Row | RefusedRow]:
     """Yield the rows of the file at `path`; `name` is what locations call it. The format is told by
     the suffix.
     """
@@ -49,7 +49,7 @@ def _open(path: Path) -> IO[str]:
     return path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n")
 
 
-def _read_json_lines(path: Path, table: Table, name: str) -> Iterator[Row | Malformed]:
+def _read_json_lines(path: Path, table: Table, name: str) -> Iterator[Row | RefusedRow]:
     with _open(path) as stream:
         for number, line in enumerate(stream, start=1):
             location = f"{name}:{number}"
@@ -58,18 +58,18 @@ def _read_json_lines(path: Path, table: Table, name: str) -> Iterator[Row | Malf
             try:
                 values = json.loads(line)
             except (ValueError, RecursionError) as error:
-                yield Malformed(table, location, "bad JSON", printable(error), printable(line))
+                yield RefusedRow(table, location, "bad JSON", printable(error), printable(line))
                 continue
             if isinstance(values, dict):
                 yield Row(table, location, values)
             else:
                 detail = f"a {type(values).__name__}, not an object"
-                yield Malformed(table, location, "bad JSON", detail, printable(line))
+                yield RefusedRow(table, location, "bad JSON", detail, printable(line))
 
 
 def _read_delimited(
     path: Path, table: Table, name: str, delimiter: str
-) -> Iterator[Row | Malformed]:
+) -> Iterator[Row | RefusedRow]:
     # huge texts are refused by the check for them, with their row's location
     csv.field_size_limit(sys.maxsize)
     # In a TSV file quotes are letters like any other (as in BEIR's qrels); in CSV they enclose.
@@ -82,12 +82,12 @@ def _read_delimited(
         for line, cells in records:
             location = f"{name}:{line}"
             if isinstance(cells, str):
-                yield Malformed(table, location, "bad line", cells, "")
+                yield RefusedRow(table, location, "bad line", cells, "")
             elif len(cells) == len(header):
                 yield Row(table, location, dict(zip(header, cells, strict=True)))
             elif cells:
                 detail = f"{len(cells)} cells under {len(header)} columns"
-                yield Malformed(
+                yield RefusedRow(
                     table, location, "bad line", detail, printable(delimiter.join(cells))
                 )
 
@@ -142,7 +142,7 @@ def _refuse_repeated(names: Sequence[str], name: str) -> None:
         )
 
 
-def _read_parquet(path: Path, table: Table, name: str) -> Iterator[Row | Malformed]:
+def _read_parquet(path: Path, table: Table, name: str) -> Iterator[Row | RefusedRow]:
     import pyarrow as pa  # which other formats do without
     import pyarrow.parquet as pq
 
@@ -161,7 +161,7 @@ def _read_parquet(path: Path, table: Table, name: str) -> Iterator[Row | Malform
                         "invalid UTF-8" if isinstance(values, UnicodeError) else "bad line"
                     )
                     detail = printable(f"a value cannot be read: {values}", 300)
-                    yield Malformed(table, location, reason, detail, "")
+                    yield RefusedRow(table, location, reason, detail, "")
     except (pa.ArrowException, OSError) as error:
         damage = (
             f"is damaged after row {number}"

@@ -12,7 +12,7 @@ from model_code.contracts.corpus import check_tables
 from model_code.contracts.registry import check
 from model_code.corpus.build import build_corpus
 from model_code.corpus.settings import CorpusSettings
-from model_code.corpus.tables import frame, write_table
+from model_code.corpus.tables import make_table, write_table
 from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.text.settings import PassageSettings
@@ -122,7 +122,7 @@ def outputs(root, asked=True, documents=3):
         for number in range(documents)
         for i in range(2)
     ]
-    write_table(folders["pseudo_queries"], "pseudo_queries", frame("pseudo_queries", rows))
+    write_table(folders["pseudo_queries"], "pseudo_queries", make_table("pseudo_queries", rows))
     write_json(
         folders["acceptance"] / "verdict.json", {"passed": True, "expectations": [EXPECTATION]}
     )

@@ -13,20 +13,20 @@ import pytest
 
 from model_code.corpus.cleaning import (
     SourceQuery,
+    clean_document,
     clean_line,
+    clean_query,
     clean_text,
-    document_of,
     merge_duplicates,
-    query_of,
 )
-from model_code.corpus.rows import Row, Unfit
+from model_code.corpus.rows import Row, RowError
 from model_code.text.documents import Document, parse_date
 
 LETTERS = "ab é\u0301\u200b\ufeff\x00\x07\x85\t \n\r\u2028京🙂"
 
 
 def document(limit=100, **values):
-    return document_of(Row("documents", "here:1", values), limit)
+    return clean_document(Row("documents", "here:1", values), limit)
 
 
 def test_cleaning_is_idempotent_and_keeps_every_visible_letter():
@@ -66,7 +66,7 @@ MALFORMED = {
     ("values", "reason"), [(one, reason) for reason, some in MALFORMED.items() for one in some]
 )
 def test_malformed_documents_are_refused_with_their_reason(values, reason):
-    with pytest.raises(Unfit) as refusal:
+    with pytest.raises(RowError) as refusal:
         document(**({"text": "t"} | values))
     assert refusal.value.reason == reason
 
@@ -108,19 +108,19 @@ def test_dates_are_read_in_any_iso_form_and_kept_as_a_field_otherwise():
 
 
 def query(**values) -> SourceQuery:
-    return query_of(Row("queries", "here:1", {"id": "1", "text": "when", **values}), 100)
+    return clean_query(Row("queries", "here:1", {"id": "1", "text": "when", **values}), 100)
 
 
 @pytest.mark.parametrize(
     ("read", "values", "reason"),
     [
-        (query_of, {"id": "1", "text": "\n"}, "empty text"),
-        (query_of, {"id": "1"}, "missing column"),
-        (document_of, {"id": "1"}, "missing column"),
+        (clean_query, {"id": "1", "text": "\n"}, "empty text"),
+        (clean_query, {"id": "1"}, "missing column"),
+        (clean_document, {"id": "1"}, "missing column"),
     ],
 )
 def test_malformed_queries_and_missing_columns_are_refused_with_their_reason(read, values, reason):
-    with pytest.raises(Unfit) as refusal:
+    with pytest.raises(RowError) as refusal:
         read(Row("queries", "here:1", values), 100)
     assert refusal.value.reason == reason
 

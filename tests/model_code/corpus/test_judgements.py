@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from model_code.corpus.build import QrelTargets, position, split_queries, take_qrels
+from model_code.corpus.build import QrelTargets, admit_qrels, position, split_queries
 from model_code.corpus.rows import Quarantine, Row
 from model_code.corpus.settings import QuerySplitSettings
 
@@ -20,7 +20,7 @@ def take(*rows, known=KNOWN):
     values = [dict(zip(names, row, strict=False)) for row in rows]
     quarantine = Quarantine()
     source = (Row("qrels", f"qrels:{i}", value) for i, value in enumerate(values, start=1))
-    return take_qrels(source, known, QuerySplitSettings(dev_share=0), quarantine), quarantine
+    return admit_qrels(source, known, QuerySplitSettings(dev_share=0), quarantine), quarantine
 
 
 def test_judgements_follow_a_merged_document_and_count_once_at_their_highest_which_may_be_text_or_absent():

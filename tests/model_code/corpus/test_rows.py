@@ -8,15 +8,15 @@ from dataclasses import asdict
 
 import pytest
 
-from model_code.corpus.rows import Malformed, Quarantine, Row, Unfit, require_columns
+from model_code.corpus.rows import Quarantine, RefusedRow, Row, RowError, require_columns
 from model_code.corpus.settings import ColumnSettings
-from model_code.corpus.tables import COLUMNS, frame
+from model_code.corpus.tables import COLUMNS, make_table
 from model_code.errors import FreshetError
 
 
 def refuse_odd(row: Row) -> int:
     if row.values["id"] % 2:
-        raise Unfit("empty text", f"{row.values['id']} is odd")
+        raise RowError("empty text", f"{row.values['id']} is odd")
     return row.values["id"]
 
 
@@ -31,12 +31,12 @@ def test_every_row_is_admitted_or_kept_with_its_reason():
     quarantine = filled(10)
     list(
         quarantine.admit(
-            [Malformed("queries", "file:1", "bad JSON", "no object", "[]")], refuse_odd
+            [RefusedRow("queries", "file:1", "bad JSON", "no object", "[]")], refuse_odd
         )
     )
     assert quarantine.read == {"documents": 10, "queries": 1}
     assert quarantine.reasons() == {"documents: empty text": 5, "queries: bad JSON": 1}
-    table = frame("quarantine", [asdict(row) for row in quarantine.refused])
+    table = make_table("quarantine", [asdict(row) for row in quarantine.refused])
     assert list(table.columns) == list(COLUMNS["quarantine"])
     assert table.iloc[0].to_dict() == {
         "location": "file:1",
@@ -127,7 +127,7 @@ def test_an_optional_column_that_is_misspelt_is_refused_also_among_the_metadata(
 
 def test_it_reads_on_for_a_column_of_a_later_row_no_further_and_says_nothing_of_a_table_without_rows():
     def rows():
-        yield Malformed("documents", "it:1", "bad JSON", "", "")
+        yield RefusedRow("documents", "it:1", "bad JSON", "", "")
         yield Row("documents", "it:2", {"_id": 1, "text": "moss"})
         raise AssertionError("read on")
 

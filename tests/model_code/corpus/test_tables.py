@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 from model_code.corpus.tables import (
     TABLES,
     Corpus,
-    frame,
-    judged_corpus,
+    find_query_lines,
     load_corpus,
-    own_queries,
+    make_table,
+    strip_query_lines,
     write_table,
 )
 
@@ -30,9 +30,12 @@ def corpus(qrels: list[tuple[str, str, str]]) -> Corpus:
     pairs = [
         {"query_id": q, "document_id": d, "relevance": 2, "split": split} for q, d, split in qrels
     ]
-    unique = frame("queries", queries).drop_duplicates("query_id")
+    unique = make_table("queries", queries).drop_duplicates("query_id")
     return Corpus(
-        frame("documents", documents), frame("passages", []), unique, frame("qrels", pairs)
+        make_table("documents", documents),
+        make_table("passages", []),
+        unique,
+        make_table("qrels", pairs),
     )
 
 
@@ -48,7 +51,9 @@ def test_queries_are_sorted_by_id_with_the_answers_of_those_that_have_any(tmp_pa
     ]
     for name in TABLES:
         write_table(
-            tmp_path, name, frame("queries", named) if name == "queries" else getattr(made, name)
+            tmp_path,
+            name,
+            make_table("queries", named) if name == "queries" else getattr(made, name),
         )
     assert load_corpus(tmp_path).judgements("test").answers == {"q1": ["x", "a y"]}
 
@@ -78,19 +83,19 @@ def test_a_document_that_begins_with_its_query_is_judged_without_it():
     ]
     rows = [{"document_id": name, "title": name, "text": text} for name, text in texts.items()]
     windows = [*rows, {"document_id": "d1", "title": "d1", "text": "Stable."}]
-    queries = frame("queries", [{"query_id": query, "text": text} for query, _, text in asked])
-    qrels = frame(
+    queries = make_table("queries", [{"query_id": query, "text": text} for query, _, text in asked])
+    qrels = make_table(
         "qrels",
         [{"query_id": q, "document_id": d, "relevance": 1, "split": "test"} for q, d, _ in asked],
     )
     whole = Corpus(
-        frame("documents", rows),
-        frame("passages", [{"ordinal": 0, **row} for row in windows]),
+        make_table("documents", rows),
+        make_table("passages", [{"ordinal": 0, **row} for row in windows]),
         queries,
         qrels,
     )
-    assert own_queries(whole) == {"d1": "Sort a\ncopy of it.\n\n"}
-    seen = judged_corpus(whole)
+    assert find_query_lines(whole) == {"d1": "Sort a\ncopy of it.\n\n"}
+    seen = strip_query_lines(whole)
     assert seen.documents["text"].tolist() == ["Stable.", texts["d2"], texts["d3"]]
     assert seen.passages["text"].tolist() == ["Stable.", texts["d2"], texts["d3"], "Stable."]
     assert whole.documents["text"].tolist() == list(texts.values()), (

@@ -14,7 +14,7 @@ import pytest
 
 from model_code.context import StageContext
 from model_code.corpus.settings import CorpusSettings
-from model_code.corpus.sources.base import make_lock
+from model_code.corpus.sources.base import make_source_lock
 from model_code.corpus.tables import load_corpus
 from model_code.errors import FreshetError
 from model_code.files import hash_path, write_json
@@ -34,7 +34,7 @@ def run(root: Path, lock: dict | None = None, words: int = 3, **settings):
     output = root / "output"
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    write_json(root / "corpus.lock.json", make_lock(chosen, root) if lock is None else lock)
+    write_json(root / "corpus.lock.json", make_source_lock(chosen, root) if lock is None else lock)
     groups = {"corpus": chosen, "passages": PassageSettings(words=words, stride=words)}
     report = corpus.run(
         StageContext(root, {"lock": root / "corpus.lock.json"}, output, groups, root)
@@ -90,7 +90,7 @@ def test_equal_sources_give_equal_bytes_in_any_folder(project, tmp_path):
 
 
 def test_a_source_that_changed_since_the_lock_is_refused(project):
-    lock = make_lock(CorpusSettings(source="beir", path="data"), project)
+    lock = make_source_lock(CorpusSettings(source="beir", path="data"), project)
     with (project / "data" / "corpus.jsonl").open("a") as stream:
         stream.write('{"_id": "late", "text": "came after the lock"}\n')
     with pytest.raises(FreshetError, match="changed since `freshet ingest`"):

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from model_code.context import StageContext
-from model_code.corpus.tables import judged_corpus, load_corpus, passage_texts
+from model_code.corpus.tables import load_corpus, passage_texts, strip_query_lines
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FingerprintMismatch, FreshetError
@@ -182,7 +182,7 @@ def test_what_judges_itself_is_searched_without_the_lines_that_ask_for_it(
         evaluate.Bench.load(context(own_lines, tmp_path)),
         load_corpus(own_lines["corpus"]).passages,
     )
-    judged_passages = judged_corpus(load_corpus(own_lines["corpus"])).passages[18:]
+    judged_passages = strip_query_lines(load_corpus(own_lines["corpus"])).passages[18:]
     asked = list(bench.judgements["test"].queries.values())
     assert not any(text in passage for text in asked for passage in judged_passages["text"])
     retriever, expected = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from model_code.corpus.tables import Corpus, frame
+from model_code.corpus.tables import Corpus, make_table
 from model_code.training.data import Passages
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator, TrainingTables
@@ -38,13 +38,13 @@ def make_tables() -> TrainingTables:
     ]
     corpus = Corpus(
         *map(
-            frame,
+            make_table,
             ("documents", "passages", "queries", "qrels"),
             (documents, passages, queries, qrels),
         )
     )
     pseudo = [{"query_id": "p", "document_id": "d4", "text": "4 w", "kind": "cloze"}]
-    return TrainingTables(corpus, frame("pseudo_queries", pseudo), include_title=True)
+    return TrainingTables(corpus, make_table("pseudo_queries", pseudo), include_title=True)
 
 
 @pytest.mark.parametrize(

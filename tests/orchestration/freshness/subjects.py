@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.index.live_index import LiveIndex
 
 SEA = [
     "wave",
@@ -54,7 +54,7 @@ def queries(words, count, seed):
 
 def add(project, texts, asked=None):
     """Add documents, with the queries that they come with by id, and return the ledger."""
-    collection = LiveCollection(project)
+    collection = LiveIndex(project)
     rows = [{"id": name, "title": name, "text": text} for name, text in texts.items()]
     given = [{"queries": asked[row["id"]]} if asked else {} for row in rows]
     collection.receive([row | one for row, one in zip(rows, given, strict=True)], "test")

@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 from model_code.collection.generations.generation_store import set_default_retriever
-from model_code.collection.index.live_index import LiveCollection, open_ledger
+from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.ledger.tasks import ATTEMPTS, EventRange, WorkKind, WorkState
 from model_code.errors import FreshetError
 from model_code.files import write_text
@@ -68,7 +69,7 @@ def test_a_small_batch_waits_for_more_and_documents_like_the_old_ones_are_only_a
 def test_a_look_that_finds_too_few_documents_is_refused_and_more_that_arrive_are_looked_at(project):
     gone = documents(SEA, 12, "gone", 7)
     ledger = add(project, gone)
-    collection = LiveCollection(project)
+    collection = LiveIndex(project)
     collection.remove(list(gone), "test")
     collection.apply()
     (look,) = due_work(project)
@@ -125,7 +126,7 @@ def test_an_arrival_that_came_to_nothing_the_second_time_is_one_still(project):
     arrived = documents(SPACE, 24, "more", 1)
     add(project, arrived)
     assert watch(project, record=False).report.documents == 24
-    collection = LiveCollection(project)
+    collection = LiveIndex(project)
     collection.remove(list(arrived), "test")
     collection.receive(
         [{"id": one, "title": one, "text": text} for one, text in arrived.items()], "test"
@@ -167,7 +168,7 @@ def test_a_small_corpus_is_measured_in_growth(project, own_measures):
 
 def test_what_was_deleted_meanwhile_is_not_measured(project):
     add(project, documents(SEA, 24, "one", 5))
-    collection = LiveCollection(project)
+    collection = LiveIndex(project)
     collection.remove(["one-000", "one-001"], "test")
     collection.apply()
     assert watch(project).report.documents == 22

@@ -12,7 +12,7 @@ from model_code.collection.generations.generation_store import set_default_retri
 from model_code.collection.ledger.states import LogView
 from model_code.collection.ledger.tasks import ATTEMPTS, EventRange, WorkKind, WorkState
 from orchestration import parameters
-from orchestration.freshness.due import account, due_work, note_end
+from orchestration.freshness.due import due_work, ingest_backlog, note_end
 from tests.live_example import BASE, add, collection_of, make_project, open_build, receive, row
 
 BATCH = EventRange(1, 2)
@@ -107,9 +107,11 @@ def test_a_look_that_brought_too_few_documents_is_over_and_as_many_more_changes_
     project,
 ):
     work_of(project).end(look_at_ten(project), WorkState.REFUSED, "too few")
-    assert (due(project), account(project).unmeasured) == ([], 0), "so that nothing is called stale"
+    assert (due(project), ingest_backlog(project).unmeasured) == ([], 0), (
+        "so that nothing is called stale"
+    )
     add(collection_of(project), *map(row, "klmnopqrs"))
-    assert (due(project), account(project).unmeasured) == ([], 9)
+    assert (due(project), ingest_backlog(project).unmeasured) == ([], 9)
     add(collection_of(project), row("t"))
     assert [work.about for work in due_work(project)] == [EventRange(11, 20)]
 

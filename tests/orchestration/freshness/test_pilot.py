@@ -13,8 +13,8 @@ import pytest
 
 from assets.live import PILOTS, retrain_pilot
 from model_code.collection.generations.generation_store import Collection, set_default_retriever
-from model_code.collection.index.live_index import open_ledger
-from model_code.collection.index.retrain_plan import make_plan
+from model_code.collection.index.project_ledger import open_ledger
+from model_code.collection.index.retrain_plan import plan_retrain
 from model_code.collection.ledger.tasks import EventRange, WorkKind, WorkState
 from model_code.corpus.tables import Judgements
 from model_code.drift.ladder import PastDecision
@@ -151,7 +151,7 @@ def test_a_folder_to_start_from_is_the_one_that_the_workspace_names(project, ste
 def test_new_documents_that_came_with_queries_are_taken_first_and_of_them_the_latest(
     project, steps
 ):
-    assert pilots._ranked(project, make_plan(project, FOLDER)) == ["d", "b", "c"]
+    assert pilots._ranked(project, plan_retrain(project, FOLDER)) == ["d", "b", "c"]
     pilot(project, 4, print)
     assert steps[1] == ("sample", ["b", "d", "numpy.sort", "str.split"])
 
@@ -244,7 +244,7 @@ def answering(monkeypatch, due=True, meanwhile=lambda: None):
         asked.append(documents)
         meanwhile()
         verdict = Verdict(due, ("as the test wants it",), 3, ())
-        return PilotResult(make_plan(project, "pilot"), 9, 3, verdict)
+        return PilotResult(plan_retrain(project, "pilot"), 9, 3, verdict)
 
     monkeypatch.setattr(pilots, "pilot", pilot)
     return asked

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.ledger.tasks import EventRange
 from model_code.corpus.tables import Judgements
 from model_code.drift.reference import Question
@@ -107,7 +107,7 @@ def test_growth_is_no_harm_to_what_comes_later(project, corpus):
 
 
 def test_old_documents_that_were_changed_or_deleted_are_no_measure(project):
-    collection = LiveCollection(project)
+    collection = LiveIndex(project)
     collection.remove(["sea-000"], "test")
     collection.apply()
     add(project, {"sea-001": "an orbit about nothing"})
@@ -142,7 +142,7 @@ def test_without_queries_or_judged_ones_of_old_documents_there_is_nothing_to_com
 
 def arrivals(project, number):
     settings = parameters.load(project.params_file)
-    gatherer = Gatherer(Searcher.open(project.live), settings, LiveCollection(project).log_view)
+    gatherer = Gatherer(Searcher.open(project.live), settings, LiveIndex(project).log_view)
     return gatherer.arrivals(EventRange(1, number))
 
 

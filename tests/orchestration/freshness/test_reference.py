@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.status import live_status, live_status_lines
-from model_code.corpus.tables import frame
+from model_code.corpus.tables import make_table
 from model_code.drift.measures import MAX_COUNTED_RANK
 from model_code.drift.reference import Questions
 from orchestration.freshness import drift
@@ -133,7 +133,7 @@ def test_documents_that_came_with_an_old_query_answer_it(project, dev):
 
 def test_queries_whose_answers_were_changed_or_deleted_are_left_out(project, dev):
     add(project, documents(SEA, 24, "more", 1))
-    collection = LiveCollection(project)
+    collection = LiveIndex(project)
     collection.remove([f"sea-{number:03}" for number in range(30)], "test")
     collection.apply()
     add(project, {"sea-030": "an orbit about nothing"})
@@ -176,7 +176,7 @@ def test_where_the_corpus_judges_for_the_gate_alone_or_nothing_no_query_is_prote
     project, corpus
 ):
     assert protected_queries(project, Searcher.open(project.live), 0) == []
-    frame("qrels", []).to_parquet(project.artifacts / "corpus" / "qrels.parquet")
+    make_table("qrels", []).to_parquet(project.artifacts / "corpus" / "qrels.parquet")
     add(project, documents(SEA, 24, "more", 1))
     assert why_not(watch(project)).startswith("0 protected queries")
 

@@ -11,8 +11,9 @@ import pytest
 
 from assets.live import RETRAINS, retrained_champion
 from model_code.collection.index import retrain_plan
-from model_code.collection.index.live_index import LiveCollection, open_ledger
-from model_code.collection.index.retrain_plan import PLAN, folder_of
+from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.project_ledger import open_ledger
+from model_code.collection.index.retrain_plan import PLAN, retrain_folder
 from model_code.collection.ledger.events import Position, Standing
 from model_code.collection.ledger.tasks import WorkKind, WorkTable
 from model_code.drift.ladder import PastDecision
@@ -71,7 +72,7 @@ def promoting(monkeypatch, project, passed=True):
 def states(project):
     return {
         str(state): number
-        for state, number in LiveCollection(project, "hce").log_view.counts().items()
+        for state, number in LiveIndex(project, "hce").log_view.counts().items()
         if number
     }
 
@@ -90,7 +91,7 @@ def test_by_itself_one_that_was_cut_off_goes_on_and_one_that_ended_is_not_gone_o
     project, monkeypatch, passed
 ):
     promoting(monkeypatch, project, passed)
-    plan = retrain_plan.make_plan(project, "")
+    plan = retrain_plan.plan_retrain(project, "")
     assert retrain.next_key(project, plan) == KEY
     ready = prepare(project, KEY, print)
     assert retrain.next_key(project, plan) == KEY
@@ -144,7 +145,7 @@ def test_a_forgotten_ledger_does_not_cost_the_work_of_a_retrain(project, monkeyp
         file.rename(elsewhere / file.name)
     monkeypatch.setenv("FRESHET_LEDGER", f"sqlite:///{elsewhere / 'ledger.sqlite'}")
     first = prepare(project, KEY, print).plan
-    work = folder_of(project, KEY) / "work"
+    work = retrain_folder(project, KEY) / "work"
     work.touch()
     monkeypatch.delenv("FRESHET_LEDGER")
     with pytest.raises(FreshetError, match="FRESHET_LEDGER"):
@@ -155,7 +156,7 @@ def test_a_forgotten_ledger_does_not_cost_the_work_of_a_retrain(project, monkeyp
 
 def test_a_plan_of_before_logs_had_an_identity_is_made_anew(project):
     prepare(project, KEY, print)
-    path = folder_of(project, KEY) / PLAN
+    path = retrain_folder(project, KEY) / PLAN
     write_json(
         path,
         {name: value for name, value in read_json(path).items() if name not in ("log", "origin")},

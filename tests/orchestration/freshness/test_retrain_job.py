@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.live_index import open_ledger
+from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.index.status import live_status
 from model_code.collection.ledger.tasks import EventRange, WorkKind
 from model_code.evaluation.settings import PromotionSettings

@@ -10,10 +10,10 @@ import pytest
 from model_code.collection.generations.generation import document_hashes
 from model_code.collection.generations.generation_store import Collection
 from model_code.collection.ledger.events import Feedback
-from model_code.corpus.cleaning import document_of
+from model_code.corpus.cleaning import clean_document
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.files import SnapshotSource
-from model_code.corpus.tables import frame
+from model_code.corpus.tables import make_table
 from orchestration.freshness.workspace import export, is_unjudged, query_id
 from tests.live_example import add, collection_of, make_project, row
 
@@ -28,7 +28,7 @@ def project(tmp_path):
     }
     (made.artifacts / "corpus").mkdir(parents=True)
     for name, rows in tables.items():
-        frame(name, rows).to_parquet(made.artifacts / "corpus" / f"{name}.parquet")
+        make_table(name, rows).to_parquet(made.artifacts / "corpus" / f"{name}.parquet")
     return made
 
 
@@ -105,7 +105,7 @@ def test_a_document_keeps_its_date_and_is_read_back_as_it_was(project):
     read = {
         row.values["id"]: row for row in SnapshotSource(settings, project.root).rows("documents")
     }
-    found = {name: document_of(row, 1000) for name, row in read.items()}
+    found = {name: clean_document(row, 1000) for name, row in read.items()}
     assert (found["a"].date, found["b"].date) == ("2026-11-25T00:00:00+00:00", None)
     assert {name: document.content_hash for name, document in found.items()} == document_hashes(
         generation

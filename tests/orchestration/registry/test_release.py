@@ -19,7 +19,8 @@ from fastapi.testclient import TestClient
 from assets.registry import follow_alias
 from model_code.collection.generations.generation import Generation
 from model_code.collection.generations.generation_store import Collection
-from model_code.collection.index.live_index import LiveCollection, open_ledger
+from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.project_ledger import open_ledger
 from model_code.errors import FreshetError, SettingsError
 from model_code.evaluation.promotion import Verdict
 from model_code.files import canonical_json, write_json, write_text
@@ -166,7 +167,7 @@ def test_after_a_refusal_a_champion_that_is_not_live_is_opened(builds, project, 
     move = release.promote(project)
     assert (move.passed, move.champion.version) == (False, "2")
     assert build_version(project) == "2"
-    LiveCollection(project)
+    LiveIndex(project)
 
 
 def first(builds, patch, name="a"):
@@ -242,8 +243,8 @@ def test_a_version_of_before_rules_were_kept_is_opened_by_the_settings(builds, p
 
 def add(project, document_id):
     title, text = NEW[document_id]
-    LiveCollection(project).receive([{"id": document_id, "title": title, "text": text}], "test")
-    LiveCollection(project).apply()
+    LiveIndex(project).receive([{"id": document_id, "title": title, "text": text}], "test")
+    LiveIndex(project).apply()
 
 
 def test_a_version_knows_up_to_which_event_it_was_built_wherever_its_generation_went(
@@ -259,7 +260,7 @@ def test_a_version_knows_up_to_which_event_it_was_built_wherever_its_generation_
     assert (opened.watermark, opened.build, opened.segments) == (1, opened.number, ()), (
         "nothing is added a second time"
     )
-    assert (opened.standing.trained, LiveCollection(project).log_view.pending().events) == (1, ())
+    assert (opened.standing.trained, LiveIndex(project).log_view.pending().events) == (1, ())
 
 
 def test_a_version_of_another_log_is_opened_with_all_that_this_one_has(builds, project):
@@ -273,7 +274,7 @@ def test_a_version_of_another_log_is_opened_with_all_that_this_one_has(builds, p
     release.promote(project)
     opened = Collection(project.live, "r").current()
     assert (opened.watermark, opened.standing.trained, opened.standing.replay) == (1, 0, False)
-    assert LiveCollection(project).log_view.pending().events == ()
+    assert LiveIndex(project).log_view.pending().events == ()
 
 
 def move_alias(project, number):
@@ -293,7 +294,7 @@ def moved_with_a_batch_waiting(builds, project, monkeypatch, rule):
     text = project.params_file.read_text()
     write_text(project.params_file, text.strip()[:-1] + f", promotion: {{by_hand: {rule}}}}}\n")
     title, body = NEW[ADDED]
-    LiveCollection(project).receive([{"id": ADDED, "title": title, "text": body}], "test")
+    LiveIndex(project).receive([{"id": ADDED, "title": title, "text": body}], "test")
     judging(monkeypatch, False)
     move_alias(project, "1")
 
@@ -334,7 +335,7 @@ def test_an_alias_moved_by_hand_is_followed_with_what_waits_and_rolled_back(
     assert "moved by hand, against the gate: as the test wants it" in move.summary
     assert moves(project)[2:] == [("moved by hand", "2", "1")]
     assert history.read(project)[-1]["verdict"]["passed"] is False
-    assert LiveCollection(project).log_view.pending().events == ()
+    assert LiveIndex(project).log_view.pending().events == ()
     assert (release.moved_by_hand(project), release.settle(project)) == (None, None)
     assert release.rollback(project).champion.version == build_version(project) == "2"
     assert current(project).manifest["documents"] == len(OLD) + 1
@@ -379,7 +380,7 @@ def test_a_running_service_answers_throughout_a_move_by_hand_and_its_rollback(
         assert moves(project)[2:] == [("moved by hand", "2", "1")]
         assert release.rollback(project).champion.version == build_version(project) == "2"
         assert answers_newest()
-    assert LiveCollection(project).log_view.pending().events == ()
+    assert LiveIndex(project).log_view.pending().events == ()
     assert current(project).manifest["documents"] == len(OLD) + 1
 
 
@@ -412,7 +413,7 @@ def test_by_the_other_setting_the_alias_goes_back_and_nothing_else_changes(
         "2",
     )
     assert moves(project)[2:] == [("put back", "2", "1")]
-    assert (len(LiveCollection(project).log_view.pending().events), current(project).number) == (
+    assert (len(LiveIndex(project).log_view.pending().events), current(project).number) == (
         1,
         number,
     )

@@ -127,7 +127,7 @@ class FakeSearcher:
 
 
 class FakeCollection:
-    """Receives and applies as `LiveCollection` does; rows without text are rejected."""
+    """Receives and applies as `LiveIndex` does; rows without text are rejected."""
 
     def __init__(self, live: FakeLive, retriever: str = "hce") -> None:
         self.live, self.retriever, self.events = live, retriever, 0
@@ -228,7 +228,7 @@ def serve(project: Project, live: FakeLive, monkeypatch: pytest.MonkeyPatch):
             monkeypatch.setattr(*BOUNDS[name], value)
         monkeypatch.setattr(
             service,
-            "LiveCollection",
+            "LiveIndex",
             lambda project, name, loaded: FakeCollection(lives.get(name, live), name),
         )
         monkeypatch.setattr(

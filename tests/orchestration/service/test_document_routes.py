@@ -329,7 +329,7 @@ def test_after_a_batch_one_of_its_documents_is_searched_for_when_nobody_waits(
     looked = []
     monkeypatch.setattr(service, "CANARY_SECONDS", 0.0)
     monkeypatch.setattr(
-        service, "look_for_newest", lambda at, searcher, seen: looked.append(searcher.number)
+        service, "probe_newest_document", lambda at, searcher, seen: looked.append(searcher.number)
     )
     client = serve()
     assert "freshet_newest_rank NaN" in client.get("/metrics").text

@@ -18,7 +18,8 @@ import pytest
 
 from freshet import ChangeResult, Client, InvalidRequest
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.live_index import WRITER_LOCK, LiveCollection
+from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.project import Project, file_lock
 from orchestration.cli.live import plain
 from orchestration.running_service import client_of, running
@@ -143,7 +144,7 @@ def test_what_is_added_updated_and_deleted_is_found_at_once(project, client):
 
 def test_what_another_process_adds_is_swapped_in(project, client):
     before = client.status()["open"][0]["generation"]
-    collection = LiveCollection(project)
+    collection = LiveIndex(project)
     collection.receive(
         [{"_id": "os.walk", "title": "os.walk", "text": "Walk the tree below a folder."}], "other"
     )
@@ -201,7 +202,7 @@ def test_it_ends_gracefully(project, process, client):
     assert printed.splitlines()[-1] == "stopped; everything that was received is kept"
     assert not (project.state / "service.json").exists()
     assert client_of(project) is None
-    collection = LiveCollection(project)
+    collection = LiveIndex(project)
     assert collection.log_view.backlog().number == 0
     assert collection.apply() is None
 
@@ -227,4 +228,4 @@ def test_it_ends_in_its_time_whoever_holds_the_lock_and_answers_who_waits(projec
         "stopped; what could not be made searchable in time waits in the ledger"
     )
     assert errors == "" or errors.startswith(f"waiting: process {os.getpid()} (")
-    assert LiveCollection(project).log_view.backlog().number == 2
+    assert LiveIndex(project).log_view.backlog().number == 2

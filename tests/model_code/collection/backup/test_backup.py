@@ -17,10 +17,11 @@ from model_code.collection.backup.repair import problems
 from model_code.collection.erase import erase_documents
 from model_code.collection.generations.generation import REMOVED
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.live_index import WRITER_LOCK, LiveCollection, forecast
+from model_code.collection.index.live_index import LiveIndex, forecast_changes
+from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.collection.ledger.events import Feedback
 from model_code.collection.segments.documents import DOCUMENTS
-from model_code.collection.sync.inbox import take_all
+from model_code.collection.sync.inbox import receive_inbox
 from model_code.corpus.sources.files import write_snapshot
 from model_code.errors import Damaged, FreshetError
 from model_code.files import write_json
@@ -33,7 +34,7 @@ from tests.model_code.collection.laws import rankings
 @pytest.fixture
 def live(own):
     add(
-        LiveCollection(own),
+        LiveIndex(own),
         row("n1", "word1 word2", queries=["what is word1"], package="x"),
         row("d03", "word9"),
     )
@@ -44,7 +45,7 @@ def test_a_backup_under_a_writer_finds_the_same_elsewhere(live, tmp_path):
     stop, written = threading.Event(), []
 
     def write() -> None:
-        own = LiveCollection(live)
+        own = LiveIndex(live)
         while not stop.is_set():
             add(own, row(f"w{len(written)}", f"word{len(written) % 30}"))
             written.append(len(written))
@@ -66,9 +67,9 @@ def test_a_backup_under_a_writer_finds_the_same_elsewhere(live, tmp_path):
     }
     number = found.generation.number
     assert rankings(found) == rankings(
-        Searcher(live.live, LiveCollection(live).collection.read(number), {})
+        Searcher(live.live, LiveIndex(live).collection.read(number), {})
     )
-    again = LiveCollection(restored)
+    again = LiveIndex(restored)
     assert "later" in add(again, row("later", "word3")).added
     again.ledger.close()
 
@@ -95,14 +96,16 @@ def test_what_is_exported_is_unchanged_when_it_is_added(live):
     assert len(rows) == 25
     new = next(each for each in rows if each["_id"] == "n1")
     assert (new["queries"], new["fields"]) == (["what is word1"], {"package": "x"})
-    collection = LiveCollection(live)
-    statuses = forecast(collection.generation, collection.clean(rows, "export").documents)
+    collection = LiveIndex(live)
+    statuses = forecast_changes(
+        collection.generation, collection.clean_rows(rows, "export").documents
+    )
     assert {name: len(ids) for name, ids in statuses.items() if ids} == {"unchanged": 25}
 
 
 @pytest.mark.parametrize("name", [DOCUMENTS, REMOVED])
 def test_nothing_is_exported_of_files_that_were_changed(live, name):
-    (LiveCollection(live).generation.folder / name).write_text("{}")
+    (LiveIndex(live).generation.folder / name).write_text("{}")
     with pytest.raises(Damaged, match=f"{name} was changed"):
         next(export(live, "r"))
 
@@ -123,7 +126,7 @@ def held_in(folder, secret):
 
 
 def test_what_was_erased_is_in_no_file_and_does_not_come_back(own, tmp_path):
-    live = LiveCollection(own)
+    live = LiveIndex(own)
     for text in ("word1 quokka one", "word2 quokka two"):
         add(live, row("n1", text, queries=["what is quokka"]), row("n2", "word3"))
     assert len(set(held_in(own.live, "quokka"))) >= 3, "two generations, and the ledger"
@@ -143,14 +146,14 @@ def test_what_was_erased_is_in_no_file_and_does_not_come_back(own, tmp_path):
     assert "what was erased since is here again" in said.output.replace("\n", " ")
     assert list(held_in(tmp_path / "elsewhere" / "live", "quokka"))
     assert [event.payload is None for event in live.log_view.life("n1")] == [True] * 3
-    again = add(LiveCollection(own), row("n1", "word2 quokka two", queries=["what is quokka"]))
+    again = add(LiveIndex(own), row("n1", "word2 quokka two", queries=["what is quokka"]))
     assert again.added == ("n1",), "the same content is new again"
 
 
 def test_where_an_erased_text_remains_is_said(live):
     """In what was set aside, and in a build until it is built again."""
     (live.live / "ledger.sqlite.damaged").write_text("word1")
-    collection = LiveCollection(live)
+    collection = LiveIndex(live)
     with pytest.raises(
         FreshetError, match=r"ledger\.sqlite\.damaged, which was set aside: delete it"
     ):
@@ -165,10 +168,10 @@ def test_where_an_erased_text_remains_is_said(live):
 
 
 def test_copies_elsewhere_in_the_project_are_named_and_references_of_drift_go(live):
-    collection, root = LiveCollection(live), live.root
+    collection, root = LiveIndex(live), live.root
     (root / "inbox").mkdir()
     (root / "inbox/new.jsonl").write_text(json.dumps(row("n8", "word1")) + "\n")
-    take_all(collection)
+    receive_inbox(collection)
     (root / "inbox/done/2024-new.jsonl").write_text(json.dumps(row("other", "word1")) + "\n")
     (root / "inbox/failed").mkdir()
     (root / "inbox/failed/0123456789ab-bad.jsonl").write_text(
@@ -205,7 +208,7 @@ def test_documents_do_not_go_back_to_a_generation_that_still_holds_what_was_eras
     """Its log says that they are removed, so that what its files bring back could never be deleted
     again.
     """
-    collection = LiveCollection(live)
+    collection = LiveIndex(live)
     reader = Searcher.open(live.live)
     holding = reader.generation.number
     with pytest.raises(

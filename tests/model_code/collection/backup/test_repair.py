@@ -15,7 +15,8 @@ from model_code.collection.backup.repair import problems, repair
 from model_code.collection.generations.generation import document_hashes
 from model_code.collection.generations.generation_store import Collection, retrievers
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.live_index import LiveCollection, all_feedback, open_ledger
+from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.project_ledger import open_ledger, read_feedback
 from model_code.collection.ledger.events import Feedback, Position, Standing
 from model_code.errors import Damaged, FreshetError
 from orchestration import cli
@@ -90,7 +91,7 @@ def live(own, monkeypatch):
     """A collection of the real kind, with documents that came, changed and went."""
     monkeypatch.chdir(own.root)
     (own.root / "more.jsonl").write_text('{"id": "more", "title": "", "text": "word1 word2"}\n')
-    collection = LiveCollection(own)
+    collection = LiveIndex(own)
     add(
         collection,
         row("n1", "word1 word2", queries=["what is word1"], note="x"),
@@ -149,7 +150,7 @@ def test_a_torn_file_is_told_in_one_line_and_mended_by_the_command_that_it_names
 def test_what_waits_in_a_torn_ledger_is_read_out_of_it_and_of_what_a_killed_writer_left_beside_it(
     live,
 ):
-    collection, said = LiveCollection(live), Feedback("what is word1", "d03", "up", 2, "me", 5.0)
+    collection, said = LiveIndex(live), Feedback("what is word1", "d03", "up", 2, "me", 5.0)
     collection.ledger.judge(said, said.received)
     collection.receive([row("n1", "word1")], "sync notes")
     collection.apply()
@@ -167,7 +168,7 @@ def test_what_waits_in_a_torn_ledger_is_read_out_of_it_and_of_what_a_killed_writ
     assert any("ledger" in each for each in problems(live))
     repair(live)
     assert list(problems(live)) == []
-    assert all_feedback(live) == [said]
+    assert read_feedback(live) == [said]
     with open_ledger(live) as ledger:
         assert ledger.origins()["n1"] == "sync notes", (
             "so that a sync still deletes what its source no longer has"

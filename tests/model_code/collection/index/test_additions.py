@@ -12,7 +12,7 @@ import pytest
 from model_code.collection.generations.generation_builder import LiveWriter
 from model_code.collection.generations.generation_store import Collection
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.index.live_index import LiveIndex
 from model_code.incdsi.adder import Status
 from model_code.incdsi.generation_builder import RefiningWriter
 from model_code.incdsi.store import statuses
@@ -33,9 +33,9 @@ def told(project: Project) -> dict[str, str]:
 def test_documents_that_arrive_are_refined_if_asked_for_and_their_statuses_told(
     own: Project,
 ) -> None:
-    assert type(LiveCollection(own).writer) is LiveWriter
+    assert type(LiveIndex(own).writer) is LiveWriter
     set_additions(own, "refine=true")
-    collection = LiveCollection(own)
+    collection = LiveIndex(own)
     assert type(collection.writer) is RefiningWriter
     collection.receive(
         [{"id": "n", "title": "word1", "text": "word2 word3", "queries": ["word4"]}], "test"
@@ -67,17 +67,17 @@ def test_crashes_and_pieces_leave_the_ledgers_order_and_so_the_vectors(
     monkeypatch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)
     set_additions(own, "refine=true", "gamma1=2.0")
     rows = [row(name, f"word2 word3 word{len(name)}") for name in ("z", "yy", "aaa", "mmmm", "b")]
-    LiveCollection(own).receive(rows, "test")
-    LiveCollection(own).remove(["yy"], "test")
+    LiveIndex(own).receive(rows, "test")
+    LiveIndex(own).remove(["yy"], "test")
     once = Project(Path(shutil.copytree(own.root, tmp_path / "once")))
-    LiveCollection(once).apply()
-    LiveCollection(own).apply(1)
+    LiveIndex(once).apply()
+    LiveIndex(own).apply(1)
     for step in ("keep", "switch"):
         with monkeypatch.context() as patch:
             patch.setattr(Collection, step, lambda *_, **__: 1 / 0)
             with pytest.raises(ZeroDivisionError):
-                LiveCollection(own).apply(2)
-    while LiveCollection(own).apply(limit=2):
+                LiveIndex(own).apply(2)
+    while LiveIndex(own).apply(limit=2):
         pass
     assert vectors(own) == vectors(once)
     assert {"z", "aaa", "mmmm", "b"} <= vectors(own).keys()

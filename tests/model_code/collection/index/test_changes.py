@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from model_code.collection.index import changes as commands
-from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.status import live_status
 from model_code.corpus.clean_rows import read_file
 from model_code.errors import FreshetError
@@ -25,7 +25,7 @@ from tests.live_example import BASE, StandInWriter, collection_of, make_project,
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     writer = property(lambda self: StandInWriter(self.project.live, self.retriever))
-    monkeypatch.setattr(LiveCollection, "writer", writer)
+    monkeypatch.setattr(LiveIndex, "writer", writer)
     monkeypatch.chdir(tmp_path)
     return make_project(tmp_path)
 
@@ -166,7 +166,7 @@ def test_the_same_file_again_makes_searchable_what_a_killed_process_only_recorde
 
 def test_the_same_command_again_goes_on_where_it_failed(run, project, more, monkeypatch):
     with monkeypatch.context() as broken:
-        broken.setattr(LiveCollection, "apply", lambda *_: 1 / 0)
+        broken.setattr(LiveIndex, "apply", lambda *_: 1 / 0)
         for command in (("add", more), ("delete", "numpy.sort")):
             with pytest.raises(ZeroDivisionError):
                 run(*command)
@@ -182,7 +182,7 @@ def test_rows_that_say_nothing_new_apply_nothing_whatever_waits_besides(run, pro
     follow it.
     """
     run("add", more)
-    LiveCollection(project).receive([{"id": "z", "title": "z", "text": "waits"}], "another process")
+    LiveIndex(project).receive([{"id": "z", "title": "z", "text": "waits"}], "another process")
     assert run("add", more)[1].startswith("1 rejected, 3 unchanged (generation 1)")
     assert run("delete", "nothing")[0] == 1
     assert texts(project, ["z"]) == {}
@@ -252,7 +252,7 @@ def serve(monkeypatch, project, searchable=True):
         return lambda project: SimpleNamespace(apply=apply)
 
     monkeypatch.setattr(
-        LiveCollection,
+        LiveIndex,
         "find_service",
         property(find_service, lambda self, value: None),
         raising=False,

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from model_code.collection.index.live_index import WRITER_LOCK, LiveCollection
+from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from orchestration.freshness import due
@@ -31,7 +32,7 @@ def receive(project, *document_ids):
         {"id": each, "title": WORDS[0], "text": " ".join(WORDS[: 3 + i])}
         for i, each in enumerate(document_ids)
     ]
-    LiveCollection(project).receive(rows, "api")
+    LiveIndex(project).receive(rows, "api")
 
 
 def add(page):
@@ -80,7 +81,7 @@ def refused_gate(page, project, patch):
 
 def growing_lag(page, project, patch):
     receive(project, *"abcdef")
-    LiveCollection(project).apply(2)
+    LiveIndex(project).apply(2)
     return 12
 
 

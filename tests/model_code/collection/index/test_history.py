@@ -28,9 +28,9 @@ from model_code.collection.backup.repair import problems
 from model_code.collection.erase import erase_documents
 from model_code.collection.generations.generation_store import default_retriever
 from model_code.collection.index.builds import open_build as release_build
-from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.segments.documents import document_row
-from model_code.collection.sync.inbox import INBOX, take_all, waiting
+from model_code.collection.sync.inbox import INBOX, receive_inbox, waiting
 from model_code.collection.sync.sync import sync
 from model_code.errors import FreshetError
 from model_code.text.documents import Document
@@ -177,7 +177,7 @@ class History:
         kinds = ("dead", "full", "broken", *(("process",) if action in PLAIN else ()))
         kind = self.chance.choice(kinds) if self.chance.random() < 1 / 2 else None
         self.done.append(f"{action} {kind or ''}".strip())
-        collection = LiveCollection(
+        collection = LiveIndex(
             self.project, self.behind if action in ("follow", "rewind") else None
         )
         allowed, number = [self.told], 0
@@ -202,13 +202,13 @@ class History:
         finally:
             collection.ledger.close()
         if action == "inbox":  # what was dropped is acknowledged, and looked at until it is taken
-            take_all(collection)
+            receive_inbox(collection)
             assert waiting(self.project) == []
         if len(allowed) > 1:
             self.settle(allowed, kind is not None)
         self.look()
 
-    def numbers(self, collection: LiveCollection) -> list[int]:
+    def numbers(self, collection: LiveIndex) -> list[int]:
         """The newest generations that one may go back to; none that a process left which died
         before the switch.
         """
@@ -242,7 +242,7 @@ class History:
         path.write_text("".join(json.dumps(row(*each)) + "\n" for each in said))
 
     def perform(
-        self, collection: LiveCollection, action: str, number: int, changes: list[Change]
+        self, collection: LiveIndex, action: str, number: int, changes: list[Change]
     ) -> None:
         """Do it; what is received is acknowledged at once, see `telling`."""
         ids = [one for one, _ in changes]
@@ -254,7 +254,7 @@ class History:
             "remove": lambda: collection.remove(ids, "client"),
             "erase": lambda: self.erase(collection, ids),
             "sync": lambda: self.follow_source(collection),
-            "inbox": lambda: take_all(collection),
+            "inbox": lambda: receive_inbox(collection),
             "release": self.release,
             "apply": collection.apply,
             "rewind": lambda: (collection.rewind(number), collection.apply()),
@@ -264,7 +264,7 @@ class History:
         }
         doing[{"update": "put", "follow": "apply"}.get(action, action)]()
 
-    def follow_source(self, collection: LiveCollection) -> None:
+    def follow_source(self, collection: LiveIndex) -> None:
         """The index holds of the source what the source holds."""
         sync(collection, "source.jsonl", force=True, cwd=self.project.root)
         assert self.source == {one: self.told[one] for one in OF_SOURCE if one in self.told}, (
@@ -272,7 +272,7 @@ class History:
         )
 
     def in_another_process(
-        self, collection: LiveCollection, action: str, number: int, changes: list[Change]
+        self, collection: LiveIndex, action: str, number: int, changes: list[Change]
     ) -> None:
         """Do it there. What was acknowledged was received, and more may have been: all of a batch
         or nothing.
@@ -282,7 +282,7 @@ class History:
         said = elsewhere(
             self.chance,
             lambda: self.perform(
-                LiveCollection(self.project, collection.retriever), action, number, changes
+                LiveIndex(self.project, collection.retriever), action, number, changes
             ),
         )
         if action not in ("put", "update", "remove"):
@@ -302,7 +302,7 @@ class History:
         if arrived:
             self.acknowledge(new)
 
-    def erase(self, collection: LiveCollection, ids: list[str]) -> None:
+    def erase(self, collection: LiveIndex, ids: list[str]) -> None:
         """Afterwards no file has their texts, unless that is said."""
         secrets = [text for one in ids if (text := self.told[one]).startswith("text-")]
         with suppress_remaining() as said:
@@ -318,7 +318,7 @@ class History:
         """A build on what is live, of either retriever, while a document arrives; it is searched by
         default then.
         """
-        collection = LiveCollection(self.project)
+        collection = LiveIndex(self.project)
         documents, snapshot = (
             texts(self.project, IDS, self.default),
             collection.generation.standing.position,
@@ -335,7 +335,7 @@ class History:
 
     def settle(self, allowed: list[State], faulty: bool) -> None:
         """A revert happened or did not; without a fault it did. What waited is applied next."""
-        collection = LiveCollection(self.project)
+        collection = LiveIndex(self.project)
         collection.begin()
         collection.apply()
         collection.ledger.close()
@@ -349,7 +349,7 @@ class History:
         """
         found, number = (
             texts(self.project, IDS, self.default),
-            LiveCollection(self.project).generation.number,
+            LiveIndex(self.project).generation.number,
         )
         assert found in (self.searched, self.told), (self.done[-5:], found, self.told)
         if found == self.told:
@@ -361,7 +361,7 @@ class History:
         all is whole.
         """
         for name in self.chance.sample(NAMES, 2):
-            collection = LiveCollection(self.project, name)
+            collection = LiveIndex(self.project, name)
             collection.apply()
             collection.ledger.close()
         assert texts(self.project, IDS) == texts(self.project, IDS, "other") == self.told, (
@@ -393,10 +393,10 @@ def telling(history: History, patch: pytest.MonkeyPatch) -> None:
     """Whatever receives documents for a client, at any door, acknowledges them; writers and builds
     have no vectors.
     """
-    receive, remove = LiveCollection.receive, LiveCollection.remove
+    receive, remove = LiveIndex.receive, LiveIndex.remove
 
     def received(self, rows, source, batch=None, only_known=False):
-        cleaned = self.clean(rows, source, only_known)
+        cleaned = self.clean_rows(rows, source, only_known)
         receipt = receive(self, cleaned, source, batch)
         if receipt.events:
             history.acknowledge([(each.document_id, each.text) for each in cleaned.documents])
@@ -412,10 +412,10 @@ def telling(history: History, patch: pytest.MonkeyPatch) -> None:
         rows = [document_row(Document(one, one, each)) for one, each in documents.items()]
         return make_generation(collection, rows, None, standing, provenance)
 
-    patch.setattr(LiveCollection, "receive", received)
-    patch.setattr(LiveCollection, "remove", removed)
+    patch.setattr(LiveIndex, "receive", received)
+    patch.setattr(LiveIndex, "remove", removed)
     for module in ("builds", "live_index"):
-        writer = f"model_code.collection.index.{module}.writer_of"
+        writer = f"model_code.collection.index.{module}.make_generation_builder"
         patch.setattr(writer, lambda own, name: StandInWriter(own.live, name))
     patch.setattr("model_code.collection.index.builds.add_build", add_build)
 

@@ -18,8 +18,9 @@ import pytest
 from model_code.collection.backup.repair import repair
 from model_code.collection.generations.generation_store import Collection
 from model_code.collection.index.changes import delete_documents
-from model_code.collection.index.live_index import backlog_of, forecast, ledger_url, open_ledger
-from model_code.collection.index.status import live_status, live_status_lines, look_for_newest
+from model_code.collection.index.live_index import forecast_changes
+from model_code.collection.index.project_ledger import backlog_of, ledger_url, open_ledger
+from model_code.collection.index.status import live_status, live_status_lines, probe_newest_document
 from model_code.collection.ledger.events import Position, Standing
 from model_code.collection.ledger.tasks import EventRange, WorkKind
 from model_code.errors import FreshetError
@@ -322,9 +323,9 @@ def test_a_forecast_is_what_then_happens(project, collection):
         row("str.split", "2"),
         row("c", "2"),
     ]
-    documents = collection.clean(rows, "x").documents
+    documents = collection.clean_rows(rows, "x").documents
     before = collection.ledger.position().event
-    told = forecast(current(project), documents)
+    told = forecast_changes(current(project), documents)
     assert collection.ledger.position().event == before
     collection.ledger.receive(documents, "x")
     then = collection.apply()
@@ -335,7 +336,7 @@ def test_a_forecast_is_what_then_happens(project, collection):
         "unchanged": ["b", "numpy.sort"],
     }
     assert (told["added"], told["updated"]) == (sorted(then.added), sorted(then.updated))
-    assert forecast(
+    assert forecast_changes(
         current(project), [Remove("b"), Remove("absent"), *documents[:1], Remove("a")]
     ) == {"added": [], "updated": [], "deleted": ["a", "b"], "unchanged": ["absent"]}
 
@@ -393,11 +394,13 @@ def test_a_document_of_the_newest_batch_is_looked_for_by_its_title(
                 for number, one in enumerate(hits, start=1)
             ]
 
-    assert look_for_newest(project, Finder(), collection.log_view) is None, "a build brought none"
+    assert probe_newest_document(project, Finder(), collection.log_view) is None, (
+        "a build brought none"
+    )
     collection.receive([row("gone"), row("a"), row("b")], "api")
     collection.remove(["gone"], "api")
     collection.apply()
-    found = look_for_newest(project, Finder(), collection.log_view)
+    found = probe_newest_document(project, Finder(), collection.log_view)
     assert asked == [("a", 10)]
     assert (found["document"], found["rank"], 0 <= found["lag"] < 60) == ("a", rank, True)
     assert live_status(project, "hce")["newest"] == found
@@ -408,7 +411,7 @@ def test_a_document_of_the_newest_batch_is_looked_for_by_its_title(
     open_build(project, BASE, retriever="other")
     assert live_status(project, "other")["newest"] is None
     collection.rewind(1)
-    assert look_for_newest(project, Finder(), collection.log_view) is None, (
+    assert probe_newest_document(project, Finder(), collection.log_view) is None, (
         "nothing arrived by this generation"
     )
 

@@ -19,7 +19,7 @@ import pytest
 from model_code.collection.backup.repair import problems, repair
 from model_code.collection.generations.generation import FORMAT
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.ledger import database as tables
 from model_code.errors import FreshetError
 from model_code.files import MANIFEST, read_json, write_json
@@ -73,7 +73,7 @@ def found(project: Project, retriever: str) -> set[str]:
 
 def refused_by_all(project: Project, told: str) -> None:
     assert re.search(told, next(problems(project)))
-    for use in (lambda: LiveCollection(project).apply(), lambda: repair(project)):
+    for use in (lambda: LiveIndex(project).apply(), lambda: repair(project)):
         with pytest.raises(FreshetError, match=told):
             use()
 
@@ -91,7 +91,7 @@ def test_a_project_of_before_opens_searches_and_goes_on(tmp_path, version):
         for query, ids in rankings.items():
             assert [hit.document_id for hit in searcher.search(query, k=100)] == ids
     assert list(problems(project)) == []
-    default, other = LiveCollection(project), LiveCollection(project, "contrastive")
+    default, other = LiveIndex(project), LiveIndex(project, "contrastive")
     default.receive(
         [
             {"id": "new-1", "title": "", "text": "file"},
@@ -138,7 +138,7 @@ def test_a_later_ledger_is_refused_in_one_line_and_stays_as_it_is(tmp_path):
 
 def test_a_later_generation_is_refused_in_one_line_and_stays_as_it_is(tmp_path):
     project = unpacked(tmp_path, VERSIONS[-1])
-    folder = LiveCollection(project).generation.folder
+    folder = LiveIndex(project).generation.folder
     write_json(folder / MANIFEST, read_json(folder / MANIFEST) | {"format": FORMAT + 1})
     before = sorted(map(str, project.live.rglob("*")))
     refused_by_all(project, f"format {FORMAT + 1}.*update Freshet$")

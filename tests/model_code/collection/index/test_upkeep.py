@@ -10,9 +10,9 @@ import pytest
 
 from model_code.collection.generations.generation_store import Collection
 from model_code.collection.index.changes import add_files
-from model_code.collection.index.live_index import LiveCollection, subscribers
-from model_code.collection.index.maintenance import Upkeep
-from model_code.collection.index.retrain_plan import Plan, keep_plan, workspace_of
+from model_code.collection.index.live_index import LiveIndex, live_retrievers
+from model_code.collection.index.maintenance import BackgroundMaintenance
+from model_code.collection.index.retrain_plan import RetrainPlan, retrain_workspace, save_plan
 from model_code.collection.index.status import live_status
 from model_code.collection.ledger.tasks import EventRange
 from orchestration.freshness.due import due_work
@@ -24,7 +24,7 @@ def project(tmp_path, monkeypatch):
     """Two retrievers are live, "hce" by default."""
     monkeypatch.setattr("os.fsync", lambda handle: None)
     writer = property(lambda self: StandInWriter(self.project.live, self.retriever))
-    monkeypatch.setattr(LiveCollection, "writer", writer)
+    monkeypatch.setattr(LiveIndex, "writer", writer)
     project = make_project(tmp_path)
     open_build(project, BASE, retriever="other")
     return project
@@ -36,11 +36,11 @@ def settings(project, **values):
 
 
 def receive(project, *names):
-    LiveCollection(project).receive([row(one, f"about {one}") for one in names], "test")
+    LiveIndex(project).receive([row(one, f"about {one}") for one in names], "test")
 
 
 def pending(project, name):
-    return LiveCollection(project, name).log_view.backlog().number
+    return LiveIndex(project, name).log_view.backlog().number
 
 
 def generations(project, name="hce"):
@@ -48,16 +48,16 @@ def generations(project, name="hce"):
 
 
 def test_every_live_retriever_takes_in_what_arrives_the_default_first(project):
-    assert subscribers(project) == ["hce", "other"]
+    assert live_retrievers(project) == ["hce", "other"]
     receive(project, "a", "b")
-    upkeep = Upkeep(project)
-    assert upkeep.step()
+    upkeep = BackgroundMaintenance(project)
+    assert upkeep.run_once()
     assert (texts(project, ["a"]), texts(project, ["a"], "other")) == ({"a": "about a"}, {})
-    assert upkeep.finish() == {}
+    assert upkeep.run_all() == {}
     assert texts(project, ["a", "b"], "other") == {"a": "about a", "b": "about b"}
     assert (pending(project, "hce"), pending(project, "other")) == (0, 0)
     receive(project, "c")
-    assert Upkeep(project).finish(but="hce") == {}, (
+    assert BackgroundMaintenance(project).run_all(except_retriever="hce") == {}, (
         "who has just taken in what there was is left out"
     )
     assert (pending(project, "hce"), pending(project, "other")) == (1, 0)
@@ -65,12 +65,12 @@ def test_every_live_retriever_takes_in_what_arrives_the_default_first(project):
 
 def test_it_goes_on_in_pieces_and_the_status_tells_how_far_each_is_behind(project):
     receive(project, "a", "b", "c")
-    LiveCollection(project).apply()
+    LiveIndex(project).apply()
     assert [
-        live_status(project, name)["ledger"]["lag"]["pending"] for name in subscribers(project)
+        live_status(project, name)["ledger"]["lag"]["pending"] for name in live_retrievers(project)
     ] == [0, 3]
-    upkeep = Upkeep(project)
-    assert [upkeep.step(2) for _ in range(3)] == [True, True, False]
+    upkeep = BackgroundMaintenance(project)
+    assert [upkeep.run_once(2) for _ in range(3)] == [True, True, False]
     assert pending(project, "other") == 0
 
 
@@ -85,7 +85,7 @@ def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_pa
 
     monkeypatch.setattr(StandInWriter, "apply", apply)
     (tmp_path / "a.jsonl").write_text('{"id": "a", "title": "a", "text": "about a"}\n')
-    outcome = add_files(LiveCollection(project), [tmp_path / "a.jsonl"])
+    outcome = add_files(LiveIndex(project), [tmp_path / "a.jsonl"])
     assert (outcome.added, outcome.behind) == (["a"], {"other": "no space left"})
     assert (pending(project, "hce"), pending(project, "other"), pending(project, "third")) == (
         0,
@@ -95,10 +95,10 @@ def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_pa
     (work,) = due_work(project)
     assert (work.kind, work.retriever, work.about) == ("add", "other", EventRange(1, 1))
     assert work.reason == "1 changes wait for other"
-    upkeep = Upkeep(project)
-    assert upkeep.finish() == outcome.behind
+    upkeep = BackgroundMaintenance(project)
+    assert upkeep.run_all() == outcome.behind
     monkeypatch.setattr(StandInWriter, "apply", real)
-    assert upkeep.finish() == {}, "the next addition is another attempt"
+    assert upkeep.run_all() == {}, "the next addition is another attempt"
     assert due_work(project) == []
 
 
@@ -115,9 +115,9 @@ def test_old_generations_go_when_so_many_can_whatever_process_made_them(project,
     monkeypatch.setattr(StandInWriter, "collect_garbage", collect_garbage)
     for number in range(10):
         receive(project, f"d{number}")
-        LiveCollection(project).apply()
-        LiveCollection(project).compact()
-        assert Upkeep(project).finish() == {}, "each in a process of its own"
+        LiveIndex(project).apply()
+        LiveIndex(project).compact()
+        assert BackgroundMaintenance(project).run_all() == {}, "each in a process of its own"
     assert [len(each) for each in freed] == [5, 4, 4, 4]
     assert len(texts(project, [f"d{i}" for i in range(10)])) == 10
     assert Collection(project.live, "hce").current().needs <= set(generations(project))
@@ -128,34 +128,34 @@ def test_without_a_number_nothing_is_deleted(project, monkeypatch):
     monkeypatch.setattr("model_code.collection.index.maintenance.COLLECTED", 1)
     for number in range(4):
         receive(project, f"d{number}")
-        Upkeep(project).finish()
+        BackgroundMaintenance(project).run_all()
     assert generations(project) == [0, 1, 2, 3, 4]
 
 
 def test_opened_builds_and_what_a_retrain_is_about_to_read_stay(project, monkeypatch):
     settings(project, keep_generations=2)
     monkeypatch.setattr("model_code.collection.index.maintenance.COLLECTED", 1)
-    upkeep = Upkeep(project)
-    keep_plan(project, Plan("k", "hce", 1, 1, 2, ()))
+    upkeep = BackgroundMaintenance(project)
+    save_plan(project, RetrainPlan("k", "hce", 1, 1, 2, ()))
     for number in range(3):
         receive(project, f"d{number}")
-        upkeep.finish()
+        upkeep.run_all()
     of_before = BASE | {f"d{i}": "x" for i in range(3)}
     open_build(project, of_before, trained_at(project, 3))  # shares nothing with what was before
     for number in range(3, 6):
         receive(project, f"d{number}")
-        upkeep.finish()
+        upkeep.run_all()
     assert {0, 1} <= set(generations(project)), "the plan's generation and its base"
     assert not {2, 3} & set(generations(project))
-    workspace_of(project, "k").root.mkdir()
+    retrain_workspace(project, "k").root.mkdir()
     receive(project, "last")
-    upkeep.finish()
+    upkeep.run_all()
     assert not {0, 1} & set(generations(project))
 
 
 def test_a_deleted_retriever_is_behind_no_more(project):
     receive(project, "a")
-    upkeep = Upkeep(project)
+    upkeep = BackgroundMaintenance(project)
     upkeep.failures["other"] = "no space left"
     shutil.rmtree(project.live / "other")
-    assert upkeep.finish() == {}
+    assert upkeep.run_all() == {}

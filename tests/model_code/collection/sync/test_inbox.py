@@ -32,10 +32,10 @@ def drop(collection, name: str, content: str, age: float = 0) -> Path:
     return path
 
 
-def take(collection, name: str, content: str) -> inbox.Taken:
+def take(collection, name: str, content: str) -> inbox.InboxResult:
     """Drop a file, and take it, which is all that there is."""
     drop(collection, name, content)
-    (taken,) = inbox.take_all(collection)
+    (taken,) = inbox.receive_inbox(collection)
     return taken
 
 
@@ -53,7 +53,7 @@ def test_finished_files_are_received_in_order_and_moved(collection):
     drop(collection, "old.csv", "_id,title,text\na,a,1\nb,,\n", age=2)
     drop(collection, "growing.jsonl.part", "{")
     drop(collection, ".hidden.jsonl", "{")
-    fern, old, new = inbox.take_all(collection)
+    fern, old, new = inbox.receive_inbox(collection)
     assert (old.file, len(old.receipt.events), len(old.receipt.rejected)) == ("old.csv", 1, 1)
     assert (new.file, len(new.receipt.events), new.reason) == ("new.jsonl", 1, None)
     assert (fern.file, len(fern.receipt.events), fern.reason) == ("fern.md", 1, None)
@@ -62,7 +62,7 @@ def test_finished_files_are_received_in_order_and_moved(collection):
     assert collection.apply().added == ("a", "fern.md")
     assert collection.log_view.life("a")[-1].payload["text"] == "2"
     assert collection.log_view.life("a")[-1].source == "inbox/new.jsonl"
-    assert inbox.take_all(collection) == []
+    assert inbox.receive_inbox(collection) == []
 
 
 @pytest.mark.parametrize("trouble", ["params.yaml", "reading"])
@@ -73,20 +73,20 @@ def test_what_is_no_fault_of_a_file_leaves_it_in_the_inbox(collection, monkeypat
             "{corpus: {path: notes, retrievers: {}}\n"
         )
         with pytest.raises(FreshetError, match=r"params\.yaml"):
-            inbox.take_all(collection)
+            inbox.receive_inbox(collection)
     else:
         monkeypatch.setattr(
             inbox, "read_file", fail := Mock(side_effect=OSError(24, "Too many open files"))
         )
-        assert inbox.take_all(collection) == []
+        assert inbox.receive_inbox(collection) == []
         assert fail.called
     assert listing(collection)[-1] == "good.jsonl"
 
 
 def test_an_empty_or_missing_inbox_is_no_work_and_no_ledger(collection):
-    assert inbox.take_all(collection) == []
+    assert inbox.receive_inbox(collection) == []
     (collection.project.root / "inbox").rmdir()
-    assert inbox.take_all(collection) == []
+    assert inbox.receive_inbox(collection) == []
     assert not (collection.project.live / "ledger.sqlite").exists()
 
 
@@ -187,7 +187,7 @@ def test_files_of_one_name_and_other_content_are_all_kept_and_broken_ones_each_w
 def test_an_unreadable_file_fails_alone_and_says_why(collection, name, content, reason):
     drop(collection, name, content, age=9)
     drop(collection, "good.jsonl", LINE.format("a", "1"))
-    bad, good = inbox.take_all(collection)
+    bad, good = inbox.receive_inbox(collection)
     assert bad.receipt is None
     assert reason in bad.reason
     assert len(good.receipt.events) == 1
@@ -217,7 +217,7 @@ def test_a_crash_at_any_point_receives_everything_once(collection, monkeypatch, 
     monkeypatch.setattr(where, point, crash)
     for _ in range(4):
         try:
-            inbox.take_all(collection)
+            inbox.receive_inbox(collection)
         except KeyboardInterrupt:
             continue
     assert [event.payload["text"] for event in collection.log_view.life("a")] == ["1", "2"]
@@ -232,24 +232,24 @@ def test_a_crash_at_any_point_receives_everything_once(collection, monkeypatch, 
 
 def test_a_file_that_changes_while_it_is_read_is_left_for_later(collection, monkeypatch):
     path = drop(collection, "a.jsonl", LINE.format("a", "1"))
-    clean = inbox.clean
+    clean = inbox.clean_rows
 
     def slow(*arguments):
         rows = clean(*arguments)
         path.write_text(path.read_text() + LINE.format("b", "1"))
         return rows
 
-    monkeypatch.setattr(inbox, "clean", slow)
-    assert inbox.take_all(collection) == []
-    monkeypatch.setattr(inbox, "clean", clean)
-    assert len(inbox.take_all(collection)[0].receipt.events) == 2
+    monkeypatch.setattr(inbox, "clean_rows", slow)
+    assert inbox.receive_inbox(collection) == []
+    monkeypatch.setattr(inbox, "clean_rows", clean)
+    assert len(inbox.receive_inbox(collection)[0].receipt.events) == 2
 
 
 def test_a_name_that_is_no_utf_8_is_received_like_any_other(collection):
     folder = collection.project.root / "inbox"
     for name, content in ((b"caf\xe9.jsonl", LINE.format("a", "1")), (b"caf\xe9.xls", "?")):
         Path(os.fsdecode(os.path.join(os.fsencode(folder), name))).write_text(content)
-    found = {taken.file: taken.reason for taken in inbox.take_all(collection)}
+    found = {taken.file: taken.reason for taken in inbox.receive_inbox(collection)}
     assert found.keys() == {"caf?.jsonl", "caf?.xls"}
     assert "caf?.xls has an unknown format" in found["caf?.xls"]
     assert collection.log_view.life("a")[-1].source == "inbox/caf?.jsonl"
@@ -278,7 +278,7 @@ def test_long_names_are_cut_where_files_are_put_aside(collection):
     for text in "12":
         drop(collection, "x" * 249 + ".jsonl", LINE.format("a", text), age=2)
         drop(collection, "é" * 125 + ".pdf", f"%PDF {text}", age=1)
-        assert [taken.reason is None for taken in inbox.take_all(collection)] == [True, False]
+        assert [taken.reason is None for taken in inbox.receive_inbox(collection)] == [True, False]
     names = [name.rpartition("/")[2] for name in listing(collection)]
     assert sum(name.endswith("x.jsonl") for name in names) == 2
     assert (
@@ -305,4 +305,4 @@ def test_a_file_that_cannot_be_taken_stays_and_stops_neither_the_others_nor_the_
     assert listing(collection) == [".lock", "bad.jsonl", "done/good.jsonl"]
     assert "bad.jsonl stays in inbox/: permission denied" in caplog.text
     monkeypatch.setattr(inbox, "hash_path", hash_path)
-    assert [taken.file for taken in inbox.take_all(collection)] == ["bad.jsonl"]
+    assert [taken.file for taken in inbox.receive_inbox(collection)] == ["bad.jsonl"]

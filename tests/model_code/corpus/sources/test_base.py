@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from model_code.corpus.settings import SOURCES, WITHOUT_PATH, CorpusSettings, Kind
-from model_code.corpus.sources.base import locked_source, make_lock
+from model_code.corpus.sources.base import make_source_lock, open_locked_source
 from model_code.errors import FreshetError, SettingsError
 
 LOCKED = [{"_id": "1", "text": "moss"}]
@@ -33,10 +33,10 @@ def test_the_lock_does_not_depend_on_where_the_source_lies(tmp_path, write_beir)
     for place in ("here", "there/deep"):
         write_beir(tmp_path / place / "data", LOCKED)
     first, second = (
-        make_lock(beir_settings(), tmp_path / "here"),
-        make_lock(beir_settings(), tmp_path / "there/deep"),
+        make_source_lock(beir_settings(), tmp_path / "here"),
+        make_source_lock(beir_settings(), tmp_path / "there/deep"),
     )
-    absolute = make_lock(beir_settings(str(tmp_path / "here/data")), tmp_path)
+    absolute = make_source_lock(beir_settings(str(tmp_path / "here/data")), tmp_path)
     assert first == second == absolute
     assert {"source", "versions", "watermark", "content_hash"} <= first.keys()
     assert str(tmp_path) not in json.dumps(absolute)
@@ -44,16 +44,16 @@ def test_the_lock_does_not_depend_on_where_the_source_lies(tmp_path, write_beir)
 
 def test_a_changed_added_or_other_source_is_refused_with_the_remedy(tmp_path, write_beir):
     write_beir(tmp_path / "data", LOCKED)
-    lock = make_lock(beir_settings(), tmp_path)
+    lock = make_source_lock(beir_settings(), tmp_path)
     with pytest.raises(
         FreshetError, match="corpus.source in params.yaml is 'installed_packages'.*freshet ingest"
     ):
-        locked_source(CorpusSettings(), tmp_path, lock)
+        open_locked_source(CorpusSettings(), tmp_path, lock)
     write_beir(tmp_path / "data", [*LOCKED, {"_id": "2", "text": "fern"}])
     with pytest.raises(
         FreshetError, match=r"changed since `freshet ingest` \(corpus.jsonl: .* -> .*\).*again"
     ):
-        locked_source(beir_settings(), tmp_path, lock)
+        open_locked_source(beir_settings(), tmp_path, lock)
     write_beir(tmp_path / "data", LOCKED, [{"_id": "q", "text": "?"}], {"test": [("q", "1", 1)]})
     with pytest.raises(FreshetError, match=r"qrels/test.tsv: absent -> "):
-        locked_source(beir_settings(), tmp_path, lock)
+        open_locked_source(beir_settings(), tmp_path, lock)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from model_code.corpus.cleaning import clean_text
-from model_code.corpus.rows import Malformed
+from model_code.corpus.rows import RefusedRow
 from model_code.corpus.sources import document_files
 from model_code.corpus.sources.document_files import read_document
 from model_code.text.passages import places, section_at
@@ -123,7 +123,7 @@ def test_docx_keeps_headings_paragraphs_and_tables_in_their_order(tmp_path):
 )
 def test_what_cannot_be_read_is_refused_with_its_reason(tmp_path, name, content, reason):
     found = read(tmp_path, name, content)
-    assert isinstance(found, Malformed)
+    assert isinstance(found, RefusedRow)
     assert (found.reason, found.record_id, found.location) == (reason, name, f"{name}:1")
 
 

@@ -1,4 +1,4 @@
-"""Guards which files of a folder are documents, and that a source is recognised by what its path
+"""Guards which files of a folder are documents, and that a source is resolve_source_kind by what its path
 is.
 """
 
@@ -10,7 +10,12 @@ import pytest
 
 from model_code.corpus.build import build_corpus
 from model_code.corpus.settings import CorpusSettings
-from model_code.corpus.sources.base import locked_source, make_lock, open_source, recognised
+from model_code.corpus.sources.base import (
+    make_source_lock,
+    open_locked_source,
+    open_source,
+    resolve_source_kind,
+)
 from model_code.errors import FreshetError
 from model_code.text.settings import PassageSettings
 
@@ -62,13 +67,13 @@ def test_git_would_ignore_the_same(notes):
 
 def test_the_lock_follows_contents_and_names_what_changed(notes):
     settings, root = CorpusSettings(path="notes"), notes.parent
-    lock = make_lock(settings, root)
+    lock = make_source_lock(settings, root)
     assert lock["source"] == "folder"
     (notes / "image.png").write_text("other")
-    assert make_lock(settings, root) == lock
+    assert make_source_lock(settings, root) == lock
     (notes / "b.md").write_text("changed")
     with pytest.raises(FreshetError, match=r"b\.md"):
-        locked_source(settings, root, lock)
+        open_locked_source(settings, root, lock)
 
 
 def test_broken_files_are_quarantined_and_the_rest_is_built(notes):
@@ -99,7 +104,7 @@ def test_a_source_is_recognised_by_its_path(tmp_path, write_beir):
     (tmp_path / "docs").mkdir()
     (tmp_path / "rows.csv").write_text("id,text\n1,x\n")
     found = {
-        path: recognised(CorpusSettings(path=path), tmp_path)
+        path: resolve_source_kind(CorpusSettings(path=path), tmp_path)
         for path in ("beir", "docs", "rows.csv", "BeIR/nq")
     }
     assert {path: one.source for path, one in found.items()} == {
@@ -109,7 +114,7 @@ def test_a_source_is_recognised_by_its_path(tmp_path, write_beir):
         "BeIR/nq": "hub",
     }
     assert found["BeIR/nq"].hub.name == "BeIR/nq"
-    assert recognised(CorpusSettings(), tmp_path).source == "installed_packages"
+    assert resolve_source_kind(CorpusSettings(), tmp_path).source == "installed_packages"
     assert [
         row.values["id"] for row in open_source(found["rows.csv"], tmp_path).rows("documents")
     ] == ["1"]

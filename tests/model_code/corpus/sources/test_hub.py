@@ -10,7 +10,7 @@ import pytest
 
 from model_code.corpus.settings import ColumnSettings, CorpusSettings, HubSettings
 from model_code.corpus.sources import hub
-from model_code.corpus.sources.base import locked_source, make_lock
+from model_code.corpus.sources.base import make_source_lock, open_locked_source
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text
 
@@ -85,10 +85,10 @@ def test_a_broken_file_is_one_clear_error(tmp_path, data, streaming):
 
 
 def test_the_lock_of_a_local_folder_follows_its_content(tmp_path, data):
-    lock = make_lock(settings(), tmp_path)
-    assert make_lock(settings(name=str(data), qrels=str(data)), tmp_path) == lock
+    lock = make_source_lock(settings(), tmp_path)
+    assert make_source_lock(settings(name=str(data), qrels=str(data)), tmp_path) == lock
     (data / "corpus.jsonl").write_text('{"_id": "d9", "text": "other"}\n')
-    assert make_lock(settings(), tmp_path)["content_hash"] != lock["content_hash"]
+    assert make_source_lock(settings(), tmp_path)["content_hash"] != lock["content_hash"]
 
 
 def test_a_build_reads_the_commits_that_were_locked(tmp_path, monkeypatch):
@@ -101,7 +101,7 @@ def test_a_build_reads_the_commits_that_were_locked(tmp_path, monkeypatch):
 
     monkeypatch.setattr("model_code.corpus.sources.hub.HfApi", Hub)
     chosen = settings(name="BeIR/nq", qrels="BeIR/nq-qrels", qrels_config=None, revision="v1")
-    lock = make_lock(chosen, tmp_path)
+    lock = make_source_lock(chosen, tmp_path)
     assert lock["versions"] == commits
     assert lock["watermark"] == "a1"
     assert set(asked) == {("BeIR/nq", "v1"), ("BeIR/nq-qrels", None)}
@@ -123,12 +123,12 @@ def test_another_revision_than_the_locked_one_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(
         hub.HubSource, "_newest", lambda self, name: f"commit of {self.hub.revision}"
     )
-    lock = make_lock(settings(name="BeIR/nq"), tmp_path)
-    locked_source(settings(name="BeIR/nq"), tmp_path, lock)
+    lock = make_source_lock(settings(name="BeIR/nq"), tmp_path)
+    open_locked_source(settings(name="BeIR/nq"), tmp_path, lock)
     with pytest.raises(
         FreshetError, match=r"\(corpus.hub.revision: absent -> v2\).*run `freshet ingest` again"
     ):
-        locked_source(settings(name="BeIR/nq", revision="v2"), tmp_path, lock)
+        open_locked_source(settings(name="BeIR/nq", revision="v2"), tmp_path, lock)
 
 
 def test_a_lock_that_does_not_say_what_revision_was_asked_for_is_accepted(tmp_path, monkeypatch):
@@ -141,15 +141,15 @@ def test_a_lock_that_does_not_say_what_revision_was_asked_for_is_accepted(tmp_pa
         "watermark": "a1",
         "content_hash": digest,
     }
-    locked_source(chosen, tmp_path, lock)
-    made = make_lock(chosen, tmp_path)
+    open_locked_source(chosen, tmp_path, lock)
+    made = make_source_lock(chosen, tmp_path)
     assert made == {**lock, "settings": {"corpus.hub.revision": "main"}}
     other = settings(name="BeIR/nq", qrels="BeIR/nq", revision="v2")
     with pytest.raises(FreshetError, match=r"\(corpus.hub.revision: main -> v2\)"):
-        locked_source(other, tmp_path, made)
+        open_locked_source(other, tmp_path, made)
     # not the revision, of which it says nothing
     with pytest.raises(FreshetError, match=r"\(BeIR/nq: absent -> a1\)"):
-        locked_source(chosen, tmp_path, {**lock, "versions": {}, "content_hash": "0"})
+        open_locked_source(chosen, tmp_path, {**lock, "versions": {}, "content_hash": "0"})
 
 
 @pytest.mark.parametrize("streaming", [False, True])

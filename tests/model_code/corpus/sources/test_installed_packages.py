@@ -11,7 +11,7 @@ import pytest
 
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources import definitions, installed_packages
-from model_code.corpus.sources.base import make_lock
+from model_code.corpus.sources.base import make_source_lock
 from model_code.corpus.sources.installed_packages import (
     Docstring,
     InstalledPackagesSource,
@@ -223,11 +223,11 @@ def test_what_cannot_be_imported_is_said(monkeypatch, tmp_path):
 
 def test_the_lock_follows_the_sources_that_are_read(package, tmp_path):
     settings = CorpusSettings(packages=("tidal",))
-    lock = make_lock(settings, tmp_path)
+    lock = make_source_lock(settings, tmp_path)
     (package / "tests" / "test_it.py").write_text("changed = True\n")
-    assert make_lock(settings, tmp_path) == lock
+    assert make_source_lock(settings, tmp_path) == lock
     (package / "waves.py").write_text("changed = True\n")
-    assert make_lock(settings, tmp_path)["content_hash"] != lock["content_hash"]
+    assert make_source_lock(settings, tmp_path)["content_hash"] != lock["content_hash"]
     assert str(tmp_path) not in str(lock)
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from model_code.corpus.rows import Malformed
+from model_code.corpus.rows import RefusedRow
 from model_code.corpus.sources.readers import read_rows
 from model_code.errors import FreshetError
 
@@ -48,15 +48,15 @@ def test_a_bad_json_line_costs_that_line_alone(tmp_path):
     path.write_bytes(b'\xef\xbb\xbf{"id": 1}\n\n{"id": \n[1]\n{"id": "\xff"}\r\n{"id": 2}')
     rows = list(read_rows(path, "documents", "a"))
     assert [row.location for row in rows] == ["a:1", "a:3", "a:4", "a:5", "a:6"]
-    assert [row.reason for row in rows if isinstance(row, Malformed)] == ["bad JSON", "bad JSON"]
-    assert [row.values["id"] for row in rows if not isinstance(row, Malformed)] == [1, "\udcff", 2]
+    assert [row.reason for row in rows if isinstance(row, RefusedRow)] == ["bad JSON", "bad JSON"]
+    assert [row.values["id"] for row in rows if not isinstance(row, RefusedRow)] == [1, "\udcff", 2]
 
 
 def test_a_bad_csv_line_costs_that_line_alone(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('id,text\n1,"a\nb"\n2\n3,c,d\n\n4,e\n')
     rows = list(read_rows(path, "documents", "a"))
-    assert [(row.location, isinstance(row, Malformed)) for row in rows] == [
+    assert [(row.location, isinstance(row, RefusedRow)) for row in rows] == [
         ("a:3", False),
         ("a:4", True),
         ("a:5", True),
@@ -68,14 +68,14 @@ def test_a_bad_csv_line_costs_that_line_alone(tmp_path):
 def test_every_line_that_a_stray_quote_takes_along_counts_as_refused(tmp_path):
     (tmp_path / "a.csv").write_text('id,text\n1,a\n2,"b\n3,c\n4,"d"\n5,e\n6,"f" f\n7,"g"\n')
     rows = list(read_rows(tmp_path / "a.csv", "documents", "a"))
-    assert [row.location for row in rows if isinstance(row, Malformed)] == [
+    assert [row.location for row in rows if isinstance(row, RefusedRow)] == [
         "a:3",
         "a:4",
         "a:5",
         "a:7",
     ]
     assert "in a row that begins at line 3" in rows[2].detail
-    assert [row.values["id"] for row in rows if not isinstance(row, Malformed)] == ["1", "5", "7"]
+    assert [row.values["id"] for row in rows if not isinstance(row, RefusedRow)] == ["1", "5", "7"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.live_index import LiveCollection
+from model_code.collection.index.live_index import LiveIndex
 from model_code.project import Project
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -36,7 +36,7 @@ RETRIEVERS = ("contrastive", "hce")  # the last one is searched by default
 def make(root: Path) -> dict:
     """Live the life of the project, and return what its searches find."""
     project = build(root)
-    default, other = (LiveCollection(project, name) for name in ("hce", "contrastive"))
+    default, other = (LiveIndex(project, name) for name in ("hce", "contrastive"))
     receive(
         default, {"new-1": "the array of a file", "new-2": "square root", "base-3": "another text"}
     )
@@ -81,7 +81,7 @@ def first(*addresses: str) -> Callable[..., Any]:
     raise ImportError(addresses)
 
 
-def receive(collection: LiveCollection, texts: dict) -> None:
+def receive(collection: LiveIndex, texts: dict) -> None:
     """Documents of one batch, one of them with fields and a query."""
     rows = [{"id": one, "title": one, "text": text} for one, text in texts.items()]
     rows[0] |= {"fields": {"package": "x"}, "queries": ["what is new"]}

@@ -1,0 +1,167 @@
+"""The ledger of a project: where it lies, opening it, and whether a generation belongs to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection as Ids
+from functools import partial
+from pathlib import Path
+
+from model_code.collection.generations.generation import Generation, document_rows
+from model_code.collection.generations.generation_store import (
+    CURRENT,
+    Collection,
+    default_retriever,
+)
+from model_code.collection.ledger.database import Database, existing_database, sqlite_file
+from model_code.collection.ledger.events import ANOTHER, Feedback, Standing
+from model_code.collection.ledger.ledger import Contents, Ledger
+from model_code.collection.ledger.states import Backlog
+from model_code.collection.segments.documents import document_of
+from model_code.errors import FreshetError
+from model_code.project import Project, file_lock, sqlite_url
+
+URL = "FRESHET_LEDGER"
+
+
+WRITER_LOCK = "writer.lock"  # in the folder of the live collections; held by whoever changes one
+
+
+def ledger_url(project: Project) -> str:
+    """The environment's `FRESHET_LEDGER` (any SQLAlchemy URL), else SQLite beside the live
+    collections.
+
+    A relative file of SQLite is meant from the project's root, wherever a command is called and in
+    a workspace, too.
+    """
+    url = os.environ.get(URL) or sqlite_url(project.live / "ledger.sqlite")
+    kind, separator, file = url.partition(":///")
+    if (
+        kind.startswith("sqlite")
+        and separator
+        and file
+        and not file.startswith(("/", ":", "file:"))
+    ):
+        return f"{kind}{sqlite_url(project.home or project.root).removeprefix('sqlite')}/{file}"
+    return url
+
+
+def ledger_file(project: Project) -> Path | None:
+    """The ledger's file; None where it is on a server."""
+    return sqlite_file(ledger_url(project))
+
+
+def open_ledger(project: Project, retriever: str = "") -> Ledger:
+    """The project's log, made if there is none; that of an earlier version is migrated. `with`
+    closes it.
+
+    retriever: whose drift reports are meant.
+    """
+    return Ledger.open(ledger_url(project), retriever, partial(_migrate, project))
+
+
+def open_ledger_if_exists(project: Project, retriever: str = "") -> Ledger | None:
+    """The project's log, or None if no document ever arrived: looking makes none."""
+    database = existing_database(ledger_url(project), partial(_migrate, project))
+    return None if database is None else Ledger(database, retriever)
+
+
+def standing_of(ledger: Ledger, generation: Generation) -> Standing:
+    """Where a generation stands; one of an earlier version does not say so, and any log's events
+    are new to it.
+    """
+    if generation.standing is not None:
+        return generation.standing
+    base = Generation.read(generation.sibling(generation.base))
+    return Standing(ledger.position(0), trained=base.watermark, replay=True)
+
+
+def read_feedback(project: Project) -> list[Feedback]:
+    """What people said of hits, oldest first; looking makes no ledger."""
+    ledger = open_ledger_if_exists(project)
+    return [] if ledger is None else ledger.feedback()
+
+
+def backlog_of(ledger: Ledger, generation: Generation) -> Backlog | None:
+    """What waits for a generation; None where nothing does, or the log is not the one that it
+    stands in.
+    """
+    standing = standing_of(ledger, generation)
+    if ledger.unsound(standing.position) is not None:
+        return None
+    backlog = ledger.seen_from(standing).backlog()
+    return backlog if backlog.number else None
+
+
+def require_sound(ledger: Ledger, generation: Generation) -> Standing:
+    """Where a generation stands; FreshetError if that is not in this log: whoever goes on would
+    lose documents.
+    """
+    standing = standing_of(ledger, generation)
+    if (reason := ledger.unsound(standing.position)) is not None:
+        raise FreshetError(_lost(generation, f"this is {reason}"))
+    return standing
+
+
+def require_no_log(generation: Generation) -> None:
+    """FreshetError if a generation stands in a log, so that it says what it holds: there is none
+    here.
+    """
+    if in_a_log(generation):
+        raise FreshetError(_lost(generation, "there is none here"))
+
+
+def open_matching_ledger(project: Project, generation: Generation) -> Ledger | None:
+    """The log that a generation stands in; None if no document ever arrived. FreshetError if it is
+    lost, or another.
+    """
+    ledger = open_ledger_if_exists(project, generation.retriever)
+    if ledger is None:
+        require_no_log(generation)
+        return None
+    try:
+        require_sound(ledger, generation)
+    except FreshetError:
+        ledger.close()
+        raise
+    return ledger
+
+
+def in_a_log(generation: Generation) -> bool:
+    """Whether a generation stands in a log, so that it says what it holds."""
+    standing = generation.standing
+    return generation.watermark > 0 if standing is None else standing.position.log is not None
+
+
+def _lost(generation: Generation, reason: str) -> str:
+    """What to tell who would go on with a log that is not a generation's own, and why it is not."""
+    consent = " --adopt" if ANOTHER in reason else ""
+    return (
+        f"generation {generation.number} of {generation.retriever!r} holds the documents up to event "
+        f"{generation.watermark} of its log, but {reason}: name its log in {URL}, bring it back from a backup, or "
+        f"go on without it by freshet repair{consent}, which keeps all documents"
+    )
+
+
+def contents(generation: Generation, ids: Ids[str]) -> Contents:
+    """Those of some documents that a generation holds, as the log takes them: content hash and
+    document.
+    """
+    return {
+        id_: (row["content_hash"], document_of(row))
+        for id_, row in document_rows(generation, ids).items()
+    }
+
+
+def _migrate(project: Project, database: Database) -> None:
+    """Bring a log of an earlier version to that of today, once, while nobody changes a live
+    collection.
+    """
+    from model_code.collection.ledger.migration import migrate  # which hardly any process needs
+
+    with file_lock(project.live / WRITER_LOCK):
+        if (project.live / CURRENT).is_file():
+            current = Collection(project.live, default_retriever(project.live)).current()
+            migrate(database, current.retriever, current.number, partial(contents, current))
+        else:
+            migrate(database, None, 0, lambda ids: {})
