@@ -10,7 +10,7 @@ import dagster as dg
 from dagster._utils.schedules import get_smallest_cron_interval
 
 from assets.stage_assets import Served
-from orchestration.running_service import client_of
+from orchestration.running_service import find_running_service
 
 BATCHES = dg.DynamicPartitionsDefinition(name="batches")
 PILOTS = dg.DynamicPartitionsDefinition(name="pilots")
@@ -223,7 +223,7 @@ def synced_source(project: Served) -> dg.MaterializeResult:
     from model_code.collection.index.live_index import LiveIndex
     from model_code.collection.sync.sync import sync
 
-    outcome = sync(LiveIndex(project, find_service=client_of))
+    outcome = sync(LiveIndex(project, find_service=find_running_service))
     counts = {name: len(getattr(outcome, name)) for name in (*CHANGES, "rejected")}
     return dg.MaterializeResult(
         metadata=counts | {"unchanged": outcome.unchanged, "kept": outcome.kept}

@@ -36,7 +36,7 @@ from model_code.collection.index.builds import open_build
 from model_code.collection.index.live_index import LiveIndex
 from model_code.project import Project
 from model_code.text.passages import TextRules
-from orchestration.running_service import running
+from orchestration.running_service import service_registration
 
 MB = 1 << 20
 LONGEST_ANSWER = 4000  # bytes of a refusal, headers too
@@ -267,7 +267,7 @@ def _everything(client: Client, project: Project, seconds: float) -> list[dict[s
 
 
 def _process(project: Project) -> psutil.Process:
-    return psutil.Process((running(project.state) or {})["pid"])
+    return psutil.Process((service_registration(project.state) or {})["pid"])
 
 
 def _levels(service: psutil.Process) -> dict[str, float]:

@@ -20,7 +20,7 @@ from model_code.encoding.token_signs import WORD, TokenSigns
 from model_code.errors import FreshetError
 from model_code.files import write_json, write_text
 from model_code.project import Project
-from orchestration.running_service import client_of
+from orchestration.running_service import find_running_service
 
 if TYPE_CHECKING:
     from model_code.encoding.encoder import WithTokens
@@ -160,7 +160,7 @@ def served(project: Project, seconds: float = 300.0) -> Iterator[Client]:
 
 
 def _ready(project: Project, process: subprocess.Popen[bytes], latest: float) -> Client:
-    while (client := client_of(Project(project.root))) is None:
+    while (client := find_running_service(Project(project.root))) is None:
         if process.poll() is not None or time.monotonic() > latest:
             raise FreshetError("the service did not start; its message is above")
         time.sleep(0.05)

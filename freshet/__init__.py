@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from freshet.client import AsyncClient, Client
 from freshet.errors import InvalidRequest, NotAuthorised, NotFoundError, ServiceError, Unavailable
-from freshet.results import (
+from model_code.collection.results import (
     ChangeResult,
     DocumentPage,
     FieldValues,

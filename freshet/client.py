@@ -17,20 +17,32 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial, wraps
+from dataclasses import is_dataclass
+from functools import lru_cache, partial, wraps
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any, Concatenate, ParamSpec, Self, TypedDict, TypeVar, Unpack
+from types import UnionType
+from typing import (
+    Any,
+    Concatenate,
+    ParamSpec,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 from urllib.parse import quote, urlencode, urlsplit
 
 from freshet.errors import Unavailable, error_of
-from freshet.results import (
+from model_code.collection.results import (
     ChangeResult,
     DocumentPage,
     FieldValues,
     SearchResult,
     StoredDocument,
     SyncResult,
-    answer_of,
 )
 
 SEARCH_SECONDS, CHANGE_SECONDS = 60.0, 3600.0
@@ -72,7 +84,7 @@ class Client:
 
     def search(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
         """The k best documents for a text, best first."""
-        return answer_of(
+        return parse_answer(
             SearchResult, self._ask("POST", "/search", {"text": text, "k": k, **options})
         )
 
@@ -81,17 +93,17 @@ class Client:
     ) -> list[SearchResult]:
         """The results of several searches, in their order, all from one generation."""
         answer = self._ask("POST", "/search/batch", {"texts": list(texts), "k": k, **options})
-        return [answer_of(SearchResult, result) for result in answer["results"]]
+        return [parse_answer(SearchResult, result) for result in answer["results"]]
 
     def get(self, document_id: str) -> StoredDocument:
         """One document, whole; NotFoundError if there is none of this id."""
-        return answer_of(
+        return parse_answer(
             StoredDocument, self._ask("GET", f"/documents/{quote(document_id, safe='')}")
         )
 
     def page(self, after: str = "", limit: int = PAGE) -> DocumentPage:
         """Documents beyond the id `after`, in the order of their ids."""
-        return answer_of(
+        return parse_answer(
             DocumentPage,
             self._ask("GET", "/documents?" + urlencode({"after": after, "limit": limit})),
         )
@@ -108,7 +120,7 @@ class Client:
 
     def fields(self) -> FieldValues:
         """The fields that documents have, and their commonest values: what a filter can ask for."""
-        return answer_of(FieldValues, self._ask("GET", "/fields"))
+        return parse_answer(FieldValues, self._ask("GET", "/fields"))
 
     def add(
         self, documents: Iterable[Row], *, wait: bool = True, source: str = "client"
@@ -146,7 +158,7 @@ class Client:
         InvalidRequest, and nothing is changed, if the source cannot be read or lacks much of what
         it held; then `force` deletes what is gone. dry_run: only say what would come of it.
         """
-        return answer_of(
+        return parse_answer(
             SyncResult,
             self._ask("POST", "/sync", {"force": force, "dry_run": dry_run}, CHANGE_SECONDS),
         )
@@ -184,7 +196,7 @@ class Client:
         self.close()
 
     def _change(self, path: str, body: Any, wait: bool) -> ChangeResult:
-        return answer_of(
+        return parse_answer(
             ChangeResult,
             self._ask("POST", f"{path}?wait={str(wait).lower()}", body, CHANGE_SECONDS),
         )
@@ -306,3 +318,30 @@ class AsyncClient:
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+
+def parse_answer(kind: type[T], value: Any) -> T:
+    """Build an answer of type `kind` from parsed JSON.
+
+    Keys that `kind` does not have are ignored, so that a client can ask a newer service.
+    """
+    if is_dataclass(kind):
+        hints = _cached_type_hints(kind)
+        arguments = {}
+        for name, hint in hints.items():
+            if name in value:
+                arguments[name] = parse_answer(hint, value[name])
+        return kind(**arguments)
+
+    origin = get_origin(kind)
+    arguments_of_type = get_args(kind)
+    if origin is UnionType and value is not None:
+        # The only unions here are "X | None".
+        return parse_answer(arguments_of_type[0], value)
+    if origin in (list, tuple):
+        items = [parse_answer(arguments_of_type[0], item) for item in value]
+        return origin(items)
+    return value
+
+
+_cached_type_hints = lru_cache(get_type_hints)

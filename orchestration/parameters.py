@@ -1,4 +1,6 @@
-"""`params.yaml` as one frozen object, parsed once at the entry point, and edited without losing its
+"""Read, check, edit and describe `params.yaml`.
+
+The file is parsed once, at the entry point of a command, into one frozen object. Edits keep its
 comments.
 """
 
@@ -8,8 +10,8 @@ import datetime
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache, reduce
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -34,26 +36,29 @@ from model_code.settings import Described, Field, Settings, describe, require
 from model_code.text.settings import PassageSettings
 from model_code.training.settings import TrainingSettings
 
-BASELINES = ("bm25", "zero_shot", "untrained")  # the last one is the fusion of the others
-# a baseline where a model writes queries: BM25 over documents and their queries
+BASELINES = ("bm25", "zero_shot", "untrained")
+FUSED_BASELINE = "untrained"
+# BM25 over documents and their generated queries. Only built if a model writes queries.
 BM25_GENERATED = "bm25_generated"
 
-# for bounds, in the page of settings
-SIGNS = {"at least": "≥", "above": ">", "at most": "≤", "below": "<"}
+# Signs that docs/settings.md shows in place of the words of a bound.
+BOUND_SIGNS = {"at least": "≥", "above": ">", "at most": "≤", "below": "<"}
 PAGE_HEAD = """# Settings
 
-Every key of `params.yaml`, written by `freshet settings --markdown`. `freshet settings --describe` prints the same,
-`--json` for machines. A retriever is a key under `retrievers`, and may set every key of `training` for itself.
-`freshet run --set training.temperature=0.02` edits the file and runs what that changes.
-Unknown keys, other types, infinities and values out of bounds are refused with one line that names the key.
+This page lists every key of `params.yaml`. `freshet settings --markdown` writes it; `freshet settings --describe`
+prints the same table, and `--json` prints it for programs. Each retriever is a key under `retrievers` and may override
+every key of `training`. `freshet run --set training.temperature=0.02` edits the file and runs the stages that the
+change affects. Unknown keys, wrong types, infinite numbers and values out of bounds are refused with one line that
+names the key.
 """
-# of a retriever: a folder, a DVC address, part of a Dagster key
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+# The name of a retriever becomes a folder, a DVC address and part of a Dagster asset key.
+_RETRIEVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 class Parameters(Settings):
-    """Every group of `params.yaml`. A retriever's keys are those of `training`, laid over it, and
-    its kind's.
+    """All groups of `params.yaml`.
+
+    A retriever accepts every key of `training`, which it overrides, and the keys of its kind.
     """
 
     corpus: CorpusSettings = Field(default_factory=CorpusSettings)
@@ -73,134 +78,135 @@ class Parameters(Settings):
     additions: AdditionSettings = Field(default_factory=AdditionSettings)
     live: LiveSettings = Field(default_factory=LiveSettings)
     scale: ScaleSettings = Field(default_factory=ScaleSettings)
-    seed: int = Field(0, ge=0, description="of everything that is drawn at random")
+    seed: int = Field(0, ge=0, description="random seed of all stages")
 
     @property
     def built(self) -> tuple[str, ...]:
-        """The retrievers, then the fusions of them."""
+        """Names of all retrievers, followed by the names of all fusions."""
         return (*self.retrievers, *self.fusions)
 
     def build_folders(self, artifacts: Path, name: str) -> tuple[Path, Path]:
-        """Where a system's encoder and index lie: of what is not trained, in the folder of its
-        evaluation.
+        """Return the encoder folder and the index folder of a system.
+
+        A system that is not trained has both in the folder of its evaluation.
         """
         if name in self.retrievers:
-            return artifacts / "train" / name / "encoder", artifacts / "index" / name / "index"
+            encoder = artifacts / "train" / name / "encoder"
+            index = artifacts / "index" / name / "index"
+            return encoder, index
         build = evaluation_folder(artifacts, name) / "build"
         return build / "encoder", build / "index"
 
 
 def evaluation_folder(artifacts: Path, name: str) -> Path:
-    """Where what was measured of a system lies."""
-    return artifacts / ("baselines" if name in BASELINES else "evaluate") / name
+    """Return the folder with the measurements of a system."""
+    stage = "baselines" if name in BASELINES else "evaluate"
+    return artifacts / stage / name
 
 
 def parse(mapping: Mapping[str, Any]) -> Parameters:
-    """Parse all groups; raises `SettingsError` naming the first unknown key or impossible value."""
+    """Parse the content of `params.yaml`.
+
+    Args:
+        mapping: The groups of the file. A group that is None has its defaults.
+
+    Raises:
+        SettingsError: If a key is unknown or a value is not allowed. The message names the key.
+    """
     settings.reject_unknown(mapping, list(Parameters.model_fields), PARAMS)
     groups = {name: group for name, group in mapping.items() if group is not None}
+
     training = settings.parse(TrainingSettings, groups.get("training"), "training")
-    retrievers = groups.get("retrievers")
-    example = "retrievers must map names to settings, such as {hce: {hierarchy_weight: 0.2}}"
-    require(isinstance(retrievers, Mapping) and bool(retrievers), example)
-    parsed = {}
-    for name, group in retrievers.items():
-        _check_name(name, where := f"retrievers.{name}")
-        parsed[name] = parse_retriever(group, groups.get("training") or {}, where)
-    fusions = _parse_fusions(groups.get("fusions") or {}, parsed)
-    groups |= {"training": training, "retrievers": parsed, "fusions": fusions}
+    retrievers = _parse_retrievers(groups.get("retrievers"), groups.get("training") or {})
+    fusions = _parse_fusions(groups.get("fusions") or {}, retrievers)
+    groups.update(training=training, retrievers=retrievers, fusions=fusions)
+
     parameters = settings.parse(Parameters, groups, "")
-    _check_gate(parameters.promotion, parameters.evaluation)
+    _check_gate_metrics(parameters.promotion, parameters.evaluation)
     return parameters
 
 
-def reference() -> list[Described]:
-    """Every key of `params.yaml`; those of one retriever as `retrievers.NAME`, but for those of
-    `training`.
-    """
-    rows: list[Described] = []
-    for name, group in Parameters.model_fields.items():
-        if name == "retrievers":
-            described = describe(RetrieverSettings, f"{name}.NAME")
-            rows += [row for row in described if not row.key.startswith(f"{name}.NAME.training.")]
-        elif name == "fusions":
-            rows += describe(FusionSettings, f"{name}.NAME")
-        else:
-            rows += describe(group.annotation, name) if name != "seed" else []
-    return rows + [row for row in describe(Parameters, "") if row.key == "seed"]
-
-
-def reference_page() -> str:
-    """The page `docs/settings.md`: `reference` as a table for each group."""
-    lines = [PAGE_HEAD]
-    for group, rows in groupby(reference(), key=lambda row: row.key.partition(".")[0]):
-        lines += [f"## {group}", "", "| key | values | default | what it is |", "|---|---|---|---|"]
-        for row in rows:
-            bounds = re.sub("|".join(SIGNS), lambda match: SIGNS[match[0]], row.bounds)
-            values = ", ".join(filter(None, (row.type, bounds)))
-            cells = (
-                f"`{row.key}`",
-                values,
-                f"`{row.default}`" * bool(row.default),
-                row.description,
-            )
-            lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _check_gate(promotion: PromotionSettings, evaluation: EvaluationSettings) -> None:
-    """Refuse a gate that asks for a metric that is not measured, before anything is trained for it."""
-    for key, metric in (
-        ("metric", promotion.metric),
-        *(("protected", metric) for metric in promotion.protected),
-    ):
-        require(
-            metric in evaluation.metrics,
-            f"promotion.{key} names {metric}, which is not measured; take one of evaluation.metrics "
-            f"({', '.join(evaluation.metrics)}), or add it there",
-        )
+def _parse_retrievers(groups: Any, training: Mapping[str, Any]) -> dict[str, RetrieverSettings]:
+    require(
+        isinstance(groups, Mapping) and bool(groups),
+        "retrievers must map names to settings, such as {hce: {hierarchy_weight: 0.2}}",
+    )
+    parsed = {}
+    for name, group in groups.items():
+        path = f"retrievers.{name}"
+        _check_name(name, path)
+        parsed[name] = parse_retriever(group, training, path)
+    return parsed
 
 
 def _parse_fusions(
     groups: Any, retrievers: Mapping[str, RetrieverSettings]
 ) -> dict[str, FusionSettings]:
-    example = "fusions must map names to settings, such as {fused: {of: [hce, bm25]}}"
-    require(isinstance(groups, Mapping), example)
+    require(
+        isinstance(groups, Mapping),
+        "fusions must map names to settings, such as {fused: {of: [hce, bm25]}}",
+    )
+    unfused_baselines = [name for name in BASELINES if name != FUSED_BASELINE]
+    allowed = [*unfused_baselines, *retrievers]
+
     parsed = {}
     for name, group in groups.items():
-        where = f"fusions.{name}"
-        _check_name(name, where)
-        require(name not in retrievers, f"{where}: a retriever has this name; choose another one")
-        parsed[name] = settings.parse(FusionSettings, group, where)
-        parts = [*BASELINES[:2], *retrievers]
-        unknown = [part for part in parsed[name].of if part not in parts]
-        require(not unknown, f"{where}.of names {unknown[:1]}, which is none of {parts}")
+        path = f"fusions.{name}"
+        _check_name(name, path)
+        require(name not in retrievers, f"{path}: a retriever has this name; choose another name")
+        fusion = settings.parse(FusionSettings, group, path)
+        for component in fusion.of:
+            require(
+                component in allowed,
+                f"{path}.of names {component!r}, which is none of {', '.join(allowed)}",
+            )
+        parsed[name] = fusion
     return parsed
 
 
-def _check_name(name: Any, where: str) -> None:
-    kind = type(name).__name__
+def _check_name(name: Any, path: str) -> None:
+    """Raise `SettingsError` if a retriever or fusion cannot have this name."""
     require(
         isinstance(name, str),
-        f"{where}: YAML reads this name as {kind}; put quotes around it, '{name}'",
+        f"{path}: YAML reads this name as {type(name).__name__}; put quotes around it, '{name}'",
     )
-    rule = f"{where}: a name has letters from a to z, digits, _ and -, and begins with a letter or a digit"
-    require(_NAME.fullmatch(name) is not None, rule)
-    require(name not in (*BASELINES, BM25_GENERATED), f"{where}: this name belongs to a baseline")
+    require(
+        _RETRIEVER_NAME.fullmatch(name) is not None,
+        f"{path}: a name consists of letters from a to z, digits, _ and -, "
+        "and begins with a letter or a digit",
+    )
+    require(
+        name not in (*BASELINES, BM25_GENERATED),
+        f"{path}: this name belongs to a baseline; choose another name",
+    )
     require(
         name != "current",
-        f"{where}: this name belongs to the folder of what is live; choose another one",
+        f"{path}: this name belongs to the folder of the live index; choose another name",
     )
+
+
+def _check_gate_metrics(promotion: PromotionSettings, evaluation: EvaluationSettings) -> None:
+    """Raise `SettingsError` if the gate uses a metric that is not measured.
+
+    This is checked before anything is trained.
+    """
+    used_metrics = [("metric", promotion.metric)]
+    used_metrics += [("protected", metric) for metric in promotion.protected]
+    for key, metric in used_metrics:
+        require(
+            metric in evaluation.metrics,
+            f"promotion.{key} names {metric}, which is not measured; take one of "
+            f"evaluation.metrics ({', '.join(evaluation.metrics)}), or add it there",
+        )
 
 
 def load(path: Path) -> Parameters:
-    """Parse the file `path`; once, for as long as its text stays the same."""
+    """Parse the file `path`. An unchanged text is parsed only once."""
     return _parse_text(text_of(path))
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The plain mapping in `path`."""
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Return the content of the file `path` as it is, unchecked."""
     return mapping_of(text_of(path))
 
 
@@ -209,20 +215,23 @@ def _parse_text(text: str) -> Parameters:
     return parse(mapping_of(text))
 
 
-def pick(settings: Any, key: str, absent: Any = None) -> Any:
-    """What a dotted key names in a mapping or in settings; `absent` if it is not there."""
-    names = key.split(".")
-    return reduce(
-        lambda of, name: (
-            of.get(name, absent) if isinstance(of, Mapping) else getattr(of, name, absent)
-        ),
-        names,
-        settings,
-    )
+def get_by_path(settings: Any, key: str, default: Any = None) -> Any:
+    """Return the value at a dotted key of nested mappings or settings.
+
+    >>> get_by_path({"index": {"nprobe": 8}}, "index.nprobe")
+    8
+    """
+    value = settings
+    for name in key.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(name, default)
+        else:
+            value = getattr(value, name, default)
+    return value
 
 
 def flatten(mapping: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted keys.
+    """Return nested mappings as one mapping with dotted keys.
 
     >>> flatten({"index": {"nprobe": 8}, "seed": 0})
     {'index.nprobe': 8, 'seed': 0}
@@ -230,77 +239,164 @@ def flatten(mapping: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(mapping, dict):
         return {prefix: mapping}
     flat: dict[str, Any] = {}
-    for key, value in mapping.items():
-        flat.update(flatten(value, f"{prefix}.{key}" if prefix else str(key)))
+    for name, value in mapping.items():
+        key = f"{prefix}.{name}" if prefix else str(name)
+        flat.update(flatten(value, key))
     return flat
 
 
-def edited(path: Path, assignments: Sequence[str]) -> tuple[str, Parameters]:
-    """The text of the file with each `group.key=value` written into it, comments kept, and what it
-    says then.
+def apply_overrides(path: Path, assignments: Sequence[str]) -> tuple[str, Parameters]:
+    """Return the text of `params.yaml` after some assignments, and the parsed result.
 
-    The file stays as it is. Raises `SettingsError` if the result is not valid as a whole.
+    The file itself is not changed. Comments are kept.
+
+    Args:
+        path: The file.
+        assignments: Texts such as `training.temperature=0.02`; the value is YAML.
+
+    Raises:
+        SettingsError: If an assignment cannot be read, or the result is not valid as a whole.
     """
     text = text_of(path)
     if assignments:
-        yaml, stream = _editor(), io.StringIO()
+        yaml = _comment_preserving_yaml()
         document = mapping_in(yaml, text)
         for assignment in assignments:
-            _assign(document, assignment)
+            _apply_assignment(document, assignment)
+
+        stream = io.StringIO()
         yaml.dump(document, stream)
         text = stream.getvalue()
     return text, _parse_text(text)
 
 
 def assign(path: Path, assignments: Sequence[str]) -> None:
-    """Make what `edited` gives the content of the file; one that has it already is not touched."""
-    text, _ = edited(path, assignments)
+    """Write some assignments into `params.yaml`; see `apply_overrides`.
+
+    A file that has the content already is not written.
+    """
+    text, _ = apply_overrides(path, assignments)
     if text != text_of(path):
         write_text(path, text)
 
 
-def lacking(path: Path, keys: Iterable[str]) -> list[str]:
-    """Those of the dotted `keys` that the file lacks, as `assign` writes them: groups as `{}`, else
-    the default.
+def missing_keys(path: Path, keys: Iterable[str]) -> list[str]:
+    """Return assignments that add the keys that `params.yaml` does not have.
+
+    Args:
+        path: The file.
+        keys: Dotted keys.
+
+    Returns:
+        Texts for `assign`, sorted by key: `KEY={}` for a missing group, `KEY=DEFAULT` otherwise.
     """
-    given, chosen, found = read(path), load(path), []
+    mapping = read_mapping(path)
+    parameters = load(path)
+
+    assignments = []
     for key in sorted(keys):
-        group, _, name = key.rpartition(".")
-        if name not in ((pick(given, group) or {}) if group else given):
-            value = pick(chosen, key)
-            found.append(
-                f"{key}={'{}' if isinstance(value, (Settings, dict)) else json.dumps(value)}"
-            )
-    return found
+        group_key, _, name = key.rpartition(".")
+        group = mapping
+        if group_key:
+            group = get_by_path(mapping, group_key) or {}
+        if name in group:
+            continue
+
+        value = get_by_path(parameters, key)
+        is_group = isinstance(value, (Settings, dict))
+        text = "{}" if is_group else json.dumps(value)
+        assignments.append(f"{key}={text}")
+    return assignments
 
 
-def _assign(document: Any, assignment: str) -> None:
-    key, separator, value = assignment.partition("=")
+def _apply_assignment(document: Any, assignment: str) -> None:
+    """Set one `group.key=value` in a parsed YAML document."""
+    key, separator, text = assignment.partition("=")
     require(bool(separator and key), f"--set {assignment}: write it as group.key=value")
-    *parents, last = key.split(".")
+
+    *parents, name = key.split(".")
     group = document
     for parent in parents:
         if group.get(parent) is None:
             group[parent] = {}
         group = group[parent]
         require(isinstance(group, Mapping), f"--set {assignment}: {parent} is a value, not a group")
-    quoted = f"""text goes between quotes, --set '{key}="..."'"""
-    group[last] = load_yaml(
-        plain_yaml(), value, f"--set {assignment}: the value", remedy=f"; {quoted}"
-    )
+
+    remedy = f"""; text goes between quotes, --set '{key}="..."'"""
+    group[name] = load_yaml(plain_yaml(), text, f"--set {assignment}: the value", remedy=remedy)
 
 
-def _editor() -> Any:
-    """YAML that keeps comments and quotes, spells None as null, and quotes dates: DVC takes no
-    unquoted ones.
+def _comment_preserving_yaml() -> Any:
+    """Return a YAML processor that keeps comments and quotes.
+
+    It writes None as `null`, and puts quotes around dates, because DVC reads the same file and
+    refuses dates without quotes.
     """
-    yaml, tag = YAML(), "tag:yaml.org,2002:"
-    yaml.preserve_quotes, yaml.width = True, 120
-    add = yaml.representer.add_representer
-    add(type(None), lambda out, none: out.represent_scalar(f"{tag}null", "null"))
-    for kind in (datetime.date, datetime.datetime):
-        add(
-            kind,
-            lambda out, instant: out.represent_scalar(f"{tag}str", instant.isoformat(), style="'"),
-        )
+
+    def represent_none(representer: Any, value: None) -> Any:
+        return representer.represent_scalar("tag:yaml.org,2002:null", "null")
+
+    def represent_date(representer: Any, value: datetime.date) -> Any:
+        return representer.represent_scalar("tag:yaml.org,2002:str", value.isoformat(), style="'")
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 120
+    yaml.representer.add_representer(type(None), represent_none)
+    yaml.representer.add_representer(datetime.date, represent_date)
+    yaml.representer.add_representer(datetime.datetime, represent_date)
     return yaml
+
+
+def settings_reference() -> list[Described]:
+    """Describe every key of `params.yaml`.
+
+    The keys of a retriever are listed once, as `retrievers.NAME`, without those of `training`.
+    """
+    rows: list[Described] = []
+    for name, group in Parameters.model_fields.items():
+        if name == "retrievers":
+            rows += _retriever_reference(name)
+        elif name == "fusions":
+            rows += describe(FusionSettings, f"{name}.NAME")
+        elif name != "seed":
+            rows += describe(group.annotation, name)
+
+    # `seed` is the only key outside of a group. It comes last.
+    rows += [row for row in describe(Parameters, "") if row.key == "seed"]
+    return rows
+
+
+def _retriever_reference(group: str) -> Iterator[Described]:
+    for row in describe(RetrieverSettings, f"{group}.NAME"):
+        if not row.key.startswith(f"{group}.NAME.training."):
+            yield row
+
+
+def settings_page() -> str:
+    """Return the page `docs/settings.md`, which has a table for each group."""
+    lines = [PAGE_HEAD]
+    for group, rows in groupby(settings_reference(), key=_group_of_row):
+        lines += [f"## {group}", "", "| key | values | default | meaning |", "|---|---|---|---|"]
+        lines += [_table_row(row) for row in rows]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _group_of_row(row: Described) -> str:
+    return row.key.partition(".")[0]
+
+
+def _table_row(row: Described) -> str:
+    """Return one line of a Markdown table."""
+    values = row.type
+    if row.bounds:
+        bounds = row.bounds
+        for words, sign in BOUND_SIGNS.items():
+            bounds = bounds.replace(words, sign)
+        values += f", {bounds}"
+    default = f"`{row.default}`" if row.default else ""
+
+    cells = [f"`{row.key}`", values, default, row.description]
+    escaped = [cell.replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(escaped)} |"

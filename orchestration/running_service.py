@@ -1,9 +1,10 @@
-"""Find the running service of a project, to ask it by a `freshet.client.Client` instead of working
-in this process.
+"""Find the running service of a project, so that commands can use it instead of loading an encoder.
 
-`.freshet/service.json` says where it is, true as long as its lock is held. The lock is the
-system's, so that a service which was killed leaves no false trace: its file stays, its lock does
-not. Nothing slow is imported here, as a cold `freshet search` passes through.
+`.freshet/service.json` says where the service is. It is valid as long as the service holds the lock
+`.freshet/service.lock`. The operating system releases the lock when its process ends. The file of a
+killed service therefore remains, but is not taken for a running one.
+
+Nothing slow is imported here, because every cold `freshet search` passes through this module.
 """
 
 from __future__ import annotations
@@ -23,26 +24,34 @@ from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.project import Project
 
-FILE, LOCK = "service.json", "service.lock"
-PATIENCE = 1.0  # seconds; a client that looks holds the lock for microseconds
+REGISTRATION_FILE = "service.json"
+LOCK_FILE = "service.lock"
+# A client holds the lock for microseconds while it looks for a service.
+LOCK_TIMEOUT_SECONDS = 1.0
 
 
 @contextmanager
-def registered(state: Path) -> Iterator[Registration]:
-    """Be the one service of the project whose state folder is `state`; FreshetError if there is one
-    already.
+def register_service(state: Path) -> Iterator[Registration]:
+    """Hold the lock of the project's only service while the context is open.
+
+    Args:
+        state: State folder of the project, `.freshet`.
+
+    Yields:
+        The registration, with which the service announces its address.
+
+    Raises:
+        FreshetError: If the project has a running service already.
     """
     try:
-        lock = FileLock(state / LOCK, fallback_to_soft=False).acquire(timeout=PATIENCE)
+        lock = FileLock(state / LOCK_FILE, fallback_to_soft=False)
+        acquired = lock.acquire(timeout=LOCK_TIMEOUT_SECONDS)
     except Timeout:
-        service = running(state)
-        where = f" at {service['url']} (process {service['pid']})" if service else ""
-        raise FreshetError(
-            f"this project is served already{where}; end that service first"
-        ) from None
-    with lock:
-        registration = Registration(state / FILE)
-        # what a killed service left would be true again, now that the lock is held
+        raise FreshetError(_already_served_message(state)) from None
+
+    with acquired:
+        registration = Registration(state / REGISTRATION_FILE)
+        # The file of a killed service would become valid again, because the lock is held now.
         registration.withdraw()
         try:
             yield registration
@@ -50,42 +59,58 @@ def registered(state: Path) -> Iterator[Registration]:
             registration.withdraw()
 
 
+def _already_served_message(state: Path) -> str:
+    service = service_registration(state)
+    address = ""
+    if service is not None:
+        address = f" at {service['url']} (process {service['pid']})"
+    return f"this project is served already{address}; end that service first"
+
+
 class Registration:
-    """The file that says where the service is."""
+    """The file that tells clients the address of the service."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def announce(self, url: str, started: str) -> None:
-        """Let clients come."""
+        """Write the file, so that clients find the service."""
         write_json(self.path, {"pid": os.getpid(), "url": url, "started": started})
 
     def withdraw(self) -> None:
-        """Let no more clients come; those that are served are not disturbed."""
+        """Delete the file, so that no new client comes. Running requests are not affected."""
         self.path.unlink(missing_ok=True)
 
 
-def running(state: Path) -> dict[str, Any] | None:
-    """`pid`, `url` and `started` of the project's service; None if none runs, or it is not ready
-    for clients yet.
+def service_registration(state: Path) -> dict[str, Any] | None:
+    """Return `pid`, `url` and `started` of the project's running service.
+
+    Args:
+        state: State folder of the project, `.freshet`.
+
+    Returns:
+        The registration; None if no service is running, or it does not accept clients yet.
     """
     try:
-        service = json.loads((state / FILE).read_text(encoding="utf-8"))
-        with (state / LOCK).open("a") as stream:
-            # shared: who looks is not taken for the service
+        service = json.loads((state / REGISTRATION_FILE).read_text(encoding="utf-8"))
+        with (state / LOCK_FILE).open("a") as stream:
+            # The lock is shared, so that a client which is looking is not taken for a service.
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return None
     except BlockingIOError:
+        # The service holds the lock.
         return service
     return None
 
 
-def client_of(project: Project) -> Client | None:
-    """A client of the project's running service; None if there is none, and the caller does the
-    work itself.
-    """
-    if (service := running(project.state)) is None:
+def find_running_service(project: Project) -> Client | None:
+    """Return a client of the project's running service; None if no service is running."""
+    service = service_registration(project.state)
+    if service is None:
         return None
-    file = project.token_file
-    return Client(service["url"], file.read_text().strip() if file.is_file() else None)
+
+    token = None
+    if project.token_file.is_file():
+        token = project.token_file.read_text().strip()
+    return Client(service["url"], token)

@@ -30,7 +30,7 @@ from model_code.collection.sync.inbox import INBOX, receive_inbox, waiting
 from model_code.collection.sync.sync import sync
 from model_code.errors import FreshetError
 from model_code.project import Project
-from orchestration.running_service import client_of, registered
+from orchestration.running_service import find_running_service, register_service
 
 PATIENCE = 120  # seconds until a service answers
 LONGEST = 0.4  # seconds until a kill, from the moment when work lies there
@@ -68,7 +68,7 @@ def serve_forever(root: Path) -> None:
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     project = Project(root)
-    with registered(project.state) as registration:
+    with register_service(project.state) as registration:
         serve(project, "127.0.0.1", 0, registration)
 
 
@@ -144,7 +144,7 @@ class DoorTrial:
         state, action = self.state, None
         with self._killed(serve_forever) as process:
             end = time.monotonic() + PATIENCE
-            while (client := client_of(self.project)) is None:
+            while (client := find_running_service(self.project)) is None:
                 if not process.is_alive() or time.monotonic() > end:
                     raise FreshetError("the service did not start")
                 time.sleep(0.01)

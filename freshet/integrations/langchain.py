@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field
 
 from freshet.client import Client
 from freshet.errors import InvalidRequest, NotFoundError
-from freshet.results import Hit, StoredDocument
+from model_code.collection.results import Hit, StoredDocument
 
 
 class FreshetRetriever(BaseRetriever):

@@ -33,36 +33,6 @@ class TokenMatch:
     expanded: bool = False
 
 
-@dataclass(frozen=True)
-class Hit:
-    """A document found, and of it the passage that answers best; from `generation` of the
-    collection.
-
-    rank: from 1. text: the passage, `start` to `end` of the document's text (characters), below the
-    heading `section`. snippet: its sentences around the query's words, which stand at `marks` in it
-    (begin and end). date: ISO. path: the hierarchy's nodes above the passage, root first; topics:
-    their names. tokens: what the score is made of, tokens or the parts of a fused retriever; None
-    where nobody asked.
-    """
-
-    rank: int
-    score: float
-    document_id: str
-    title: str
-    text: str
-    start: int
-    end: int
-    section: str | None
-    snippet: str
-    marks: tuple[tuple[int, int], ...]
-    fields: Mapping[str, Any]
-    date: str | None
-    path: tuple[int, ...]
-    generation: int
-    tokens: tuple[TokenMatch, ...] | None = None
-    topics: tuple[str, ...] = ()
-
-
 Queries = TypeVar("Queries")
 """A kind's own form of n encoded queries; a slice of it is the form of fewer."""
 

@@ -70,11 +70,11 @@ def settings(
     """Describe every key of params.yaml: type, default, bounds and what it is for."""
     from orchestration import parameters
 
-    rows = parameters.reference()
+    rows = parameters.settings_reference()
     if as_json:
         say(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
     elif markdown:
-        say(parameters.reference_page(), nl=False)
+        say(parameters.settings_page(), nl=False)
     else:
         say(
             table_text(
@@ -128,7 +128,7 @@ def run(
 
     project = Project.find()
     with project.lock():
-        _, settings = parameters.edited(project.params_file, assignments or [])
+        _, settings = parameters.apply_overrides(project.params_file, assignments or [])
         all_stages = table.expand(settings.retrievers, settings.fusions)
         targets = [stage.address for name in stages or [] for stage in table.find(name, all_stages)]
         # only now, as a misspelt stage stops here

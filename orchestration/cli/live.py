@@ -15,11 +15,12 @@ import typer
 from model_code.errors import FreshetError
 from model_code.project import Project
 from model_code.text.words import say
-from orchestration.running_service import client_of
+from orchestration.running_service import find_running_service
 
 if TYPE_CHECKING:
     from model_code.collection.index.changes import ChangeReport
-    from model_code.retrieval.protocol import Hit, TokenMatch
+    from model_code.collection.results import Hit
+    from model_code.retrieval.protocol import TokenMatch
 
 SHOWN_TOKENS = 12  # of those that matched, the heaviest
 Files = Annotated[
@@ -66,7 +67,7 @@ def search(
             "--hybrid is gone: freshet register untrained, or a fusion of params.yaml, searches by both"
         )
     project, filters = Project.find(), filters or []
-    service = client_of(project)
+    service = find_running_service(project)
     if service is None:
         from model_code.collection.generations.searcher import Searcher
 
@@ -161,7 +162,12 @@ def sync(
     from model_code.collection.sync.sync import sync as make_equal
 
     _show(
-        make_equal(LiveIndex(Project.find(), find_service=client_of), source, force, dry_run),
+        make_equal(
+            LiveIndex(Project.find(), find_service=find_running_service),
+            source,
+            force,
+            dry_run,
+        ),
         as_json,
         dry_run,
     )
@@ -183,7 +189,7 @@ def delete(
     from model_code.collection.index.changes import delete_documents
     from model_code.collection.index.live_index import LiveIndex
 
-    live = LiveIndex(Project.find(), retriever, find_service=client_of)
+    live = LiveIndex(Project.find(), retriever, find_service=find_running_service)
     _show((erase_documents if erase else delete_documents)(live, ids), as_json)
 
 
@@ -287,7 +293,7 @@ def _put(
     from model_code.collection.index.changes import add_files
     from model_code.collection.index.live_index import LiveIndex
 
-    live = LiveIndex(Project.find(), retriever, find_service=client_of)
+    live = LiveIndex(Project.find(), retriever, find_service=find_running_service)
     _show(add_files(live, files, f".{input_format}", only_known, dry_run), as_json, dry_run)
 
 

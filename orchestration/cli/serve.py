@@ -41,10 +41,12 @@ def serve(
         )
     # before torch: a team of threads per request costs ten times more
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    from orchestration.running_service import registered
+    from orchestration.running_service import register_service
 
     project = Project.find()
-    with registered(project.state) as registration:  # before the slow imports, as it may refuse
+    with register_service(
+        project.state
+    ) as registration:  # before the slow imports, as it may refuse
         from orchestration.service.server import serve as run
 
         run(project, host, port, registration, token, cors_origin or ())

@@ -17,7 +17,7 @@ from orchestration import parameters
 from orchestration.pipeline import dvc, stages
 from orchestration.pipeline.ingest import read_lock
 from orchestration.registry import history, release, versions
-from orchestration.running_service import running
+from orchestration.running_service import service_registration
 
 ALIASES = (versions.CHAMPION, versions.CHALLENGER, versions.PREVIOUS)
 
@@ -41,7 +41,7 @@ def project_status(project: Project) -> dict[str, Any]:
         },
         "moved_by_hand": str(moved) if (moved := release.moved_by_hand(project)) else None,
         "live": _live(project),
-        "service": running(project.state),
+        "service": service_registration(project.state),
         "moves": history.read(project)[-5:],
     }
 

@@ -122,7 +122,7 @@ def _training(project: Project, searched: str) -> tuple[str, list[str]]:
     """The stage that a pilot of what is searched ends with, and settings by which nothing else is
     trained.
     """
-    stated = parameters.read(project.params_file)
+    stated = parameters.read_mapping(project.params_file)
     fusion = parameters.load(project.params_file).fusions.get(searched)
     parts = fusion.of if fusion else (searched,)
     trained = {name: own for name, own in stated["retrievers"].items() if name in parts}

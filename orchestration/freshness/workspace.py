@@ -245,7 +245,7 @@ def _name_in_full(root: Path, folder: Path) -> None:
     """Folders of models that only lie where the settings say as seen from `root`, hidden ones and
     those beside it.
     """
-    named = flatten(parameters.read(folder / "params.yaml"))
+    named = flatten(parameters.read_mapping(folder / "params.yaml"))
     models = {
         name: value for name, value in named.items() if name.rpartition(".")[2] in MODELS and value
     }

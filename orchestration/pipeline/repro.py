@@ -74,7 +74,7 @@ def _table(project: Project) -> tuple[tuple[stages.Stage, ...], list[str]]:
     """Every stage, and what params.yaml lacks of the settings that they read, as it is by default."""
     settings = parameters.load(project.params_file)
     table = stages.expand(settings.retrievers, settings.fusions)
-    return table, parameters.lacking(
+    return table, parameters.missing_keys(
         project.params_file, {group for stage in table for group in stage.groups}
     )
 

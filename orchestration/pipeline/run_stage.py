@@ -119,7 +119,7 @@ def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
     there.
     """
     absent = object()
-    picked = {group: parameters.pick(settings, group, absent) for group in stage.groups}
+    picked = {group: parameters.get_by_path(settings, group, absent) for group in stage.groups}
     if missing := [group for group, value in picked.items() if value is absent]:
         raise FreshetError(
             f"stage {stage.address} reads what the settings do not have: {', '.join(missing)}"

@@ -59,7 +59,9 @@ def read(stage: Stage, root: Path) -> StageReads:
     code = code_root(root)
     hashes = {path: hash_path(root / path) for path in stage.inputs.values()}
     hashes |= {path: hash_path(code / path) for path in stage.code_files}
-    mapping = parameters.read(root / "params.yaml")
+    mapping = parameters.read_mapping(root / "params.yaml")
     return StageReads(
-        stage.command, hashes, {group: parameters.pick(mapping, group) for group in stage.groups}
+        stage.command,
+        hashes,
+        {group: parameters.get_by_path(mapping, group) for group in stage.groups},
     )

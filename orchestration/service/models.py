@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
-from freshet.results import RejectedRow, SearchResult
 from model_code.collection.ledger.events import Opinion
+from model_code.collection.results import RejectedRow, SearchResult
 
 EXAMPLE = [
     {
@@ -24,13 +24,13 @@ FILTERS = """Only documents that fit: an object such as {"package": ["numpy", "s
 of texts such as ["package=numpy", "year>=2020"]; see docs/application.md."""
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """A request, of which nothing is passed over."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Options(Strict):
+class BaseSearchRequest(StrictModel):
     """The options of `freshet search`."""
 
     k: int = Field(default=10, ge=1, description="How many documents.")
@@ -47,13 +47,13 @@ class Options(Strict):
     )
 
 
-class SearchRequest(Options):
+class SearchRequest(BaseSearchRequest):
     """A search."""
 
     text: str = Field(description="What you are looking for.")
 
 
-class BatchRequest(Options):
+class BatchRequest(BaseSearchRequest):
     """Several searches, answered from one generation."""
 
     texts: list[str] = Field(
@@ -84,7 +84,7 @@ class BatchResponse(BaseModel):
     results: list[SearchResult]
 
 
-class AddRequest(Strict):
+class AddRequest(StrictModel):
     """Documents to add; those whose id is known already are updated."""
 
     documents: list[dict[str, Any]] = Field(
@@ -109,7 +109,7 @@ def _text(value: Any) -> str:
     return value
 
 
-class DeleteRequest(Strict):
+class DeleteRequest(StrictModel):
     """Documents to delete."""
 
     ids: list[Annotated[Any, AfterValidator(_text), WithJsonSchema({"type": "string"})]] = Field(
@@ -120,14 +120,14 @@ class DeleteRequest(Strict):
     )
 
 
-class SyncRequest(Strict):
+class SyncRequest(StrictModel):
     """How the index is to follow the project's source."""
 
     force: bool = Field(default=False, description="Delete even if much of the source is gone.")
     dry_run: bool = Field(default=False, description="Only say what would come of it.")
 
 
-class FeedbackRequest(Strict):
+class FeedbackRequest(StrictModel):
     """What a person says of a hit."""
 
     query: str = Field(min_length=1, max_length=1000, description="The text that was searched.")

@@ -22,7 +22,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from freshet.results import (
+from model_code.collection.generations.generation_store import retrievers
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.ledger.events import Feedback, Opinion, Receipt
+from model_code.collection.results import (
     ChangeResult,
     DocumentPage,
     FieldValues,
@@ -30,12 +34,7 @@ from freshet.results import (
     SearchResult,
     StoredDocument,
     SyncResult,
-    answer_of,
 )
-from model_code.collection.generations.generation_store import retrievers
-from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.live_index import LiveIndex
-from model_code.collection.ledger.events import Feedback, Opinion, Receipt
 from model_code.collection.sync.sync import sync
 from model_code.files import MANIFEST
 from model_code.settings import require
@@ -328,7 +327,21 @@ def _synced(service: Service, request: models.SyncRequest) -> SyncResult:
 
     live = LiveIndex(service.project, service.searchers.default())
     outcome = sync(live, None, request.force, request.dry_run, make=make)
-    return answer_of(SyncResult, vars(outcome) | {"rejected": list(map(vars, outcome.rejections))})
+    rejected = [
+        RejectedRow(rejection.row, rejection.document_id, rejection.reason)
+        for rejection in outcome.rejections
+    ]
+    return SyncResult(
+        added=outcome.added,
+        updated=outcome.updated,
+        deleted=outcome.deleted,
+        waiting=outcome.waiting,
+        unchanged=outcome.unchanged,
+        beside=outcome.beside,
+        kept=outcome.kept,
+        rejected=rejected,
+        generation=outcome.generation,
+    )
 
 
 async def _change(service: Service, job: Job, response: Response, wait: bool) -> ChangeResult:

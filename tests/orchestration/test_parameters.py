@@ -63,7 +63,7 @@ def test_a_group_alone_is_what_it_is_in_the_whole_and_does_not_suffer_from_anoth
         ("training.temperature=-1", "must be above 0"),
         ("fusions.hce={of: [hce, bm25]}", "fusions.hce: a retriever has this name"),
         ("fusions.fused={of: [hce]}", "a fused retriever has two parts or more, each once"),
-        ("fusions.fused={of: [hce, bm26]}", "fusions.fused.of names ['bm26'], which is none of"),
+        ("fusions.fused={of: [hce, bm26]}", "fusions.fused.of names 'bm26', which is none of"),
         (
             "fusions.fused={of: [hce, bm25], weights: {hce: 1}}",
             "give one for each of ['hce', 'bm25']",
@@ -97,7 +97,7 @@ def test_a_group_alone_is_what_it_is_in_the_whole_and_does_not_suffer_from_anoth
         ),
         (
             "retrievers.current.steps=1",
-            "retrievers.current: this name belongs to the folder of what is live",
+            "retrievers.current: this name belongs to the folder of the live index",
         ),
         ("seed.x=1", "is a value, not a group"),
         ("temperature", "write it as group.key=value"),
@@ -109,7 +109,7 @@ def test_a_group_alone_is_what_it_is_in_the_whole_and_does_not_suffer_from_anoth
         ("corpus.path=2025-02-30", "the value is not valid YAML: day is out of range for month"),
         (
             "retrievers.größe.epochs=1",
-            "retrievers.größe: a name has letters from a to z, digits, _ and -",
+            "retrievers.größe: a name consists of letters from a to z, digits, _ and -",
         ),
         ("retrievers.-x.epochs=1", "begins with a letter or a digit"),
         (
@@ -143,7 +143,7 @@ def test_an_edit_keeps_comments_and_everything_else(params):
 )
 def test_a_date_is_written_as_text_which_dvc_can_read(params, assignment):
     parameters.assign(params, [assignment])
-    assert parameters.read(params)["corpus"]["hub"]["name"] == "2025-01-01"
+    assert parameters.read_mapping(params)["corpus"]["hub"]["name"] == "2025-01-01"
     assert parameters.load(params).corpus.hub.name == "2025-01-01"
 
 
@@ -162,7 +162,8 @@ def test_a_date_is_written_as_text_which_dvc_can_read(params, assignment):
     ],
 )
 @pytest.mark.parametrize(
-    "act", [parameters.load, parameters.read, lambda path: parameters.assign(path, ["seed=1"])]
+    "act",
+    [parameters.load, parameters.read_mapping, lambda path: parameters.assign(path, ["seed=1"])],
 )
 def test_a_broken_file_is_one_teaching_line(params, content, message, act):
     params.write_bytes(content)
@@ -175,7 +176,7 @@ def test_a_broken_file_is_one_teaching_line(params, content, message, act):
 def test_an_edit_can_be_looked_at_before_it_is_saved(params):
     before = params.read_bytes()
     edit = ["retrievers.third.epochs=2"]
-    text, settings = parameters.edited(params, edit)
+    text, settings = parameters.apply_overrides(params, edit)
     assert "third" in settings.retrievers
     assert params.read_bytes() == before
     parameters.assign(params, edit)
@@ -185,15 +186,15 @@ def test_an_edit_can_be_looked_at_before_it_is_saved(params):
 def test_the_reference_of_all_keys_is_up_to_date() -> None:
     """Renew it by: freshet settings --markdown > docs/settings.md"""
     page = SHIPPED.parent / "docs" / "settings.md"
-    assert page.read_text("utf-8") == parameters.reference_page()
+    assert page.read_text("utf-8") == parameters.settings_page()
 
 
 def test_every_key_of_the_shipped_file_is_described() -> None:
-    described = {row.key for row in parameters.reference()}
-    assert len(described) == len(parameters.reference())
-    assert all(row.description for row in parameters.reference())
+    described = {row.key for row in parameters.settings_reference()}
+    assert len(described) == len(parameters.settings_reference())
+    assert all(row.description for row in parameters.settings_reference())
     shared = {key.removeprefix("training.") for key in described if key.startswith("training.")}
-    for key in parameters.flatten(parameters.read(SHIPPED)):
+    for key in parameters.flatten(parameters.read_mapping(SHIPPED)):
         group, _, rest = key.partition(".")
         own = rest.partition(".")[2]
         repeated = f"{group}.NAME.{own}" in described or (group == "retrievers" and own in shared)

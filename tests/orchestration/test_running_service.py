@@ -21,15 +21,20 @@ import pytest
 from freshet import Client, InvalidRequest, NotFoundError, ServiceError, Unavailable
 from model_code.errors import FreshetError
 from model_code.project import Project
-from orchestration.running_service import FILE, client_of, registered, running
+from orchestration.running_service import (
+    REGISTRATION_FILE,
+    find_running_service,
+    register_service,
+    service_registration,
+)
 from orchestration.service.server import _Server
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
 import sys
 from pathlib import Path
-from orchestration.running_service import registered
-with registered(Path(sys.argv[1])) as registration:
+from orchestration.running_service import register_service
+with register_service(Path(sys.argv[1])) as registration:
     registration.announce("http://127.0.0.1:1", "now")
     print("announced", flush=True)
     sys.stdin.read()
@@ -52,42 +57,42 @@ def holder(tmp_path):
 
 
 def test_a_service_is_found_while_it_lives_and_there_is_only_one(tmp_path, holder):
-    found = running(tmp_path)
+    found = service_registration(tmp_path)
     assert found == {"pid": holder.pid, "url": "http://127.0.0.1:1", "started": "now"}
     message = rf"served already at http://127.0.0.1:1 \(process {holder.pid}\)"
-    with pytest.raises(FreshetError, match=message), registered(tmp_path):
+    with pytest.raises(FreshetError, match=message), register_service(tmp_path):
         pass
-    assert running(tmp_path) == found
+    assert service_registration(tmp_path) == found
 
 
 def test_what_a_killed_service_left_is_ignored(tmp_path, holder):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    assert (tmp_path / FILE).exists()
-    assert running(tmp_path) is None
-    with registered(tmp_path) as registration:
-        assert running(tmp_path) is None, (
+    assert (tmp_path / REGISTRATION_FILE).exists()
+    assert service_registration(tmp_path) is None
+    with register_service(tmp_path) as registration:
+        assert service_registration(tmp_path) is None, (
             "the new one is not ready, and the dead one's address leads nowhere"
         )
         registration.announce("http://127.0.0.1:2", "later")
-        assert running(tmp_path)["pid"] == os.getpid()
-    assert not (tmp_path / FILE).exists()
-    assert running(tmp_path) is None
+        assert service_registration(tmp_path)["pid"] == os.getpid()
+    assert not (tmp_path / REGISTRATION_FILE).exists()
+    assert service_registration(tmp_path) is None
 
 
 def test_a_service_is_found_from_its_announcement_until_it_begins_to_stop(tmp_path, monkeypatch):
     found = []
 
     async def shutdown(self, sockets):
-        found.append(running(tmp_path))
+        found.append(service_registration(tmp_path))
 
     monkeypatch.setattr("uvicorn.Server.shutdown", shutdown)
-    assert client_of(Project(tmp_path)) is None
+    assert find_running_service(Project(tmp_path)) is None
     assert not (tmp_path / ".freshet").exists()
-    with registered(tmp_path) as registration:
-        assert running(tmp_path) is None
+    with register_service(tmp_path) as registration:
+        assert service_registration(tmp_path) is None
         registration.announce("http://127.0.0.1:1", "now")
-        assert running(tmp_path)["url"] == "http://127.0.0.1:1"
+        assert service_registration(tmp_path)["url"] == "http://127.0.0.1:1"
         server = object.__new__(_Server)  # whose beginning takes the signals of this process
         server.registration, server.service = registration, SimpleNamespace(writer=Mock())
         asyncio.run(server.shutdown())

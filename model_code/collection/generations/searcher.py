@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from model_code.collection.generations.generation import Generation, Intact, removed_by_part
 from model_code.collection.generations.generation_store import Collection, default_retriever
+from model_code.collection.results import Hit
 from model_code.collection.segments.documents import document_of
 from model_code.collection.segments.segment import Base, Part, PartView, open_segment
 from model_code.errors import FreshetError
-from model_code.retrieval.protocol import Hit, Ranking, Retriever
+from model_code.retrieval.protocol import Ranking, Retriever
 from model_code.text.documents import Document
 from model_code.text.passages import Place, section_at
 from model_code.text.snippets import marks, require_queries, snippet

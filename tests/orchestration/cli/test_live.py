@@ -10,8 +10,9 @@ import typer
 from typer.testing import CliRunner
 
 from model_code.collection.generations.searcher import Searcher
+from model_code.collection.results import Hit
 from model_code.errors import FreshetError
-from model_code.retrieval.protocol import Hit, TokenMatch
+from model_code.retrieval.protocol import TokenMatch
 from orchestration.cli import live
 from orchestration.cli.live import hits_text, tokens_text
 

@@ -33,7 +33,7 @@ def test_a_source_outside_is_named_in_full_and_one_inside_moves_along(notes, mon
 
 def require_every_group(params):
     """DVC refuses a group that params.yaml lacks."""
-    written, settings = parameters.read(params), parameters.load(params)
+    written, settings = parameters.read_mapping(params), parameters.load(params)
     for stage in stages.expand(settings.retrievers, settings.fusions):
         for group in stage.groups:
             value = written

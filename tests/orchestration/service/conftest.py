@@ -15,10 +15,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from model_code.collection.generations.searcher import Searcher
+from model_code.collection.results import Hit
 from model_code.corpus.rows import Rejection
 from model_code.errors import FreshetError
 from model_code.project import Project
-from model_code.retrieval.protocol import Hit
 from model_code.text.documents import Document
 from orchestration.service import app, routes, searchers, service, writer
 

@@ -22,7 +22,7 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.project import Project, file_lock
 from orchestration.cli.live import plain
-from orchestration.running_service import client_of, running
+from orchestration.running_service import find_running_service, service_registration
 from orchestration.service.service import Service
 from tests.model_code.collection.conftest import RULES, make_build
 
@@ -76,7 +76,7 @@ def start(project, environment):
         )
         processes.append(started)
         latest = time.monotonic() + 60
-        while running(project.state) is None:
+        while service_registration(project.state) is None:
             assert started.poll() is None, started.communicate()
             assert time.monotonic() < latest
             time.sleep(0.05)
@@ -95,7 +95,7 @@ def process(start):
 
 @pytest.fixture
 def client(project, process) -> Client:
-    return client_of(project)
+    return find_running_service(project)
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_it_ends_gracefully(project, process, client):
     assert (process.returncode, errors) == (0, "")
     assert printed.splitlines()[-1] == "stopped; everything that was received is kept"
     assert not (project.state / "service.json").exists()
-    assert client_of(project) is None
+    assert find_running_service(project) is None
     collection = LiveIndex(project)
     assert collection.log_view.backlog().number == 0
     assert collection.apply() is None
@@ -210,7 +210,7 @@ def test_it_ends_gracefully(project, process, client):
 def test_it_ends_in_its_time_whoever_holds_the_lock_and_answers_who_waits(project, start):
     hurry = "import orchestration.service.server as s; s.STOP_SECONDS, s.REQUEST_SECONDS = 3, 1\n"
     process = start("-c", hurry + "from orchestration.cli import main; main()")
-    client = client_of(project)
+    client = find_running_service(project)
     rows = [
         {"_id": f"held.{i}", "title": "held", "text": f"Number {i} is held up."} for i in range(2)
     ]

@@ -1,0 +1,142 @@
+"""Result types of searches and changes, shared by the library, the HTTP service and the commands.
+
+All types are frozen dataclasses. The module imports nothing slow, because every cold start of a
+client passes through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from model_code.retrieval.protocol import TokenMatch
+
+
+def described(text: str) -> Any:
+    """Return a dataclass field with a description, which the OpenAPI page shows."""
+    return field(metadata={"description": text})
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One document of a search result, with its best passage.
+
+    Attributes:
+        rank: Position in the result, from 1.
+        score: Score of the retriever; higher is better.
+        document_id: Id of the document.
+        title: Title of the document.
+        text: The best passage, which is `start` to `end` of the document's text, in characters.
+        start: Begin of the passage in the document's text.
+        end: End of the passage in the document's text.
+        section: Heading above the passage, or None.
+        snippet: Part of the passage around the words of the query.
+        marks: Begin and end, in characters of `snippet`, of each matched word.
+        fields: Fields of the document.
+        date: Date of the document in ISO format, or None.
+        path: Nodes of the hierarchy above the passage, root first.
+        topics: Names of the nodes in `path`.
+        generation: Generation of the index that the hit comes from.
+        tokens: Contributions to the score: tokens, or the components of a fusion. None if no
+            explanation was requested.
+    """
+
+    rank: int
+    score: float
+    document_id: str
+    title: str
+    text: str
+    start: int
+    end: int
+    section: str | None
+    snippet: str
+    marks: tuple[tuple[int, int], ...]
+    fields: Mapping[str, Any]
+    date: str | None
+    path: tuple[int, ...]
+    generation: int
+    tokens: tuple[TokenMatch, ...] | None = None
+    topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """Hits of one search, best first. All of them come from one generation."""
+
+    retriever: str
+    generation: int
+    hits: list[Hit]
+
+
+@dataclass(frozen=True)
+class StoredDocument:
+    """A whole document of the collection."""
+
+    document_id: str
+    title: str
+    text: str
+    fields: Mapping[str, Any]
+    date: str | None = described("Date in ISO format, with time zone.")
+
+
+@dataclass(frozen=True)
+class DocumentPage:
+    """A page of documents in the order of their ids."""
+
+    generation: int
+    total: int = described("Number of documents in the collection.")
+    documents: list[StoredDocument]
+    next: str | None = described("Value of `after` for the next page; null on the last page.")
+
+
+@dataclass(frozen=True)
+class FieldValues:
+    """Fields of the documents. Each field has its most frequent values with their counts."""
+
+    generation: int
+    fields: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class RejectedRow:
+    """A row that was refused, with the reason."""
+
+    row: int = described("Number of the row in the request, from 1.")
+    document_id: str | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class ChangeResult:
+    """Outcome of a change. If `searchable` is false, the change is recorded and searchable soon."""
+
+    searchable: bool
+    generation: int | None = described(
+        "A generation that contains the change; null until the change is searchable."
+    )
+    received: int = described("Received rows: new events, unchanged rows and rejected rows.")
+    unchanged: int = described("Rows that change nothing.")
+    rejected: list[RejectedRow]
+    events: list[int] = described("Event numbers of the changes in the ledger.")
+
+
+@dataclass(frozen=True)
+class SyncResult:
+    """Outcome of a sync, or the expected outcome of a dry run. Documents are given by their ids."""
+
+    added: list[str]
+    updated: list[str]
+    deleted: list[str]
+    waiting: list[str] = described("Recorded changes that are not searchable yet.")
+    unchanged: int
+    beside: int = described("Documents from other sources, which stay.")
+    kept: int = described(
+        "Documents that are missing in the source and stay, because an unreadable row may be theirs."
+    )
+    rejected: list[RejectedRow] = described(
+        "Unreadable files and rows; their documents stay as they were."
+    )
+    generation: int | None = described(
+        "The generation that holds the content of the source; null for a dry run."
+    )
