@@ -35,7 +35,7 @@ def live_generation(project: Served) -> dg.MaterializeResult:
     """The champion's build as an immutable generation that searchers read."""
     from orchestration.registry import release
 
-    generation = release.open_live(project)
+    generation = release.open_champion(project)
     return dg.MaterializeResult(
         data_version=dg.DataVersion(f"{generation.retriever}/{generation.number}"),
         metadata={"retriever": generation.retriever, "generation": generation.number},
@@ -119,9 +119,9 @@ def canary_facts(canary: dict[str, Any] | None) -> dict[str, Any]:
 )
 def drift_report(project: Served) -> Iterator[Result]:
     """Drift of what was added since the last report from what the retriever was trained on."""
-    from orchestration.freshness.drift import watch
+    from orchestration.freshness.drift import check_drift
 
-    watched = watch(project)
+    watched = check_drift(project)
     facts: dict[str, Any] = {
         "decision": "add",
         "why": "fewer than drift.minimum_batch documents since the last report",
@@ -142,9 +142,9 @@ def drift_report(project: Served) -> Iterator[Result]:
 @dg.asset(group_name="live", kinds={"pytorch"}, partitions_def=PILOTS, pool=TRAINING_POOL)
 def retrain_pilot(context: dg.AssetExecutionContext, project: Served) -> dg.MaterializeResult[None]:
     """A retrain on a sample of what is live, judged by the queries that new documents came with."""
-    from orchestration.freshness.pilot import pilot_for_drift
+    from orchestration.freshness.pilot import run_requested_pilot
 
-    answer = pilot_for_drift(project, context.partition_key, context.log.info, context.run_id)
+    answer = run_requested_pilot(project, context.partition_key, context.log.info, context.run_id)
     return dg.MaterializeResult(metadata={"what happened": answer})
 
 
@@ -173,14 +173,14 @@ GATE = _check(
 )
 def retrained_retriever(context: dg.AssetExecutionContext, project: Served) -> Iterator[Result]:
     """Make what `RETRAINED` describes, and answer its gate."""
-    from orchestration.freshness.retrain import finish, judge, prepare
+    from orchestration.freshness.retrain import gate_verdict, promote_or_reject, train_challenger
 
     if BACKFILL in context.run.tags:
         return
-    ready = prepare(project, context.partition_key, context.log.info, context.run_id)
-    verdict = judge(ready)
+    ready = train_challenger(project, context.partition_key, context.log.info, context.run_id)
+    verdict = gate_verdict(ready)
     if not verdict.passed:
-        finish(ready, verdict, context.run_id)
+        promote_or_reject(ready, verdict, context.run_id)
     yield dg.MaterializeResult(
         data_version=dg.DataVersion(ready.challenger.key),
         metadata={**ready.plan.summary(), "version": ready.challenger.version},
@@ -203,10 +203,10 @@ def retrained_champion(context: dg.AssetExecutionContext, project: Served) -> dg
     """The challenger that passed the gate: champion, live with all that arrived meanwhile, and in
     the ledger.
     """
-    from orchestration.freshness.retrain import finish, prepared
+    from orchestration.freshness.retrain import load_challenger, promote_or_reject
 
     # trains nothing: it holds the one writer's place
-    outcome = finish(prepared(project, context.partition_key))
+    outcome = promote_or_reject(load_challenger(project, context.partition_key))
     return dg.MaterializeResult(
         data_version=dg.DataVersion(outcome.challenger.key),
         metadata={

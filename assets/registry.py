@@ -12,7 +12,7 @@ from assets.stage_assets import Served, asset_key, tell
 from orchestration.pipeline.stages import Stage
 
 if TYPE_CHECKING:
-    from orchestration.registry.release import Move
+    from orchestration.registry.release import PromotionResult
 
 NEEDED = ("index", "evaluate", "fuse", "comparison")
 
@@ -32,7 +32,7 @@ def registry_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
         """
         from orchestration.registry import release
 
-        move = release.open_first(project)
+        move = release.promote_first_champion(project)
         summary = (
             f"untrained: {move.summary}"
             if move
@@ -72,7 +72,7 @@ def champion(context: dg.AssetExecutionContext, project: Served) -> dg.Materiali
     return dg.MaterializeResult(data_version=version, metadata=_facts(move))
 
 
-def _facts(move: "Move") -> dict[str, Any]:
+def _facts(move: "PromotionResult") -> dict[str, Any]:
     return {
         "champion": str(move.champion or "none"),
         "passed": move.passed,
@@ -87,7 +87,7 @@ def settle_alias(context: dg.OpExecutionContext, project: Served) -> None:
     """
     from orchestration.registry import release
 
-    move = release.settle(project)
+    move = release.reconcile_alias(project)
     context.log.info(move.summary if move else "the alias is where the last promotion put it")
     if move:
         context.log_event(dg.AssetMaterialization("champion", metadata=_facts(move)))

@@ -20,7 +20,6 @@ import numpy as np
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import open_source
 from model_code.drift.calibration import Calibration
-from model_code.drift.ladder import decide
 from model_code.drift.measures import Arrivals, OldScores
 from model_code.drift.reference import DriftReference
 from model_code.drift.report import make_report
@@ -29,6 +28,7 @@ from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.queries.pseudo_queries import InverseCloze
 from model_code.queries.settings import QUERY_LENGTH_SPANS
+from orchestration.freshness.policy import decide
 
 HOME, NEIGHBOURS, JARGON = ("stdlib", "numpy", "pandas"), ("scipy", "matplotlib"), ("sklearn",)
 SETS, BY_DATE = ("tldr", "scifact"), "tldr"  # folders of data sets in BEIR layout

@@ -26,7 +26,7 @@ from orchestration.pipeline.stages import Stage
 
 if TYPE_CHECKING:
     from model_code.collection.ledger.tasks import Work
-    from orchestration.freshness.due import IngestBacklog
+    from orchestration.freshness.due_tasks import IngestBacklog
 
 OURS = re.compile(r"^model_code\.errors\.\w+: ")  # before the line that an error of ours is
 PARTITION = "dagster/partition"  # Dagster's own tag of a run
@@ -122,7 +122,7 @@ def sync_schedule(project: Project, cron: str | None) -> list[dg.ScheduleDefinit
 def freshness(context: dg.SensorEvaluationContext, project: Served) -> dg.SensorResult:
     """Look what is due, and report what is as its policy wants it."""
     from model_code.collection.index.status import read_canary
-    from orchestration.freshness.due import ingest_backlog
+    from orchestration.freshness.due_tasks import ingest_backlog
 
     due, stands, reported = (
         tick(project),
@@ -170,11 +170,11 @@ def tick(project: Project) -> list[Work]:
     """Receive the inbox and say what is to be done."""
     from model_code.collection.index.live_index import LiveIndex
     from model_code.collection.sync.inbox import receive_inbox, waiting
-    from orchestration.freshness.due import due_work
+    from orchestration.freshness.due_tasks import request_due_tasks
 
     if waiting(project) and retrievers(project.live):
         receive_inbox(LiveIndex(project))
-    return due_work(project)
+    return request_due_tasks(project)
 
 
 # by its name: Dagster copies a sensor whose own job wants a resource, and warns of a beta while it
@@ -190,12 +190,12 @@ def champion_alias(
     """Ask for `follow_alias` where live has not followed the alias yet."""
     from orchestration.pipeline.runs import store_folder
     from orchestration.registry import history, release
-    from orchestration.registry.versions import LOCK
+    from orchestration.registry.versions import REGISTRY_LOCK
 
     folder = store_folder(project)
-    if not folder.exists() or not is_free(folder / LOCK):
+    if not folder.exists() or not is_free(folder / REGISTRY_LOCK):
         return dg.SkipReason("nothing is registered yet, or a promotion runs")
-    moved = release.moved_by_hand(project)
+    moved = release.manual_alias_change(project)
     if moved is None:
         return dg.SkipReason("the champion in MLflow is the one that was promoted last")
     run_key = f"{len(history.read(project))}: {moved}"  # each settled move is a line of the history
@@ -209,17 +209,19 @@ def champion_alias(
 )
 def notices(context: dg.SensorEvaluationContext, project: Served) -> dg.SkipReason:
     """Tell what was not told yet."""
-    from orchestration.freshness.due import problems, tell
+    from orchestration.freshness.notices import find_problems, send_notice
 
     since = datetime.now(UTC) - timedelta(days=1)
     failed = context.instance.get_runs(
         dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=since)
     )
-    messages = problems(project) | {run.run_id: _failure(context.instance, run) for run in failed}
+    messages = find_problems(project) | {
+        run.run_id: _failure(context.instance, run) for run in failed
+    }
     messages |= _stale(context.instance)
     new = [text for key, text in messages.items() if key not in json.loads(context.cursor or "[]")]
     if new:
-        tell(project, new)
+        send_notice(project, new)
     # behind the telling: one that failed is tried again
     context.update_cursor(json.dumps(list(messages)))
     return dg.SkipReason("; ".join(messages.values()) or "nothing is wrong")
@@ -253,13 +255,13 @@ def _stale(instance: dg.DagsterInstance) -> dict[str, str]:
 def _ends(name: str, status: dg.DagsterRunStatus, description: str) -> dg.SensorDefinition:
     @dg.run_status_sensor(run_status=status, name=name, description=description, **LOOKS)
     def ends(context: dg.RunStatusSensorContext, project: Served) -> None:
-        from orchestration.freshness.due import note_end
+        from orchestration.freshness.due_tasks import record_run_end
 
         run, canceled = context.dagster_run, status == dg.DagsterRunStatus.CANCELED
         outcome = (
             context.dagster_event.message or f"the run {'was canceled' if canceled else 'failed'}"
         )
-        note_end(project, run.tags.get(PARTITION, ""), run.run_id, outcome, canceled)
+        record_run_end(project, run.tags.get(PARTITION, ""), run.run_id, outcome, canceled)
 
     return ends
 

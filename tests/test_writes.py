@@ -81,7 +81,7 @@ ALLOWED = {
         model_code/corpus/sources/definitions.py:""",
     "made again by whoever finds it missing or torn": """
         orchestration/guard.py:token_of
-        orchestration/registry/build.py:log_retriever
+        orchestration/registry/built_retriever.py:log_retriever
         model_code/collection/index/changes.py:_read""",
 }
 

@@ -93,7 +93,7 @@ def difference(found: State, expected: State) -> str:
 
 def champion_of(project: Project) -> str:
     """The champion's version."""
-    champion = versions.holder(project)
+    champion = versions.version_with_alias(project)
     return NOBODY if champion is None else champion.version
 
 
@@ -111,7 +111,7 @@ def roles_problem(collection: LiveIndex, before: str, finished: bool) -> str | N
     """
     champion, live = champion_of(collection.project), live_version(collection.generation)
     newest = max(
-        (one.version for one in versions.versions(collection.project)), key=int, default=NOBODY
+        (one.version for one in versions.list_versions(collection.project)), key=int, default=NOBODY
     )
     allowed = (
         {(newest, newest)} if finished else {(before, before), (before, newest), (newest, newest)}

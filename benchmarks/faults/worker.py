@@ -24,7 +24,7 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.evaluation.promotion import Verdict, judge_retrain
 from model_code.project import Project
 from orchestration.freshness import retrain
-from orchestration.freshness.workspace import live_documents
+from orchestration.freshness.snapshot import live_documents
 from orchestration.registry import gate, release
 
 DOCUMENTS = 12  # ids that are added, updated and deleted over and over
@@ -177,7 +177,7 @@ MARKED = {
     "plan": (retrain, "_begin"),
     "snapshot": (retrain, "make_workspace"),
     "register": (release, "register"),
-    "judge": (gate, "may_promote"),
+    "judge": (gate, "judge_challenger"),
     "open": (release, "open_version"),
     "champion": (release, "_make_champion"),
     "absorb": (retrain, "_record"),

@@ -36,8 +36,8 @@ from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.fused import FusedRetriever, FusedSearch
 from model_code.retrieval.kinds import open_retriever
 from model_code.stages.fuse import GRID, LEAST, default_weights, learn_weights
-from orchestration.freshness.queries import relevance
-from orchestration.freshness.workspace import query_id
+from orchestration.freshness.probes import feedback_relevance
+from orchestration.freshness.snapshot import arrival_query_id
 
 HERE = Path(__file__).parent
 # clicks or thumbs; queries that people ask; hits on a page; of a run
@@ -207,7 +207,8 @@ def life(bench: Bench, behaviour: str, seed: int, asked: Asked) -> dict[str, Any
     weight = bench.learned(taught)
     pairs = [(query, document) for query, own in said.qrels.items() for document in own]
     true = {
-        query_id(text): asked.queries.qrels[query] for query, text in asked.queries.queries.items()
+        arrival_query_id(text): asked.queries.qrels[query]
+        for query, text in asked.queries.queries.items()
     }
     right = sum(true[query].get(document, 0) > 0 for query, document in pairs)
     row = {
@@ -253,9 +254,9 @@ def judgements(asked: Asked, said: Sequence[Feedback]) -> Judgements:
     """
     found = {
         text: {id_: value for id_, value in own.items() if value}
-        for text, own in relevance(said).items()
+        for text, own in feedback_relevance(said).items()
     }
-    kept = {query_id(text): (text, own) for text, own in sorted(found.items()) if own}
+    kept = {arrival_query_id(text): (text, own) for text, own in sorted(found.items()) if own}
     return Judgements(
         {query: text for query, (text, _) in kept.items()},
         {query: own for query, (_, own) in kept.items()},

@@ -106,9 +106,9 @@ def _dvc_cache(project: Project, keep: int) -> Iterator[Garbage]:
 
 def _versions(project: Project, keep: int) -> Iterator[Garbage]:
     """All model versions but the newest, of all retrievers together, and those that have an alias."""
-    holders = [versions.holder(project, role) for role in versions.ROLES]
+    holders = [versions.version_with_alias(project, role) for role in versions.ROLES]
     numbers = {version.version for version in holders if version}
-    for version in versions.versions(project)[:-keep]:
+    for version in versions.list_versions(project)[:-keep]:
         if version.version not in numbers:
             folders = versions.run_folders(project, [version.run_id])
             remark = (
@@ -120,7 +120,7 @@ def _versions(project: Project, keep: int) -> Iterator[Garbage]:
             yield Garbage(
                 label,
                 sum(map(folder_bytes, folders)) / 1e6,
-                partial(versions.delete, project, version),
+                partial(versions.delete_version, project, version),
             )
 
 
@@ -130,11 +130,11 @@ def _registrations(project: Project, keep: int) -> Iterator[Garbage]:
     """
     # a registration that goes on now is waited for
     with versions.open_registry(project) as registry:
-        registered = {version.run_id for version in registry.versions()}
+        registered = {version.run_id for version in registry.list_versions()}
         orphans = (
-            set(registry.runs(f"attributes.run_name LIKE '{versions.RUN_NAME}%'")) - registered
+            set(registry.find_runs(f"attributes.run_name LIKE '{versions.RUN_NAME}%'")) - registered
         )
-        pilots = registry.runs(f"tags.`{KIND}` = 'pilot'")
+        pilots = registry.find_runs(f"tags.`{KIND}` = 'pilot'")
     for run in sorted(orphans):
         yield _runs(project, f"registration that has no version (run {run[:8]})", [run])
     if pilots and is_free(project.state / pilot.LOCK):
@@ -149,7 +149,9 @@ def _generations(project: Project, keep: int) -> Iterator[Garbage]:
     names = retrievers(project.live)
     registry = (project.state / "mlflow").exists()
     registered = (
-        {version.version for version in versions.versions(project)} if names and registry else set()
+        {version.version for version in versions.list_versions(project)}
+        if names and registry
+        else set()
     )
     for name in names:
         collection = Collection(project.live, name)
@@ -227,4 +229,4 @@ def _folder(label: str, path: Path, still: Callable[[], bool] = lambda: True) ->
 def _runs(project: Project, label: str, runs: Sequence[str]) -> Garbage:
     """Runs of MLflow, with their models."""
     megabytes = sum(map(folder_bytes, versions.run_folders(project, runs))) / 1e6
-    return Garbage(label, megabytes, partial(versions.forget, project, runs))
+    return Garbage(label, megabytes, partial(versions.delete_runs, project, runs))

@@ -223,7 +223,7 @@ def repair(
     from orchestration.registry import versions
 
     project = Project.find()
-    champion = versions.holder(project)
+    champion = versions.version_with_alias(project)
     done = mend(project, champion and champion.retriever, adopt)
     say("\n".join(done) or "there was nothing to mend")
 

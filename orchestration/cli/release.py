@@ -39,7 +39,7 @@ def register(
 
     project = Project.find()
     version = release.register(project, retriever)
-    role = "champion already" if versions.holder(project) == version else "challenger"
+    role = "champion already" if versions.version_with_alias(project) == version else "challenger"
     say(f"version {version.version} ({version.retriever}) is the {role}")
 
 
@@ -47,7 +47,7 @@ def promote(by_hand: ByHand = False) -> None:
     """Make the challenger the champion if it passes the gate, and open its live collection."""
     from orchestration.registry import release
 
-    move = (release.promote_by_hand if by_hand else release.promote)(Project.find())
+    move = (release.promote_manually if by_hand else release.promote)(Project.find())
     say(move.summary)
     if not move.passed:
         raise typer.Exit(1)
@@ -112,9 +112,9 @@ def drift(
     ] = False,
 ) -> None:
     """Measure what was added since the last report, and decide what it calls for."""
-    from orchestration.freshness.drift import watch
+    from orchestration.freshness.drift import check_drift
 
-    watched = watch(Project.find(), record=not explain)
+    watched = check_drift(Project.find(), record=not explain)
     if watched is None:
         few = "nothing was" if explain else "fewer than drift.minimum_batch documents were"
         raise FreshetError(
@@ -145,13 +145,13 @@ def retrain(
 
     project = Project.find()
     if pilot is not None:
-        from orchestration.freshness.pilot import pilot_by_hand
+        from orchestration.freshness.pilot import run_manual_pilot
 
         if dry_run or key:
             raise typer.BadParameter(
                 "a pilot has no --key and no --dry-run: it is deleted when it has answered"
             )
-        say(pilot_by_hand(project, pilot, say).summary)
+        say(run_manual_pilot(project, pilot, say).summary)
         return
     plan = plan_retrain(project, key or "")
     name = key or next_key(project, plan)

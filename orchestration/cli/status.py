@@ -37,9 +37,9 @@ def project_status(project: Project) -> dict[str, Any]:
         **{
             role: version and asdict(version)
             for role in ALIASES
-            for version in [versions.holder(project, role)]
+            for version in [versions.version_with_alias(project, role)]
         },
-        "moved_by_hand": str(moved) if (moved := release.moved_by_hand(project)) else None,
+        "moved_by_hand": str(moved) if (moved := release.manual_alias_change(project)) else None,
         "live": _live(project),
         "service": service_registration(project.state),
         "moves": history.read(project)[-5:],

@@ -34,20 +34,21 @@ from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import hash_text
 from model_code.project import DAY, Project, file_lock
 from orchestration import parameters
-from orchestration.freshness.queries import gate_judgements
-from orchestration.freshness.workspace import export, live_documents, make_workspace
+from orchestration.freshness.probes import gate_judgements
+from orchestration.freshness.snapshot import export_snapshot, live_documents
+from orchestration.freshness.workspace import make_workspace
 from orchestration.pipeline import ingest, repro
-from orchestration.registry.gate import score
+from orchestration.registry.gate import evaluate_segments
 
 Show = Callable[[str], Any]
 FOLDER, LOCK = "pilot", "pilot.lock"  # in the project's state
 WAITING = "waiting for another pilot of this project, which runs now"
 ANY_SIZE = ("acceptance.min_documents=1", "training.min_judged_queries=0")  # a sample
 ASKED_SHARE = 5  # of drift.minimum_batch, documents that the gate's queries must ask for
-SETTLED = "nothing: no report waits for the answer"
+NOT_REQUESTED = "nothing: no report waits for the answer"
 
 
-class NoPilot(FreshetError):
+class PilotNotPossible(FreshetError):
     """A pilot would tell nothing; why."""
 
 
@@ -73,11 +74,11 @@ class PilotResult:
         return self.plan.summary() | {"documents": self.documents, "new": self.new}
 
 
-def pilot(project: Project, documents: int, show: Show = print) -> PilotResult:
+def run_pilot(project: Project, documents: int, show: Show = print) -> PilotResult:
     """Train on a sample of at most `documents` of what is live, and judge. One pilot of a project
     runs at a time.
 
-    NoPilot, before anything is trained, where it would tell nothing; FreshetError if a stage fails.
+    PilotNotPossible, before anything is trained, where it would tell nothing; FreshetError if a stage fails.
     What it built is deleted either way.
     """
     with file_lock(project.state / LOCK, WAITING, DAY):
@@ -95,7 +96,7 @@ def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotR
     generation = read_planned_generation(project, plan)
     # as it is now, and not deleted before it is asked
     live = Searcher(project.live, generation, {})
-    chosen = sample(
+    chosen = sample_documents(
         (row["id"] for row in live_documents(generation)), _ranked(project, plan), documents
     )
     new = chosen & set(plan.new)
@@ -104,13 +105,17 @@ def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotR
     )
     _require_new(project, len(new), len(new))
     workspace = Project(folder / WORKSPACE, home=project.root)
-    make_workspace(workspace, partial(export, project, generation, only=chosen), share_cache=False)
+    make_workspace(
+        workspace, partial(export_snapshot, project, generation, only=chosen), share_cache=False
+    )
     # where the workspace names folders in full
     own_settings = _training(workspace, plan.retriever)[1]
     parameters.assign(workspace.params_file, [*ANY_SIZE, *own_settings])
     targets, settings = _targets(workspace, new, show), parameters.load(workspace.params_file)
     _build(workspace, address, show)
-    score(workspace, plan.retriever, [view.segment for view in live.views], folder / "searched")
+    evaluate_segments(
+        workspace, plan.retriever, [view.segment for view in live.views], folder / "searched"
+    )
     trained = load_gate_scores(workspace.artifacts / "evaluate" / plan.retriever)
     searched = load_gate_scores(folder / "searched")
     margin = settings.drift.quality_margin
@@ -127,7 +132,7 @@ def _training(project: Project, searched: str) -> tuple[str, list[str]]:
     parts = fusion.of if fusion else (searched,)
     trained = {name: own for name, own in stated["retrievers"].items() if name in parts}
     if not trained:
-        raise NoPilot(
+        raise PilotNotPossible(
             f"{searched} is searched, for which params.yaml trains nothing; freshet retrain trains the rest"
         )
     groups = {
@@ -139,21 +144,21 @@ def _training(project: Project, searched: str) -> tuple[str, list[str]]:
 
 
 def _require_new(project: Project, targets: int, new: int) -> None:
-    """NoPilot where so few new documents can be asked for that no interval tells."""
+    """PilotNotPossible where so few new documents can be asked for that no interval tells."""
     minimum = parameters.load(project.params_file).drift.minimum_batch
     if targets < (least := max(minimum // ASKED_SHARE, 1)):
-        raise NoPilot(
+        raise PilotNotPossible(
             f"the gate's queries ask for {targets} of the {new} new documents at most, fewer than {least} "
             f"(drift.minimum_batch / {ASKED_SHARE}): a pilot needs documents that arrive with `queries`"
         )
 
 
-def sample(documents: Iterable[str], new: Sequence[str], size: int) -> frozenset[str]:
+def sample_documents(documents: Iterable[str], new: Sequence[str], size: int) -> frozenset[str]:
     """At most `size` documents, half of them new where there are as many of both.
 
     new: the first are taken first. Which of the others, hangs on their ids alone.
 
-    >>> sorted(sample("abcdef", ["e", "f"], 2) - {"e"}) == sorted(sample("abcd", [], 1))
+    >>> sorted(sample_documents("abcdef", ["e", "f"], 2) - {"e"}) == sorted(sample_documents("abcd", [], 1))
     True
     """
     late = set(new)
@@ -186,7 +191,7 @@ def _build(workspace: Project, target: str, show: Show) -> None:
 
 
 def _targets(workspace: Project, new: Set[str], show: Show) -> Mapping[str, str]:
-    """By query of the gate the new document that it asks for, before anything is trained; NoPilot
+    """By query of the gate the new document that it asks for, before anything is trained; PilotNotPossible
     if too few.
     """
     _build(workspace, "corpus", show)
@@ -201,9 +206,9 @@ def _targets(workspace: Project, new: Set[str], show: Show) -> Mapping[str, str]
     return targets
 
 
-def pilot_by_hand(project: Project, documents: int, show: Show = print) -> PilotResult:
+def run_manual_pilot(project: Project, documents: int, show: Show = print) -> PilotResult:
     """A pilot whose answer is noted in the ledger and asks for nothing; raises as `pilot` does."""
-    result = pilot(project, documents, show)
+    result = run_pilot(project, documents, show)
     with open_ledger(project, result.plan.retriever) as ledger:
         ledger.work.note(
             WorkKind.PILOT, result.plan.retriever, WorkState.DONE, result.summary, result.details
@@ -211,7 +216,7 @@ def pilot_by_hand(project: Project, documents: int, show: Show = print) -> Pilot
     return result
 
 
-def pilot_for_drift(
+def run_requested_pilot(
     project: Project, run_key: str, show: Show = print, run_id: str | None = None
 ) -> str:
     """The pilot that a drift report called for, on `drift.pilot_documents`: if a retrain is due by
@@ -222,10 +227,10 @@ def pilot_for_drift(
     with file_lock(project.state / LOCK, WAITING, DAY), open_ledger(project) as ledger:
         work = ledger.work.of_run(run_key)
         if work is None:
-            return SETTLED
+            return NOT_REQUESTED
         try:
-            result = pilot(project, _documents(project, work.retriever), show)
-        except NoPilot as why:
+            result = run_pilot(project, _documents(project, work.retriever), show)
+        except PilotNotPossible as why:
             ledger.work.end(work, WorkState.REFUSED, f"no pilot: {why}", run_id)
             return f"no pilot: {why}"
         ledger.work.end(
@@ -240,10 +245,10 @@ def pilot_for_drift(
 
 
 def _documents(project: Project, asker: str) -> int:
-    """How many to train on; NoPilot where none is wanted."""
+    """How many to train on; PilotNotPossible where none is wanted."""
     documents = parameters.load(project.params_file).drift.pilot_documents
     if documents is None:
-        raise NoPilot("drift.pilot_documents is null")
+        raise PilotNotPossible("drift.pilot_documents is null")
     if asker != (searched := default_retriever(project.live)):
-        raise NoPilot(f"{searched} is searched now, and drift of {asker} called for it")
+        raise PilotNotPossible(f"{searched} is searched now, and drift of {asker} called for it")
     return documents

@@ -25,10 +25,11 @@ from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from model_code.files import read_json, write_json
 from model_code.project import Project
-from orchestration.freshness.workspace import export, is_unjudged, make_workspace, queries_for
+from orchestration.freshness.snapshot import export_snapshot, gate_has_no_queries, queries_for
+from orchestration.freshness.workspace import make_workspace
 from orchestration.pipeline import ingest, repro
 from orchestration.registry import release, versions
-from orchestration.registry.gate import UNPROVEN, Rules
+from orchestration.registry.gate import NO_JUDGED_QUERIES, GateRules
 
 Show = Callable[[str], Any]
 CHALLENGER, ENDED = "challenger.json", "ended.json"  # beside the plan
@@ -36,7 +37,7 @@ NOTED = 20  # retrains that are looked back at for how one ended
 
 
 @dataclass(frozen=True)
-class Ready:
+class TrainedChallenger:
     """A retrain whose challenger is built and registered, waiting for the gate."""
 
     project: Project
@@ -46,7 +47,7 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Retrained:
+class RetrainResult:
     """What came of a retrain: the challenger, whether it is champion now, the gate's words, the
     generation opened.
     """
@@ -83,7 +84,7 @@ def _has_ended(folder: Path, concluded: Set[str | None]) -> bool:
     )
 
 
-def retrain(project: Project, key: str, show: Show = print) -> Retrained:
+def retrain(project: Project, key: str, show: Show = print) -> RetrainResult:
     """Train, index and evaluate every retriever on what is live; promote the best if the gate
     passes it, and open it.
 
@@ -91,12 +92,12 @@ def retrain(project: Project, key: str, show: Show = print) -> Retrained:
     added to the new generation before it is searched. Raises `FreshetError` at once where nobody
     judged, and if a stage fails; then nothing is changed.
     """
-    return finish(prepare(project, key, show))
+    return promote_or_reject(train_challenger(project, key, show))
 
 
-def prepare(
+def train_challenger(
     project: Project, key: str, show: Show = print, dagster_run: str | None = None
-) -> Ready:
+) -> TrainedChallenger:
     """Snapshot, workspace, every stage, registration; what was done before under this key is not
     done again.
     """
@@ -108,7 +109,9 @@ def prepare(
     # the generation may be deleted once the workspace is there
     make_workspace(
         workspace,
-        lambda folder: export(project, retrain_plan.read_planned_generation(project, plan), folder),
+        lambda folder: export_snapshot(
+            project, retrain_plan.read_planned_generation(project, plan), folder
+        ),
     )
     ingest.ingest(workspace)
     for address in repro.repro(workspace, dagster_run=dagster_run, name=f"retrain {key}"):
@@ -117,11 +120,11 @@ def prepare(
     write_json(
         retrain_plan.retrain_folder(project, key) / CHALLENGER, {"version": challenger.version}
     )
-    return Ready(project, workspace, plan, challenger)
+    return TrainedChallenger(project, workspace, plan, challenger)
 
 
-def prepared(project: Project, key: str) -> Ready:
-    """The retrain as `prepare` left it; nothing is built. FreshetError if it did not end, or its
+def load_challenger(project: Project, key: str) -> TrainedChallenger:
+    """The retrain as `train_challenger` left it; nothing is built. FreshetError if it did not end, or its
     challenger is gone.
     """
     plan, file = (
@@ -130,21 +133,25 @@ def prepared(project: Project, key: str) -> Ready:
     )
     number = read_json(file)["version"] if file.is_file() else None
     challenger = next(
-        (version for version in versions.versions(project) if version.version == number), None
+        (version for version in versions.list_versions(project) if version.version == number), None
     )
     if plan is None or challenger is None:
         raise FreshetError(
             f"retrain {key} has no challenger: train it first, by `freshet retrain --key {key}`"
         )
-    return Ready(project, retrain_plan.retrain_workspace(project, key), plan, challenger)
+    return TrainedChallenger(
+        project, retrain_plan.retrain_workspace(project, key), plan, challenger
+    )
 
 
-def judge(ready: Ready) -> Verdict:
+def gate_verdict(ready: TrainedChallenger) -> Verdict:
     """What the gate will say; moves nothing."""
     return release.judge(ready.workspace, _rules(ready), ready.challenger)
 
 
-def finish(ready: Ready, verdict: Verdict | None = None, run_id: str | None = None) -> Retrained:
+def promote_or_reject(
+    ready: TrainedChallenger, verdict: Verdict | None = None, run_id: str | None = None
+) -> RetrainResult:
     """The gate; behind it the challenger is live, from its first moment with all that arrived
     since, and champion.
 
@@ -155,10 +162,12 @@ def finish(ready: Ready, verdict: Verdict | None = None, run_id: str | None = No
     live = Collection(ready.project.live, ready.challenger.retriever)
     opened = live.current_number() if move.passed else None
     _record(ready, move, opened, run_id)
-    return Retrained(ready.plan, ready.challenger, move.passed, move.summary, opened)
+    return RetrainResult(ready.plan, ready.challenger, move.passed, move.summary, opened)
 
 
-def _record(ready: Ready, move: release.Move, opened: int | None, run_id: str | None) -> None:
+def _record(
+    ready: TrainedChallenger, move: release.PromotionResult, opened: int | None, run_id: str | None
+) -> None:
     """What came of it, for the retriever that was retrained; and for the one that took its place,
     if dev chose another: that one begins with a training, and the documents of the other are as
     they were.
@@ -174,7 +183,7 @@ def _record(ready: Ready, move: release.Move, opened: int | None, run_id: str | 
     chosen = ready.challenger.retriever if move.passed else None
     for name in dict.fromkeys(filter(None, (ready.plan.retriever, chosen))):
         with open_ledger(ready.project, name) as ledger:
-            if not (move.again and _is_noted(ledger, name, ready.challenger)):
+            if not (move.already_champion and _is_noted(ledger, name, ready.challenger)):
                 ledger.work.conclude_retrains(name, state, move.summary, details, run_id)
     write_json(
         retrain_plan.retrain_folder(ready.project, ready.plan.key) / ENDED,
@@ -218,14 +227,14 @@ def _begin(project: Project, key: str) -> retrain_plan.RetrainPlan:
         retrain_plan.plan_retrain(project, key),
         retrain_plan.retrain_folder(project, key),
     )
-    if is_unjudged(project, retrain_plan.read_planned_generation(project, plan)):
-        raise FreshetError(UNPROVEN)
+    if gate_has_no_queries(project, retrain_plan.read_planned_generation(project, plan)):
+        raise FreshetError(NO_JUDGED_QUERIES)
     if folder.is_dir():
         shutil.rmtree(folder)
     retrain_plan.save_plan(project, plan)
     return plan
 
 
-def _rules(ready: Ready) -> Rules:
+def _rules(ready: TrainedChallenger) -> GateRules:
     """Old and new documents apart, by the workspace's queries; the champion as it is searched now."""
-    return Rules.of(ready.workspace, new=queries_for(ready.workspace, ready.plan.new))
+    return GateRules.of(ready.workspace, new=queries_for(ready.workspace, ready.plan.new))

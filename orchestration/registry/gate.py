@@ -28,18 +28,18 @@ from orchestration import parameters
 from orchestration.registry import versions
 from orchestration.registry.versions import Version
 
-UNPROVEN = (
+NO_JUDGED_QUERIES = (
     "nobody has judged queries of this corpus, so nothing tells what is better: bring qrels, documents with `queries`, "
     "or feedback; freshet promote --by-hand makes what freshet register was given champion all the same"
 )
-BY_TEST = (
+JUDGED_BY_TEST_SPLIT = (
     "judged by the test queries, as the gate has none of its own (corpus.splits.gate_share, or a split `gate` of the "
     "qrels): a champion's test score is a winner's from then on"
 )
 
 
 @dataclass(frozen=True)
-class Rules:
+class GateRules:
     """What a challenger is judged by: `settings`, on the judged queries under the artifacts of
     `project`.
 
@@ -54,26 +54,26 @@ class Rules:
     new: Set[str] | None = None
 
     @classmethod
-    def of(cls, project: Project, new: Set[str] | None = None) -> Rules:
+    def of(cls, project: Project, new: Set[str] | None = None) -> GateRules:
         """Those that the project's `params.yaml` states."""
         settings = parameters.load(project.params_file)
         return cls(project, settings.promotion, settings.seed, new)
 
 
-def may_promote(challenger: Version, champion: Version | None, rules: Rules) -> Verdict:
+def judge_challenger(challenger: Version, champion: Version | None, rules: GateRules) -> Verdict:
     """Judge the challenger against the champion (None: there is none) on queries of the gate's own,
     or on the test queries if it has none, which the verdict then says.
 
     Where people judged none, nothing may replace a champion: made queries praised trainings by
     which real ones lost .075 nDCG@10.
     """
-    scores, others = versions.scores(rules.project, challenger), None
+    scores, others = versions.load_scores(rules.project, challenger), None
     if champion is not None and not scores.queries:
-        return Verdict(False, (UNPROVEN,), 0, ())
+        return Verdict(False, (NO_JUDGED_QUERIES,), 0, ())
     if champion is not None and champion.corpus == challenger.corpus:
-        others = versions.scores(rules.project, champion)
+        others = versions.load_scores(rules.project, champion)
     elif champion is not None:  # its registered scores are of the corpus that it was built on
-        others = load_gate_scores(rescore(rules.project, champion))
+        others = load_gate_scores(rescore_champion(rules.project, champion))
     if rules.new is None:
         verdict = judge_promotion(scores, others, rules.settings, rules.seed)
     else:
@@ -81,11 +81,11 @@ def may_promote(challenger: Version, champion: Version | None, rules: Rules) -> 
     return (
         verdict
         if others is None or scores.split == GATE
-        else replace(verdict, reasons=(*verdict.reasons, BY_TEST))
+        else replace(verdict, reasons=(*verdict.reasons, JUDGED_BY_TEST_SPLIT))
     )
 
 
-def rescore(project: Project, champion: Version) -> Path:
+def rescore_champion(project: Project, champion: Version) -> Path:
     """Evaluate the champion as users search it on the judged queries under `artifacts/`; returns
     the scores' folder.
 
@@ -94,10 +94,12 @@ def rescore(project: Project, champion: Version) -> Path:
     it has, which arrived after the challenger's corpus was taken, are left out of its rankings.
     """
     output = project.state / "rescored" / champion.version
-    return score(project, champion.retriever, _segments(project, champion), output)
+    return evaluate_segments(project, champion.retriever, _segments(project, champion), output)
 
 
-def score(project: Project, system: str, segments: Sequence[Segment], output: Path) -> Path:
+def evaluate_segments(
+    project: Project, system: str, segments: Sequence[Segment], output: Path
+) -> Path:
     """Evaluate the search of segments on the judged queries under `artifacts/`; returns the scores'
     folder, `output`.
 
@@ -137,6 +139,6 @@ def _segments(project: Project, champion: Version) -> list[Segment]:
     live = live_searcher(project, champion)
     if live is not None:
         return [view.segment for view in live.views]
-    files = versions.files(project, champion)
+    files = versions.download_files(project, champion)
     rows = IdMap(read_json(files / HIERARCHY / DOCUMENT_IDS))
     return [Segment(open_retriever(files / ENCODER, files / INDEX), rows)]

@@ -13,7 +13,7 @@ from typing import Any
 from model_code.project import Project
 
 # the actions after which another version is champion
-MOVES = ("promote", "rollback", "moved by hand")
+CHAMPION_CHANGES = ("promote", "rollback", "moved by hand")
 
 
 def append(
@@ -31,7 +31,7 @@ def append(
     gate's, with its intervals.
     """
     last = (read(project) or [{}])[-1]
-    if action in MOVES and [last.get(name) for name in ("action", "from", "to")] == [
+    if action in CHAMPION_CHANGES and [last.get(name) for name in ("action", "from", "to")] == [
         action,
         before,
         after,

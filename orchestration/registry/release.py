@@ -28,19 +28,19 @@ from model_code.settings import require
 from model_code.text.passages import TextRules
 from orchestration import parameters
 from orchestration.registry import gate, history, versions
-from orchestration.registry.build import (
+from orchestration.registry.built_retriever import (
     NOWHERE,
     best_on_dev,
     best_untrained,
     find_build,
     require_current,
 )
-from orchestration.registry.gate import Rules
+from orchestration.registry.gate import GateRules
 from orchestration.registry.versions import (
     CHALLENGER,
     CHAMPION,
     PREVIOUS,
-    RECORDED,
+    RECORDED_CHAMPION,
     Registry,
     Version,
     open_registry,
@@ -48,7 +48,7 @@ from orchestration.registry.versions import (
 
 
 @dataclass(frozen=True)
-class HandMove:
+class ManualAliasChange:
     """The alias `champion` is not where Freshet put it: from which version, and to which (None: it
     was deleted).
     """
@@ -61,18 +61,18 @@ class HandMove:
 
 
 @dataclass(frozen=True)
-class Move:
+class PromotionResult:
     """What a promotion or rollback came to: the champion now, whether that was the wish, and one
     line to show.
 
-    again: it was so already, by a promotion before, which may have been cut off behind its last
+    already_champion: it was so already, by a promotion before, which may have been cut off behind its last
     step here.
     """
 
     champion: Version | None
     passed: bool
     summary: str
-    again: bool = False
+    already_champion: bool = False
 
 
 def register(
@@ -90,7 +90,7 @@ def register(
         return versions.register(project, build)
 
 
-def open_first(project: Project) -> Move | None:
+def promote_first_champion(project: Project) -> PromotionResult | None:
     """Make the best untrained system champion and live; None where there is a champion, or
     something else is live.
 
@@ -98,7 +98,7 @@ def open_first(project: Project) -> Move | None:
     the base encoder and their fusion are compared on dev where people judged it; else the fusion is
     taken, which is the safest of them.
     """
-    if versions.holder(project) is not None:
+    if versions.version_with_alias(project) is not None:
         return None
     with project.lock():
         name = best_untrained(project, parameters.load(project.params_file))
@@ -114,10 +114,10 @@ def open_first(project: Project) -> Move | None:
 
 def promote(
     project: Project,
-    rules: Rules | None = None,
+    rules: GateRules | None = None,
     challenger: Version | None = None,
     verdict: Verdict | None = None,
-) -> Move:
+) -> PromotionResult:
     """Make the challenger champion and live if the gate passes it; each verdict is a line of the
     history.
 
@@ -127,10 +127,14 @@ def promote(
     An alias that was moved by hand is settled first.
     """
     with open_registry(project) as registry:
-        settled = settle(project)
-        if settled is not None and challenger is None and registry.holder(CHALLENGER) is None:
+        settled = reconcile_alias(project)
+        if (
+            settled is not None
+            and challenger is None
+            and registry.version_with_alias(CHALLENGER) is None
+        ):
             return settled
-        move = _promote(project, registry, rules or Rules.of(project), challenger, verdict)
+        move = _promote(project, registry, rules or GateRules.of(project), challenger, verdict)
     if (
         challenger is None
         and not move.passed
@@ -141,26 +145,26 @@ def promote(
     return move
 
 
-def promote_by_hand(project: Project) -> Move:
+def promote_manually(project: Project) -> PromotionResult:
     """Make the challenger champion and live whatever the gate says, as if the alias had been moved
     to it in MLflow.
     """
     with open_registry(project) as registry:
-        settled = settle(project)
-        if settled is not None and registry.holder(CHALLENGER) is None:
+        settled = reconcile_alias(project)
+        if settled is not None and registry.version_with_alias(CHALLENGER) is None:
             return settled
-        (candidate, champion), rules = _candidates(project, registry, None), Rules.of(project)
+        (candidate, champion), rules = _candidates(project, registry, None), GateRules.of(project)
         require(
             rules.settings.by_hand == "follow",
             "promotion.by_hand is refuse: the gate alone makes a champion",
         )
         if candidate.is_same(champion):
             open_version(project, candidate)
-            return Move(candidate, True, _already(candidate), again=True)
+            return PromotionResult(candidate, True, _already(candidate), already_champion=True)
         return _follow(
             project,
             registry,
-            HandMove(champion, candidate),
+            ManualAliasChange(champion, candidate),
             _verdict_by_hand(candidate, champion, rules),
         )
 
@@ -168,28 +172,28 @@ def promote_by_hand(project: Project) -> Move:
 def _promote(
     project: Project,
     registry: Registry,
-    rules: Rules,
+    rules: GateRules,
     challenger: Version | None,
     verdict: Verdict | None,
-) -> Move:
+) -> PromotionResult:
     candidate, champion = _candidates(project, registry, challenger)
     if candidate.is_same(champion):
         open_version(project, candidate)
-        return Move(candidate, True, _already(candidate), again=True)
-    verdict = verdict or gate.may_promote(candidate, champion, rules)
+        return PromotionResult(candidate, True, _already(candidate), already_champion=True)
+    verdict = verdict or gate.judge_challenger(candidate, champion, rules)
     why = "; ".join(verdict.reasons)
     if verdict.passed:
         open_version(project, candidate)
         _make_champion(project, registry, candidate, champion, verdict, "promote")
-        return Move(candidate, True, f"{candidate} is the champion: {why}")
+        return PromotionResult(candidate, True, f"{candidate} is the champion: {why}")
     history.append(
         project, "refuse", champion and champion.version, candidate.version, asdict(verdict)
     )
-    registry.note_verdict(candidate, verdict)
+    registry.record_verdict(candidate, verdict)
     if challenger is None:
-        return Move(champion, False, f"{candidate} stays challenger: {why}")
-    registry.end_challenge(challenger)
-    return Move(champion, False, f"{candidate} is refused: {why}")
+        return PromotionResult(champion, False, f"{candidate} stays challenger: {why}")
+    registry.remove_challenger(challenger)
+    return PromotionResult(champion, False, f"{candidate} is refused: {why}")
 
 
 def _make_champion(
@@ -204,28 +208,36 @@ def _make_champion(
     history.append(
         project, action, champion and champion.version, candidate.version, asdict(verdict)
     )
-    registry.note_verdict(candidate, verdict)
+    registry.record_verdict(candidate, verdict)
     registry.set_champion(candidate)
-    registry.end_challenge(candidate)
+    registry.remove_challenger(candidate)
 
 
-def moved_by_hand(project: Project) -> HandMove | None:
+def manual_alias_change(project: Project) -> ManualAliasChange | None:
     """How a person moved the alias `champion` in MLflow, if live has not followed yet and nothing
     has put it back.
     """
-    before, after = versions.holder(project, RECORDED), versions.holder(project)
+    before, after = (
+        versions.version_with_alias(project, RECORDED_CHAMPION),
+        versions.version_with_alias(project),
+    )
     if before.is_same(after) if before else after is None:
         return None
     last_move = next(
-        (line for line in reversed(history.read(project)) if line["action"] in history.MOVES), None
+        (
+            line
+            for line in reversed(history.read(project))
+            if line["action"] in history.CHAMPION_CHANGES
+        ),
+        None,
     )
     if after is not None and last_move is not None and last_move["to"] == after.version:
         # a move of ours that was cut off behind the alias, or of before the tag was kept
         return None
-    return HandMove(before, after)
+    return ManualAliasChange(before, after)
 
 
-def settle(project: Project) -> Move | None:
+def reconcile_alias(project: Project) -> PromotionResult | None:
     """Follow an alias that was moved by hand, or put it back, as `promotion.by_hand` says; None
     where it was not moved.
 
@@ -233,13 +245,13 @@ def settle(project: Project) -> Move | None:
     no version takes its place.
     """
     with open_registry(project) as registry:
-        moved = moved_by_hand(project)
+        moved = manual_alias_change(project)
         if moved is None:
-            champion = registry.holder(CHAMPION)
-            if champion and not champion.is_same(registry.holder(RECORDED)):
+            champion = registry.version_with_alias(CHAMPION)
+            if champion and not champion.is_same(registry.version_with_alias(RECORDED_CHAMPION)):
                 registry.set_champion(champion)
             return None
-        rules, after = Rules.of(project), moved.after
+        rules, after = GateRules.of(project), moved.after
         verdict = _verdict_by_hand(after, moved.before, rules) if after else None
         foreign = after is not None and moved.before is not None and after.is_foreign(project)
         refused = foreign or (
@@ -249,17 +261,19 @@ def settle(project: Project) -> Move | None:
         return go_on(project, registry, moved, verdict)
 
 
-def _follow(project: Project, registry: Registry, moved: HandMove, verdict: Verdict) -> Move:
+def _follow(
+    project: Project, registry: Registry, moved: ManualAliasChange, verdict: Verdict
+) -> PromotionResult:
     after = moved.after
     open_version(project, after)
     _make_champion(project, registry, after, moved.before, verdict, "moved by hand")
     gate_said = f"{'with' if verdict.passed else 'against'} the gate: {'; '.join(verdict.reasons)}"
-    return Move(after, True, f"{after} is the champion, moved by hand, {gate_said}")
+    return PromotionResult(after, True, f"{after} is the champion, moved by hand, {gate_said}")
 
 
 def _put_back(
-    project: Project, registry: Registry, moved: HandMove, verdict: Verdict | None
-) -> Move:
+    project: Project, registry: Registry, moved: ManualAliasChange, verdict: Verdict | None
+) -> PromotionResult:
     before, after = moved.before, moved.after
     if not _is_live(project, before):
         open_version(project, before)
@@ -268,46 +282,49 @@ def _put_back(
     )
     registry.set_champion(before)
     if after is not None:
-        registry.end_challenge(after)
+        registry.remove_challenger(after)
     if after is not None and verdict is not None:
-        registry.note_verdict(after, verdict)
+        registry.record_verdict(after, verdict)
     why = f" against the gate: {'; '.join(verdict.reasons)}" if verdict else ""
-    return Move(before, False, f"{before} is the champion again: {moved}{why}")
+    return PromotionResult(before, False, f"{before} is the champion again: {moved}{why}")
 
 
-def _verdict_by_hand(candidate: Version, champion: Version | None, rules: Rules) -> Verdict:
+def _verdict_by_hand(candidate: Version, champion: Version | None, rules: GateRules) -> Verdict:
     """The gate's verdict; where it cannot judge, as the scores are of other queries, that is
     against the move.
     """
     try:
-        versions.require_own(rules.project, candidate)
-        return gate.may_promote(candidate, champion, rules)
+        versions.require_own_version(rules.project, candidate)
+        return gate.judge_challenger(candidate, champion, rules)
     except FreshetError as error:
         return Verdict(False, (f"the gate cannot judge: {error}",), queries=0, intervals=())
 
 
 def judge(
-    project: Project, rules: Rules | None = None, challenger: Version | None = None
+    project: Project, rules: GateRules | None = None, challenger: Version | None = None
 ) -> Verdict:
     """What `promote` would decide now; nothing is moved."""
     with open_registry(project) as registry:
         candidate, champion = _candidates(project, registry, challenger)
         if candidate.is_same(champion):
             return Verdict(True, (_already(candidate),), queries=0, intervals=())
-        return gate.may_promote(candidate, champion, rules or Rules.of(project))
+        return gate.judge_challenger(candidate, champion, rules or GateRules.of(project))
 
 
-def rollback(project: Project) -> Move:
+def rollback(project: Project) -> PromotionResult:
     """Make the previous champion live and champion again; raises `FreshetError` if there is none.
 
     An alias that was moved by hand is settled first; one that was put back by that has been rolled
     back.
     """
     with open_registry(project) as registry:
-        settled = settle(project)
+        settled = reconcile_alias(project)
         if settled is not None and not settled.passed:
             return settled
-        champion, previous = registry.holder(CHAMPION), registry.holder(PREVIOUS)
+        champion, previous = (
+            registry.version_with_alias(CHAMPION),
+            registry.version_with_alias(PREVIOUS),
+        )
         if champion is None or previous is None:
             raise FreshetError(
                 "there is no previous champion to go back to; `freshet status` shows the versions"
@@ -315,20 +332,22 @@ def rollback(project: Project) -> Move:
         open_version(project, previous)
         history.append(project, "rollback", champion.version, previous.version, None)
         registry.set_champion(previous)
-        return Move(previous, True, f"{previous} is the champion again, in place of {champion}")
+        return PromotionResult(
+            previous, True, f"{previous} is the champion again, in place of {champion}"
+        )
 
 
 def _candidates(
     project: Project, registry: Registry, challenger: Version | None
 ) -> tuple[Version, Version | None]:
     """Who asks to be champion, and who is; the champion itself where nobody else does."""
-    champion = registry.holder(CHAMPION)
-    candidate = challenger or registry.holder(CHALLENGER) or champion
+    champion = registry.version_with_alias(CHAMPION)
+    candidate = challenger or registry.version_with_alias(CHALLENGER) or champion
     if candidate is None:
         raise FreshetError(
             "there is no challenger: register a built retriever first (`freshet register`)"
         )
-    versions.require_own(project, candidate)
+    versions.require_own_version(project, candidate)
     return candidate, champion
 
 
@@ -336,9 +355,9 @@ def _already(champion: Version) -> str:
     return f"{champion} is the champion already: nothing to promote"
 
 
-def open_live(project: Project) -> Generation:
+def open_champion(project: Project) -> Generation:
     """Open the champion's build as the live collection (see `open_version`)."""
-    champion = versions.holder(project)
+    champion = versions.version_with_alias(project)
     if champion is None:
         raise FreshetError("there is no champion to open: register and promote a retriever first")
     # then whatever waits is for the next addition, and nothing is copied
@@ -351,9 +370,9 @@ def open_version(project: Project, version: Version) -> Generation:
     """Make a version's build what is searched, with all that arrived since it was made; nothing
     happens if it is.
     """
-    versions.require_own(project, version)
+    versions.require_own_version(project, version)
     # not inside: a promotion holds the registry and waits for the writer
-    files = versions.files(project, version)
+    files = versions.download_files(project, version)
     parts = Parts(
         files / "encoder", files / "index", files / "documents.parquet", files / "hierarchy"
     )

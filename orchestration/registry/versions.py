@@ -36,7 +36,7 @@ from orchestration.pipeline.runs import (
     tracking_uri,
     valid_name,
 )
-from orchestration.registry.build import ARTIFACT, Build, log_retriever
+from orchestration.registry.built_retriever import ARTIFACT, BuiltRetriever, log_retriever
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -47,9 +47,14 @@ ABOUT = "Retrievers of this project. `champion` is what is searched by default; 
 # how a logged model's address begins, and what MLflow takes as a tag
 LOGGED, LONGEST_TAG = "models:/", 5000
 RUN_NAME = "register@"  # how the name of a run begins that a version was registered from
-LOCK = "registry.lock"  # held by who reads or changes the registry, as long as that takes
-CHALLENGER, CHAMPION, PREVIOUS, RECORDED = "challenger", "champion", "previous", "recorded champion"
-ROLES = (CHAMPION, CHALLENGER, PREVIOUS, RECORDED)
+REGISTRY_LOCK = "registry.lock"  # held by who reads or changes the registry, as long as that takes
+CHALLENGER, CHAMPION, PREVIOUS, RECORDED_CHAMPION = (
+    "challenger",
+    "champion",
+    "previous",
+    "recorded champion",
+)
+ROLES = (CHAMPION, CHALLENGER, PREVIOUS, RECORDED_CHAMPION)
 RETRIEVER, FINGERPRINT, CORPUS, REPLACED = "retriever", "fingerprint", "corpus", "replaced"
 GATE = "gate"  # the tag that says in words what the gate found
 TEXT, EVENT, MARK, LOG = "text", "watermark", "watermark_mark", "log"
@@ -109,26 +114,26 @@ class Registry:
         self.experiment: str = experiment.experiment_id
         self.model: str = experiment.name
 
-    def versions(self) -> list[Version]:
+    def list_versions(self) -> list[Version]:
         """All of them, oldest first."""
         registered = self.client.search_model_versions(f"name='{self.model}'")
         return sorted(map(Version.read, registered), key=lambda version: int(version.version))
 
-    def holder(self, role: str) -> Version | None:
+    def version_with_alias(self, role: str) -> Version | None:
         """Who has one of the `ROLES`, or None; recorded champion is whom `set_champion` was last
         called with.
         """
         model, alias = self._registered(), role if role == CHALLENGER else CHAMPION
-        number = model and (model.tags if role == RECORDED else model.aliases).get(alias)
+        number = model and (model.tags if role == RECORDED_CHAMPION else model.aliases).get(alias)
         if number and role == PREVIOUS:
             number = self.client.get_model_version(self.model, number).tags.get(REPLACED)
         return next(
-            (version for version in self.versions() if version.version == str(number)), None
+            (version for version in self.list_versions() if version.version == str(number)), None
         )
 
-    def end_challenge(self, version: Version | None = None) -> None:
+    def remove_challenger(self, version: Version | None = None) -> None:
         """Take the alias from the challenger; version: unless it is another one than this."""
-        challenger = self.holder(CHALLENGER)
+        challenger = self.version_with_alias(CHALLENGER)
         if challenger is not None and (version is None or challenger.is_same(version)):
             self.client.delete_registered_model_alias(self.model, CHALLENGER)
 
@@ -143,7 +148,7 @@ class Registry:
             self.model, version.version, REPLACED, champion.version if champion else ""
         )
 
-    def note_verdict(self, version: Version, verdict: Verdict) -> None:
+    def record_verdict(self, version: Version, verdict: Verdict) -> None:
         """Say on the version's page what the gate found of it."""
         words = f"{'passed' if verdict.passed else 'refused'}: {'; '.join(verdict.reasons)}"[
             :LONGEST_TAG
@@ -168,7 +173,7 @@ class Registry:
         ]
         self.client.update_model_version(self.model, version.version, "\n\n".join(card))
 
-    def add(self, build: Build) -> Version:
+    def register(self, build: BuiltRetriever) -> Version:
         """Register a build with a copy of its files; one with the same retriever and key is there
         already.
         """
@@ -191,11 +196,11 @@ class Registry:
             self.client.set_model_version_tag(self.model, number, name, value)
         return Version.read(self.client.get_model_version(self.model, number))
 
-    def runs(self, query: str) -> list[str]:
+    def find_runs(self, query: str) -> list[str]:
         """The ids of the project's runs that are as `query` says in MLflow's words."""
         return [run.info.run_id for run in self.client.search_runs([self.experiment], query)]
 
-    def models(self, runs: Sequence[str]) -> list[LoggedModel]:
+    def models_of_runs(self, runs: Sequence[str]) -> list[LoggedModel]:
         """What was logged as a model in one of these runs."""
         return [
             model
@@ -212,7 +217,7 @@ class Registry:
                 return str(registered.version)
         return None
 
-    def _create(self, identity: dict[str, str], build: Build) -> str:
+    def _create(self, identity: dict[str, str], build: BuiltRetriever) -> str:
         import mlflow
 
         name = f"{RUN_NAME}{build.retriever}"
@@ -253,7 +258,7 @@ class Registry:
 def open_registry(project: Project) -> Iterator[Registry]:
     """The project's registry, while no other process changes it."""
     uri, folder = tracking_uri(project), store_folder(project)
-    with file_lock(folder / LOCK):
+    with file_lock(folder / REGISTRY_LOCK):
         registry = Registry(*open_store(project), project.identity)
         import mlflow
 
@@ -263,7 +268,7 @@ def open_registry(project: Project) -> Iterator[Registry]:
         yield registry
 
 
-def require_own(project: Project, version: Version) -> None:
+def require_own_version(project: Project, version: Version) -> None:
     """FreshetError if another project registered the version."""
     require(
         not version.is_foreign(project),
@@ -272,34 +277,34 @@ def require_own(project: Project, version: Version) -> None:
     )
 
 
-def register(project: Project, build: Build) -> Version:
+def register(project: Project, build: BuiltRetriever) -> Version:
     """Register a finished build as challenger; one with the same retriever and key is there
     already, and not copied.
 
     The build of the champion itself is no challenger: after registering it there is none.
     """
     with open_registry(project) as registry:
-        version = registry.add(build)
-        if version.is_same(registry.holder(CHAMPION)):
-            registry.end_challenge()
+        version = registry.register(build)
+        if version.is_same(registry.version_with_alias(CHAMPION)):
+            registry.remove_challenger()
         else:
             registry.client.set_registered_model_alias(registry.model, CHALLENGER, version.version)
         return version
 
 
-def holder(project: Project, role: str = CHAMPION) -> Version | None:
+def version_with_alias(project: Project, role: str = CHAMPION) -> Version | None:
     """The version that is `champion`, `challenger` or `previous` (the champion before), or None."""
     with open_registry(project) as registry:
-        return registry.holder(role)
+        return registry.version_with_alias(role)
 
 
-def versions(project: Project) -> list[Version]:
+def list_versions(project: Project) -> list[Version]:
     """All registered versions, oldest first."""
     with open_registry(project) as registry:
-        return registry.versions()
+        return registry.list_versions()
 
 
-def scores(project: Project, version: Version) -> SystemScores:
+def load_scores(project: Project, version: Version) -> SystemScores:
     """The version's scores on the queries of the gate, as they were when it was registered."""
     with open_registry(project) as registry, tempfile.TemporaryDirectory() as folder:
         return load_gate_scores(
@@ -307,7 +312,7 @@ def scores(project: Project, version: Version) -> SystemScores:
         )
 
 
-def files(project: Project, version: Version) -> Path:
+def download_files(project: Project, version: Version) -> Path:
     """A local folder with the version's `encoder/`, `index/`, `hierarchy/` and `documents.parquet`,
     to be read only.
     """
@@ -321,24 +326,26 @@ def files(project: Project, version: Version) -> Path:
         )
 
 
-def delete(project: Project, version: Version) -> None:
+def delete_version(project: Project, version: Version) -> None:
     """Delete a version with its run and files; raises `FreshetError` if it is champion, challenger
     or previous.
     """
     with open_registry(project) as registry:
-        role = next((role for role in ROLES if version.is_same(registry.holder(role))), None)
+        role = next(
+            (role for role in ROLES if version.is_same(registry.version_with_alias(role))), None
+        )
         if role is not None:
             raise FreshetError(f"{version} is {role}: it cannot be deleted")
         registry.client.delete_model_version(registry.model, version.version)
     if not version.is_foreign(project):
-        forget(project, [version.run_id])
+        delete_runs(project, [version.run_id])
 
 
-def forget(project: Project, runs: Sequence[str]) -> None:
+def delete_runs(project: Project, runs: Sequence[str]) -> None:
     """Delete runs, with their models and files."""
     folders = run_folders(project, runs)
     with open_registry(project) as registry:
-        for model in registry.models(runs):
+        for model in registry.models_of_runs(runs):
             registry.client.delete_logged_model(model.model_id)
         for run in runs:
             registry.client.delete_run(run)
@@ -350,7 +357,7 @@ def run_folders(project: Project, runs: Sequence[str]) -> list[Path]:
     """The folders of runs and of their models that are there, in the project's own store."""
     with open_registry(project) as registry:
         places = [registry.client.get_run(run).info.artifact_uri for run in runs]
-        places += [model.artifact_location for model in registry.models(runs)]
+        places += [model.artifact_location for model in registry.models_of_runs(runs)]
     folders = [Path(unquote(place.removeprefix("file://"))).parent for place in places]
     return [
         folder

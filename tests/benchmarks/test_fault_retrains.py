@@ -108,7 +108,7 @@ def test_champion_and_live_build_are_both_old_or_both_new(
     monkeypatch, collection, champion, live, finished, wrong
 ):
     known = [SimpleNamespace(version=number) for number in ("1", "2")]
-    monkeypatch.setattr(versions, "versions", lambda project: known)
+    monkeypatch.setattr(versions, "list_versions", lambda project: known)
     monkeypatch.setattr(checks, "champion_of", lambda project: champion)
     monkeypatch.setattr(checks, "live_version", lambda generation: live)
     assert (checks.roles_problem(collection, "1", finished) is not None) == wrong

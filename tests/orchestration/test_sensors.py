@@ -11,7 +11,7 @@ import pytest
 
 from assets.live import MEASURED, SEARCHABLE, SYNCED
 from model_code.collection.sync import sync as syncing
-from orchestration.freshness.due import note_end
+from orchestration.freshness.due_tasks import record_run_end
 from orchestration.sensors import notices
 from tests.live_example import collection_of, make_project, receive
 from tests.orchestration.dagster_page import Page, at
@@ -75,7 +75,7 @@ def test_what_a_service_made_searchable_is_looked_at_for_drift_and_asked_for_onc
 
 
 def test_a_look_at_drift_that_failed_is_tried_again_three_times_at_most(project, monkeypatch):
-    monkeypatch.setattr("orchestration.freshness.drift.watch", lambda project: 1 / 0)
+    monkeypatch.setattr("orchestration.freshness.drift.check_drift", lambda project: 1 / 0)
     receive(project, *"abcdefghij")
     collection_of(project).apply()
     keys = []
@@ -84,7 +84,9 @@ def test_a_look_at_drift_that_failed_is_tried_again_three_times_at_most(project,
         for request in (request for _ in range(5) for request in page.look().run_requests):
             keys.append(request.run_key)
             assert not page.run(request.job_name, request.partition_key).success
-            note_end(project, request.partition_key, "run", "division by zero", canceled=False)
+            record_run_end(
+                project, request.partition_key, "run", "division by zero", canceled=False
+            )
         assert len(set(keys)) == len(keys) == 3
         receive(project, *"klmnopqrst")
         collection_of(project).apply()

@@ -121,11 +121,11 @@ def test_a_version_frees_what_lies_in_the_project_s_own_store_and_no_more(projec
         SimpleNamespace(version=number, run_id=number, retriever="hce")
         for number in ("1", "2", "3")
     ]
-    monkeypatch.setattr(versions, "versions", lambda project: known)
-    monkeypatch.setattr(versions, "holder", lambda project, alias: None)
+    monkeypatch.setattr(versions, "list_versions", lambda project: known)
+    monkeypatch.setattr(versions, "version_with_alias", lambda project, alias: None)
     own = {"1": [store / "own"], "2": []}
     monkeypatch.setattr(versions, "run_folders", lambda project, runs: own[runs[0]])
-    registry = SimpleNamespace(versions=lambda: known, runs=lambda wanted: [])
+    registry = SimpleNamespace(list_versions=lambda: known, find_runs=lambda wanted: [])
     monkeypatch.setattr(versions, "open_registry", lambda project: nullcontext(registry))
     sizes = [
         (one.label, one.megabytes)

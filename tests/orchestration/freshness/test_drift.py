@@ -17,12 +17,12 @@ from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.ledger.tasks import ATTEMPTS, EventRange, WorkKind, WorkState
 from model_code.errors import FreshetError
 from model_code.files import write_text
-from orchestration.freshness import drift as watch_module
-from orchestration.freshness import queries
-from orchestration.freshness.drift import batches, past, watch
-from orchestration.freshness.due import due_work
+from orchestration.freshness import drift as drift_module
+from orchestration.freshness import probes
+from orchestration.freshness.drift import batches, check_drift, past_decisions
+from orchestration.freshness.due_tasks import request_due_tasks
 from orchestration.freshness.retrain import retrain
-from orchestration.registry.gate import UNPROVEN
+from orchestration.registry.gate import NO_JUDGED_QUERIES
 from tests import live_example
 from tests.orchestration.freshness.builds import make_build, open_build
 from tests.orchestration.freshness.conftest import make_project
@@ -30,13 +30,13 @@ from tests.orchestration.freshness.subjects import PARAMS, SEA, SPACE, add, docu
 
 
 def test_before_anything_arrives_there_is_nothing_to_measure(project):
-    assert watch(project) is None
+    assert check_drift(project) is None
     assert not (project.live / "ledger.sqlite").exists(), "looking makes no ledger"
 
 
 def test_other_documents_trip_and_a_dry_run_keeps_nothing(project):
     ledger = add(project, documents(SPACE, 24, "space", 2))
-    first, second = watch(project, record=False), watch(project, record=False)
+    first, second = check_drift(project, record=False), check_drift(project, record=False)
     assert "domain_auc" in first.exceeded
     assert "TRIPPED" in first.text
     assert first.decision.dry_run
@@ -47,23 +47,23 @@ def test_other_documents_trip_and_a_dry_run_keeps_nothing(project):
 
 def test_of_stored_vectors_a_report_takes_those_of_what_arrived_and_no_others(project, monkeypatch):
     add(project, documents(SEA, 24, "more", 1))
-    watch(project, record=False)  # which makes the reference
+    check_drift(project, record=False)  # which makes the reference
     rows = []
-    monkeypatch.setattr(queries, "unit", lambda vectors: rows.append(len(vectors)) or vectors)
-    watch(project)
+    monkeypatch.setattr(probes, "unit", lambda vectors: rows.append(len(vectors)) or vectors)
+    check_drift(project)
     assert rows == [24], "150 more lie in the base"
 
 
 def test_a_small_batch_waits_for_more_and_documents_like_the_old_ones_are_only_added(project):
     ledger = add(project, documents(SEA, 12, "few", 3))
-    assert watch(project) is None
-    assert "too few documents" in watch(project, record=False).decision.reasons[0]
+    assert check_drift(project) is None
+    assert "too few documents" in check_drift(project, record=False).decision.reasons[0]
     assert ledger.last_drift(1) == []
     add(project, documents(SEA, 12, "others", 4))
-    watched = watch(project)
+    watched = check_drift(project)
     assert (watched.decision.action, watched.exceeded, watched.report.documents) == ("add", (), 24)
     assert ledger.last_drift(1)[0]["last_event"] == 24
-    assert watch(project) is None, "the same documents are not reported twice"
+    assert check_drift(project) is None, "the same documents are not reported twice"
 
 
 def test_a_look_that_finds_too_few_documents_is_refused_and_more_that_arrive_are_looked_at(project):
@@ -72,11 +72,11 @@ def test_a_look_that_finds_too_few_documents_is_refused_and_more_that_arrive_are
     collection = LiveIndex(project)
     collection.remove(list(gone), "test")
     collection.apply()
-    (look,) = due_work(project)
+    (look,) = request_due_tasks(project)
     ask_of_later = ledger.work.ask(
         WorkKind.DRIFT, "hce", EventRange(25, 44), "arrived meanwhile", asked_by="sensor"
     )
-    assert watch(project) is None
+    assert check_drift(project) is None
     assert ledger.work.open() == [ask_of_later]
     (told,) = ledger.work.last("hce", 1, WorkKind.DRIFT)
     assert (told.id, told.state, told.outcome) == (
@@ -84,16 +84,16 @@ def test_a_look_that_finds_too_few_documents_is_refused_and_more_that_arrive_are
         WorkState.REFUSED,
         "fewer than drift.minimum_batch documents arrived",
     )
-    assert due_work(project) == []
+    assert request_due_tasks(project) == []
     add(project, documents(SEA, 24, "more", 8))
-    assert [work.kind for work in due_work(project)] == [WorkKind.DRIFT]
-    assert watch(project).report.documents == 24
-    assert due_work(project) == []
+    assert [work.kind for work in request_due_tasks(project)] == [WorkKind.DRIFT]
+    assert check_drift(project).report.documents == 24
+    assert request_due_tasks(project) == []
 
 
 def test_the_window_holds_the_last_batches_and_one_that_was_trained_on_leaves_it(project):
     ledger = add(project, documents(SEA, 24, "one", 5))
-    watch(project)
+    check_drift(project)
     assert [(one.first, one.last) for one in batches(ledger, 2, 30)] == [(1, 24), (25, 30)]
     assert [(one.first, one.last) for one in batches(ledger, 2, 30, trained=10)] == [
         (11, 24),
@@ -101,7 +101,7 @@ def test_the_window_holds_the_last_batches_and_one_that_was_trained_on_leaves_it
     ]
     assert [(one.first, one.last) for one in batches(ledger, 2, 30, trained=26)] == [(27, 30)]
     add(project, documents(SEA, 24, "two", 6))
-    report = watch(project).report
+    report = check_drift(project).report
     assert (report.batches, report.window_documents) == (2, 48)
 
 
@@ -109,30 +109,30 @@ def test_documents_of_the_corpus_that_are_sent_again_are_no_arrivals(project, bu
     """As a full export brings them, before what is new or beside it."""
     corpus, new = documents(SEA, 150, "sea", 0), documents(SPACE, 24, "space", 2)
     add(project, corpus)
-    assert watch(project) is None
-    assert watch(project, record=False) is None
+    assert check_drift(project) is None
+    assert check_drift(project, record=False) is None
     add(project, new)
-    report = watch(project).report
+    report = check_drift(project).report
     assert report.documents == 24
     assert "domain_auc" in {one.name for one in report.exceeded}
     other = make_project(tmp_path / "other")
     open_build(other.root, built)
     add(other, corpus | new)
-    assert watch(other).report == report
+    assert check_drift(other).report == report
 
 
 def test_an_arrival_that_came_to_nothing_the_second_time_is_one_still(project):
     """Removed and added again in one application, it is "unchanged", but nothing that training saw."""
     arrived = documents(SPACE, 24, "more", 1)
     add(project, arrived)
-    assert watch(project, record=False).report.documents == 24
+    assert check_drift(project, record=False).report.documents == 24
     collection = LiveIndex(project)
     collection.remove(list(arrived), "test")
     collection.receive(
         [{"id": one, "title": one, "text": text} for one, text in arrived.items()], "test"
     )
     collection.apply()
-    assert watch(project, record=False).report.documents == 24
+    assert check_drift(project, record=False).report.documents == 24
 
 
 def test_a_changed_document_of_the_corpus_is_an_arrival(project):
@@ -146,7 +146,7 @@ def test_a_changed_document_of_the_corpus_is_an_arrival(project):
             )
         ),
     )
-    assert watch(project).report.documents == 24
+    assert check_drift(project).report.documents == 24
 
 
 def test_a_small_corpus_is_measured_in_growth(project, own_measures):
@@ -155,11 +155,11 @@ def test_a_small_corpus_is_measured_in_growth(project, own_measures):
     """
     ledger = add(project, documents(SPACE, 130, "space", 2))
     write_text(project.params_file, json.dumps({**PARAMS, "drift": {"growth_limit": 2.0}}))
-    decision = watch(project, record=False).decision
+    decision = check_drift(project, record=False).decision
     assert decision.action == "add"
     assert decision.reasons == ("growth 0.8667 is not above 2.0000, and nothing else was measured",)
     write_text(project.params_file, json.dumps({**PARAMS, "drift": {}}))
-    watched = watch(project)
+    watched = check_drift(project)
     assert (watched.exceeded, watched.decision.action) == (("growth",), "retrain")
     why = {measure.name: measure.why for measure in watched.report.unmeasured}["domain_auc"]
     assert why == "the reference has 150, fewer than 3 x drift.minimum_batch = 300"
@@ -171,7 +171,7 @@ def test_what_was_deleted_meanwhile_is_not_measured(project):
     collection = LiveIndex(project)
     collection.remove(["one-000", "one-001"], "test")
     collection.apply()
-    assert watch(project).report.documents == 22
+    assert check_drift(project).report.documents == 22
 
 
 @pytest.mark.parametrize("retriever", ["hce", "other"])
@@ -182,9 +182,9 @@ def test_what_a_retrain_was_trained_on_is_no_arrival(project, tmp_path, retrieve
     old = documents(SEA, 150, "sea", 0)
     open_build(tmp_path, make_build(tmp_path / "again", old | arrived), retriever, event=24)
     set_default_retriever(project.live, retriever)
-    assert watch(project) is None
+    assert check_drift(project) is None
     add(project, documents(SEA, 24, "more", 1))
-    watched = watch(project)
+    watched = check_drift(project)
     assert (watched.batch, watched.report.documents, watched.report.batches) == (
         EventRange(25, 48),
         24,
@@ -199,11 +199,11 @@ def ledger(tmp_path):
 
 
 def told(ledger):
-    return [(step.action, step.carried_out, step.waits) for step in past(ledger, 3)]
+    return [(step.action, step.carried_out, step.waits) for step in past_decisions(ledger, 3)]
 
 
 def report(ledger, batch, action="add"):
-    """As `watch` keeps one, with what it calls for."""
+    """As `check_drift` keeps one, with what it calls for."""
     if action == "retrain":
         ledger.work.ask(WorkKind.RETRAIN, "hce", batch, "topics moved", asked_by="drift")
     ledger.record_drift({"decision": {"action": action}}, (batch.first, batch.last))
@@ -243,9 +243,9 @@ def test_where_nobody_judged_no_retrain_is_asked_for_and_one_by_hand_is_refused_
         qrels
     )
     ledger = add(project, documents(SEA, 80, "more", 1))
-    decision = watch(project).decision
+    decision = check_drift(project).decision
     assert (decision.action, decision.wanted) == ("add", "retrain"), "growth is past its limit"
-    assert decision.reasons[-1] == f"held back: {UNPROVEN}"
+    assert decision.reasons[-1] == f"held back: {NO_JUDGED_QUERIES}"
     assert ledger.work.last("hce", 5) == []
     with pytest.raises(FreshetError, match="nobody has judged queries"):
         retrain(project, "by hand", print)
@@ -255,27 +255,29 @@ def test_where_nobody_judged_no_retrain_is_asked_for_and_one_by_hand_is_refused_
 def test_while_a_retrain_runs_no_other_is_asked_for(project, corpus):
     texts = documents(SPACE, 24, "space", 2)
     ledger = add(project, texts, others(texts))
-    assert watch(project).decision.action == "retrain"
-    (work,) = due_work(project)
+    assert check_drift(project).decision.action == "retrain"
+    (work,) = request_due_tasks(project)
     more = documents(SPACE, 24, "more", 3)
     add(project, more, others(more))
-    second = watch(project).decision
+    second = check_drift(project).decision
     assert (second.action, second.wanted) == ("add", "retrain")
     assert "held back: a retrain was asked for before and is not settled yet" in second.reasons
-    assert due_work(project) == [work]
+    assert request_due_tasks(project) == [work]
     assert ledger.work.last("hce", 9) == [work]
 
 
 def test_two_that_watch_at_once_report_the_same_events_once(project, monkeypatch):
     ledger = add(project, documents(SEA, 24, "more", 1))
-    measure, found = watch_module.make_report, []
+    measure, found = drift_module.make_report, []
 
     def slow(*given):
         time.sleep(0.5)
         return measure(*given)
 
-    monkeypatch.setattr(watch_module, "make_report", slow)
-    threads = [threading.Thread(target=lambda: found.append(watch(project))) for _ in range(2)]
+    monkeypatch.setattr(drift_module, "make_report", slow)
+    threads = [
+        threading.Thread(target=lambda: found.append(check_drift(project))) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

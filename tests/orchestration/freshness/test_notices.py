@@ -13,7 +13,7 @@ import pytest
 
 from model_code.collection.ledger.tasks import ATTEMPTS, EventRange, WorkKind
 from orchestration import parameters
-from orchestration.freshness import due
+from orchestration.freshness import notices as notices_module
 from orchestration.registry import history
 from orchestration.sensors import notices
 from tests.live_example import collection_of, make_project, receive
@@ -66,7 +66,7 @@ def test_an_address_of_mail_is_mailed_to(project):
         parameters.assign(
             project.params_file, [f"live.webhook='mailto:me@example.org?server={host}'"]
         )
-        due.tell(project, ["the disk is full", "hce: drift of topics"])
+        notices_module.send_notice(project, ["the disk is full", "hce: drift of topics"])
         server.shutdown()
     (mail,) = server.mails
     assert "To: me@example.org" in mail
@@ -79,7 +79,7 @@ def go_wrong(project, monkeypatch):
     gate refused.
     """
     receive(project, "a")
-    monkeypatch.setattr(due, "LONGEST_WAIT", 0.0)
+    monkeypatch.setattr(notices_module, "LONGEST_WAIT", 0.0)
     ledger = collection_of(project).ledger
     pilot = ledger.work.ask(
         WorkKind.PILOT, "hce", EventRange(1, 1), "topics moved", asked_by="drift"
@@ -131,7 +131,7 @@ def test_each_thing_is_told_once_and_again_only_if_it_happens_again(
 def test_what_could_not_be_told_is_told_at_the_next_look(project, heard, monkeypatch, context):
     go_wrong(project, monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(due, "TIMEOUT", 0.0)
+        patch.setattr(notices_module, "TIMEOUT", 0.0)
         with pytest.raises((OSError, URLError)):
             notices(context)
     notices(context)

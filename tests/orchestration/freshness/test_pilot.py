@@ -17,23 +17,23 @@ from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.index.retrain_plan import plan_retrain
 from model_code.collection.ledger.tasks import EventRange, WorkKind, WorkState
 from model_code.corpus.tables import Judgements
-from model_code.drift.ladder import PastDecision
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from orchestration import parameters
 from orchestration.freshness import pilot as pilots
-from orchestration.freshness.drift import past
-from orchestration.freshness.due import due_work, note_end
+from orchestration.freshness.drift import past_decisions
+from orchestration.freshness.due_tasks import record_run_end, request_due_tasks
 from orchestration.freshness.pilot import (
     FOLDER,
-    SETTLED,
-    NoPilot,
+    NOT_REQUESTED,
+    PilotNotPossible,
     PilotResult,
-    pilot,
-    pilot_by_hand,
-    pilot_for_drift,
-    sample,
+    run_manual_pilot,
+    run_pilot,
+    run_requested_pilot,
+    sample_documents,
 )
+from orchestration.freshness.policy import PastDecision
 from orchestration.sensors import JOBS
 from tests.live_example import BASE, collection_of, make_project, open_build, row
 
@@ -87,7 +87,9 @@ def steps(project, monkeypatch):
     )
     judged = Judgements(dict.fromkeys(qrels, "?"), qrels, "qrels")
     monkeypatch.setattr(pilots, "gate_judgements", lambda artifacts: judged)
-    monkeypatch.setattr(pilots, "score", lambda *given: done.append(("score", *given[1:3])))
+    monkeypatch.setattr(
+        pilots, "evaluate_segments", lambda *given: done.append(("evaluate_segments", *given[1:3]))
+    )
     monkeypatch.setattr(pilots, "load_gate_scores", lambda folder: folder.name)
     monkeypatch.setattr(pilots, "judge_pilot", judge)
     return done
@@ -96,14 +98,14 @@ def steps(project, monkeypatch):
 @pytest.mark.parametrize("size", [2, 7, 20, 40, 99])
 def test_a_sample_is_half_new_where_there_are_as_many_and_wastes_no_place(size):
     new = IDS[:12]
-    drawn = sample(IDS, new, size)
+    drawn = sample_documents(IDS, new, size)
     assert len(drawn) == min(size, len(IDS))
     assert drawn & set(new) == set(new[: size // 2]), "the first of them first"
-    assert drawn == sample(reversed(IDS), new, size), "which old ones, ids alone say"
+    assert drawn == sample_documents(reversed(IDS), new, size), "which old ones, ids alone say"
 
 
 def test_where_old_documents_are_few_new_ones_take_their_places():
-    drawn = sample(IDS, IDS[4:], 20)
+    drawn = sample_documents(IDS, IDS[4:], 20)
     assert drawn >= set(IDS[:4])
     assert len(drawn) == 20
 
@@ -112,14 +114,14 @@ def test_what_is_searched_is_that_of_the_start_and_judged_by_people_s_queries_fo
     project, steps
 ):
     before = Collection(project.live, "hce").current().number
-    result = pilot(project, 100, print)
+    result = run_pilot(project, 100, print)
     margin = parameters.load(project.params_file).drift.quality_margin
     assert steps == [
         "open",
         ("sample", ["b", "c", "d", "numpy.sort", "str.split"]),
         ("build", "corpus"),
         ("build", "evaluate@hce"),
-        ("score", "hce", ["searched"]),
+        ("evaluate_segments", "hce", ["searched"]),
         ("judge", "hce", "searched", {"1": "b", "2": "b", "3": "d"}, margin),
     ]
     assert (result.documents, result.new) == (5, 3)
@@ -144,7 +146,7 @@ def test_a_folder_to_start_from_is_the_one_that_the_workspace_names(project, ste
 
     monkeypatch.setattr(pilots, "make_workspace", make_workspace)
     monkeypatch.setattr(pilots, "_build", build)
-    pilot(project, 100, print)
+    run_pilot(project, 100, print)
     assert starts == ["/whole/path", "/whole/path"]
 
 
@@ -152,7 +154,7 @@ def test_new_documents_that_came_with_queries_are_taken_first_and_of_them_the_la
     project, steps
 ):
     assert pilots._ranked(project, plan_retrain(project, FOLDER)) == ["d", "b", "c"]
-    pilot(project, 4, print)
+    run_pilot(project, 4, print)
     assert steps[1] == ("sample", ["b", "d", "numpy.sort", "str.split"])
 
 
@@ -163,7 +165,7 @@ def test_a_pilot_that_fails_leaves_nothing(project, steps, monkeypatch):
 
     monkeypatch.setattr(pilots, "_build", fail)
     with pytest.raises(FreshetError, match="training stage"):
-        pilot(project, 100, print)
+        run_pilot(project, 100, print)
     assert not (project.state / FOLDER).exists()
 
 
@@ -183,23 +185,27 @@ def test_where_too_few_new_documents_are_asked_for_nothing_is_trained(
         made = Judgements(dict.fromkeys(judged, "?"), judged, "qrels")
         monkeypatch.setattr(pilots, "gate_judgements", lambda artifacts: made)
     with pytest.raises(
-        NoPilot, match=f"ask for {told} of the 3 new documents.*arrive with `queries`"
+        PilotNotPossible, match=f"ask for {told} of the 3 new documents.*arrive with `queries`"
     ):
-        pilot(project, 100, print)
-    assert [step for step in steps if step[0] in ("build", "score")] == [("build", "corpus")]
+        run_pilot(project, 100, print)
+    assert [step for step in steps if step[0] in ("build", "evaluate_segments")] == [
+        ("build", "corpus")
+    ]
 
 
 def test_where_too_few_documents_are_new_nothing_is_built(project, steps):
     parameters.assign(project.params_file, ["drift.minimum_batch=20"])
-    with pytest.raises(NoPilot, match="ask for 3 of the 3 new documents at most, fewer than 4"):
-        pilot(project, 100, print)
+    with pytest.raises(
+        PilotNotPossible, match="ask for 3 of the 3 new documents at most, fewer than 4"
+    ):
+        run_pilot(project, 100, print)
     assert steps == ["open"], "and nothing more"
 
 
 def test_what_a_killed_pilot_left_is_not_gone_on_with(project, steps):
     left = project.state / FOLDER / "project"
     left.mkdir(parents=True)
-    pilot(project, 100, print)  # whose workspace refuses a folder that is there
+    run_pilot(project, 100, print)  # whose workspace refuses a folder that is there
     assert not left.exists()
 
 
@@ -209,9 +215,9 @@ def test_what_nothing_is_trained_for_has_no_pilot(project, steps, searched):
     open_build(project, BASE, retriever=searched)
     set_default_retriever(project.live, searched)
     with pytest.raises(
-        NoPilot, match=f"{searched} is searched, for which params.yaml trains nothing"
+        PilotNotPossible, match=f"{searched} is searched, for which params.yaml trains nothing"
     ):
-        pilot(project, 100, print)
+        run_pilot(project, 100, print)
     assert steps == []
 
 
@@ -240,13 +246,13 @@ def answering(monkeypatch, due=True, meanwhile=lambda: None):
     """Pilots that train nothing and say `due`; what happens while they train."""
     asked = []
 
-    def pilot(project, documents, show):
+    def run_pilot(project, documents, show):
         asked.append(documents)
         meanwhile()
         verdict = Verdict(due, ("as the test wants it",), 3, ())
         return PilotResult(plan_retrain(project, "pilot"), 9, 3, verdict)
 
-    monkeypatch.setattr(pilots, "pilot", pilot)
+    monkeypatch.setattr(pilots, "run_pilot", run_pilot)
     return asked
 
 
@@ -258,7 +264,7 @@ def asked_by_drift(project):
     """The key under which the sensor starts it; the report is kept, too."""
     ledger(project).record_drift({"decision": {"action": "add", "pilot": True}}, (1, 5))
     ask(project, WorkKind.PILOT)
-    (work,) = due_work(project)
+    (work,) = request_due_tasks(project)
     assert work.kind == WorkKind.PILOT
     return work.run_key
 
@@ -273,29 +279,31 @@ def told(project):
 
 
 def kinds(project):
-    return [work.kind for work in due_work(project)]
+    return [work.kind for work in request_due_tasks(project)]
 
 
 @pytest.mark.parametrize("due", [True, False])
 def test_where_drift_asked_a_retrain_follows_if_it_is_due(project, monkeypatch, due):
     sizes = answering(monkeypatch, due)
     parameters.assign(project.params_file, ["drift.pilot_documents=700"])
-    answer = pilot_for_drift(project, asked_by_drift(project), print)
+    answer = run_requested_pilot(project, asked_by_drift(project), print)
     assert sizes == [700]
     assert kinds(project) == ["retrain"] * due
     # in place of what its batch called for
     asked_for = PastDecision("retrain", carried_out=False, waits=True, pilot=True)
-    assert past(ledger(project), 3) == [asked_for if due else PastDecision("add", pilot=True)]
+    assert past_decisions(ledger(project), 3) == [
+        asked_for if due else PastDecision("add", pilot=True)
+    ]
     assert answer == ledger(project).work.last("hce", 1, WorkKind.PILOT)[0].outcome
 
 
 @pytest.mark.parametrize("due", [True, False])
 def test_by_hand_it_asks_for_nothing_and_leaves_drift_s_own_to_be_made(project, monkeypatch, due):
     answering(monkeypatch, due)
-    pilot_by_hand(project, 100, print)
+    run_manual_pilot(project, 100, print)
     assert kinds(project) == []
     asked_by_drift(project)
-    pilot_by_hand(project, 100, print)
+    run_manual_pilot(project, 100, print)
     assert kinds(project) == ["pilot"]
     assert sorted(told(project)) == [("pilot", "done"), ("pilot", "done"), ("pilot", "open")]
 
@@ -310,7 +318,7 @@ def test_a_retrain_that_came_while_it_trained_is_not_asked_for_again(project, mo
             ledger(project).work.conclude_retrains("hce", ended, "harm", {})
 
     answering(monkeypatch, meanwhile=meanwhile)
-    assert pilot_for_drift(project, key, print).startswith("a retrain is due")
+    assert run_requested_pilot(project, key, print).startswith("a retrain is due")
     assert sorted(told(project)) == [
         ("pilot", "done"),
         ("retrain", ended.value if ended else "open"),
@@ -319,9 +327,9 @@ def test_a_retrain_that_came_while_it_trained_is_not_asked_for_again(project, mo
 
 def test_one_that_is_settled_or_of_another_ledger_is_not_made(project, monkeypatch):
     sizes, key = answering(monkeypatch), asked_by_drift(project)
-    assert pilot_for_drift(project, key + "0", print) == SETTLED
-    pilot_for_drift(project, key, print)
-    assert pilot_for_drift(project, key, print) == SETTLED, (
+    assert run_requested_pilot(project, key + "0", print) == NOT_REQUESTED
+    run_requested_pilot(project, key, print)
+    assert run_requested_pilot(project, key, print) == NOT_REQUESTED, (
         "started again by hand in Dagster's pages"
     )
     assert len(sizes) == 1
@@ -334,9 +342,9 @@ def test_where_another_retriever_is_searched_meanwhile_the_one_that_asked_is_tol
     sizes, key = answering(monkeypatch), asked_by_drift(project)
     open_build(project, BASE, retriever="other")
     set_default_retriever(project.live, "other")
-    note_end(project, key, "1", "out of memory", canceled=False)
+    record_run_end(project, key, "1", "out of memory", canceled=False)
     (again,) = ledger(project).work.open("hce")
-    told_why = pilot_for_drift(project, again.run_key, print)
+    told_why = run_requested_pilot(project, again.run_key, print)
     assert told_why == "no pilot: other is searched now, and drift of hce called for it"
     assert (sizes, ledger(project).work.last("other", 9)) == ([], [])
     assert told(project) == [("pilot", "refused")]
@@ -349,10 +357,10 @@ def test_one_that_cannot_be_is_not_asked_for_again(project, monkeypatch, why):
         parameters.assign(project.params_file, ["drift.pilot_documents=null"])
 
     def refuse(*_):
-        raise NoPilot(why)
+        raise PilotNotPossible(why)
 
-    monkeypatch.setattr(pilots, "pilot", refuse)
-    assert pilot_for_drift(project, key, print).startswith("no pilot: ")
+    monkeypatch.setattr(pilots, "run_pilot", refuse)
+    assert run_requested_pilot(project, key, print).startswith("no pilot: ")
     assert kinds(project) == []
     assert told(project) == [("pilot", "refused")]
 
@@ -360,7 +368,7 @@ def test_one_that_cannot_be_is_not_asked_for_again(project, monkeypatch, why):
 def test_one_that_trains_for_long_is_heard_although_another_is_called_for(project, monkeypatch):
     key = asked_by_drift(project)
     answering(monkeypatch, meanwhile=lambda: ask(project, WorkKind.PILOT, EventRange(6, 9)))
-    pilot_for_drift(project, key, print)
+    run_requested_pilot(project, key, print)
     assert sorted(told(project)) == [("pilot", "done"), ("pilot", "done"), ("retrain", "open")]
     assert kinds(project) == ["retrain"], "and the other one is not made"
 

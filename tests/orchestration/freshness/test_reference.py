@@ -17,12 +17,12 @@ from model_code.collection.index.status import live_status, live_status_lines
 from model_code.corpus.tables import make_table
 from model_code.drift.measures import MAX_COUNTED_RANK
 from model_code.drift.reference import Questions
-from orchestration.freshness import drift
-from orchestration.freshness.drift import (
+from orchestration.freshness import drift_reference
+from orchestration.freshness.drift import check_drift
+from orchestration.freshness.drift_reference import (
     protected_queries,
     protected_scores,
     reference_documents,
-    watch,
 )
 from tests.orchestration.freshness.subjects import SEA, SPACE, add, documents
 
@@ -48,7 +48,7 @@ def test_without_a_corpus_every_trained_document_is_compared_with(project):
     assert found == SEAS
     assert "0 of 150" in note
     add(project, documents(SEA, 24, "more", 1))
-    watched = watch(project)
+    watched = check_drift(project)
     assert watched.report.reference.startswith("also documents that training queries ask for")
     assert watched.report.reference in watched.text
 
@@ -93,9 +93,9 @@ def status(project):
 def test_additions_that_capture_old_queries_are_harm(project, dev):
     """Whenever the reference is made, it is of the collection as it was opened."""
     add(project, CAPTURING)
-    early = measured(watch(project, record=False))
+    early = measured(check_drift(project, record=False))
     shutil.rmtree(project.state / "drift")
-    watched = watch(project)
+    watched = check_drift(project)
     assert measured(watched) == early
     found = measured(watched)
     assert found.exceeded
@@ -114,13 +114,13 @@ def test_additions_that_capture_old_queries_are_harm(project, dev):
 @pytest.mark.parametrize("words", [SEA, SPACE])
 def test_ordinary_additions_take_nothing_from_old_documents(project, dev, words):
     add(project, documents(words, 24, "more", 1))
-    found = measured(watch(project))
+    found = measured(check_drift(project))
     assert (found.value, found.exceeded, found.detail["queries"]) == (0.0, False, 120)
 
 
 def test_what_a_larger_collection_costs_by_itself_is_no_harm(project, judged):
     add(project, documents(SEA, 72, "more", 1))
-    found = measured(watch(project))
+    found = measured(check_drift(project))
     assert not found.exceeded
     assert found.value < -0.05
     assert found.detail["crowding"] > 0.05
@@ -128,7 +128,7 @@ def test_what_a_larger_collection_costs_by_itself_is_no_harm(project, judged):
 
 def test_documents_that_came_with_an_old_query_answer_it(project, dev):
     add(project, CAPTURING, {name: [text] for name, text in CAPTURING.items()})
-    assert measured(watch(project)).value == 0
+    assert measured(check_drift(project)).value == 0
 
 
 def test_queries_whose_answers_were_changed_or_deleted_are_left_out(project, dev):
@@ -137,21 +137,21 @@ def test_queries_whose_answers_were_changed_or_deleted_are_left_out(project, dev
     collection.remove([f"sea-{number:03}" for number in range(30)], "test")
     collection.apply()
     add(project, {"sea-030": "an orbit about nothing"})
-    assert measured(watch(project)).detail["queries"] == 89
+    assert measured(check_drift(project)).detail["queries"] == 89
 
 
 def test_without_protected_queries_it_is_said_and_later_reports_are_not_without(project, dev):
     made = project.artifacts / "corpus" / "queries.parquet"
     made.rename(aside := project.root / "aside.parquet")
     add(project, documents(SEA, 24, "more", 1))
-    watched = watch(project)
+    watched = check_drift(project)
     assert watched.decision.action == "add"
     assert why_not(watched).startswith("0 protected queries")
     missing = f"whether additions push old documents down was not measured: {why_not(watched)}"
     assert missing in status(project)
     aside.rename(made)
     add(project, documents(SEA, 24, "again", 2))
-    assert measured(watch(project, record=False)).detail["queries"] == 120
+    assert measured(check_drift(project, record=False)).detail["queries"] == 120
 
 
 def test_ranks_beyond_those_that_are_scored_are_known_as_what_growth_costs_depends_on_them(
@@ -178,13 +178,13 @@ def test_where_the_corpus_judges_for_the_gate_alone_or_nothing_no_query_is_prote
     assert protected_queries(project, Searcher.open(project.live), 0) == []
     make_table("qrels", []).to_parquet(project.artifacts / "corpus" / "qrels.parquet")
     add(project, documents(SEA, 24, "more", 1))
-    assert why_not(watch(project)).startswith("0 protected queries")
+    assert why_not(check_drift(project)).startswith("0 protected queries")
 
 
 def test_no_more_queries_are_protected_than_a_report_can_search_in_passing(
     project, dev, monkeypatch
 ):
-    monkeypatch.setattr(drift, "PROTECTED", 30)
+    monkeypatch.setattr(drift_reference, "PROTECTED", 30)
     found = protected_queries(project, Searcher.open(project.live), 0)
     assert (len(found), {one.rank for one in found}, {len(one.answers) for one in found}) == (
         30,

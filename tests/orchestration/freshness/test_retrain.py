@@ -16,16 +16,16 @@ from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.index.retrain_plan import PLAN, retrain_folder
 from model_code.collection.ledger.events import Position, Standing
 from model_code.collection.ledger.tasks import WorkKind, WorkTable
-from model_code.drift.ladder import PastDecision
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.project import Project
 from orchestration.freshness import retrain
-from orchestration.freshness.drift import past
-from orchestration.freshness.retrain import finish, prepare, prepared
+from orchestration.freshness.drift import past_decisions
+from orchestration.freshness.policy import PastDecision
+from orchestration.freshness.retrain import load_challenger, promote_or_reject, train_challenger
 from orchestration.pipeline import ingest, repro
 from orchestration.registry import release, versions
-from orchestration.registry.release import Move
+from orchestration.registry.release import PromotionResult
 from orchestration.registry.versions import Version
 from tests.live_example import BASE, add, collection_of, make_project, open_build, position_at, row
 
@@ -42,7 +42,7 @@ def project(tmp_path, monkeypatch):
     monkeypatch.setattr(retrain, "make_workspace", lambda *_: None)
     monkeypatch.setattr(retrain, "_rules", lambda ready: None)
     monkeypatch.setattr(release, "register", lambda workspace, snapshot: challenger(snapshot))
-    monkeypatch.setattr(versions, "versions", lambda project: [challenger()])
+    monkeypatch.setattr(versions, "list_versions", lambda project: [challenger()])
     made = make_project(tmp_path)
     add(collection_of(made), *DOCUMENTS)
     return made
@@ -61,8 +61,11 @@ def promoting(monkeypatch, project, passed=True):
         if passed:
             standing = Standing(wanted.snapshot, trained=wanted.snapshot.event)
             open_build(project, BASE, standing, wanted.retriever)
-        return Move(
-            wanted if passed else None, passed, "as the test wants it", again=len(asked) > 1
+        return PromotionResult(
+            wanted if passed else None,
+            passed,
+            "as the test wants it",
+            already_champion=len(asked) > 1,
         )
 
     monkeypatch.setattr(release, "promote", promote)
@@ -78,10 +81,10 @@ def states(project):
 
 
 def test_the_challenger_holds_what_its_snapshot_held(project):
-    ready = prepare(project, KEY, print)
+    ready = train_challenger(project, KEY, print)
     assert ready.challenger.snapshot == position_at(project, 3)
     add(collection_of(project), row("later"))
-    assert prepare(project, KEY, print).challenger.snapshot == position_at(project, 3), (
+    assert train_challenger(project, KEY, print).challenger.snapshot == position_at(project, 3), (
         "it goes on with its plan"
     )
 
@@ -93,11 +96,11 @@ def test_by_itself_one_that_was_cut_off_goes_on_and_one_that_ended_is_not_gone_o
     promoting(monkeypatch, project, passed)
     plan = retrain_plan.plan_retrain(project, "")
     assert retrain.next_key(project, plan) == KEY
-    ready = prepare(project, KEY, print)
+    ready = train_challenger(project, KEY, print)
     assert retrain.next_key(project, plan) == KEY
-    finish(ready)
+    promote_or_reject(ready)
     assert retrain.next_key(project, plan) == f"{KEY}-2"
-    finish(prepare(project, f"{KEY}-2", print))
+    promote_or_reject(train_challenger(project, f"{KEY}-2", print))
     assert retrain.next_key(project, plan) == f"{KEY}-3"
     # an earlier version wrote none
     for path in (project.state / "retraining").glob("*/ended.json"):
@@ -107,12 +110,14 @@ def test_by_itself_one_that_was_cut_off_goes_on_and_one_that_ended_is_not_gone_o
 
 def test_its_promotion_builds_nothing(project, monkeypatch):
     with pytest.raises(FreshetError, match=f"retrain {KEY} has no challenger"):
-        prepared(project, KEY)
-    ready = prepare(project, KEY, print)
+        load_challenger(project, KEY)
+    ready = train_challenger(project, KEY, print)
     monkeypatch.setattr(
-        retrain, "prepare", lambda *_: pytest.fail("the writer's place is held for a training")
+        retrain,
+        "train_challenger",
+        lambda *_: pytest.fail("the writer's place is held for a training"),
     )
-    again = prepared(project, KEY)
+    again = load_challenger(project, KEY)
     assert (again.plan, again.challenger.version) == (ready.plan, ready.challenger.version)
     assert again.workspace == Project(project.state / "retraining" / KEY / "project", project.root)
     asked = promoting(monkeypatch, project)
@@ -130,10 +135,10 @@ def test_where_another_retriever_wins_the_documents_of_the_old_one_are_not_calle
 ):
     promoting(monkeypatch, project)
     before = states(project)
-    done = finish(prepare(project, KEY, print))
+    done = promote_or_reject(train_challenger(project, KEY, print))
     assert (done.promoted, done.generation) == (True, 0)
     assert states(project) == before == {"live": 3}
-    told = past(open_ledger(project, "contrastive"), 3)
+    told = past_decisions(open_ledger(project, "contrastive"), 3)
     assert told == [PastDecision("retrain")], "the cooldown begins for who is searched now"
     assert ended(project) == ["done"]
 
@@ -144,25 +149,27 @@ def test_a_forgotten_ledger_does_not_cost_the_work_of_a_retrain(project, monkeyp
     for file in project.live.glob("ledger.sqlite*"):
         file.rename(elsewhere / file.name)
     monkeypatch.setenv("FRESHET_LEDGER", f"sqlite:///{elsewhere / 'ledger.sqlite'}")
-    first = prepare(project, KEY, print).plan
+    first = train_challenger(project, KEY, print).plan
     work = retrain_folder(project, KEY) / "work"
     work.touch()
     monkeypatch.delenv("FRESHET_LEDGER")
     with pytest.raises(FreshetError, match="FRESHET_LEDGER"):
-        prepare(project, KEY, print)
+        train_challenger(project, KEY, print)
     monkeypatch.setenv("FRESHET_LEDGER", f"sqlite:///{elsewhere / 'ledger.sqlite'}")
-    assert (prepare(project, KEY, print).plan, work.exists()) == (first, True)
+    assert (train_challenger(project, KEY, print).plan, work.exists()) == (first, True)
 
 
 def test_a_plan_of_before_logs_had_an_identity_is_made_anew(project):
-    prepare(project, KEY, print)
+    train_challenger(project, KEY, print)
     path = retrain_folder(project, KEY) / PLAN
     write_json(
         path,
         {name: value for name, value in read_json(path).items() if name not in ("log", "origin")},
     )
     said = []
-    assert prepare(project, KEY, said.append).challenger.snapshot == position_at(project, 3)
+    assert train_challenger(project, KEY, said.append).challenger.snapshot == position_at(
+        project, 3
+    )
     assert said[0].endswith("was begun with another ledger or live collection: it begins anew")
 
 
@@ -172,17 +179,17 @@ def test_a_promotion_that_was_cut_off_is_noted_to_its_end_and_once(project, monk
         release, "register", lambda workspace, snapshot: challenger(snapshot, "hce")
     )
     promoting(monkeypatch, project)
-    ready = prepare(project, KEY, print)
+    ready = train_challenger(project, KEY, print)
     if killed:
         with monkeypatch.context() as patch:
             patch.setattr(WorkTable, "conclude_retrains", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                finish(ready)
+                promote_or_reject(ready)
         assert states(project) == {"absorbed": 3}, "what is trained on follows from what is live"
     else:
-        finish(ready)
+        promote_or_reject(ready)
         assert (states(project), ended(project)) == ({"absorbed": 3}, ["done"])
-    finish(prepare(project, KEY, print))
+    promote_or_reject(train_challenger(project, KEY, print))
     assert (states(project), ended(project)) == ({"absorbed": 3}, ["done"])
 
 
@@ -204,13 +211,13 @@ def test_a_version_that_is_promoted_anew_is_noted_anew(project, monkeypatch):
     )
     for _ in range(2):  # between them the champion was rolled back
         promoting(monkeypatch, project)
-        finish(prepare(project, KEY, print))
+        promote_or_reject(train_challenger(project, KEY, print))
     assert ended(project) == ["done", "done"]
 
 
 def test_a_refusal_is_noted_where_the_retrain_was_asked_for(project, monkeypatch):
     promoting(monkeypatch, project, passed=False)
-    done = finish(prepare(project, KEY, print))
+    done = promote_or_reject(train_challenger(project, KEY, print))
     assert (done.promoted, done.generation) == (False, None)
     assert ended(project) == ["refused"]
     assert ended(project, "contrastive") == []
@@ -219,12 +226,12 @@ def test_a_refusal_is_noted_where_the_retrain_was_asked_for(project, monkeypatch
 
 @pytest.mark.parametrize("documents", [[row(one) for one in "xyzw"], DOCUMENTS])
 def test_a_plan_of_a_collection_that_was_deleted_is_made_anew(project, documents):
-    first = prepare(project, KEY, print).plan
+    first = train_challenger(project, KEY, print).plan
     shutil.rmtree(project.live)
     make_project(project.root)
     add(collection_of(project), *documents)
     said = []
-    again = prepare(project, KEY, said.append).plan
+    again = train_challenger(project, KEY, said.append).plan
     assert (again.documents, again.snapshot) != (first.documents, first.snapshot)
     assert again.snapshot == position_at(project, len(documents))
     assert "it begins anew" in said[0]

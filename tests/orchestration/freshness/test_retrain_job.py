@@ -22,14 +22,14 @@ from model_code.collection.ledger.tasks import EventRange, WorkKind
 from model_code.evaluation.settings import PromotionSettings
 from model_code.files import canonical_json, write_json
 from model_code.text.passages import TextRules
-from orchestration.freshness.drift import watch
-from orchestration.freshness.due import note_end
-from orchestration.freshness.pilot import SETTLED
+from orchestration.freshness.drift import check_drift
+from orchestration.freshness.due_tasks import record_run_end
+from orchestration.freshness.pilot import NOT_REQUESTED
 from orchestration.instance import open_instance
 from orchestration.pipeline import code_lock, ingest, repro
 from orchestration.registry import history, release, versions
-from orchestration.registry.build import Build
-from orchestration.registry.gate import Rules
+from orchestration.registry.built_retriever import BuiltRetriever
+from orchestration.registry.gate import GateRules
 from tests.orchestration.dagster_page import Page
 from tests.orchestration.freshness.builds import make_build
 from tests.orchestration.freshness.conftest import make_project, write_corpus
@@ -70,7 +70,7 @@ def build_of(folder, key, gain):
     write_json(evaluation / "metrics.json", {"system": "hce", "dev": summary, "test": summary})
     parts = {name: folder / name for name in ("encoder", "index", "hierarchy")}
     facts = {"key": key * 64, "corpus": "c" * 64, "text": canonical_json(vars(RULES))}
-    return Build(
+    return BuiltRetriever(
         "hce", documents=folder / "documents.parquet", evaluation=evaluation, **parts, **facts
     )
 
@@ -91,9 +91,9 @@ def loop(built, tmp_path_factory, small_measures):
         for name in code_lock.PACKAGES:
             (root / name).mkdir()
         versions.register(project, build_of(shutil.copytree(built, root / "built"), "a", 0.0))
-        release.promote(project, Rules(project, PromotionSettings(), 0))
+        release.promote(project, GateRules(project, PromotionSettings(), 0))
         add(project, NEW, others(NEW))
-        assert watch(project).decision.action == "retrain"
+        assert check_drift(project).decision.action == "retrain"
         with open_instance(project) as instance:
             yield project, Page(project, instance)
 
@@ -134,9 +134,9 @@ def test_a_report_that_calls_for_a_retrain_becomes_a_run_whose_gate_blocks_the_c
     assert [one.passed for one in done.get_asset_check_evaluations()] == [False]
     begun = {event.step_key for event in done.all_events if event.is_step_start}
     assert begun == {"retrained_retriever"}, "the check is blocking: nothing behind it begins"
-    assert versions.holder(project).version == "1"
+    assert versions.version_with_alias(project).version == "1"
     assert Searcher.open(project.live).generation.number == before
-    note_end(project, request.run_key, done.run_id, "the check failed", canceled=False)
+    record_run_end(project, request.run_key, done.run_id, "the check failed", canceled=False)
     assert moves(project)[-1] == ("refuse", "2")
     assert retrains(project) == ["refused"], "a verdict, and no failure that is tried again"
     assert page.look().run_requests == []
@@ -148,9 +148,11 @@ def test_a_backfill_of_what_is_settled_does_nothing(loop, monkeypatch):
     """
     project, page = loop
     monkeypatch.setattr(
-        "orchestration.freshness.retrain.prepare", lambda *_: pytest.fail("it trains")
+        "orchestration.freshness.retrain.train_challenger", lambda *_: pytest.fail("it trains")
     )
-    monkeypatch.setattr("orchestration.freshness.pilot.pilot", lambda *_: pytest.fail("it trains"))
+    monkeypatch.setattr(
+        "orchestration.freshness.pilot.run_pilot", lambda *_: pytest.fail("it trains")
+    )
 
     def state():
         return (
@@ -171,7 +173,7 @@ def test_a_backfill_of_what_is_settled_does_nothing(loop, monkeypatch):
     shown = page.instance.get_latest_materialization_event(
         dg.AssetKey("retrain_pilot")
     ).asset_materialization
-    assert shown.metadata["what happened"].value == SETTLED
+    assert shown.metadata["what happened"].value == NOT_REQUESTED
 
 
 def test_behind_a_gate_that_passes_the_challenger_is_champion_and_live(loop, trains):
@@ -185,7 +187,7 @@ def test_behind_a_gate_that_passes_the_challenger_is_champion_and_live(loop, tra
     done = page.run(request.job_name, request.partition_key)
     assert done.success
     assert [one.passed for one in done.get_asset_check_evaluations()] == [True]
-    champion = versions.holder(project)
+    champion = versions.version_with_alias(project)
     assert champion.key == "c" * 64
     assert len(Searcher.open(project.live).base.rows.document_ids) == 174
     assert moves(project)[-1] == ("promote", champion.version)

@@ -14,7 +14,7 @@ from model_code.corpus.cleaning import clean_document
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.files import SnapshotSource
 from model_code.corpus.tables import make_table
-from orchestration.freshness.workspace import export, is_unjudged, query_id
+from orchestration.freshness.snapshot import arrival_query_id, export_snapshot, gate_has_no_queries
 from tests.live_example import add, collection_of, make_project, row
 
 
@@ -34,7 +34,7 @@ def project(tmp_path):
 
 def snapshot(project, only=None):
     folder = project.root / "snapshot"
-    export(project, Collection(project.live, "hce").current(), folder, only)
+    export_snapshot(project, Collection(project.live, "hce").current(), folder, only)
     return {
         name: pd.read_parquet(folder / f"{name}.parquet")
         for name in ("documents", "queries", "qrels")
@@ -50,12 +50,16 @@ def test_a_query_that_several_documents_came_with_is_one_query_that_all_of_them_
     found = snapshot(project)
     assert dict(zip(found["queries"]["id"], found["queries"]["text"], strict=True)) == {
         "1": "how to sort",
-        query_id("own"): "own",
-        query_id("shared"): "shared",
+        arrival_query_id("own"): "own",
+        arrival_query_id("shared"): "shared",
     }
     pairs = found["qrels"][["query_id", "document_id", "split"]].itertuples(index=False)
     assert sorted((query, document) for query, document, split in pairs if split is None) == sorted(
-        [(query_id("own"), "a"), (query_id("shared"), "a"), (query_id("shared"), "b")]
+        [
+            (arrival_query_id("own"), "a"),
+            (arrival_query_id("shared"), "a"),
+            (arrival_query_id("shared"), "b"),
+        ]
     )
     assert list(found["documents"]["id"]) == ["a", "b", "numpy.sort", "str.split"]
 
@@ -76,7 +80,7 @@ def test_a_retrain_is_unjudged_where_its_gate_has_no_query(project, judges):
         qrels.with_name("queries.parquet").unlink()
     queries = [f"asks {number}" for number in range(40 * (judges == "documents"))]
     add(collection_of(project), row("a", queries=queries))
-    unjudged = is_unjudged(project, Collection(project.live, "hce").current())
+    unjudged = gate_has_no_queries(project, Collection(project.live, "hce").current())
     assert unjudged is (judges in ("nobody", "dev", "nobody of what is live"))
 
 
@@ -94,7 +98,7 @@ def test_the_strings_that_answer_a_query_go_along(project):
     pd.read_parquet(path).assign(answers='["by sort"]').to_parquet(path)
     add(collection_of(project), row("a", queries=["new"]))
     rows = snapshot(project)["queries"].set_index("id")["answers"]
-    assert rows.to_dict() == {query_id("new"): None, "1": '["by sort"]'}
+    assert rows.to_dict() == {arrival_query_id("new"): None, "1": '["by sort"]'}
 
 
 def test_a_document_keeps_its_date_and_is_read_back_as_it_was(project):
@@ -117,7 +121,7 @@ def test_a_query_that_the_corpus_judges_already_stays_that_one_in_its_split(proj
     asked = {"numpy.sort": ["How to sort"], "list.sort": ["how to sort", "new"]}
     add(collection_of(project), *(row(one, "new", queries=asked[one]) for one in asked))
     found = snapshot(project)
-    assert list(found["queries"]["id"]) == [query_id("new"), "1"]
+    assert list(found["queries"]["id"]) == [arrival_query_id("new"), "1"]
     rows = (
         found["qrels"][["query_id", "document_id", "split"]]
         .fillna("")
@@ -126,7 +130,7 @@ def test_a_query_that_the_corpus_judges_already_stays_that_one_in_its_split(proj
     assert sorted(rows) == [
         ("1", "list.sort", "test"),
         ("1", "numpy.sort", "test"),
-        (query_id("new"), "list.sort", ""),
+        (arrival_query_id("new"), "list.sort", ""),
     ]
 
 
@@ -154,7 +158,7 @@ def test_what_people_said_of_hits_is_judged_like_the_corpus_and_a_thumb_down_is_
         [
             ("1", "numpy.sort", 1, "test"),
             ("1", "str.split", 1, "test"),
-            (query_id("new"), "numpy.sort", 1, None),
-            (query_id("new"), "str.split", 0, None),
+            (arrival_query_id("new"), "numpy.sort", 1, None),
+            (arrival_query_id("new"), "str.split", 0, None),
         ]
     )

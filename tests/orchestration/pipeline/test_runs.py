@@ -220,7 +220,7 @@ def test_one_process_opens_a_store_once(tracked_project, tracker):
 
 def test_forty_looks_leave_no_file_of_the_store_open(tracked_project):
     for _ in range(40):
-        versions.holder(tracked_project)
+        versions.version_with_alias(tracked_project)
         find_run(tracked_project, "never")
     handles = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
     assert not [name for name in handles if name.startswith(str(store_folder(tracked_project)))]

@@ -23,12 +23,12 @@ from model_code.text.documents import Document
 from model_code.text.passages import TextRules
 from orchestration.registry import versions
 from orchestration.registry.gate import (
-    BY_TEST,
-    UNPROVEN,
-    Rules,
+    JUDGED_BY_TEST_SPLIT,
+    NO_JUDGED_QUERIES,
+    GateRules,
+    judge_challenger,
     live_searcher,
-    may_promote,
-    rescore,
+    rescore_champion,
 )
 from tests.model_code.collection.laws import up_to
 from tests.model_code.evaluation.tiny_corpus import (
@@ -68,13 +68,13 @@ def project(tmp_path):
 @pytest.fixture
 def champion(project, monkeypatch):
     """A champion whose registered files are those of the build."""
-    monkeypatch.setattr(versions, "files", lambda project, version: project.root / "build")
+    monkeypatch.setattr(versions, "download_files", lambda project, version: project.root / "build")
     fingerprint = read_json(project.root / "build" / "index" / "manifest.json")["fingerprint"]
     return versions.Version("7", "hce", "k" * 64, fingerprint, "c" * 64, "run")
 
 
 def test_it_is_scored_on_every_query_of_today(project, champion):
-    folder = rescore(project, champion)
+    folder = rescore_champion(project, champion)
     scores = load_scores(folder, "test").values
     assert len(scores) == 48
     assert scores["hit@1"].drop("test:engine-11").mean() > 0.5
@@ -105,13 +105,13 @@ def test_the_live_generation_is_what_counts_without_what_the_challenger_could_no
         text=TextRules(include_title=False, words=0, stride=1),
     )
     assert live_searcher(project, champion).generation.number == generation.number
-    scores = load_scores(rescore(project, champion), "test").values
+    scores = load_scores(rescore_champion(project, champion), "test").values
     assert scores.loc["test:engine-11", "nDCG@10"] > 0
     newcomer = Document("newcomer", "", TEXTS["engine-11"])
     LiveWriter(project.live, "hce").apply([newcomer], up_to(1), provenance={})
     found = live_searcher(project, champion).search(TEXTS["engine-11"], k=3)
     assert "newcomer" in [hit.document_id for hit in found]
-    rows = (rescore(project, champion) / "run.test.trec").read_text().splitlines()
+    rows = (rescore_champion(project, champion) / "run.test.trec").read_text().splitlines()
     assert rows
     assert not any(" newcomer " in row for row in rows)
 
@@ -127,11 +127,13 @@ def judged(project, monkeypatch, split, old, queries=80):
         name: SystemScores(name, split, values[:queries] * share)
         for name, share in (("hce", 1.0), (old, 0.5))
     }
-    monkeypatch.setattr(versions, "scores", lambda project, version: scores[version.retriever])
+    monkeypatch.setattr(versions, "load_scores", lambda project, version: scores[version.retriever])
     trained, before = (
         versions.Version(str(i), name, "k", "f", "c", "run") for i, name in enumerate(scores)
     )
-    return (may_promote(trained, champion, Rules.of(project)) for champion in (before, None))
+    return (
+        judge_challenger(trained, champion, GateRules.of(project)) for champion in (before, None)
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,20 +145,20 @@ def test_where_nobody_judged_nothing_takes_the_champions_place(
 ):
     verdict, _ = judged(project, monkeypatch, "test", old, queries)
     assert verdict.passed is not refused
-    assert (verdict.reasons == (UNPROVEN,)) is refused
+    assert (verdict.reasons == (NO_JUDGED_QUERIES,)) is refused
 
 
 @pytest.mark.parametrize("split", ["gate", "test"])
 def test_a_verdict_by_test_queries_says_so(project, monkeypatch, split):
     verdict, first = judged(project, monkeypatch, split, "bm25")
     assert verdict.passed
-    assert (BY_TEST in verdict.reasons) is (split == "test")
-    assert BY_TEST not in first.reasons, "nothing was compared"
+    assert (JUDGED_BY_TEST_SPLIT in verdict.reasons) is (split == "test")
+    assert JUDGED_BY_TEST_SPLIT not in first.reasons, "nothing was compared"
 
 
 def test_the_gate_has_queries_of_its_own(project, champion):
     """No test query is looked at where it has any, and all of them where it has none."""
-    folder = rescore(project, champion)
+    folder = rescore_champion(project, champion)
     assert load_gate_scores(folder).split == "test"
     corpus = load_corpus(project.artifacts / "corpus")
     kept = corpus.queries["query_id"].isin(corpus.queries["query_id"].sort_values().head(9))
@@ -166,6 +168,6 @@ def test_the_gate_has_queries_of_its_own(project, champion):
         table.assign(split=table["split"].mask(own, "gate")).to_parquet(
             project.artifacts / "corpus" / f"{name}.parquet"
         )
-    scores = load_gate_scores(rescore(project, champion))
+    scores = load_gate_scores(rescore_champion(project, champion))
     assert scores.split == "gate"
     assert set(scores.values.index) == set(corpus.queries["query_id"][kept])

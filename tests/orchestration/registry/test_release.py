@@ -30,7 +30,7 @@ from model_code.text.passages import TextRules
 from orchestration.pipeline import runs
 from orchestration.pipeline.runs import tracking_uri
 from orchestration.registry import history, release, versions
-from orchestration.registry.build import Build
+from orchestration.registry.built_retriever import BuiltRetriever
 from orchestration.sensors import champion_alias
 from orchestration.service.app import create_app
 from tests.live_example import position_at
@@ -75,7 +75,7 @@ def build_of(root, name):
     folder, text = root / name / "build", canonical_json(vars(TextRules(True, *CUT[name])))
     paths = {part: folder / part for part in ("encoder", "index", "hierarchy")}
     documents, evaluation = folder / "documents.parquet", root / "evaluation"
-    return Build(
+    return BuiltRetriever(
         "r",
         documents=documents,
         evaluation=evaluation,
@@ -92,7 +92,7 @@ def project(builds, tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", lambda handle: None)
     monkeypatch.setattr(versions, "log_retriever", lambda build: str(build.index))
     monkeypatch.setattr(
-        versions, "files", lambda project, version: builds / version.key[0] / "build"
+        versions, "download_files", lambda project, version: builds / version.key[0] / "build"
     )
     judging(monkeypatch, True)
     shutil.copytree(builds / "project", tmp_path / "project")
@@ -104,7 +104,7 @@ def project(builds, tmp_path, monkeypatch):
 
 def judging(monkeypatch, passed):
     judge = Verdict(passed, ("as the test wants it",), queries=1, intervals=())
-    monkeypatch.setattr(release.gate, "may_promote", lambda *_: judge)
+    monkeypatch.setattr(release.gate, "judge_challenger", lambda *_: judge)
 
 
 def settings(project, words, stride, title="true"):
@@ -146,7 +146,7 @@ def test_a_changed_setting_makes_no_other_generation_of_the_champion(project, mo
     settings(project, *CUT["a"], title="false")
     # what is live is not copied again
     monkeypatch.setattr("model_code.collection.generations.build.copy_build", None)
-    assert release.open_live(project).number == 0
+    assert release.open_champion(project).number == 0
     assert current(project).manifest["text"]["include_title"]
 
 
@@ -155,8 +155,8 @@ def test_a_version_that_does_not_fit_its_rules_does_not_become_champion(builds, 
     versions.register(project, replace(build_of(builds, "b"), text=build_of(builds, "a").text))
     with pytest.raises(FreshetError, match="passages in the build"):
         release.promote(project)
-    assert (versions.holder(project).version, current(project).number) == ("1", 0)
-    assert versions.holder(project, "challenger").version == "2"
+    assert (versions.version_with_alias(project).version, current(project).number) == ("1", 0)
+    assert versions.version_with_alias(project, "challenger").version == "2"
 
 
 def test_after_a_refusal_a_champion_that_is_not_live_is_opened(builds, project, monkeypatch):
@@ -186,10 +186,14 @@ def test_the_first_champion_is_opened_where_nothing_is_live_and_after_a_kill(
     with monkeypatch.context() as patch:
         patch.setattr(versions.Registry, "set_champion", lambda *_: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):
-            release.open_first(project)
-    assert (versions.holder(project), build_version(project)) == (None, "1")
-    assert release.open_first(project).champion.version == versions.holder(project).version == "1"
-    assert release.open_first(project) is None
+            release.promote_first_champion(project)
+    assert (versions.version_with_alias(project), build_version(project)) == (None, "1")
+    assert (
+        release.promote_first_champion(project).champion.version
+        == versions.version_with_alias(project).version
+        == "1"
+    )
+    assert release.promote_first_champion(project) is None
 
 
 def test_what_is_live_without_a_champion_as_after_a_restore_stays_live(
@@ -199,10 +203,12 @@ def test_what_is_live_without_a_champion_as_after_a_restore_stays_live(
     add(project, ADDED)
     shutil.rmtree(project.state)
     first(builds, monkeypatch, "b")
-    assert release.open_first(project) is None
-    assert (current(project).number, versions.versions(project)) == (1, [])
+    assert release.promote_first_champion(project) is None
+    assert (current(project).number, versions.list_versions(project)) == (1, [])
     first(builds, monkeypatch)
-    assert release.open_first(project).passed, "the same build may be champion: it is live already"
+    assert release.promote_first_champion(project).passed, (
+        "the same build may be champion: it is live already"
+    )
     assert (current(project).number, build_version(project)) == (1, "1")
 
 
@@ -211,7 +217,7 @@ def test_a_refusal_after_a_move_that_was_cut_off_searches_the_champion_again(
     builds, project, monkeypatch, move
 ):
     release.promote(project) if move == "promote" else second(builds, project)
-    champion = versions.holder(project).version
+    champion = versions.version_with_alias(project).version
     versions.register(project, build_of(builds, "b"))
     with monkeypatch.context() as patch:
         patch.setattr(versions.Registry, "set_champion", lambda *_: pytest.fail("killed"))
@@ -235,7 +241,7 @@ def test_a_refusal_opens_nothing_where_the_champion_is_searched(builds, project,
 
 
 def test_a_version_of_before_rules_were_kept_is_opened_by_the_settings(builds, project):
-    version = replace(versions.holder(project, "challenger"), text="")
+    version = replace(versions.version_with_alias(project, "challenger"), text="")
     assert release.open_version(project, version).manifest["text"] == json.loads(
         build_of(builds, "a").text
     )
@@ -256,7 +262,7 @@ def test_a_version_knows_up_to_which_event_it_was_built_wherever_its_generation_
     assert versions.register(project, retrained).snapshot.event == 1
     release.promote(project)
     shutil.rmtree(project.live / "r")
-    opened = release.open_live(project)
+    opened = release.open_champion(project)
     assert (opened.watermark, opened.build, opened.segments) == (1, opened.number, ()), (
         "nothing is added a second time"
     )
@@ -310,17 +316,21 @@ def test_a_person_may_promote_against_the_gate_unless_the_settings_refuse_it(
     assert not release.promote(project).passed
     if rule == "refuse":
         with pytest.raises(SettingsError, match="the gate alone makes a champion"):
-            release.promote_by_hand(project)
+            release.promote_manually(project)
         return
-    move = release.promote_by_hand(project)
+    move = release.promote_manually(project)
     assert "moved by hand, against the gate: as the test wants it" in move.summary
     assert move.champion.version == build_version(project) == "1"
     assert moves(project)[-1] == ("moved by hand", "2", "1")
-    assert (release.moved_by_hand(project), release.promote_by_hand(project).again) == (None, True)
+    assert (
+        release.manual_alias_change(project),
+        release.promote_manually(project).already_champion,
+    ) == (None, True)
     shutil.rmtree(project.live / "r")
-    assert (release.promote_by_hand(project).again, build_version(project)) == (True, "1"), (
-        "and opened where it is not"
-    )
+    assert (release.promote_manually(project).already_champion, build_version(project)) == (
+        True,
+        "1",
+    ), "and opened where it is not"
 
 
 def test_an_alias_moved_by_hand_is_followed_with_what_waits_and_rolled_back(
@@ -328,7 +338,8 @@ def test_an_alias_moved_by_hand_is_followed_with_what_waits_and_rolled_back(
 ):
     moved_with_a_batch_waiting(builds, project, monkeypatch, "follow")
     assert (
-        str(release.moved_by_hand(project)) == "moved by hand from version 2 (r) to version 1 (r)"
+        str(release.manual_alias_change(project))
+        == "moved by hand from version 2 (r) to version 1 (r)"
     )
     move = release.promote(project)
     assert (move.champion.version, build_version(project)) == ("1", "1")
@@ -336,7 +347,7 @@ def test_an_alias_moved_by_hand_is_followed_with_what_waits_and_rolled_back(
     assert moves(project)[2:] == [("moved by hand", "2", "1")]
     assert history.read(project)[-1]["verdict"]["passed"] is False
     assert LiveIndex(project).log_view.pending().events == ()
-    assert (release.moved_by_hand(project), release.settle(project)) == (None, None)
+    assert (release.manual_alias_change(project), release.reconcile_alias(project)) == (None, None)
     assert release.rollback(project).champion.version == build_version(project) == "2"
     assert current(project).manifest["documents"] == len(OLD) + 1
     assert moves(project)[3:] == [("rollback", "1", "2")]
@@ -390,8 +401,12 @@ def test_a_running_service_answers_throughout_a_move_by_hand_that_is_put_back(
     moved_with_a_batch_waiting(builds, project, monkeypatch, "refuse")
     with searched_throughout(project) as answers_newest:
         assert answers_newest()
-        move = release.settle(project)
-        assert (move.passed, versions.holder(project).version, build_version(project)) == (
+        move = release.reconcile_alias(project)
+        assert (
+            move.passed,
+            versions.version_with_alias(project).version,
+            build_version(project),
+        ) == (
             False,
             "2",
             "2",
@@ -400,14 +415,14 @@ def test_a_running_service_answers_throughout_a_move_by_hand_that_is_put_back(
     assert moves(project)[2:] == [("put back", "2", "1")]
 
 
-@pytest.mark.parametrize("call", [release.promote, release.settle, release.rollback])
+@pytest.mark.parametrize("call", [release.promote, release.reconcile_alias, release.rollback])
 def test_by_the_other_setting_the_alias_goes_back_and_nothing_else_changes(
     builds, project, monkeypatch, call
 ):
     moved_with_a_batch_waiting(builds, project, monkeypatch, "refuse")
     number = current(project).number
     move = call(project)
-    assert (move.passed, versions.holder(project).version, build_version(project)) == (
+    assert (move.passed, versions.version_with_alias(project).version, build_version(project)) == (
         False,
         "2",
         "2",
@@ -419,7 +434,7 @@ def test_by_the_other_setting_the_alias_goes_back_and_nothing_else_changes(
     )
     judging(monkeypatch, True)
     move_alias(project, "1")
-    assert release.settle(project).champion.version == build_version(project) == "1", (
+    assert release.reconcile_alias(project).champion.version == build_version(project) == "1", (
         "the gate is for it"
     )
 
@@ -430,7 +445,7 @@ def test_where_nobody_else_asks_a_promotion_by_hand_tells_what_settled_the_alias
     moved_with_a_batch_waiting(builds, project, monkeypatch, "follow")
     assert (
         "version 1 (r) is the champion, moved by hand, against the gate"
-        in release.promote_by_hand(project).summary
+        in release.promote_manually(project).summary
     )
 
 
@@ -438,11 +453,15 @@ def test_an_alias_that_was_deleted_comes_back(builds, project):
     second(builds, project)
     with versions.open_registry(project) as registry:
         registry.client.delete_registered_model_alias(registry.model, versions.CHAMPION)
-        assert registry.versions()[1].is_same(registry.holder("recorded champion")), (
-            "so that nothing deletes it"
-        )
-    assert str(release.moved_by_hand(project)) == "moved by hand from version 2 (r) to none"
-    assert release.settle(project).champion.version == versions.holder(project).version == "2"
+        assert registry.list_versions()[1].is_same(
+            registry.version_with_alias("recorded champion")
+        ), "so that nothing deletes it"
+    assert str(release.manual_alias_change(project)) == "moved by hand from version 2 (r) to none"
+    assert (
+        release.reconcile_alias(project).champion.version
+        == versions.version_with_alias(project).version
+        == "2"
+    )
     assert moves(project)[2:] == [("put back", "2", None)]
 
 
@@ -453,11 +472,11 @@ def test_following_that_was_cut_off_is_one_line_once_it_is_done(builds, project,
         owner = release if name == "open_version" else versions.Registry
         patch.setattr(owner, name, lambda *_: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):
-            release.settle(project)
-    release.settle(project)
+            release.reconcile_alias(project)
+    release.reconcile_alias(project)
     assert moves(project)[2:] == [("moved by hand", "2", "1")]
     move_alias(project, "2")
-    assert release.settle(project).champion.version == build_version(project) == "2"
+    assert release.reconcile_alias(project).champion.version == build_version(project) == "2"
 
 
 def test_the_sensor_sees_the_move_once_and_its_run_settles_it(builds, project, monkeypatch):
@@ -499,15 +518,16 @@ def other(project, tmp_path, monkeypatch):
 
 def test_two_projects_of_one_store_have_a_champion_and_live_documents_each(builds, project, other):
     assert release.promote(project).champion.key == "a" * 64
-    assert (versions.holder(other), release.moved_by_hand(other)) == (None, None), (
-        "what is there is not its own"
-    )
+    assert (versions.version_with_alias(other), release.manual_alias_change(other)) == (
+        None,
+        None,
+    ), "what is there is not its own"
     versions.register(other, build_of(builds, "b"))
     move = release.promote(other)
     assert (move.champion.version, move.champion.key, current(other).number) == ("1", "b" * 64, 0)
-    assert versions.holder(project).key == "a" * 64
-    assert (release.moved_by_hand(project), current(project).number) == (None, 0)
-    assert [version.project for version in versions.versions(project)] == [project.identity]
+    assert versions.version_with_alias(project).key == "a" * 64
+    assert (release.manual_alias_change(project), current(project).number) == (None, 0)
+    assert [version.project for version in versions.list_versions(project)] == [project.identity]
     with versions.open_registry(project) as first, versions.open_registry(other) as second:
         assert (first.model, second.model) == ("freshet", f"freshet-{other.identity}")
         assert other.identity.startswith("other-notes-")
@@ -517,7 +537,9 @@ def test_two_projects_of_one_store_have_a_champion_and_live_documents_each(build
         pages = [runs.runs_page(each).split("/")[3] for each in (project, other)]
         assert pages == [first.experiment, second.experiment]
     workspace = Project(other.root / "workspace", home=other.root)
-    assert versions.holder(workspace).key == "b" * 64, "a retrain registers for its project"
+    assert versions.version_with_alias(workspace).key == "b" * 64, (
+        "a retrain registers for its project"
+    )
 
 
 def test_a_copy_is_not_its_original_in_a_store_that_both_share_and_a_project_may_move(
@@ -531,13 +553,13 @@ def test_a_copy_is_not_its_original_in_a_store_that_both_share_and_a_project_may
     ):
         release.promote(copy)
     (copy.state / "identity").unlink()
-    assert (versions.holder(copy), copy.identity.startswith("copy-")) == (None, True)
+    assert (versions.version_with_alias(copy), copy.identity.startswith("copy-")) == (None, True)
     moved = Project(other.root.rename(tmp_path / "moved"))
-    assert versions.holder(moved).key == "b" * 64
-    assert versions.holder(moved).project == moved.identity
+    assert versions.version_with_alias(moved).key == "b" * 64
+    assert versions.version_with_alias(moved).project == moved.identity
     again = Project(shutil.copytree(moved.root, tmp_path / "other notes"))
     with pytest.raises(FreshetError, match="copy of .*moved"):
-        versions.holder(again)
+        versions.version_with_alias(again)
 
 
 def test_a_version_that_a_person_copied_from_another_project_is_refused_by_name(
@@ -555,8 +577,8 @@ def test_a_version_that_a_person_copied_from_another_project_is_refused_by_name(
     ):
         release.promote(project)
     move_alias(project, foreign.version)
-    assert f"of the project {other.identity}" in release.settle(project).summary
-    assert (versions.holder(project).version, build_version(project)) == ("2", "2")
+    assert f"of the project {other.identity}" in release.reconcile_alias(project).summary
+    assert (versions.version_with_alias(project).version, build_version(project)) == ("2", "2")
     assert moves(project)[2:] == [("put back", "2", "3")]
 
 
@@ -570,11 +592,13 @@ def test_a_store_of_before_projects_were_named_goes_on_with_who_was_promoted_the
                 database.execute(f"DELETE FROM {table} WHERE key = 'freshet.owner'").rowcount == 1
             )
     (project.state / "identity").unlink()
-    assert versions.holder(other) is None, "a new project takes nothing that is not its own"
+    assert versions.version_with_alias(other) is None, (
+        "a new project takes nothing that is not its own"
+    )
     monkeypatch.setattr(runs, "_own_uri", lambda project: "another")
-    champion = versions.holder(project)
+    champion = versions.version_with_alias(project)
     assert (champion.version, champion.project, champion.is_foreign(project)) == ("1", "", False)
-    assert release.open_live(project).number == 0
+    assert release.open_champion(project).number == 0
     with versions.open_registry(project) as registry:
         assert (
             registry.client.get_experiment(registry.experiment).tags["freshet.owner"]

@@ -30,7 +30,7 @@ from model_code.retrieval.dense_index import DenseIndex
 from orchestration.cli.garbage import find_garbage
 from orchestration.pipeline.runs import KEY, StageRecord, run_store
 from orchestration.registry import gate, history, release, versions
-from orchestration.registry.build import Build, requirements
+from orchestration.registry.built_retriever import BuiltRetriever, requirements
 from tests.tiny_encoder import make_tiny_encoder
 
 TEXTS = {"d1": "sort an array", "d2": "read a table", "d3": "solve linear equations"}
@@ -60,7 +60,7 @@ def build(tmp_path_factory):
     evaluation = write_scores(root / "even", 0.0)
     documents = root / "documents.parquet"
     named = {"key": "a" * 64, "corpus": "c" * 64, "text": '{"words":8}'}
-    return Build("hce", documents=documents, evaluation=evaluation, **named, **paths)
+    return BuiltRetriever("hce", documents=documents, evaluation=evaluation, **named, **paths)
 
 
 @pytest.fixture(autouse=True)
@@ -68,12 +68,14 @@ def _nothing_live(monkeypatch):
     """Nothing is opened, and every champion here was scored on the challenger's corpus."""
     monkeypatch.setattr(release, "open_version", lambda project, version: None)
     monkeypatch.setattr(
-        gate, "rescore", lambda project, champion: pytest.fail(f"{champion} was scored again")
+        gate,
+        "rescore_champion",
+        lambda project, champion: pytest.fail(f"{champion} was scored again"),
     )
 
 
 def rules(project):
-    return gate.Rules(project, RULES, 0)
+    return gate.GateRules(project, RULES, 0)
 
 
 def write_scores(folder, gain: float):
@@ -97,8 +99,10 @@ def write_scores(folder, gain: float):
     return folder
 
 
-def variant(build: Build, key: str, retriever: str = "hce", evaluation=None) -> Build:
-    return Build(
+def variant(
+    build: BuiltRetriever, key: str, retriever: str = "hce", evaluation=None
+) -> BuiltRetriever:
+    return BuiltRetriever(
         **{
             **vars(build),
             "key": key,
@@ -109,8 +113,8 @@ def variant(build: Build, key: str, retriever: str = "hce", evaluation=None) -> 
 
 
 def test_an_empty_registry_says_what_is_missing(tracked_project):
-    assert versions.holder(tracked_project) is None
-    assert versions.versions(tracked_project) == []
+    assert versions.version_with_alias(tracked_project) is None
+    assert versions.list_versions(tracked_project) == []
     with pytest.raises(FreshetError, match="no challenger.*freshet register"):
         release.promote(tracked_project, rules(tracked_project))
     with pytest.raises(FreshetError, match="no previous champion"):
@@ -122,9 +126,9 @@ def test_a_build_is_registered_once_and_copied(tracked_project, build):
     assert (first.version, first.retriever, first.key) == ("1", "hce", "a" * 64)
     assert first.fingerprint == Encoder.load(build.encoder, 64).fingerprint()
     assert versions.register(tracked_project, build) == first
-    assert versions.versions(tracked_project) == [first]
-    assert versions.holder(tracked_project, "challenger") == first
-    folder = versions.files(tracked_project, first)
+    assert versions.list_versions(tracked_project) == [first]
+    assert versions.version_with_alias(tracked_project, "challenger") == first
+    folder = versions.download_files(tracked_project, first)
     for part in ("encoder", "index", "hierarchy"):
         assert hash_path(folder / part) == hash_path(getattr(build, part))
         assert all(
@@ -138,13 +142,13 @@ def test_the_first_champion_needs_no_comparison(tracked_project):
     move = release.promote(tracked_project, rules(tracked_project))
     assert (move.passed, move.champion.version) == (True, "1")
     assert "there is no champion yet" in move.summary
-    assert versions.holder(tracked_project, "champion") == move.champion
-    assert versions.holder(tracked_project, "challenger") is None
+    assert versions.version_with_alias(tracked_project, "champion") == move.champion
+    assert versions.version_with_alias(tracked_project, "challenger") is None
 
 
 def test_promoting_the_champion_changes_nothing(tracked_project, build):
     versions.register(tracked_project, build)
-    assert versions.holder(tracked_project, "challenger") is None
+    assert versions.version_with_alias(tracked_project, "challenger") is None
     before = history.read(tracked_project)
     move = release.promote(tracked_project, rules(tracked_project))
     assert (move.passed, move.champion.version) == (True, "1")
@@ -183,15 +187,15 @@ def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(
     (live,) = result.asset_materializations_for_node("live_generation")
     assert live.metadata["retriever"].value == "hce"
     # by the promotion and by the live generation's own asset
-    assert opened == [versions.holder(tracked_project)] * 2
+    assert opened == [versions.version_with_alias(tracked_project)] * 2
     assert history.read(tracked_project) == before
 
 
 def test_registering_the_champion_again_ends_the_challenge_of_another(tracked_project, build):
     versions.register(tracked_project, variant(build, "b" * 64, "contrastive"))
-    assert versions.holder(tracked_project, "challenger").version == "2"
+    assert versions.version_with_alias(tracked_project, "challenger").version == "2"
     assert versions.register(tracked_project, build).version == "1"
-    assert versions.holder(tracked_project, "challenger") is None
+    assert versions.version_with_alias(tracked_project, "challenger") is None
 
 
 def test_a_challenger_that_is_not_better_is_refused(tracked_project, build):
@@ -199,15 +203,15 @@ def test_a_challenger_that_is_not_better_is_refused(tracked_project, build):
     move = release.promote(tracked_project, rules(tracked_project))
     assert (move.passed, move.champion.version) == (False, "1")
     assert "version 2 (contrastive) stays challenger: not better" in move.summary
-    assert versions.holder(tracked_project, "challenger").version == "2"
+    assert versions.version_with_alias(tracked_project, "challenger").version == "2"
 
 
 def test_a_version_that_the_gate_is_given_and_refuses_is_no_challenger_any_more(tracked_project):
-    second, by = versions.holder(tracked_project, "challenger"), rules(tracked_project)
+    second, by = versions.version_with_alias(tracked_project, "challenger"), rules(tracked_project)
     release.promote(tracked_project, by, second, release.judge(tracked_project, by, second))
     first, again = history.read(tracked_project)[-2:]
     assert first | {"when": ""} == again | {"when": ""}, "asked beforehand, as Dagster's check does"
-    assert versions.holder(tracked_project, "challenger") is None
+    assert versions.version_with_alias(tracked_project, "challenger") is None
     move = release.promote(tracked_project, by, challenger=second)
     assert move.summary.startswith("version 2 (contrastive) is refused: not better")
 
@@ -217,7 +221,7 @@ def test_a_better_challenger_becomes_champion(tracked_project, build, tmp_path):
     versions.register(tracked_project, variant(build, "c" * 64, evaluation=better))
     move = release.promote(tracked_project, rules(tracked_project))
     assert (move.passed, move.champion.version) == (True, "3")
-    assert versions.holder(tracked_project, "previous").version == "1"
+    assert versions.version_with_alias(tracked_project, "previous").version == "1"
 
 
 def test_the_model_answers_queries_under_its_alias(tracked_project, build):
@@ -251,7 +255,7 @@ def test_the_model_answers_queries_under_its_alias(tracked_project, build):
 def test_rollback_goes_back_one_champion_at_a_time(tracked_project):
     move = release.rollback(tracked_project)
     assert move.champion.version == "1"
-    assert versions.holder(tracked_project, "champion").version == "1"
+    assert versions.version_with_alias(tracked_project, "champion").version == "1"
     with pytest.raises(FreshetError, match="no previous champion"):
         release.rollback(tracked_project)
 
@@ -272,7 +276,10 @@ def test_every_move_and_refusal_is_in_the_history_with_its_intervals(tracked_pro
 def test_the_run_and_the_page_of_a_version_say_what_it_is_its_metrics_and_what_the_gate_found(
     tracked_project,
 ):
-    client, champion = run_store(tracked_project).client, versions.holder(tracked_project)
+    client, champion = (
+        run_store(tracked_project).client,
+        versions.version_with_alias(tracked_project),
+    )
     data = client.get_run(champion.run_id).data
     assert data.metrics["test.nDCG_at_10"] == 0.5
     assert data.tags[KEY] == "a" * 64
@@ -315,17 +322,17 @@ def test_a_model_that_a_killed_registration_left_is_found_and_freed(
 
 @pytest.mark.usefixtures("swept")
 def test_only_versions_without_a_role_can_be_deleted(tracked_project):
-    first, second, third = versions.versions(tracked_project)
+    first, second, third = versions.list_versions(tracked_project)
     with pytest.raises(FreshetError, match=r"version 1 \(hce\) is champion"):
-        versions.delete(tracked_project, first)
-    folder = versions.files(tracked_project, third)
+        versions.delete_version(tracked_project, first)
+    folder = versions.download_files(tracked_project, third)
     assert folder.is_dir()
     (run, model) = versions.run_folders(tracked_project, [third.run_id])
     assert model == folder.parents[2]
-    versions.delete(tracked_project, third)
+    versions.delete_version(tracked_project, third)
     assert [each.exists() for each in (run, model)] == [False, False]
     assert find_garbage(tracked_project, keep=9) == []
-    assert versions.versions(tracked_project) == [first, second]
+    assert versions.list_versions(tracked_project) == [first, second]
     assert not folder.exists()
 
 
@@ -373,13 +380,13 @@ def test_a_champion_built_on_another_corpus_is_scored_again(
 ):
     scored = []
 
-    def rescore(project, champion):
+    def rescore_champion(project, champion):
         scored.append(champion)
         return write_scores(tmp_path / "again", 0.3)
 
-    monkeypatch.setattr(gate, "rescore", rescore)
-    champion = versions.holder(tracked_project)
-    later = Build(
+    monkeypatch.setattr(gate, "rescore_champion", rescore_champion)
+    champion = versions.version_with_alias(tracked_project)
+    later = BuiltRetriever(
         **{
             **vars(variant(build, "d" * 64, "later", write_scores(tmp_path / "l", 0.1))),
             "corpus": "e" * 64,
@@ -400,8 +407,8 @@ def test_a_champion_that_is_not_live_is_searched_in_the_registrys_files_while_th
         assert segment.retriever.search(["sort an array"], 1)[0][0][0] == "d1"
         return write_scores(tmp_path / "again", 0.3)
 
-    monkeypatch.setattr(gate, "rescore", again)
-    assert versions.holder(tracked_project, "challenger").retriever == "later"
+    monkeypatch.setattr(gate, "rescore_champion", again)
+    assert versions.version_with_alias(tracked_project, "challenger").retriever == "later"
     assert not release.judge(tracked_project, rules(tracked_project)).passed
     shutil.rmtree(tmp_path / "again")
     assert not release.promote(tracked_project, rules(tracked_project)).passed
@@ -435,7 +442,7 @@ def three(champions, tmp_path, monkeypatch):
 
 def let_pass(patch):
     verdict = Verdict(True, ("ok",), queries=1, intervals=())
-    patch.setattr(gate, "may_promote", lambda *_: verdict)
+    patch.setattr(gate, "judge_challenger", lambda *_: verdict)
     patch.setattr(release, "open_version", lambda *_: None)
     patch.setattr(versions, "log_retriever", lambda build: str(build.index))
 
@@ -451,12 +458,14 @@ def test_a_rollback_that_was_cut_off_anywhere_is_finished_by_the_same_call(three
             patch.setattr(*place, die)
             with pytest.raises(Killed):
                 release.rollback(three)
-        assert versions.holder(three).version == "3"
+        assert versions.version_with_alias(three).version == "3"
     with monkeypatch.context() as patch:
         patch.setattr(release, "open_version", die)
         with pytest.raises(Killed):
             release.rollback(three)
-    assert versions.holder(three).version == "3", "what cannot be opened is not champion"
+    assert versions.version_with_alias(three).version == "3", (
+        "what cannot be opened is not champion"
+    )
     assert release.rollback(three).champion.version == "2"
     assert [line["to"] for line in history.read(three)] == ["1", "2", "3", "2"], (
         "each move is one line"
@@ -472,16 +481,16 @@ def test_a_promotion_that_cannot_be_opened_leaves_the_champion(three, build, mon
     versions.register(three, variant(build, "4" * 64))
     with pytest.raises(FreshetError, match="does not fit"):
         release.promote(three, rules(three))
-    assert versions.holder(three).version == "3"
-    assert versions.holder(three, "challenger").version == "4"
-    assert versions.holder(three, "previous").version == "2"
+    assert versions.version_with_alias(three).version == "3"
+    assert versions.version_with_alias(three, "challenger").version == "4"
+    assert versions.version_with_alias(three, "previous").version == "2"
 
 
 def test_what_a_gate_is_given_is_judged_whoever_else_was_registered_meanwhile(three, build):
     own = versions.register(three, variant(build, "4" * 64))
     versions.register(three, variant(build, "5" * 64))
     assert release.promote(three, rules(three), challenger=own).champion.version == "4"
-    assert versions.holder(three, "challenger").version == "5"
+    assert versions.version_with_alias(three, "challenger").version == "5"
     assert release.promote(three, rules(three), challenger=own).champion.version == "4", (
         "once is enough"
     )
@@ -492,4 +501,4 @@ def test_a_version_keeps_its_text_rules_and_the_last_event_that_it_holds(three, 
     assert versions.register(three, retrained).snapshot == SNAPSHOT
     again = versions.register(three, replace(retrained, snapshot=Position(), text="{}"))
     assert (again.snapshot, again.text) == (SNAPSHOT, "{}"), "its documents are the same"
-    assert versions.holder(three).snapshot == Position()
+    assert versions.version_with_alias(three).snapshot == Position()

@@ -18,7 +18,7 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
-from orchestration.freshness import due
+from orchestration.freshness import notices
 from orchestration.registry import history
 from tests.model_code.collection.conftest import texts
 from tests.model_code.collection.laws import WORDS, make_encoder
@@ -150,4 +150,4 @@ def test_a_normal_life_of_ten_minutes_tells_of_nothing(page, own):
             assert [run.success for run in add(page)] == [True]
             assert page.look().run_requests == []
             assert page.told() == "nothing is wrong"
-    assert due.problems(own) == {}
+    assert notices.find_problems(own) == {}

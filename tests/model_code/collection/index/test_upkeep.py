@@ -15,7 +15,7 @@ from model_code.collection.index.maintenance import BackgroundMaintenance
 from model_code.collection.index.retrain_plan import RetrainPlan, retrain_workspace, save_plan
 from model_code.collection.index.status import live_status
 from model_code.collection.ledger.tasks import EventRange
-from orchestration.freshness.due import due_work
+from orchestration.freshness.due_tasks import request_due_tasks
 from tests.live_example import BASE, StandInWriter, make_project, open_build, row, texts, trained_at
 
 
@@ -92,14 +92,14 @@ def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_pa
         1,
         0,
     )
-    (work,) = due_work(project)
+    (work,) = request_due_tasks(project)
     assert (work.kind, work.retriever, work.about) == ("add", "other", EventRange(1, 1))
     assert work.reason == "1 changes wait for other"
     upkeep = BackgroundMaintenance(project)
     assert upkeep.run_all() == outcome.behind
     monkeypatch.setattr(StandInWriter, "apply", real)
     assert upkeep.run_all() == {}, "the next addition is another attempt"
-    assert due_work(project) == []
+    assert request_due_tasks(project) == []
 
 
 def test_old_generations_go_when_so_many_can_whatever_process_made_them(project, monkeypatch):

@@ -12,8 +12,8 @@ from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.project import Project
 from orchestration.pipeline.repro import PlannedStage
-from orchestration.registry import build, release, versions
-from orchestration.registry.build import best_on_dev, require_current
+from orchestration.registry import built_retriever, release, versions
+from orchestration.registry.built_retriever import best_on_dev, require_current
 
 
 def choose(root, **dev: dict | None) -> str:
@@ -64,7 +64,7 @@ def planned(monkeypatch, **actions: str) -> None:
             for one in ("train@a", *targets)
         ]
 
-    monkeypatch.setattr(build, "plan", plan)
+    monkeypatch.setattr(built_retriever, "plan", plan)
 
 
 @pytest.mark.parametrize("stale", [{"train": "run"}, {"evaluate": "maybe"}])
@@ -72,7 +72,7 @@ def test_scores_of_another_encoder_than_the_one_that_is_there_are_refused(
     tmp_path, monkeypatch, stale
 ):
     names = SimpleNamespace(retrievers=("a", "b"), fusions=("c",), built=("a", "b", "c"))
-    monkeypatch.setattr(build.parameters, "load", lambda path: names)
+    monkeypatch.setattr(built_retriever.parameters, "load", lambda path: names)
     planned(monkeypatch)
     require_current(Project(tmp_path), [*"abc", "bm25"])
     planned(monkeypatch, **stale)

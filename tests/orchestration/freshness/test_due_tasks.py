@@ -12,7 +12,7 @@ from model_code.collection.generations.generation_store import set_default_retri
 from model_code.collection.ledger.states import LogView
 from model_code.collection.ledger.tasks import ATTEMPTS, EventRange, WorkKind, WorkState
 from orchestration import parameters
-from orchestration.freshness.due import due_work, ingest_backlog, note_end
+from orchestration.freshness.due_tasks import ingest_backlog, record_run_end, request_due_tasks
 from tests.live_example import BASE, add, collection_of, make_project, open_build, receive, row
 
 BATCH = EventRange(1, 2)
@@ -32,13 +32,13 @@ def ask(project, kind, about=BATCH):
 
 
 def due(project):
-    return [(work.kind, work.run_key) for work in due_work(project)]
+    return [(work.kind, work.run_key) for work in request_due_tasks(project)]
 
 
 def test_where_nothing_is_live_or_nothing_arrived_nothing_is_due(tmp_path, project):
-    assert due_work(project) == []
+    assert request_due_tasks(project) == []
     shutil.rmtree(project.live)
-    assert due_work(project) == []
+    assert request_due_tasks(project) == []
 
 
 def test_an_addition_is_due_while_changes_wait_and_is_one_work(project, monkeypatch):
@@ -47,15 +47,15 @@ def test_an_addition_is_due_while_changes_wait_and_is_one_work(project, monkeypa
         patch.setattr(
             LogView, "pending", lambda *_: pytest.fail("events were read, with their texts")
         )
-        (work,) = due_work(project)
+        (work,) = request_due_tasks(project)
     assert (work.kind, work.about) == (WorkKind.ADD, EventRange(1, 1))
     assert (work.reason, work.asked_by) == ("1 changes wait", "sensor")
-    assert due_work(project) == [work], "two sensors, or two ticks, ask once"
+    assert request_due_tasks(project) == [work], "two sensors, or two ticks, ask once"
     receive(project, "b")
-    (more,) = due_work(project)
+    (more,) = request_due_tasks(project)
     assert (more.about, more.id != work.id) == (EventRange(1, 2), True)
     collection_of(project).apply()
-    assert due_work(project) == []
+    assert request_due_tasks(project) == []
     assert {each.state for each in work_of(project).last("hce", 9)} == {WorkState.DONE}
 
 
@@ -66,7 +66,7 @@ def test_an_addition_that_failed_is_asked_for_again_and_not_for_ever(project, ca
         ((kind, key),) = due(project)
         assert kind == WorkKind.ADD
         for _ in range(2):
-            note_end(project, key, f"run-{attempt}", "disk full", canceled)
+            record_run_end(project, key, f"run-{attempt}", "disk full", canceled)
     assert due(project) == []
     receive(project, "b")
     assert [kind for kind, _ in due(project)] == [WorkKind.ADD]
@@ -84,12 +84,12 @@ def test_what_drift_asked_for_is_tried_again_under_another_key_unless_a_person_c
         assert due_kind == kind
         keys.append(key)
         for _ in range(2):
-            note_end(project, key, f"run-{attempt}", "out of memory", canceled=False)
+            record_run_end(project, key, f"run-{attempt}", "out of memory", canceled=False)
     assert len(set(keys)) == ATTEMPTS
     assert due(project) == []
     again = ask(project, kind, EventRange(3, 4))
     assert again.attempts == 1
-    note_end(project, again.run_key, "run-9", "the run was canceled", canceled=True)
+    record_run_end(project, again.run_key, "run-9", "the run was canceled", canceled=True)
     assert due(project) == []
     assert work_of(project).last("hce", 1)[0].state == WorkState.CANCELED
 
@@ -98,7 +98,7 @@ def look_at_ten(project):
     """A look at drift that is due, of ten documents that were made searchable."""
     parameters.assign(project.params_file, ["drift.minimum_batch=10"])
     add(collection_of(project), *map(row, "abcdefghij"))
-    (look,) = due_work(project)
+    (look,) = request_due_tasks(project)
     assert (look.kind, look.about) == (WorkKind.DRIFT, EventRange(1, 10))
     return look
 
@@ -113,7 +113,7 @@ def test_a_look_that_brought_too_few_documents_is_over_and_as_many_more_changes_
     add(collection_of(project), *map(row, "klmnopqrs"))
     assert (due(project), ingest_backlog(project).unmeasured) == ([], 9)
     add(collection_of(project), row("t"))
-    assert [work.about for work in due_work(project)] == [EventRange(11, 20)]
+    assert [work.about for work in request_due_tasks(project)] == [EventRange(11, 20)]
 
 
 def test_a_look_ends_where_another_retriever_is_searched_meanwhile(project):
@@ -121,17 +121,17 @@ def test_a_look_ends_where_another_retriever_is_searched_meanwhile(project):
     open_build(project, BASE, retriever="other")
     set_default_retriever(project.live, "other")
     collection_of(project, "other").apply()
-    assert [work.retriever for work in due_work(project)] == ["other"]
+    assert [work.retriever for work in request_due_tasks(project)] == ["other"]
     assert work_of(project).open("hce") == []
 
 
 def test_what_failed_is_noted_once_and_a_refusal_is_no_failure(project):
     first = ask(project, WorkKind.RETRAIN)
-    note_end(project, "", "run-2", "another job", canceled=False)
-    note_end(project, first.run_key, "run-1", "out of memory", canceled=False)
+    record_run_end(project, "", "run-2", "another job", canceled=False)
+    record_run_end(project, first.run_key, "run-1", "out of memory", canceled=False)
     ((_, key),) = due(project)
     work_of(project).conclude_retrains("hce", WorkState.REFUSED, "worse", {})
-    note_end(project, key, "run-3", "the gate's check failed", canceled=False)
+    record_run_end(project, key, "run-3", "the gate's check failed", canceled=False)
     (work,) = work_of(project).last("hce", 9)
     assert (work.state, work.attempts, work.outcome) == (WorkState.REFUSED, 2, "worse")
 
@@ -141,7 +141,7 @@ def test_a_failure_is_noted_for_the_retriever_that_was_retrained(project):
     open_build(project, BASE, retriever="other")
     set_default_retriever(project.live, "other")
     assert due(project) == [], "another one is searched now"
-    note_end(project, asked.run_key, "run-1", "out of memory", canceled=False)
+    record_run_end(project, asked.run_key, "run-1", "out of memory", canceled=False)
     assert [work.attempts for work in work_of(project).open("hce")] == [2]
 
 

@@ -4,7 +4,7 @@
 the queries that they arrived with or, where too few have such, by those made from them; additions
 that push old documents down by more than growth alone would; constraints that conflict; growth past
 its limit. Where the vectors drifted, harm is tested a second time, with all of alpha for its own
-measures: that test counts only once a test of the corrected family has tripped, so documents like
+measures: that test counts only once a test of the corrected family has exceeded, so documents like
 the old ones still cause a false alarm with a chance of at most alpha (a gatekeeping procedure),
 others that are no worse too, and drift with harm is found sooner. *Add* otherwise, even where
 vectors drifted: an encoder may serve new topics well. Beside adding, a *pilot* is called for where

@@ -48,7 +48,7 @@ PARTS = {
 
 
 @dataclass(frozen=True)
-class Build:
+class BuiltRetriever:
     """One retriever's finished build: folders of stage outputs, documents' table, key, and hash of
     the corpus.
 
@@ -68,7 +68,7 @@ class Build:
     snapshot: Position = Position()
 
 
-def log_retriever(build: Build) -> str:
+def log_retriever(build: BuiltRetriever) -> str:
     """Log `served_model.py` to the active MLflow run, with copies of the build and of `model_code`;
     returns its URI.
     """
@@ -110,7 +110,7 @@ def requirements() -> list[str]:
     return pins
 
 
-def find_build(project: Project, retriever: str, snapshot: Position = NOWHERE) -> Build:
+def find_build(project: Project, retriever: str, snapshot: Position = NOWHERE) -> BuiltRetriever:
     """The build of `retriever` under `artifacts/`, trained on `snapshot`; FreshetError if a part is
     missing.
     """
@@ -133,7 +133,7 @@ def find_build(project: Project, retriever: str, snapshot: Position = NOWHERE) -
             raise FreshetError(
                 f"{path.relative_to(project.root)} is missing: run `freshet run {evaluation.address}`"
             )
-    return Build(
+    return BuiltRetriever(
         retriever=retriever,
         key=stage_key.read(evaluation, project.root).key,
         corpus=hash_path(project.artifacts / "corpus"),

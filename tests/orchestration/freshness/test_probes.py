@@ -15,13 +15,13 @@ from model_code.corpus.tables import Judgements
 from model_code.drift.reference import Question
 from model_code.files import write_text
 from orchestration import parameters
-from orchestration.freshness.drift import Gatherer, watch
-from orchestration.freshness.queries import (
-    asked_scores,
+from orchestration.freshness.drift import BatchReader, check_drift
+from orchestration.freshness.probes import (
+    document_scores,
     first_ranks,
-    old_scores,
-    questions_for,
-    some,
+    judged_questions,
+    old_document_scores,
+    sample_texts,
 )
 from tests.orchestration.freshness.subjects import PARAMS, SEA, add, documents, others
 
@@ -31,7 +31,7 @@ JUDGEMENTS = Judgements(
 
 
 def stub(rankings):
-    """What `asked_scores` needs of a searcher."""
+    """What `document_scores` needs of a searcher."""
     return SimpleNamespace(
         retriever=SimpleNamespace(search=lambda texts, k: [rankings[text] for text in texts])
     )
@@ -56,14 +56,16 @@ def test_a_document_scores_the_mean_reciprocal_rank_of_its_questions():
         Question("x", "b", frozenset("x")),
     ]
     asked.append(Question("z", "c", frozenset("zq")))
-    assert asked_scores(searcher, asked).tolist() == [0.0, (1 / 2 + 1) / 2, 1 / 2], "of x, y and z"
-    assert asked_scores(searcher, []).shape == (0,)
+    assert document_scores(searcher, asked).tolist() == [0.0, (1 / 2 + 1) / 2, 1 / 2], (
+        "of x, y and z"
+    )
+    assert document_scores(searcher, []).shape == (0,)
 
 
 def test_a_query_counts_for_each_document_that_answers_it():
     found = [
         (one.document_id, one.text, set(one.answers))
-        for one in questions_for(JUDGEMENTS, {"x", "z"})
+        for one in judged_questions(JUDGEMENTS, {"x", "z"})
     ]
     assert found == [("x", "a tide", {"x", "y"}), ("z", "a reef", {"z"})]
 
@@ -74,7 +76,7 @@ def test_documents_that_their_queries_miss_are_harmed_though_made_ones_find_them
 ):
     texts = documents(SEA, 24, "more", 1)
     add(project, texts, asked(texts))
-    watched = watch(project)
+    watched = check_drift(project)
     (measured,) = watched.report.of("asked_quality")
     assert (measured.exceeded, measured.detail["documents"]) == (harmed, 24)
     assert watched.exceeded == ("asked_quality",) * harmed
@@ -95,15 +97,15 @@ def test_growth_is_no_harm_to_what_comes_later(project, corpus):
     """Old documents have the rivals of today, also where the reference was made before these came."""
     first, second = documents(SEA, 24, "more", 1), documents(SEA, 96, "again", 2)
     add(project, first, own(first))
-    early = harm(watch(project))
+    early = harm(check_drift(project))
     add(project, second, own(second))
-    grown = harm(watch(project, record=False))
+    grown = harm(check_drift(project, record=False))
     assert [name for name, *_ in grown] == ["new_quality", "asked_quality"]
     assert all(
         now < 0.9 * before for (_, before, *_), (_, now, *_) in zip(early, grown, strict=True)
     )
     shutil.rmtree(project.state / "drift")
-    assert harm(watch(project, record=False)) == grown
+    assert harm(check_drift(project, record=False)) == grown
 
 
 def test_old_documents_that_were_changed_or_deleted_are_no_measure(project):
@@ -115,21 +117,21 @@ def test_old_documents_that_were_changed_or_deleted_are_no_measure(project):
         Question(f"sea-{number:03}", text, frozenset([f"sea-{number:03}"]))
         for number, text in enumerate(documents(SEA, 150, "sea", 0).values())
     ]
-    assert old_scores(Searcher.open(project.live), asked, {}).tolist() == [1.0] * 148
+    assert old_document_scores(Searcher.open(project.live), asked, {}).tolist() == [1.0] * 148
 
 
 def test_in_a_report_an_old_query_is_answered_by_what_came_with_it(project, corpus):
     texts = {f"copy-{number:03}": text for number, text in enumerate(corpus[:120])}
     add(project, texts, {name: [text] for name, text in texts.items()})
     ((_, old, *_),) = [
-        each for each in harm(watch(project, record=False)) if each[0] == "asked_quality"
+        each for each in harm(check_drift(project, record=False)) if each[0] == "asked_quality"
     ]
     assert old == 1.0, "each query finds its copy first, which was given with it"
 
 
 def test_without_queries_or_judged_ones_of_old_documents_there_is_nothing_to_compare_with(project):
     def why():
-        return {one.name: one.why for one in watch(project, record=False).report.unmeasured}[
+        return {one.name: one.why for one in check_drift(project, record=False).report.unmeasured}[
             "asked_quality"
         ]
 
@@ -142,7 +144,7 @@ def test_without_queries_or_judged_ones_of_old_documents_there_is_nothing_to_com
 
 def arrivals(project, number):
     settings = parameters.load(project.params_file)
-    gatherer = Gatherer(Searcher.open(project.live), settings, LiveIndex(project).log_view)
+    gatherer = BatchReader(Searcher.open(project.live), settings, LiveIndex(project).log_view)
     return gatherer.arrivals(EventRange(1, number))
 
 
@@ -168,7 +170,7 @@ def test_where_additions_are_refined_conflicts_are_measured_and_no_document_is_j
     texts = documents(SEA, 24, "more", 1)
     add(project, texts, own(texts))
     assert arrivals(project, 24).asked is None
-    report = watch(project, record=False).report
+    report = check_drift(project, record=False).report
     assert [one.name for one in report.of("conflicts")] == ["conflicts"]
 
 
@@ -192,5 +194,5 @@ def test_a_text_that_several_documents_answer_is_searched_once():
 
 def test_a_sample_depends_on_no_order():
     texts = [str(i) for i in range(50)]
-    assert some(texts, 10, 3) == some(texts[::-1] * 2, 10, 3)
-    assert len(set(some(texts, 10, 3))) == 10
+    assert sample_texts(texts, 10, 3) == sample_texts(texts[::-1] * 2, 10, 3)
+    assert len(set(sample_texts(texts, 10, 3))) == 10

@@ -37,11 +37,11 @@ def document_vectors(part: Part, document_ids: Iterable[str]) -> np.ndarray:
     )
 
 
-def some(texts: Iterable[str], most: int, seed: int) -> list[str]:
+def sample_texts(texts: Iterable[str], most: int, seed: int) -> list[str]:
     """At most `most` different texts, drawn evenly whatever their order: one that comes a hundred
     times counts once.
 
-    >>> some(["b", "a", "b", "a"], 9, 0)
+    >>> sample_texts(["b", "a", "b", "a"], 9, 0)
     ['a', 'b']
     """
     different = sorted(set(texts))
@@ -53,7 +53,11 @@ def some(texts: Iterable[str], most: int, seed: int) -> list[str]:
 
 def judged_queries(artifacts: Path, split: str) -> Judgements | None:
     """The corpus's judged queries of a split; None where the project has no corpus."""
-    return load_corpus(artifacts / "corpus").judgements(split) if has_queries(artifacts) else None
+    return (
+        load_corpus(artifacts / "corpus").judgements(split)
+        if has_corpus_queries(artifacts)
+        else None
+    )
 
 
 def gate_judgements(artifacts: Path) -> Judgements:
@@ -63,12 +67,12 @@ def gate_judgements(artifacts: Path) -> Judgements:
     return gate if gate.queries else corpus.judgements("test")
 
 
-def has_queries(artifacts: Path) -> bool:
+def has_corpus_queries(artifacts: Path) -> bool:
     """Whether `judged_queries` can say anything now: the stage corpus ran, or was checked out."""
     return (artifacts / "corpus" / "queries.parquet").is_file()
 
 
-def made_questions(texts: Mapping[str, str], seed: int) -> list[Question]:
+def generate_questions(texts: Mapping[str, str], seed: int) -> list[Question]:
     """Spans cut out of documents, about as long as what people type.
 
     texts: by document id; one whose text gives no query is left out.
@@ -79,7 +83,7 @@ def made_questions(texts: Mapping[str, str], seed: int) -> list[Question]:
     ]
 
 
-def asked_scores(searcher: Searcher, questions: Sequence[Question]) -> np.ndarray:
+def document_scores(searcher: Searcher, questions: Sequence[Question]) -> np.ndarray:
     """The mean over a document's questions of the reciprocal rank at 10 of the first answer, among
     all that is live: (n,), in the order of the documents' ids.
     """
@@ -90,10 +94,10 @@ def asked_scores(searcher: Searcher, questions: Sequence[Question]) -> np.ndarra
     return np.array([np.mean(scores) for _, scores in sorted(by_document.items())], np.float32)
 
 
-def old_scores(
+def old_document_scores(
     searcher: Searcher, questions: Iterable[Question], arrived: Mapping[str, frozenset[str]]
 ) -> np.ndarray:
-    """The scores of the old documents that are live as they were, as `asked_scores` of new ones
+    """The scores of the old documents that are live as they were, as `document_scores` of new ones
     finds them: (n,).
 
     arrived: by a query that documents came with, those documents, which answer it as well.
@@ -104,7 +108,7 @@ def old_scores(
         for question in questions
         if question.document_id in old
     ]
-    return asked_scores(searcher, answered)
+    return document_scores(searcher, answered)
 
 
 def first_ranks(
@@ -124,7 +128,7 @@ def first_ranks(
     return np.array(first, np.int64)
 
 
-def questions_for(judgements: Judgements, documents: Set[str]) -> list[Question]:
+def judged_questions(judgements: Judgements, documents: Set[str]) -> list[Question]:
     """The judged queries that `documents` answer, once for each of them."""
     return [
         Question(document, judgements.queries[query], frozenset(relevant))
@@ -133,10 +137,10 @@ def questions_for(judgements: Judgements, documents: Set[str]) -> list[Question]
     ]
 
 
-def answers(documents: Iterable[Document]) -> dict[str, frozenset[str]]:
+def documents_by_query(documents: Iterable[Document]) -> dict[str, frozenset[str]]:
     """The documents that answer each query that documents came with: all that came with this text.
 
-    >>> answers([Document("a", "A", "", queries=("how?",)), Document("b", "B", "", queries=("how?", "why?"))])["why?"]
+    >>> documents_by_query([Document("a", "A", "", queries=("how?",)), Document("b", "B", "", queries=("how?", "why?"))])["why?"]
     frozenset({'b'})
     """
     by_text: dict[str, set[str]] = {}
@@ -146,7 +150,7 @@ def answers(documents: Iterable[Document]) -> dict[str, frozenset[str]]:
     return {text: frozenset(ids) for text, ids in by_text.items()}
 
 
-def relevance(said: Iterable[Feedback]) -> dict[str, dict[str, int]]:
+def feedback_relevance(said: Iterable[Feedback]) -> dict[str, dict[str, int]]:
     """What people's verdicts come to, by query text and document: 1 relevant, 0 not.
 
     Thumbs decide where more of them point one way. Else clicks do, once they weigh `CLICKS`: one at
@@ -155,7 +159,7 @@ def relevance(said: Iterable[Feedback]) -> dict[str, dict[str, int]]:
     yet, and one on the third does.
 
     >>> up, click = Feedback("how?", "a", "up"), Feedback("how?", "b", "click")
-    >>> relevance([up, click, Feedback("how?", "c", "click", rank=3), Feedback("why?", "a", "down")])
+    >>> feedback_relevance([up, click, Feedback("how?", "c", "click", rank=3), Feedback("why?", "a", "down")])
     {'how?': {'a': 1, 'c': 1}, 'why?': {'a': 0}}
     """
     thumbs: Counter[tuple[str, str]] = Counter()

@@ -9,10 +9,10 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from model_code.drift.ladder import PILOT_DUE, Action, PastDecision, decide
 from model_code.drift.measures import TestResult
 from model_code.drift.report import DriftReport, SkippedMeasure
 from model_code.drift.settings import DriftSettings
+from orchestration.freshness.policy import PILOT_DUE, Action, PastDecision, decide
 
 SETTINGS = DriftSettings(cooldown=2)
 NULL = {"0.01": -0.1, "0.05": -0.05, "0.5": 0.0, "0.95": 0.05, "0.99": 0.1}
@@ -214,9 +214,9 @@ def test_the_text_shows_every_value_and_the_decision_and_the_values_for_programs
     report_values = json.loads(json.dumps(found.to_dict()))
     decision_values = json.loads(json.dumps(asdict(decision)))
     assert decision_values["action"] == "add"
-    tripped = {measure["name"]: measure["tripped"] for measure in report_values["measures"]}
-    assert tripped["growth"] is True
-    assert tripped["conflicts"] is False
+    exceeded = {measure["name"]: measure["tripped"] for measure in report_values["measures"]}
+    assert exceeded["growth"] is True
+    assert exceeded["conflicts"] is False
 
 
 def test_what_is_under_way_holds_back_however_old_it_is() -> None:
