@@ -1,70 +1,63 @@
-"""What the user may choose about one retriever: a key under `retrievers:` in `params.yaml`."""
+"""Settings of one retriever and of one fusion: keys under `retrievers:` and `fusions:`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import create_model
 
 from model_code import settings
-from model_code.dsi.settings import DocumentVectorSettings
-from model_code.encoding.settings import LayerSettings
-from model_code.lexical.settings import LexicalSettings
-from model_code.retrieval.kinds import KINDS, Kind
+from model_code.retrieval.kinds import DEFAULT_KIND, all_trained_kinds, trained_kind
 from model_code.retrieval.protocol import LATE
 from model_code.settings import Field
 from model_code.training.settings import TrainingSettings
 
+_KINDS = all_trained_kinds()
+_KIND_DESCRIPTIONS = ", ".join(f"{kind.name} ({kind.description})" for kind in _KINDS)
+_KIND_NAMES = tuple(kind.name for kind in _KINDS)
 
-class RetrieverSettings(settings.Settings):
-    """One retriever: what kind it is, how it is trained, and what only its kind has."""
+
+class CommonRetrieverSettings(settings.Settings):
+    """What every retriever has: its training and its kind."""
 
     training: TrainingSettings
-    kind: Kind = Field(
-        "dense", description=", ".join(f"{kind} ({words})" for kind, words in KINDS.items())
+    kind: Literal[_KIND_NAMES] = Field(  # type: ignore[valid-type]
+        DEFAULT_KIND, description=_KIND_DESCRIPTIONS
     )
-    layers: LayerSettings = Field(default_factory=LayerSettings)
-    lexical: LexicalSettings = Field(default_factory=LexicalSettings)
-    document_vectors: DocumentVectorSettings = Field(default_factory=DocumentVectorSettings)
 
     def check(self) -> None:
-        """Refuse groups that the kind does not read, and what it cannot train with: they would be
-        without effect.
+        """Refuse groups that the kind does not read, and settings that it cannot be trained with.
+
+        Such a group would have no effect. One that only repeats its defaults is accepted.
         """
-        readers: dict[str, Kind] = {
-            "layers": "dense",
-            "lexical": "lexical",
-            "document_vectors": "dsi",
-        }
-        for group, kind in readers.items():
-            untouched = getattr(self, group) == type(getattr(self, group))()
+        for other in _KINDS:
+            group = getattr(self, other.settings_group)
+            is_default = group == other.settings_class()
             settings.require(
-                self.kind == kind or untouched,
-                f"{group} is read by kind: {kind} only, and this one is {self.kind}",
+                other.name == self.kind or is_default,
+                f"{other.settings_group} is read by kind: {other.name} only, and this one is {self.kind}",
             )
-        training, lexical, dsi = self.training, self.kind == "lexical", self.kind == "dsi"
-        settings.require(
-            not lexical or training.start is None,
-            "start names a dense encoder to go on from, and a lexical one has a head beside it; leave start out",
-        )
-        settings.require(
-            not (lexical and training.cotraining and training.needs_hierarchy),
-            "cotraining clusters vectors of passages, and a lexical retriever has none; set cotraining: false",
-        )
-        settings.require(
-            not dsi or self.document_vectors.train_encoder or training.hierarchy_weight == 0,
-            f"hierarchy_weight is {training.hierarchy_weight}, but the hierarchy loss teaches the query encoder, "
-            "which train_encoder: false keeps; set hierarchy_weight: 0, or document_vectors.train_encoder: true",
-        )
-        settings.require(
-            not (dsi and training.cotraining and training.hierarchy_weight),
-            "cotraining clusters passages that the encoder encodes, and a dsi encodes none; set cotraining: false",
-        )
+
+        kind = trained_kind(self.kind)
+        kind.check_settings(self.training, getattr(self, kind.settings_group))
+
+
+# Each kind adds its own group of settings as a field, so that a new kind needs no line here.
+RetrieverSettings = create_model(
+    "RetrieverSettings",
+    __base__=CommonRetrieverSettings,
+    __module__=__name__,
+    __doc__="One retriever: its training, its kind, and a group of settings for each kind.",
+    **{
+        kind.settings_group: (kind.settings_class, Field(default_factory=kind.settings_class))
+        for kind in _KINDS
+    },
+)
 
 
 class FusionSettings(settings.Settings):
-    """One fused retriever: a key under `fusions:`; its score is the weighed sum of its parts'
-    scores.
-    """
+    """One fusion. Its score is the weighted sum of its components' normalised scores."""
 
     of: tuple[str, ...] = Field(
         description="its parts: names under `retrievers`, bm25, zero_shot (the base encoder)"
@@ -84,45 +77,65 @@ class FusionSettings(settings.Settings):
     )
 
     def check(self) -> None:
-        """Refuse fewer than two parts, one that comes twice, and weights that are not those of the
-        parts.
-        """
+        """Refuse fewer than two components, repeated ones, and weights that do not fit them."""
+        names = set(self.of)
         settings.require(
-            len(self.of) >= 2 and len(set(self.of)) == len(self.of),
+            len(self.of) >= 2 and len(names) == len(self.of),
             f"of is {list(self.of)}, but a fused retriever has two parts or more, each once",
         )
+        if not self.weights:
+            return
+
+        weighable = names | {name + LATE for name in self.of}
         settings.require(
-            not self.weights
-            or set(self.of)
-            <= self.weights.keys()
-            <= {*self.of, *(part + LATE for part in self.of)},
+            names <= self.weights.keys() <= weighable,
             f"weights are given for {sorted(self.weights)}; give one for each of {list(self.of)}, or leave them out",
         )
+        values = self.weights.values()
         settings.require(
-            all(weight >= 0 for weight in self.weights.values())
-            and (not self.weights or any(self.weights.values())),
+            all(weight >= 0 for weight in values) and any(values),
             f"weights are {self.weights}, but none may be below 0, and one must be above it",
         )
 
 
 def parse_retriever(
     group: Mapping[str, Any] | None, shared: Mapping[str, Any], where: str
-) -> RetrieverSettings:
-    """The retriever of a flat group, with the keys of `training` that it does not override taken
-    from `shared`.
+) -> CommonRetrieverSettings:
+    """Parse a retriever's flat group of keys.
 
-    >>> parse_retriever({"kind": "lexical", "epochs": 2}, {"epochs": 1}, "retrievers.svdr").training.epochs
+    Args:
+        group: Keys of the retriever: those of `RetrieverSettings`, and keys of `training` that it
+            overrides.
+        shared: The group `training`, for the keys that the retriever does not override.
+        where: Path of the group, which error messages begin with.
+
+    Returns:
+        A `RetrieverSettings`.
+
+    Raises:
+        SettingsError: If a key is unknown or a value impossible.
+
+    >>> group = {"kind": "lexical", "epochs": 2}
+    >>> parse_retriever(group, {"epochs": 1}, "retrievers.svdr").training.epochs
     2.0
     """
-    names = [name for name in RetrieverSettings.model_fields if name != "training"]
-    keys = [*names, *settings.keys(TrainingSettings)]
     settings.require(
         group is None or isinstance(group, Mapping),
         f"{where} must be a group of settings, not {group!r}",
     )
     group = group or {}
-    settings.reject_unknown(group, keys, where)
-    trained = {key: value for key, value in group.items() if key not in names}
-    training = settings.parse(TrainingSettings, {**shared, **trained}, where)
-    values = {key: value for key, value in group.items() if key in names}
-    return settings.parse(RetrieverSettings, {**values, "training": training}, where)
+
+    retriever_keys = [name for name in RetrieverSettings.model_fields if name != "training"]
+    known_keys = [*retriever_keys, *settings.keys(TrainingSettings)]
+    settings.reject_unknown(group, known_keys, where)
+
+    values: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
+    for key, value in group.items():
+        if key in retriever_keys:
+            values[key] = value
+        else:
+            overrides[key] = value
+
+    values["training"] = settings.parse(TrainingSettings, {**shared, **overrides}, where)
+    return settings.parse(RetrieverSettings, values, where)

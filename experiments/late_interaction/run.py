@@ -95,7 +95,7 @@ class LateTrainer(Trainer):
     """
 
     def _make_objective(self, hierarchy: Any) -> LateObjective:
-        return LateObjective(self.encoder, self.settings, hierarchy, self.layers)
+        return LateObjective(self.encoder, self.settings, hierarchy, self.pair_loss)
 
 
 def train(root: Path, aside: Path) -> None:

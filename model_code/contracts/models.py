@@ -8,7 +8,7 @@ whose import alone takes longer than all other contracts together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,41 +27,44 @@ from model_code.contracts.rules import (
     require_unit,
     validate,
 )
-from model_code.encoding.token_signs import BITS, STARTS, TokenSigns
 from model_code.evaluation.metrics import filter_metrics
 from model_code.files import MANIFEST, read_json, verify
 from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, TOPICS, Hierarchy
-from model_code.lexical.settings import EMBEDDED
-from model_code.retrieval.kinds import Kind
+from model_code.retrieval.kinds import trained_kind
 
-LEARNED = ("vectors.npy", "representatives.npy")
 Facts = Mapping[str, Any]
 TRANSFORMER = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 LAYOUT = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
-WITH_WEIGHTS = ("Dense", "LexicalHead")
+WITH_WEIGHTS = ("Dense",)
 WITHOUT_FILES = ("Transformer", "Normalize")  # the transformer's lie at the top
 
 
-def check_folder(folder: Path, kind: Kind, context: StageContext) -> None:
-    """The folder of an index of a kind, over the passages of the corpus."""
-    documents, facts = passage_documents(context.inputs["corpus"]), check_sealed(folder)
-    stated = f"{folder.name}/{MANIFEST}"
+def check_index_folder(folder: Path, kind_name: str, context: StageContext) -> None:
+    """Check the folder of an index over the corpus's passages, and what its kind demands of it.
+
+    Args:
+        folder: Folder of the index.
+        kind_name: Kind of the retriever by the settings.
+        context: Context of the stage, with the corpus among its inputs.
+    """
+    kind = trained_kind(kind_name)
+    documents = passage_documents(context.inputs["corpus"])
+    manifest = check_sealed(folder)
+    name = f"{folder.name}/{MANIFEST}"
     require(
-        facts["kind"] == kind,
-        f"{stated} states the kind {facts['kind']!r}; the settings say {kind!r}",
+        manifest["kind"] == kind_name,
+        f"{name} states the kind {manifest['kind']!r}; the settings say {kind_name!r}",
     )
-    counts = {
-        "documents": len(set(documents)),
-        "passages": len(set(documents) if kind == "dsi" else documents),
-    }
-    wrong = [
-        f"{counts[name]:,} {name}, not {facts[name]:,}"
-        for name in counts
-        if facts[name] != counts[name]
-    ]
-    require(not wrong, f"{stated} must state the corpus's {' and '.join(wrong)}")
-    if kind in KINDS:
-        KINDS[kind](folder, facts, documents)
+
+    document_count = len(set(documents))
+    passage_count = document_count if kind.one_row_per_document else len(documents)
+    wrong = []
+    for key, count in (("documents", document_count), ("passages", passage_count)):
+        if manifest[key] != count:
+            wrong.append(f"{count:,} {key}, not {manifest[key]:,}")
+    require(not wrong, f"{name} must state the corpus's {' and '.join(wrong)}")
+
+    kind.check_index(folder, manifest, documents)
 
 
 def check_sealed(folder: Path) -> Facts:
@@ -72,96 +75,18 @@ def check_sealed(folder: Path) -> Facts:
     return facts
 
 
-def _dense(folder: Path, facts: Facts, documents: list[str]) -> None:
-    """Rows of one passage next to each other, in the order of passages; unit vectors."""
-    _check_order(
-        folder, [document for document in documents for _ in range(facts["vectors_per_passage"])]
-    )
-    vectors = _array(folder, "vectors.npy")
-    shape = facts["passages"] * facts["vectors_per_passage"], facts["dimension"]
-    sound = vectors.shape == shape and vectors.dtype == np.float32
-    require(
-        sound, f"index/vectors.npy must be {shape} float32, not {vectors.shape} {vectors.dtype}"
-    )
-    require_unit("index/vectors.npy", vectors)
-    late = facts["settings"]["late_interaction"] and facts["vectors_per_passage"] == 1
-    rule = f"index/{BITS} must {'' if late else 'not '}be there, by index.late_interaction"
-    require((folder / BITS).is_file() == late, rule)
-    if late:
-        tokens = TokenSigns.load(folder)
-        require(
-            tokens.bits.dtype == np.uint64, f"index/{BITS} must be uint64, not {tokens.bits.dtype}"
-        )
-        rising = (
-            tokens.starts[0] == 0
-            and (np.diff(tokens.starts) > 0).all()
-            and tokens.starts[-1] == len(tokens.bits)
-        )
-        rule = f"index/{STARTS} must say where in {BITS} the tokens of each of {facts['passages']:,} passages are"
-        require(bool(rising) and len(tokens) == facts["passages"], rule)
-
-
-def _dsi(folder: Path, facts: Facts, documents: list[str]) -> None:
-    """One vector of any norm per document, with the representatives and the scale that additions
-    need.
-    """
-    ids = read_json(folder / DOCUMENT_IDS)
-    rule = f"{folder.name}/{DOCUMENT_IDS} must name each document once"
-    require(sorted(ids) == sorted(set(documents)), rule)
-    for name in LEARNED:
-        array = _array(folder, name)
-        require(
-            len(array) == len(ids),
-            f"{folder.name}/{name} must have {len(ids):,} rows, not {len(array):,}",
-        )
-        require_finite(f"{folder.name}/{name}", array)
-    require(
-        facts["encoding_scale"] > 0,
-        f"{folder.name}/{MANIFEST} must state an encoding_scale above 0",
-    )
-
-
-def _lexical(folder: Path, facts: Facts, documents: list[str]) -> None:
-    """Tokens of each passage, and beside them what the search reads: embeddings or texts."""
-    search = facts["search"]
-    parts = {"tokens": True, "embeddings": search in EMBEDDED, "passages": search == "beta_rerank"}
-    for name, expected in parts.items():
-        stated = f"as search is {search} in its {MANIFEST}"
-        present = (folder / name).is_dir()
-        require(
-            present == expected,
-            f"index/{name}/ must {'' if expected else 'not '}be there, {stated}",
-        )
-        if present and name == "passages":
-            passages = read_json(folder / name / MANIFEST)["passages"]
-            require(
-                passages == len(documents),
-                f"index/{name}/{MANIFEST} must state {len(documents):,} passages",
-            )
-        elif present:
-            _check_order(folder / name, documents)
-    if parts["embeddings"]:
-        require_finite("index/embeddings/weights.npy", _array(folder / "embeddings", "weights.npy"))
-
-
-def _check_order(folder: Path, rows: list[str]) -> None:
+def check_document_order(folder: Path, rows: Sequence[str]) -> None:
+    """Require the folder's `document_ids.json` to name the document of each row, in this order."""
     require_files(folder, [DOCUMENT_IDS])
     rule = "must name the document of each row, in the order of the corpus's passages"
-    require(read_json(folder / DOCUMENT_IDS) == rows, f"{folder.name}/{DOCUMENT_IDS} {rule}")
+    require(read_json(folder / DOCUMENT_IDS) == list(rows), f"{folder.name}/{DOCUMENT_IDS} {rule}")
 
 
-def _array(folder: Path, name: str) -> np.ndarray:
+def load_array(folder: Path, name: str) -> np.ndarray:
+    """Memory-map an array that must be in the folder."""
     require_files(folder, [name])
     array: np.ndarray = np.load(folder / name, mmap_mode="r")
     return array
-
-
-KINDS: dict[Kind, Callable[[Path, Facts, list[str]], None]] = {
-    "dense": _dense,
-    "lexical": _lexical,
-    "dsi": _dsi,
-}
-"""What is asked of single kinds, beyond what is asked of every index."""
 
 
 def check_query_generator(context: StageContext) -> None:
@@ -178,17 +103,18 @@ def check_query_generator(context: StageContext) -> None:
 
 
 def check_train(context: StageContext) -> None:
-    """The curve, the encoder's folder, and what the retriever's kind has beside it."""
-    kind, encoder = context.settings["retriever"].kind, context.output / "encoder"
+    """Check the training curve, the encoder's folder, and what the retriever's kind adds."""
+    encoder = context.output / "encoder"
     check_history(context.output / "history.json")
-    check_model(encoder, (*TRANSFORMER, *LAYOUT, *(("lexical.json",) if kind == "lexical" else ())))
+    check_model(encoder, (*TRANSFORMER, *LAYOUT))
+
     for module in read_json(encoder / "modules.json"):
         name = module["type"].rpartition(".")[2]
         if name not in WITHOUT_FILES:
             weights = ("model.safetensors",) if name in WITH_WEIGHTS else ()
             require_files(encoder / module["path"], ("config.json", *weights))
-    if kind == "dsi":
-        check_folder(context.output / "document_vectors", "dsi", context)
+
+    trained_kind(context.settings["retriever"].kind).check_trained(context)
 
 
 def check_model(folder: Path, names: tuple[str, ...]) -> None:
@@ -247,7 +173,7 @@ def check_hierarchy(context: StageContext) -> None:
         len(tree.leaves) == passages,
         f"{TENSORS} places {len(tree.leaves)} passages; the corpus has {passages}",
     )
-    _check_order(folder, documents)
+    check_document_order(folder, documents)
     for level, centroids in enumerate(tree.centroids, start=1):
         require_unit(f"{TENSORS}: centroids.{level}", centroids)
     nodes = [len(parents) for parents in tree.parents]

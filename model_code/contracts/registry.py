@@ -7,7 +7,8 @@ into place, and Dagster's checks ask the same function again of what lies there.
 import it, so no stage's row in the table lists this code: it decides whether an output is
 published, never what is in it, and another rule must not train every encoder anew. The price is
 that what is already in place is not asked by DVC; Dagster asks it in the next build, also where
-nothing ran.
+nothing ran. Rules of one kind of retriever lie in its package (`contract.py`), which the table does
+list: an edit there trains retrievers again.
 """
 
 from __future__ import annotations
@@ -25,22 +26,25 @@ from model_code.contracts.evaluation import (
     check_fuse,
 )
 from model_code.contracts.models import (
-    check_folder,
     check_hierarchy,
+    check_index_folder,
     check_query_generator,
     check_train,
 )
 from model_code.errors import FreshetError
+from model_code.retrieval.kinds import DEFAULT_KIND
 
 CONTRACTS: dict[str, Callable[[StageContext], None]] = {
     "corpus": check_corpus,
     "query_generator": check_query_generator,
     "pseudo_queries": check_pseudo_queries,
     "acceptance": check_acceptance,
-    "base_index": lambda context: check_folder(context.output / "index", "dense", context),
+    "base_index": lambda context: check_index_folder(
+        context.output / "index", DEFAULT_KIND, context
+    ),
     "hierarchy": check_hierarchy,
     "train": check_train,
-    "index": lambda context: check_folder(
+    "index": lambda context: check_index_folder(
         context.output / "index", context.settings["retriever"].kind, context
     ),
     "baselines": check_baselines,

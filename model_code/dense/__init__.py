@@ -1,1 +1,1 @@
-"""The dense kind of retriever: contrastive, HCE and MLR."""
+"""Kind `dense`: vectors of passages from a fine-tuned encoder, for HCE, contrastive training and MLR."""

@@ -1,38 +1,64 @@
-"""How dense retrievers are trained, indexed and opened; see `retrieval.kinds`."""
+"""Kind `dense`: a vector per passage, or one per layer.
+
+Slow libraries are imported inside functions, because commands import this module to read settings.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model_code.encoding.encoder import Encoder
-from model_code.retrieval.dense import DenseRetriever
-from model_code.retrieval.dense_index import DenseIndex
+from model_code.mlr.settings import LayerSettings
+from model_code.retrieval.kinds import RetrieverKind
 
 if TYPE_CHECKING:
     from model_code.context import StageContext
+    from model_code.retrieval.dense import DenseRetriever
     from model_code.training.tables import TrainingTables
 
 
 def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
-    """Fine-tune the base encoder; writes `encoder/` and `history.json`."""
-    from model_code.training.fit import fit_encoder  # with pandas, too
+    """Fine-tune the base encoder; write `encoder/` and `history.json`."""
+    from model_code.dense.fit import fit_dense_encoder
 
-    retriever = context.settings["retriever"]
-    return fit_encoder(context, tables, retriever.training, retriever.layers)
+    return fit_dense_encoder(context, tables)
 
 
 def index(context: StageContext) -> dict[str, Any]:
     """Encode and index the corpus's passages with the encoder in `inputs["trained"]`."""
-    # with pandas, which a search does without
+    from model_code.encoding.encoder import Encoder
     from model_code.retrieval.indexing import index_passages
 
     folder = context.inputs["trained"] / "encoder"
-    return index_passages(
-        context, Encoder.from_settings(context.settings["encoder"], folder, for_search=True)
-    )
+    encoder = Encoder.from_settings(context.settings["encoder"], folder, for_search=True)
+    return index_passages(context, encoder)
 
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> DenseRetriever:
-    """The retriever in two folders; loading: what else `Encoder.load` takes."""
+    """Open the retriever in two folders; `loading` is passed to `Encoder.load`."""
+    from model_code.encoding.encoder import Encoder
+    from model_code.retrieval.dense import DenseRetriever
+    from model_code.retrieval.dense_index import DenseIndex
+
     return DenseRetriever(Encoder.load(encoder, **loading), DenseIndex.load(index))
+
+
+def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[str]) -> None:
+    """Raise FreshetError if an index folder breaks the contract; see `model_code.dense.contract`."""
+    from model_code.dense import contract
+
+    contract.check_index(folder, manifest, documents)
+
+
+KIND = RetrieverKind(
+    name="dense",
+    description="a vector per passage, or several with layers: contrastive, HCE, MLR",
+    train=train,
+    index=index,
+    open_folders=open_folders,
+    check_index=check_index,
+    settings_group="layers",
+    settings_class=LayerSettings,
+    shares_steps=True,
+)

@@ -19,14 +19,18 @@ import numpy as np
 import torch
 
 from model_code.context import StageContext
+from model_code.corpus.tables import load_corpus
 from model_code.distributed.encoding import encode_resumably
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.trainer import DocumentTrainer, QueryVectors, loop_settings, pooled
-from model_code.dsi.vectors import complete, document_means, means_of
+from model_code.dsi.vectors import REPRESENTATIVES, complete, document_means, means_of
 from model_code.encoding.encoder import Encoder
+from model_code.errors import FreshetError
+from model_code.files import MANIFEST, read_json
 from model_code.progress import Progress
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
+from model_code.retrieval.indexing import save_index
 from model_code.training.data import TrainingData
 from model_code.training.fit import (
     load_start_encoder,
@@ -205,3 +209,35 @@ def measured_scale(
         chosen = encodings[sample]
     relevant = [[int(document) for document in judged] for judged in dev.qrels.values()]
     return encoding_scale(vectors, sample, chosen, trainer.dev_queries(dev), relevant)
+
+
+def index_documents(context: StageContext) -> dict[str, Any]:
+    """Index the trained vectors in `inputs["trained"]`, one per document; nothing is encoded.
+
+    The folder `index/` is a `DenseIndex` whose passages are the documents. The representatives lie
+    beside it, so that a live collection can add documents to it by IncDSI.
+
+    Returns:
+        Report of the stage `index`.
+
+    Raises:
+        FreshetError: If the corpus has other documents than training had.
+    """
+    folder = context.inputs["trained"] / "document_vectors"
+    trained = DenseIndex.load(folder)
+    scale = read_json(folder / MANIFEST)["encoding_scale"]
+
+    documents = load_corpus(context.inputs["corpus"]).passages["document_id"]
+    differing = sorted(set(documents) ^ set(trained.document_ids))
+    if differing:
+        raise FreshetError(
+            f"the corpus and the trained vectors differ by {len(differing)} documents ({differing[0]!r} is one); "
+            "every document needs a vector: train again"
+        )
+
+    index = DenseIndex.build(
+        trained.vectors, trained.document_ids, trained.fingerprint, context.settings["index"]
+    )
+    report = save_index(index, context)
+    complete(context.output / "index", np.load(folder / REPRESENTATIVES), scale)
+    return report

@@ -1,117 +1,89 @@
-"""Atomic document ids (DSI): one learned vector per document, searched by inner product with the
-encoded query.
+"""Kind `dsi`: one learned vector per document (atomic document ids).
 
-In a segment of a live collection each new document gets its encoding, at the length that training
-measured, or a refined one.
+Slow libraries are imported inside functions, because commands import this module to read settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from model_code.context import StageContext
-from model_code.dsi.vectors import KIND, REPRESENTATIVES, complete, document_means
-from model_code.encoding.encoder import Encoder
-from model_code.errors import FreshetError
-from model_code.files import MANIFEST, add_facts, read_json
-from model_code.retrieval.base import NewPassages
-from model_code.retrieval.dense import DenseRetriever
-from model_code.retrieval.dense_index import DenseIndex
+from model_code.dsi.settings import DocumentVectorSettings
+from model_code.retrieval.kinds import RetrieverKind
+from model_code.settings import require
 
 if TYPE_CHECKING:
+    from model_code.context import StageContext
+    from model_code.dsi.retriever import DsiRetriever
+    from model_code.training.settings import TrainingSettings
     from model_code.training.tables import TrainingTables
 
 
-class DsiRetriever(DenseRetriever):
-    """A dense retriever of one learned vector per document, with what learning one for a new
-    document needs.
-    """
-
-    learns_documents = True
-
-    def __init__(
-        self, encoder: Encoder, index: DenseIndex, folder: Path, fingerprint: str | None = None
-    ) -> None:
-        """folder: of the index, and of what lies beside it."""
-        super().__init__(encoder, index, fingerprint)
-        self.folder = folder
-        # of before it was measured: 1
-        self.encoding_scale = read_json(folder / MANIFEST).get("encoding_scale", 1.0)
-
-    @cached_property
-    def representatives(self) -> np.ndarray:
-        """Z (n, H) of the documents that were trained, memory-mapped; those of a segment have none."""
-        return np.load(self.folder / REPRESENTATIVES, mmap_mode="r")
-
-    def write_segment(self, folder: Path, new: NewPassages) -> None:
-        """Index a vector per document in `folder`: where none is refined the direction of its
-        passages' mean vector, of the length `encoding_scale`.
-        """
-        super().write_segment(folder, new)
-        add_facts(folder, {"kind": KIND, "encoding_scale": self.encoding_scale})
-
-    def reopen(self, folder: Path) -> Self:
-        """The same encoder over the index in `folder`."""
-        return type(self)(self.encoder, DenseIndex.load(folder), folder, self.fingerprint)
-
-    @classmethod
-    def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
-        """Index the named documents of each in `folder`, with the vectors that they have."""
-        super().merge(parts, folder)
-        add_facts(folder, {"kind": KIND, "encoding_scale": parts[0][0].encoding_scale})
-
-    def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
-        """(n, H): the vector of each passage's document."""
-        row = {document: i for i, document in enumerate(self.index.document_ids)}
-        return self.index.vectors[[row[document] for document in document_ids]]
-
-    def encodings(self, new: NewPassages) -> tuple[list[str], np.ndarray]:
-        """The documents, and of each the vector (n, H) that it has where none is refined."""
-        names = list(dict.fromkeys(new.document_ids))
-        number = {name: i for i, name in enumerate(names)}
-        rows = np.array([number[name] for name in new.document_ids])
-        vectors = document_means(self.encoder.encode_passages(new.texts), rows, len(names))
-        return names, vectors * np.float32(self.encoding_scale)
-
-
 def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
-    """Train the document vectors; writes `encoder/`, `history.json` and `document_vectors/`."""
-    from model_code.dsi.fit import fit_document_vectors  # with pandas, too
+    """Train the document vectors; write `encoder/`, `history.json` and `document_vectors/`."""
+    from model_code.dsi.fit import fit_document_vectors
 
     return fit_document_vectors(context, tables)
 
 
 def index(context: StageContext) -> dict[str, Any]:
-    """Index the vectors in `inputs["trained"]`, one per document; nothing is encoded.
+    """Index the trained vectors, one per document; see `model_code.dsi.fit.index_documents`."""
+    from model_code.dsi.fit import index_documents
 
-    The folder `index/` is a `DenseIndex`, so its passages are the documents, with the
-    representatives beside it: what goes live can be added to. FreshetError if the corpus has other
-    documents than were trained on.
-    """
-    from model_code.corpus.tables import load_corpus  # with pandas, which a search does without
-    from model_code.retrieval.indexing import save_index
-
-    folder = context.inputs["trained"] / "document_vectors"
-    trained, scale = DenseIndex.load(folder), read_json(folder / MANIFEST)["encoding_scale"]
-    corpus = load_corpus(context.inputs["corpus"]).passages["document_id"]
-    if differ := sorted(set(corpus) ^ set(trained.document_ids)):
-        raise FreshetError(
-            f"the corpus and the trained vectors differ by {len(differ)} documents ({differ[0]!r} is one); every "
-            "document needs a vector: train again"
-        )
-    built = DenseIndex.build(
-        trained.vectors, trained.document_ids, trained.fingerprint, context.settings["index"]
-    )
-    report = save_index(built, context)
-    complete(context.output / "index", np.load(folder / REPRESENTATIVES), scale)
-    return report
+    return index_documents(context)
 
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> DsiRetriever:
-    """The retriever in two folders; loading: what else `Encoder.load` takes."""
+    """Open the retriever in two folders; `loading` is passed to `Encoder.load`."""
+    from model_code.dsi.retriever import DsiRetriever
+    from model_code.encoding.encoder import Encoder
+    from model_code.retrieval.dense_index import DenseIndex
+
     return DsiRetriever(Encoder.load(encoder, **loading), DenseIndex.load(index), index)
+
+
+def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[str]) -> None:
+    """Raise FreshetError if a folder of vectors breaks the contract; see `dsi.contract`."""
+    from model_code.dsi import contract
+
+    contract.check_index(folder, manifest, documents)
+
+
+def check_trained(context: StageContext) -> None:
+    """Raise FreshetError if the trained vectors are not complete; see `dsi.contract`."""
+    from model_code.dsi import contract
+
+    contract.check_trained(context)
+
+
+def check_settings(training: TrainingSettings, settings: DocumentVectorSettings) -> None:
+    """Refuse a hierarchy loss without a trained encoder, and co-training.
+
+    Raises:
+        SettingsError: If the settings ask for either.
+    """
+    require(
+        settings.train_encoder or training.hierarchy_weight == 0,
+        f"hierarchy_weight is {training.hierarchy_weight}, but the hierarchy loss teaches the query encoder, "
+        "which train_encoder: false keeps; set hierarchy_weight: 0, or document_vectors.train_encoder: true",
+    )
+    require(
+        not (training.cotraining and training.hierarchy_weight),
+        "cotraining clusters passages that the encoder encodes, and a dsi encodes none; set cotraining: false",
+    )
+
+
+KIND = RetrieverKind(
+    name="dsi",
+    description="a learned vector per document",
+    train=train,
+    index=index,
+    open_folders=open_folders,
+    check_index=check_index,
+    settings_group="document_vectors",
+    settings_class=DocumentVectorSettings,
+    check_settings=check_settings,
+    check_trained=check_trained,
+    one_row_per_document=True,
+)

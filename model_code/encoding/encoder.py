@@ -39,7 +39,7 @@ from model_code.encoding.base_models import (
 )
 from model_code.encoding.bert import Bert, PlainTokenizer, plain_bert
 from model_code.encoding.hardware import pack, packing, pick_device, uses_bfloat16
-from model_code.encoding.settings import EncoderSettings, LayerSettings, Pooling, Precision
+from model_code.encoding.settings import EncoderSettings, Pooling, Precision
 from model_code.encoding.token_signs import TokenSigns, signs
 from model_code.errors import FreshetError
 from model_code.progress import Progress, silent
@@ -500,14 +500,3 @@ class Encoder(TextModel):
         return fingerprint(
             self.state_dict(), self.tokenizer, self.pooling + layers + prompts, self.max_tokens
         )
-
-
-def represent_documents(encoder: Encoder, settings: LayerSettings) -> None:
-    """Have `encoder` index documents by the layers that `settings` ask for; SettingsError if it has
-    no such layer.
-
-    Where that is the last one alone, it is an ordinary encoder. Self-contrastive pooling uses its
-    layers in training only: what it searches is an ordinary encoder, too.
-    """
-    numbers = settings.chosen(encoder.depth)
-    encoder.layers = numbers if settings.pooling == "multi_vector" and len(numbers) > 1 else ()

@@ -22,7 +22,7 @@ from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import DOCUMENTS, read_columns
 from model_code.collection.segments.segment import Base, Part, Refined, new_passages
 from model_code.distributed.encoding import encode_resumably
-from model_code.dsi.kind import DsiRetriever
+from model_code.dsi.retriever import DsiRetriever
 from model_code.dsi.vectors import means_of
 from model_code.encoding.encoder import Encoder
 from model_code.files import (

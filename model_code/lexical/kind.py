@@ -1,124 +1,42 @@
-"""Lexical retrieval (SVDR): texts as weights over the vocabulary, searched by tokens, by embeddings
-or by both.
+"""Kind `lexical`: SVDR's weights over the vocabulary, searched by a token index or by embeddings.
 
-Segments of a live collection hold the tokens of new passages, and their embeddings or texts, as the
-base has them.
+Slow libraries are imported inside functions, because commands import this module to read settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from model_code.context import StageContext
-from model_code.lexical.index import (
-    EmbeddingIndex,
-    LexicalSearch,
-    PassagesOnTheFly,
-    build_folder,
-    index_tokens,
-)
-from model_code.lexical.layout import load_encoder
-from model_code.lexical.token_index.index import TokenIndex
-from model_code.lexical.token_index.postings import Sparse
-from model_code.retrieval.base import IndexedRetriever, NewPassages
+from model_code.lexical.settings import LexicalSettings
+from model_code.retrieval.kinds import RetrieverKind
+from model_code.settings import require
 
 if TYPE_CHECKING:
+    from model_code.context import StageContext
+    from model_code.lexical.retriever import LexicalRetriever
+    from model_code.training.settings import TrainingSettings
     from model_code.training.tables import TrainingTables
-
-# components that a vocabulary is projected to for the hierarchy; a cosine errs by about 1 / 16
-PROJECTED = 256
-
-
-class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
-    """A `LexicalSearch` over the folder of its indexes."""
-
-    def write_segment(self, folder: Path, new: NewPassages) -> None:
-        """Index the tokens of passages in `folder`, and what else the base has of its own."""
-        tokens, passages = index_tokens(self.encoder, new.texts, new.document_ids), None
-        if isinstance(self.passages, EmbeddingIndex):
-            embeddings = self.encoder.encode(new.texts)
-            passages = EmbeddingIndex.build(
-                embeddings, new.document_ids, self.encoder.vocabulary_size
-            )
-        elif self.passages is not None:
-            passages = PassagesOnTheFly(new.texts, tokens.ids, self.encoder)
-        self.over(tokens, passages).save(folder)
-
-    def reopen(self, folder: Path) -> Self:
-        """The same encoder over the indexes in `folder`."""
-        return self.open(folder, self.encoder, self.fingerprint)
-
-    @classmethod
-    def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
-        """Index the named documents of each retriever in `folder`, with the tokens and embeddings
-        that they have.
-        """
-        chosen = [
-            (retriever, retriever.tokens.ids.rows_of(documents)) for retriever, documents in parts
-        ]
-        first, rows = (
-            parts[0][0],
-            [(part, row) for part, numbers in chosen for row in numbers.tolist()],
-        )
-        ids = [part.tokens.ids.document_ids[row] for part, row in rows]
-        tokens, passages = TokenIndex.build([part.tokens.bag(row) for part, row in rows], ids), None
-        if isinstance(first.passages, EmbeddingIndex):
-            embeddings = [
-                embedding
-                for part, numbers in chosen
-                for embedding in part.passages.embeddings(numbers)
-            ]  # type: ignore[union-attr]
-            passages = EmbeddingIndex.build(embeddings, ids, first.encoder.vocabulary_size)
-        elif first.passages is not None:
-            texts = [part.passages.texts[row] for part, row in rows]  # type: ignore[union-attr]
-            passages = PassagesOnTheFly(texts, tokens.ids, first.encoder)
-        first.over(tokens, passages).save(folder)
-
-    def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
-        """(n, D): learned weights (without an index of them: tokens), projected to few components
-        by random signs.
-
-        Inner products survive on average, with a standard deviation of at most |a| |b| sqrt(2 / D)
-        (Achlioptas 2003, Database-friendly random projections): good enough to place passages among
-        topics, at a hundredth of the memory.
-        """
-        projected = np.zeros((len(document_ids), PROJECTED), np.float32)
-        signs = _signs(self.encoder.vocabulary_size)
-        index = self.passages
-        if isinstance(index, EmbeddingIndex):
-            for entry in np.flatnonzero(np.diff(index.starts)).tolist():
-                postings = slice(index.starts[entry], index.starts[entry + 1])
-                projected[index.passages[postings]] += (
-                    index.weights[postings, None].astype(np.float32) * signs[entry]
-                )
-            return projected
-        for row in range(len(document_ids)):
-            projected[row] = signs[self.tokens.bag(row)].sum(axis=0, dtype=np.float32)
-        return projected
 
 
 def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
-    """Train the lexical encoder; writes `encoder/` and `history.json`."""
-    from model_code.lexical.fit import fit_lexical_encoder  # with pandas, too
+    """Train the lexical encoder; write `encoder/` and `history.json`."""
+    from model_code.lexical.fit import fit_lexical_encoder
 
     return fit_lexical_encoder(context, tables)
 
 
 def index(context: StageContext) -> dict[str, Any]:
-    """Index the corpus's passages: their tokens, and with the encoder in `inputs["trained"]` their
-    embeddings.
-    """
-    # with pandas, which a search does without
+    """Index the passages' tokens, and what else the main search reads, with the trained encoder."""
     from model_code.corpus.tables import load_corpus, passage_texts
+    from model_code.lexical.index import build_folder
+    from model_code.lexical.layout import load_encoder
 
     base = context.settings["encoder"]
     folder = context.inputs["trained"] / "encoder"
     encoder = load_encoder(folder, base.max_tokens, base.precision, base.device, for_search=True)
+
     passages = load_corpus(context.inputs["corpus"]).passages
     return build_folder(
         context.output / "index",
@@ -132,15 +50,54 @@ def index(context: StageContext) -> dict[str, Any]:
 
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> LexicalRetriever:
-    """The retriever in two folders; loading: `max_tokens`, `precision`, `device` and `for_search`
-    of `load_encoder`.
-    """
+    """Open the retriever in two folders; `loading` is passed to `layout.load_encoder`."""
+    from model_code.lexical.layout import load_encoder
+    from model_code.lexical.retriever import LexicalRetriever
+
     return LexicalRetriever.open(index, load_encoder(encoder, **loading))
 
 
-@lru_cache(maxsize=1)
-def _signs(size: int) -> np.ndarray:
-    """(V, D) of +-1, the same for ever."""
-    return np.random.default_rng(0).integers(0, 2, (size, PROJECTED), dtype=np.int8) * np.int8(
-        2
-    ) - np.int8(1)
+def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[str]) -> None:
+    """Raise FreshetError if an index folder breaks the contract; see `lexical.contract`."""
+    from model_code.lexical import contract
+
+    contract.check_index(folder, manifest, documents)
+
+
+def check_trained(context: StageContext) -> None:
+    """Raise FreshetError if the trained encoder's head is not complete; see `lexical.contract`."""
+    from model_code.lexical import contract
+
+    contract.check_trained(context)
+
+
+def check_settings(training: TrainingSettings, settings: LexicalSettings) -> None:
+    """Refuse a dense encoder as the start, and co-training.
+
+    Raises:
+        SettingsError: If the training settings ask for either.
+    """
+    require(
+        training.start is None,
+        "start names a dense encoder to go on from, and a lexical one has a head beside it; leave start out",
+    )
+    require(
+        not (training.cotraining and training.needs_hierarchy),
+        "cotraining clusters vectors of passages, and a lexical retriever has none; set cotraining: false",
+    )
+
+
+KIND = RetrieverKind(
+    name="lexical",
+    description="SVDR: weights over the vocabulary",
+    train=train,
+    index=index,
+    open_folders=open_folders,
+    check_index=check_index,
+    settings_group="lexical",
+    settings_class=LexicalSettings,
+    check_settings=check_settings,
+    check_trained=check_trained,
+    loader="SparseEncoder",
+    trust_remote_code=True,
+)

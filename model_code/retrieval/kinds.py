@@ -1,81 +1,158 @@
-"""The table of kinds, and the one place that chooses between them.
+"""The kinds of retrievers: what a kind consists of, and the registry that finds a kind by name.
 
-A kind is a module of this package with three functions: `train(context, tables)` and
-`index(context)`, which are what the stages of that name do and report, and `open_folders(encoder,
-index, **loading)`, which returns an `IndexedRetriever`.
+A kind that is trained here is a package with a module `kind.py` that defines `KIND`, a
+`RetrieverKind`. To add one, write such a package and add a line to `TRAINED_KINDS`. Nothing else in
+the project compares the name of a kind.
+
+The registry holds names of modules and imports them when they are needed: the kinds stand above
+this package. For the same reason a module `kind.py` imports slow libraries inside functions only.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
 from model_code.files import MANIFEST, read_json
 from model_code.retrieval.base import IndexedRetriever
+from model_code.settings import Settings
 
-Kind = Literal["dense", "lexical", "dsi"]
-KINDS: dict[Kind, str] = {
-    "dense": "a vector per passage, or several with layers: contrastive, HCE, MLR",
-    "lexical": "SVDR: weights over the vocabulary",
-    "dsi": "a learned vector per document",
-}
-"""THE table of what is trained, in words: a kind is the module of this package that has its name.
-"""
+if TYPE_CHECKING:
+    from model_code.context import StageContext
 
-MODULES: dict[str, str] = {
+TRAINED_KINDS: dict[str, str] = {
     "dense": "model_code.dense.kind",
     "lexical": "model_code.lexical.kind",
     "dsi": "model_code.dsi.kind",
+}
+"""The module of each kind that is trained; its `KIND` is a `RetrieverKind`."""
+
+UNTRAINED_KINDS: dict[str, str] = {
     "bm25": "model_code.retrieval.bm25",
     "fused": "model_code.retrieval.fused",
 }
-"""The module of each kind. Names, not imports: a kind stands above this package and is imported
-when it is needed.
-"""
+"""The module of each kind that is only opened, by its function `open_folders`."""
 
-PRECISION = "precision"  # in an index's manifest: the setting that its passages were encoded under
+DEFAULT_KIND = "dense"
+"""The kind of a retriever whose settings name none, and of the base encoder's index."""
+
+PRECISION = "precision"
+"""Key in an index's manifest: the precision that its passages were encoded in."""
 
 
-def module(kind: Kind | Literal["bm25", "fused"]) -> ModuleType:
-    """The module of a kind, imported only when it is needed; those that are not trained have
-    `open_folders` alone.
+def accept_settings(training: Any, settings: Any) -> None:
+    """Accept any settings: for kinds without rules about combinations of settings."""
+
+
+def accept_output(context: StageContext) -> None:
+    """Accept any output of training: for kinds that write nothing beside the encoder."""
+
+
+@dataclass(frozen=True)
+class RetrieverKind:
+    """A type of retriever that is trained here, with everything that the rest of the project asks.
+
+    Attributes:
+        name: Value of `kind` in params.yaml and in the manifests of indexes.
+        description: One line for the reference of settings.
+        train: Train the retriever of the stage's context on the tables' pairs, write the stage's
+            output, and return its report.
+        index: Index the corpus's passages with the encoder in `inputs["trained"]`, write `index/`,
+            and return the stage's report.
+        open_folders: Open the retriever in a folder of an encoder and one of an index. It also takes
+            the options that the kind loads its encoder with.
+        check_index: Raise FreshetError if an index folder breaks the kind's contract. Arguments:
+            the folder, its manifest, and the document of each passage.
+        settings_group: Key of the kind's own group in a retriever's settings.
+        settings_class: Class of that group.
+        check_settings: Raise SettingsError if the kind cannot be trained with these settings.
+            Arguments: a `TrainingSettings` and the kind's own group.
+        check_trained: Raise FreshetError if the output of training breaks the kind's contract.
+        one_row_per_document: Whether an index has one row per document instead of one per passage.
+        shares_steps: Whether several processes can share the batches of one training step.
+        loader: Class of sentence-transformers that loads the trained encoder.
+        trust_remote_code: Whether that class needs code that lies in the encoder's folder.
     """
-    return importlib.import_module(MODULES[kind])
+
+    name: str
+    description: str
+    train: Callable[[StageContext, Any], dict[str, Any]]
+    index: Callable[[StageContext], dict[str, Any]]
+    open_folders: Callable[..., IndexedRetriever]
+    check_index: Callable[[Path, Mapping[str, Any], Sequence[str]], None]
+    settings_group: str
+    settings_class: type[Settings]
+    check_settings: Callable[[Any, Any], None] = accept_settings
+    check_trained: Callable[[StageContext], None] = accept_output
+    one_row_per_document: bool = False
+    shares_steps: bool = False
+    loader: str = "SentenceTransformer"
+    trust_remote_code: bool = False
+
+
+def trained_kind(name: str) -> RetrieverKind:
+    """Return the kind of this name among those that are trained."""
+    kind: RetrieverKind = importlib.import_module(TRAINED_KINDS[name]).KIND
+    return kind
+
+
+def all_trained_kinds() -> list[RetrieverKind]:
+    """Return every kind that is trained, in the registry's order."""
+    return [trained_kind(name) for name in TRAINED_KINDS]
 
 
 def open_retriever(
     encoder: Path, index: Path, settings: EncoderSettings | None = None
 ) -> IndexedRetriever:
-    """The retriever whose trained encoder and index lie in these folders, of whatever kind they
-    are.
+    """Open a retriever of any kind for search.
 
-    settings: maximum length, precision and device; None: the encoder's own length and the index's
-    precision. FreshetError if the folders are damaged or do not belong together.
+    Args:
+        encoder: Folder of the trained encoder.
+        index: Folder of its index, whose manifest names the kind.
+        settings: Maximum length, precision and device. None: the encoder's length and the index's
+            precision.
+
+    Raises:
+        FreshetError: If a folder is damaged, or the two do not belong together.
     """
     loading: dict[str, Any] = {"for_search": True}
     if settings is not None:
-        loading |= {
-            "max_tokens": settings.max_tokens,
-            PRECISION: settings.precision,
-            "device": settings.device,
-        }
+        loading["max_tokens"] = settings.max_tokens
+        loading[PRECISION] = settings.precision
+        loading["device"] = settings.device
     return open_folders(encoder, index, **loading)
 
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> IndexedRetriever:
-    """`open_retriever`; loading: what the kind loads its encoder with, and the index's precision
-    unless it says so.
+    """Open a retriever of any kind with explicit loading options; see `open_retriever`.
+
+    Args:
+        encoder: Folder of the trained encoder.
+        index: Folder of its index.
+        loading: Options that the kind loads its encoder with. Without a precision, the index's is
+            used.
     """
     path = index / MANIFEST
     if not path.is_file():
         raise FreshetError(
             f"{index} has no {MANIFEST}: it was not finished, or is no index; build it again"
         )
-    facts = read_json(path)
-    return module(facts["kind"]).open_folders(
-        encoder, index, **{PRECISION: facts.get(PRECISION, "auto")} | loading
-    )
+    manifest = read_json(path)
+
+    options = {PRECISION: manifest.get(PRECISION, "auto")}
+    options.update(loading)
+    return _opener(manifest["kind"])(encoder, index, **options)
+
+
+def _opener(kind: str) -> Callable[..., IndexedRetriever]:
+    if kind in TRAINED_KINDS:
+        return trained_kind(kind).open_folders
+    module: ModuleType = importlib.import_module(UNTRAINED_KINDS[kind])
+    opener: Callable[..., IndexedRetriever] = module.open_folders
+    return opener

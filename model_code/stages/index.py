@@ -6,7 +6,7 @@ from typing import Any
 
 from model_code.context import StageContext, leave_out, left_out
 from model_code.files import add_facts
-from model_code.retrieval.kinds import PRECISION, module
+from model_code.retrieval.kinds import PRECISION, trained_kind
 
 
 def run(context: StageContext) -> dict[str, Any]:
@@ -19,6 +19,6 @@ def run(context: StageContext) -> dict[str, Any]:
     if reason := left_out(context.inputs["trained"]):
         leave_out(context.output / "index", reason)  # the folder that DVC expects
         return leave_out(context.output, reason)
-    report = module(context.settings["retriever"].kind).index(context)
+    report = trained_kind(context.settings["retriever"].kind).index(context)
     add_facts(context.output / "index", {PRECISION: context.settings["encoder"].precision})
     return report

@@ -15,7 +15,7 @@ from model_code.corpus.tables import load_corpus
 from model_code.distributed.training import train
 from model_code.encoding.base_models import locate
 from model_code.files import canonical_json, write_text
-from model_code.retrieval.kinds import module
+from model_code.retrieval.kinds import trained_kind
 from model_code.training.tables import TrainingTables
 
 NOT_TRAINED = (
@@ -40,15 +40,16 @@ def run(context: StageContext) -> dict[str, Any]:
         return leave_out(
             context.output, NOT_TRAINED.format(name=context.name, known=judged, least=least)
         )
-    # others have stages that are not
-    shared = retriever.training.accumulation if retriever.kind == "dense" else 1
-    report = train(_train, context, shared)
+    kind = trained_kind(retriever.kind)
+    shared_batches = retriever.training.accumulation if kind.shares_steps else 1
+    report = train(_train, context, shared_batches)
     write_card(context, report)
     return report
 
 
 def _train(context: StageContext) -> dict[str, Any]:
-    return module(context.settings["retriever"].kind).train(context, TrainingTables.load(context))
+    kind = trained_kind(context.settings["retriever"].kind)
+    return kind.train(context, TrainingTables.load(context))
 
 
 CARD = "README.md"
@@ -88,7 +89,8 @@ def write_card(context: StageContext, report: dict[str, Any]) -> None:
     rights it is under.
     """
     retriever, corpus = context.settings["retriever"], load_corpus(context.inputs["corpus"])
-    location, sparse = context.settings["encoder"].base, retriever.kind == "lexical"
+    kind = trained_kind(retriever.kind)
+    location = context.settings["encoder"].base
     # where it lies says nothing of it
     base = Path(location).name if Path(location).is_dir() else location
     settings = {
@@ -102,8 +104,8 @@ def write_card(context: StageContext, report: dict[str, Any]) -> None:
         "base": base,
         "name": context.name,
         "licence": _licence(location),
-        "loader": "SparseEncoder" if sparse else "SentenceTransformer",
-        "options": ", trust_remote_code=True" if sparse else "",
+        "loader": kind.loader,
+        "options": ", trust_remote_code=True" if kind.trust_remote_code else "",
         "documents": len(corpus.documents),
         "passages": len(corpus.passages),
         "pairs": PAIRS.format(**report) if "supervised_pairs" in report else "",

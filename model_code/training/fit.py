@@ -1,4 +1,4 @@
-"""Fine-tune the base encoder on a corpus's pairs, and keep the best checkpoint."""
+"""Steps that the training of every kind of retriever shares."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy as np
 from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, load_corpus
 from model_code.distributed.clustering import make_lloyd
-from model_code.encoding.encoder import Encoder, represent_documents
-from model_code.encoding.settings import LayerSettings
+from model_code.encoding.encoder import Encoder
 from model_code.files import write_json
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.tree import Hierarchy
@@ -21,30 +20,6 @@ from model_code.training.tables import DevEvaluator, TrainingTables
 from model_code.training.trainer import Trainer
 
 Made = TypeVar("Made", bound=Trainer)
-
-
-def fit_encoder(
-    context: StageContext, tables: TrainingTables, settings: TrainingSettings, layers: LayerSettings
-) -> dict[str, Any]:
-    """Train a dense retriever whose documents `layers` represent; the report says what it saw and
-    its best step.
-    """
-    encoder = load_start_encoder(context, settings.start)
-    encoder.layers = ()  # of what it begins with; the retriever says what more than the last layer
-    represent_documents(encoder, layers)
-    data, dev = (
-        tables.training_data(settings),
-        tables.dev_evaluator(settings, context.settings["seed"]),
-    )
-    trainer = make_trainer(Trainer, context, encoder, data, settings, dev, layers=layers)
-    trainer.fit(reusable_vectors(context, encoder, tables.corpus))
-    encoder.save(context.output / "encoder")
-    report = write_training_report(context, tables, data, settings, trainer) | {
-        "fingerprint": encoder.fingerprint()
-    }
-    if not layers.numbers:
-        return report
-    return report | {"layers": list(layers.chosen(encoder.depth)), "layer_pooling": layers.pooling}
 
 
 def load_start_encoder(context: StageContext, start: str | None) -> Encoder:

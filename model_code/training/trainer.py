@@ -4,13 +4,14 @@ accelerate's.
 Of n processes each takes every n-th batch of a step, with in-batch negatives of its own: the step's
 gradient is the mean over its batches however many processes there are.
 
-Where several layers represent a document (MLR), only the contrastive loss changes: the hierarchy
-loss is of queries, which are one vector as ever, and extra negatives are documents like the others.
+The contrastive part is a `PairLoss`, which a method such as MLR may replace. The hierarchy loss
+then stays the same, since it is a loss of queries, which are one vector each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,10 @@ import torch
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
-from model_code.encoding.encoder import Encoder, Features, encode
-from model_code.encoding.settings import LayerSettings
+from model_code.encoding.encoder import Encoder, encode
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
-from model_code.losses.contrastive import (
-    Contrast,
-    contrastive_losses,
-    multi_vector_losses,
-    self_contrastive_losses,
-)
+from model_code.losses.contrastive import Contrast
 from model_code.losses.hierarchy import HierarchyLoss, hce_losses, joint_loss, level_means
 from model_code.progress import Progress, silent
 from model_code.training.batches import BatchSchedule, Collator, TrainingBatch
@@ -50,10 +45,10 @@ from model_code.training.optimisation import (
     select_attention,
     set_learning_rate,
 )
+from model_code.training.pair_loss import PairLoss
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator
 
-LAST_LAYER = LayerSettings()
 CPU_BATCH_TOKENS = 512  # few tokens keep a core busy, and small parts waste less on padding
 GPU_BATCH_TOKENS = 16_384
 
@@ -66,17 +61,20 @@ class Objective(nn.Module):
         encoder: Encoder,
         settings: TrainingSettings,
         hierarchy: Hierarchy | None = None,
-        layers: LayerSettings = LAST_LAYER,
+        pair_loss: PairLoss | None = None,
     ) -> None:
-        """encoder: maps tokenised texts to unit vectors (B, H).
-        hierarchy: needed if the settings give it weight.
+        """Combine the losses.
 
-        layers: what represents documents; if not the last layer alone, `encoder` is an `Encoder`
-        that `represent_documents` has prepared for it.
+        Args:
+            encoder: Maps tokenised texts to unit vectors (B, H).
+            settings: Weights of the losses, and the temperature.
+            hierarchy: Needed if the settings give it weight.
+            pair_loss: Contrastive part. None: one vector per document.
         """
         super().__init__()
-        self.encoder, self.settings, self.layers = encoder, settings, layers
-        self.numbers = layers.chosen(encoder.depth) if layers.numbers else ()
+        self.encoder = encoder
+        self.settings = settings
+        self.pair_loss = pair_loss or PairLoss()
         self.hierarchy: HierarchyLoss | None = None
         if hierarchy is not None and settings.hierarchy_weight > 0:
             self.recluster(hierarchy)
@@ -97,7 +95,7 @@ class Objective(nn.Module):
         """
         queries, documents = (
             encode(self.encoder, batch.queries),
-            encode(self._documents, batch.documents),
+            encode(partial(self.pair_loss.encode_documents, self.encoder), batch.documents),
         )
         # A temperature of .05 multiplies bfloat16's rounding of a cosine to .08 of a score: score
         # in float32.
@@ -115,28 +113,10 @@ class Objective(nn.Module):
                 hierarchy
             )
 
-    def _documents(self, features: Features) -> Tensor:
-        """Document vectors: (B, H), or (B, m, H) where the loss compares layers."""
-        if not self.numbers:
-            return self.encoder(features)
-        return self.encoder.layers_forward(features, self.numbers)
-
     def _contrastive(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> Tensor:
         positives, negatives = documents.split([len(queries), len(documents) - len(queries)])
-        arguments = (
-            queries,
-            positives,
-            self.settings.temperature,
-            Contrast(batch.relevant, negatives, batch.allowed),
-        )
-        if documents.ndim == 2:
-            return contrastive_losses(*arguments)
-        last = self.numbers.index(self.encoder.depth)
-        if self.layers.pooling == "self_contrastive":
-            return self_contrastive_losses(
-                *arguments, last=last, regulariser=self.layers.regulariser
-            )
-        return multi_vector_losses(*arguments, last=last)
+        contrast = Contrast(batch.relevant, negatives, batch.allowed)
+        return self.pair_loss.losses(queries, positives, self.settings.temperature, contrast)
 
 
 class Trainer(TrainingLoop):
@@ -145,7 +125,7 @@ class Trainer(TrainingLoop):
 
     hierarchy: needed if `settings.needs_hierarchy`. dev: chooses the best step; without it the last
     one is kept. cluster: passage vectors (N, H) -> Hierarchy, needed for co-training. checkpoints:
-    a folder to resume from. layers: what represents documents, see `Objective`.
+    a folder to resume from. pair_loss: see `Objective`.
     """
 
     length_settings: Sequence[str] = LENGTH_SETTINGS  # the settings that say how long texts are
@@ -161,7 +141,7 @@ class Trainer(TrainingLoop):
         cluster: Callable[[np.ndarray], Hierarchy] | None = None,
         checkpoints: Path | None = None,
         progress: Progress = silent,
-        layers: LayerSettings = LAST_LAYER,
+        pair_loss: PairLoss | None = None,
     ) -> None:
         _check(data, settings, hierarchy, dev, cluster)
         self.encoder, self.data, self.settings, self.seed = (
@@ -181,7 +161,7 @@ class Trainer(TrainingLoop):
             checkpoints,
             progress,
         )
-        self.layers = layers
+        self.pair_loss = pair_loss
         self.accelerator = make_accelerator(
             encoder.device, encoder.precision, settings.accumulation
         )
@@ -223,7 +203,7 @@ class Trainer(TrainingLoop):
         self.collate = self._make_collator(hierarchy, tokens)
 
     def _make_objective(self, hierarchy: Hierarchy | None) -> Any:
-        return Objective(self.encoder, self.settings, hierarchy, self.layers)
+        return Objective(self.encoder, self.settings, hierarchy, self.pair_loss)
 
     def _make_optimizer(self, objective: Any) -> Any:
         return make_optimizer(objective, self.settings)

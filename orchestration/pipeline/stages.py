@@ -37,7 +37,7 @@ QUERY_CODE = _code(
     "text",
     "training",
 )
-RETRIEVER_CODE = (*QUERY_CODE, *_code("dense", "dsi", "lexical", "retriever_settings.py"))
+RETRIEVER_CODE = (*QUERY_CODE, *_code("dense", "dsi", "lexical", "mlr", "retriever_settings.py"))
 BASE_VECTORS = "artifacts/base_index/index"
 
 

@@ -32,7 +32,7 @@ from model_code.files import MANIFEST, read_json, replacing, verify_file, write_
 from model_code.hierarchy.tree import TOPICS, Hierarchy
 from model_code.retrieval.base import IndexedRetriever, NewPassages, Refine, Segment
 from model_code.retrieval.id_map import IdMap
-from model_code.retrieval.kinds import Kind, open_retriever
+from model_code.retrieval.kinds import open_retriever
 from model_code.text.documents import Document
 from model_code.text.passages import TextRules
 
@@ -197,9 +197,10 @@ class Part:
         return sorted(set(self.rows.document_ids))
 
     @cached_property
-    def kind(self) -> Kind:
+    def kind(self) -> str:
         """The retriever's kind."""
-        return read_json(self.folder / INDEX / MANIFEST)["kind"]
+        name: str = read_json(self.folder / INDEX / MANIFEST)["kind"]
+        return name
 
     @cached_property
     def placements(self) -> Placements:

@@ -19,13 +19,15 @@ from model_code.collection.generations.generation_store import Collection
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.ledger.events import Position, Standing
 from model_code.dsi.vectors import complete, document_means
-from model_code.encoding.encoder import Encoder, represent_documents
-from model_code.encoding.settings import EncoderSettings, LayerSettings
+from model_code.encoding.encoder import Encoder
+from model_code.encoding.settings import EncoderSettings
 from model_code.files import write_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 from model_code.lexical.index import build_folder
 from model_code.lexical.layout import load_encoder, save_encoder, start_encoder
 from model_code.lexical.settings import LexicalSettings
+from model_code.mlr.settings import LayerSettings
+from model_code.mlr.training import set_indexed_layers
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.fused import Fusion, Scale, build_folders
 from model_code.retrieval.index_settings import IndexSettings
@@ -112,7 +114,7 @@ def make_encoder(kind: str, folder: Path) -> None:
         return
     encoder = Encoder.load(base, 16, precision="float32", device="cpu")
     if kind == "multi_vector":
-        represent_documents(encoder, LayerSettings(numbers=(1, 2), pooling="multi_vector"))
+        set_indexed_layers(encoder, LayerSettings(numbers=(1, 2), pooling="multi_vector"))
     encoder.save(folder)
 
 

@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from model_code.encoding.encoder import Encoder, represent_documents
-from model_code.encoding.settings import LayerSettings
+from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError, SettingsError
+from model_code.mlr.settings import LayerSettings
+from model_code.mlr.training import set_indexed_layers
 from tests.tiny_encoder import make_tiny_encoder, make_tokenizer
 
 TWO = LayerSettings(numbers=(1,), pooling="multi_vector")
@@ -88,7 +89,7 @@ def test_projections_see_each_layer_at_the_last_ones_norm(texts: list[str]) -> N
 
 def test_layers_are_counted_by_number_and_rows_of_a_text_do_not_depend_on_its_batch(deep, texts):
     for numbers in ((2, 1), (1, 2), (3, 2, 1), (2, 3, 1)):
-        represent_documents(deep, LayerSettings(numbers=numbers, pooling="multi_vector"))
+        set_indexed_layers(deep, LayerSettings(numbers=numbers, pooling="multi_vector"))
         assert deep.layers == (1, 2, 3)
         assert deep.vectors_per_passage == 3
     rows = deep.encode_documents(texts)
@@ -100,11 +101,11 @@ def test_layers_are_counted_by_number_and_rows_of_a_text_do_not_depend_on_its_ba
 
 def test_a_number_above_the_last_is_refused(deep: Encoder, texts: list[str]) -> None:
     with pytest.raises(SettingsError, match="above the encoder's last, which is 3"):
-        represent_documents(deep, LayerSettings(numbers=(2, 4)))
+        set_indexed_layers(deep, LayerSettings(numbers=(2, 4)))
     for number in (4, -1):
         with pytest.raises(FreshetError, match=f"no layer {number}"):
             deep.layers_forward(deep.tokenize(texts), (number,))
-    with pytest.raises(SettingsError, match="count from 0"):
+    with pytest.raises(SettingsError, match="numbered from 0"):
         LayerSettings(numbers=(-1,))
     with pytest.raises(SettingsError, match="twice"):
         LayerSettings(numbers=(2, 2))
@@ -120,8 +121,8 @@ def test_a_number_above_the_last_is_refused(deep: Encoder, texts: list[str]) -> 
 )
 def test_what_is_searched_by_the_last_layer_is_an_ordinary_encoder(deep, texts, settings):
     before = deep.fingerprint()
-    represent_documents(deep, TWO)
+    set_indexed_layers(deep, TWO)
     assert deep.fingerprint() != before
-    represent_documents(deep, settings)
+    set_indexed_layers(deep, settings)
     assert deep.layers == ()
     assert deep.fingerprint() == before

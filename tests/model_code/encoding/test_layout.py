@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from model_code.encoding.encoder import Encoder, represent_documents
-from model_code.encoding.settings import EncoderSettings, LayerSettings, PromptSettings
+from model_code.encoding.encoder import Encoder
+from model_code.encoding.settings import EncoderSettings, PromptSettings
 from model_code.errors import FreshetError
 from model_code.files import hash_path, write_json
+from model_code.mlr.settings import LayerSettings
+from model_code.mlr.training import set_indexed_layers
 from tests.model_code.encoding.test_layers import make_t5
 from tests.tiny_encoder import make_tiny_encoder, make_tiny_model, make_tokenizer
 
@@ -28,7 +30,7 @@ def make_encoder(kind: str, folder: Path, texts: list[str]) -> Encoder:
     else:
         make_tiny_encoder(folder, texts, layers=3)
         encoder = Encoder.load(folder, 24, "cls" if kind == "cls" else None, "float32", "cpu")
-    represent_documents(encoder, LayerSettings(numbers=(1,), pooling="multi_vector"))
+    set_indexed_layers(encoder, LayerSettings(numbers=(1,), pooling="multi_vector"))
     return encoder
 
 

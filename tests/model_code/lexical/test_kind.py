@@ -14,8 +14,8 @@ from model_code.context import StageContext
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import hash_path, read_json, seal
 from model_code.lexical.index import NAMES, PRECISION, PassagesOnTheFly
-from model_code.lexical.kind import LexicalRetriever
 from model_code.lexical.layout import load_encoder, save_encoder, start_encoder
+from model_code.lexical.retriever import LexicalRetriever
 from model_code.lexical.settings import LexicalSettings
 from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import Ranking

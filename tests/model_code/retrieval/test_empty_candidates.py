@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_code.encoding.encoder import Encoder, represent_documents
-from model_code.encoding.settings import LayerSettings
+from model_code.encoding.encoder import Encoder
 from model_code.lexical.index import NAMES, build_folder
-from model_code.lexical.kind import LexicalRetriever
+from model_code.lexical.retriever import LexicalRetriever
+from model_code.mlr.settings import LayerSettings
+from model_code.mlr.training import set_indexed_layers
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.protocol import Retriever
@@ -41,7 +42,7 @@ def make_retriever(kind: str, folder: Path) -> Retriever:
         return LexicalRetriever.open(folder / index, make_encoder(folder / "base")).by(search)  # type: ignore[arg-type]
     encoder = Encoder.load(folder / "base", 16, precision="float32", device="cpu")
     if kind == "multi_vector":
-        represent_documents(encoder, LayerSettings(numbers=(1,), pooling="multi_vector"))
+        set_indexed_layers(encoder, LayerSettings(numbers=(1,), pooling="multi_vector"))
     vectors, each, ids = encoder.encode_documents(TEXTS), encoder.vectors_per_passage, IDS
     if kind == "dsi":
         vectors, ids = 3 * vectors[::2], IDS[::2]

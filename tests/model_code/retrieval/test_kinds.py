@@ -1,5 +1,5 @@
-"""Guards the table of kinds: each is a module that trains, indexes and opens, and searching loads
-no corpus tables.
+"""Guards the registry of kinds: every entry defines a complete kind, reading settings loads no slow
+library, and opening any kind loads no pandas.
 """
 
 from __future__ import annotations
@@ -7,37 +7,102 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-from typing import get_args
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from model_code.errors import SettingsError
+from model_code.retrieval import kinds
 from model_code.retrieval.base import IndexedRetriever
-from model_code.retrieval.kinds import KINDS, MODULES, Kind, module
+from model_code.retrieval.kinds import TRAINED_KINDS, UNTRAINED_KINDS, trained_kind
+from model_code.retriever_settings import parse_retriever
+
+every_kind = pytest.mark.parametrize("name", TRAINED_KINDS)
+RETRIEVER_MODULES = (
+    "model_code.retrieval.dense",
+    "model_code.lexical.retriever",
+    "model_code.dsi.retriever",
+    *UNTRAINED_KINDS.values(),
+)
 
 
-@pytest.mark.parametrize("kind", get_args(Kind))
-def test_a_kind_is_a_module_with_three_functions_and_a_retriever(kind: str) -> None:
-    functions = {
-        name: list(inspect.signature(getattr(module(kind), name)).parameters)
-        for name in ("train", "index")
-    }
-    assert functions == {"train": ["context", "tables"], "index": ["context"]}
-    opened = module(kind).open_folders.__annotations__["return"]
-    retriever = getattr(module(kind), opened)
-    assert issubclass(retriever, IndexedRetriever)
-    assert not retriever.__abstractmethods__
+def loaded_modules(*imported: str) -> set[str]:
+    """The top-level modules in a new process that imported these."""
+    code = f"import sys, {', '.join(imported)}; print(*sys.modules)"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    return set(process.stdout.decode().split())
 
 
-def test_each_kind_is_told_in_words() -> None:
-    assert tuple(KINDS) == get_args(Kind)
+@every_kind
+def test_a_kind_has_its_registered_name(name: str) -> None:
+    assert trained_kind(name).name == name
 
 
-def test_opening_any_kind_does_without_pandas() -> None:
-    names = ", ".join(MODULES[kind] for kind in get_args(Kind))
-    code = f"import sys, {names}; print('pandas' in sys.modules)"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout
-        == "False\n"
+@every_kind
+def test_a_kind_trains_and_indexes_stage_contexts(name: str) -> None:
+    kind = trained_kind(name)
+
+    assert list(inspect.signature(kind.train).parameters) == ["context", "tables"]
+    assert list(inspect.signature(kind.index).parameters) == ["context"]
+
+
+@every_kind
+def test_a_kind_opens_a_complete_retriever(name: str) -> None:
+    from model_code.dsi.retriever import DsiRetriever
+    from model_code.lexical.retriever import LexicalRetriever
+    from model_code.retrieval.dense import DenseRetriever
+
+    classes = {cls.__name__: cls for cls in (DenseRetriever, DsiRetriever, LexicalRetriever)}
+    opened = classes[trained_kind(name).open_folders.__annotations__["return"]]
+
+    assert issubclass(opened, IndexedRetriever)
+    assert not opened.__abstractmethods__
+
+
+@every_kind
+def test_a_kind_has_a_group_of_settings(name: str) -> None:
+    kind = trained_kind(name)
+
+    settings = parse_retriever(
+        {"kind": name, kind.settings_group: {}}, SAFE_TRAINING, "retrievers.x"
     )
+
+    assert isinstance(getattr(settings, kind.settings_group), kind.settings_class)
+
+
+SAFE_TRAINING = {"hierarchy_weight": 0.0, "batches": "random", "cotraining": False}
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        ({"lexical": {"search": "full"}}, "lexical is read by kind: lexical only"),
+        ({"kind": "dsi", "layers": {"numbers": [1]}}, "layers is read by kind: dense only"),
+        ({"kind": "lexical", "start": "folder"}, "start names a dense encoder"),
+        ({"kind": "dsi", "hierarchy_weight": 0.1}, "the hierarchy loss teaches the query encoder"),
+        ({"kind": "sparse"}, "must be one of 'dense', 'lexical', 'dsi'"),
+    ],
+)
+def test_settings_that_a_kind_cannot_use_are_refused(group: dict, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        parse_retriever(group, SAFE_TRAINING, "retrievers.x")
+
+
+def test_a_new_kind_needs_one_line_in_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = replace(trained_kind("dense"), name="other", open_folders=lambda *folders, **options: 1)
+    monkeypatch.setitem(sys.modules, "other_package.kind", SimpleNamespace(KIND=kind))
+    monkeypatch.setitem(TRAINED_KINDS, "other", "other_package.kind")
+
+    assert trained_kind("other") is kind
+    assert kinds.all_trained_kinds()[-1] is kind
+
+
+def test_reading_settings_loads_no_slow_library() -> None:
+    slow = {"torch", "transformers", "faiss", "pandas", "pandera", "scipy"}
+
+    assert not slow & loaded_modules("model_code.retriever_settings")
+
+
+def test_opening_any_kind_loads_no_pandas() -> None:
+    assert "pandas" not in loaded_modules(*RETRIEVER_MODULES)

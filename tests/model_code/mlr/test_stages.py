@@ -14,9 +14,10 @@ import pytest
 
 from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus
-from model_code.encoding.encoder import Encoder, represent_documents
-from model_code.encoding.settings import LayerSettings
+from model_code.encoding.encoder import Encoder
 from model_code.errors import SettingsError
+from model_code.mlr.settings import LayerSettings
+from model_code.mlr.training import set_indexed_layers
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.index_settings import IndexSettings
 from model_code.retrieval.kinds import open_retriever
@@ -97,7 +98,7 @@ def test_base_vectors_stand_for_step_0_only_where_they_are_what_is_searched(
     context = make_context(tmp_path)
     index = DenseIndex.load(tmp_path / "base_index")
     encoder = Encoder.from_settings(context.settings["encoder"])
-    represent_documents(encoder, LayerSettings(numbers=(1,), pooling=pooling))
+    set_indexed_layers(encoder, LayerSettings(numbers=(1,), pooling=pooling))
     vectors = reusable_vectors(context, encoder, load_corpus(context.inputs["corpus"]))
     assert (vectors is not None and np.array_equal(vectors, index.vectors)) == taken
 

@@ -1,0 +1,66 @@
+"""Contract of a dense retriever's index folder.
+
+Contracts are read by `model_code.contracts` when a stage has ended. An edit of this file trains
+dense retrievers again, since DVC knows a kind's package as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model_code.contracts.models import check_document_order, load_array
+from model_code.contracts.rules import require, require_unit
+from model_code.encoding.token_signs import BITS, STARTS, TokenSigns
+
+
+def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[str]) -> None:
+    """Require unit vectors in the order of the passages, and token signs if the settings ask.
+
+    Args:
+        folder: Folder of the index.
+        manifest: Its manifest.
+        documents: The document of each passage, in the corpus's order.
+    """
+    vectors_per_passage = manifest["vectors_per_passage"]
+    _check_vectors(folder, manifest, documents)
+
+    has_signs = (folder / BITS).is_file()
+    wants_signs = manifest["settings"]["late_interaction"] and vectors_per_passage == 1
+    presence = "be there" if wants_signs else "not be there"
+    require(has_signs == wants_signs, f"index/{BITS} must {presence}, by index.late_interaction")
+    if wants_signs:
+        _check_token_signs(folder, manifest["passages"])
+
+
+def _check_vectors(folder: Path, manifest: Mapping[str, Any], documents: Sequence[str]) -> None:
+    vectors_per_passage = manifest["vectors_per_passage"]
+    rows: list[str] = []
+    for document in documents:
+        rows.extend([document] * vectors_per_passage)
+    check_document_order(folder, rows)
+
+    vectors = load_array(folder, "vectors.npy")
+    shape = (manifest["passages"] * vectors_per_passage, manifest["dimension"])
+    require(
+        vectors.shape == shape and vectors.dtype == np.float32,
+        f"index/vectors.npy must be {shape} float32, not {vectors.shape} {vectors.dtype}",
+    )
+    require_unit("index/vectors.npy", vectors)
+
+
+def _check_token_signs(folder: Path, passages: int) -> None:
+    """Require packed signs, and a start of each passage's tokens that rises from 0 to their end."""
+    signs = TokenSigns.load(folder)
+    require(signs.bits.dtype == np.uint64, f"index/{BITS} must be uint64, not {signs.bits.dtype}")
+
+    starts = signs.starts
+    is_rising = bool((np.diff(starts) > 0).all())
+    covers_all = starts[0] == 0 and starts[-1] == len(signs.bits)
+    require(
+        is_rising and covers_all and len(signs) == passages,
+        f"index/{STARTS} must say where in {BITS} the tokens of each of {passages:,} passages are",
+    )

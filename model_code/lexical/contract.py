@@ -1,0 +1,58 @@
+"""Contract of a lexical retriever's trained encoder and index folder.
+
+Contracts are read by `model_code.contracts` when a stage has ended. An edit of this file trains
+lexical retrievers again, since DVC knows a kind's package as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from model_code.context import StageContext
+from model_code.contracts.models import check_document_order, load_array
+from model_code.contracts.rules import require, require_files, require_finite
+from model_code.files import MANIFEST, read_json
+from model_code.lexical.settings import EMBEDDED
+
+
+def check_trained(context: StageContext) -> None:
+    """Require the encoder's configuration and the weights of its head."""
+    encoder = context.output / "encoder"
+    require_files(encoder, ["lexical.json"])
+    require_files(encoder / "1_LexicalHead", ["config.json", "model.safetensors"])
+
+
+def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[str]) -> None:
+    """Require the token index, and beside it exactly the part that the main search reads.
+
+    Args:
+        folder: Folder of the indexes.
+        manifest: Its manifest.
+        documents: The document of each passage, in the corpus's order.
+    """
+    search = manifest["search"]
+    is_expected = {
+        "tokens": True,
+        "embeddings": search in EMBEDDED,
+        "passages": search == "beta_rerank",
+    }
+    for name, expected in is_expected.items():
+        presence = "be there" if expected else "not be there"
+        require(
+            (folder / name).is_dir() == expected,
+            f"index/{name}/ must {presence}, as search is {search} in its {MANIFEST}",
+        )
+
+    check_document_order(folder / "tokens", documents)
+    if is_expected["embeddings"]:
+        check_document_order(folder / "embeddings", documents)
+        weights = load_array(folder / "embeddings", "weights.npy")
+        require_finite("index/embeddings/weights.npy", weights)
+    if is_expected["passages"]:
+        passages = read_json(folder / "passages" / MANIFEST)["passages"]
+        require(
+            passages == len(documents),
+            f"index/passages/{MANIFEST} must state {len(documents):,} passages",
+        )

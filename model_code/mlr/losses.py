@@ -1,0 +1,127 @@
+"""Contrastive losses of documents that are represented by several layers (MLR, section 3).
+
+A document is m vectors, one per layer; a query is one vector, the last layer's. With
+S(q, r) = q.r / temperature, the score of a document is that of its best layer (equation 2):
+
+    f(q, d) = max_l S(q, d_l)
+
+MLR contrasts queries with documents only. Both losses here add the other direction, in which
+queries compete for a document. It uses the last layer, because single-vector search does.
+With m = 1 both losses equal `model_code.losses.contrastive.contrastive_losses`.
+
+Vectors have unit norm here, unlike in the paper. Each layer has to be normalised by its own norm,
+or the layer with the largest norm would win every comparison; and the softmaxes need a temperature.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from model_code.losses.contrastive import Contrast, bidirectional_losses
+
+
+def layer_scores(queries: Tensor, documents: Tensor, temperature: float) -> Tensor:
+    """Score every layer of every document for every query.
+
+    Args:
+        queries: (B, H).
+        documents: (D, m, H).
+        temperature: Divisor of the scores.
+
+    Returns:
+        Scores, (B, D, m).
+    """
+    # One product of matrices is faster than a batch of small ones.
+    products = queries @ documents.flatten(0, 1).T
+    document_count, layer_count = documents.shape[:2]
+    return products.view(len(queries), document_count, layer_count) / temperature
+
+
+def best_layer_scores(
+    queries: Tensor, documents: Tensor | None, temperature: float
+) -> Tensor | None:
+    """Return f(q, d), the score of each document's best layer, (B, D); None without documents."""
+    if documents is None:
+        return None
+    return layer_scores(queries, documents, temperature).amax(dim=2)
+
+
+def multi_vector_losses(
+    queries: Tensor, documents: Tensor, temperature: float, contrast: Contrast, last: int
+) -> Tensor:
+    """Return the loss that trains for search in all m vectors (MLR, equation 3).
+
+    With S and f as in the module's docstring and L the last layer, the loss of pair i is
+
+        - log[ e^f(q_i, d_i) / ( sum_j e^f(q_i, d_j) + sum_e e^f(q_i, n_e) ) ]
+        - log[ e^S(q_i, d_iL) / sum_j e^S(q_j, d_iL) ]
+
+    Args:
+        queries: (B, H), of unit norm.
+        documents: (B, m, H), each layer of unit norm. Row i is the document of query i.
+        temperature: Divisor of the scores.
+        contrast: Masks and the extra documents n_e, (E, m, H).
+        last: Position of the last layer among the m.
+
+    Returns:
+        Losses, (B,).
+
+    >>> queries = torch.eye(2)
+    >>> documents = torch.stack([torch.eye(2), torch.eye(2).flip(0)], dim=1)
+    >>> multi_vector_losses(queries, documents, 1.0, Contrast(), last=0)  # log 2 + log(1 + 1/e)
+    tensor([1.0064, 1.0064])
+    """
+    scores = layer_scores(queries, documents, temperature)
+    negative_scores = best_layer_scores(queries, contrast.negatives, temperature)
+    return bidirectional_losses(scores.amax(dim=2), scores[..., last], negative_scores, contrast)
+
+
+def self_contrastive_losses(
+    queries: Tensor,
+    documents: Tensor,
+    temperature: float,
+    contrast: Contrast,
+    last: int,
+    regulariser: float,
+) -> Tensor:
+    """Return the loss that trains for search by the last layer alone (MLR, equation 7).
+
+    The positive document has to win by its last layer against every layer of the other documents
+    (equation 5) and against its own other layers (equation 6). With S and f as in the module's
+    docstring and L the last layer, the loss of pair i is
+
+        - log[ e^S(q_i, d_iL) / ( e^S(q_i, d_iL) + sum_{j != i} e^f(q_i, d_j) + sum_e e^f(q_i, n_e) ) ]
+        - regulariser * log[ e^S(q_i, d_iL) / sum_l e^S(q_i, d_il) ]
+        - log[ e^S(q_i, d_iL) / sum_j e^S(q_j, d_iL) ]
+
+    Args:
+        queries: (B, H), of unit norm.
+        documents: (B, m, H), each layer of unit norm. Row i is the document of query i.
+        temperature: Divisor of the scores.
+        contrast: Masks and the extra documents n_e, (E, m, H).
+        last: Position of the last layer among the m.
+        regulariser: Weight alpha of equation 6, 0.01 to 1 in the paper.
+
+    Returns:
+        Losses, (B,).
+
+    >>> queries = torch.eye(2)
+    >>> documents = torch.stack([torch.eye(2), torch.eye(2).flip(0)], dim=1)
+    >>> self_contrastive_losses(queries, documents, 1.0, Contrast(), last=0, regulariser=0.0)
+    tensor([1.0064, 1.0064])
+    >>> # The regulariser adds log(1 + 1/e).
+    >>> self_contrastive_losses(queries, documents, 1.0, Contrast(), last=0, regulariser=1.0)
+    tensor([1.3197, 1.3197])
+    """
+    scores = layer_scores(queries, documents, temperature)
+    last_scores = scores[..., last]
+    is_positive = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
+    to_documents = torch.where(is_positive, last_scores, scores.amax(dim=2))
+    negative_scores = best_layer_scores(queries, contrast.negatives, temperature)
+    losses = bidirectional_losses(to_documents, last_scores, negative_scores, contrast)
+
+    # (B, m): the layers of each query's own document.
+    positive_layers = scores.diagonal(dim1=0, dim2=1).T
+    last_layer_losses = positive_layers.logsumexp(dim=1) - positive_layers[:, last]
+    return losses + regulariser * last_layer_losses

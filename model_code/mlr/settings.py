@@ -1,0 +1,61 @@
+"""Settings of MLR: the group `layers` of a dense retriever."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from model_code.settings import Constant, Field, Settings, require
+
+
+class LayerSettings(Settings):
+    """Layers that represent a document, and how search uses them (MLR, sections 3.1 to 3.3)."""
+
+    numbers: tuple[int, ...] = Field(
+        (),
+        description="numbers of hidden states: 0 is the embeddings, 6 the output of layer 6; the last layer is always "
+        "added; empty: the last layer alone, an ordinary encoder",
+    )
+    pooling: Literal["self_contrastive", "multi_vector"] = Field(
+        "self_contrastive",
+        description="multi_vector indexes a vector per layer and ranks by the best one; self_contrastive trains on all "
+        "layers and indexes the last one",
+    )
+    regulariser: float = Constant(
+        0.1,
+        ge=0,
+        description="alpha, weight of the self-contrastive loss's last-layer term; 1 was worse",
+    )
+
+    def check(self) -> None:
+        """Refuse negative and repeated layer numbers."""
+        require(
+            all(number >= 0 for number in self.numbers),
+            f"numbers is {list(self.numbers)}, but layers are numbered from 0",
+        )
+        require(
+            len(set(self.numbers)) == len(self.numbers),
+            f"numbers is {list(self.numbers)}, which names a layer twice",
+        )
+
+    def layer_numbers(self, last: int) -> tuple[int, ...]:
+        """Return the layers that represent a document, ascending and with the last one.
+
+        Args:
+            last: Number of the encoder's last layer.
+
+        Raises:
+            SettingsError: If a number is above `last`.
+
+        >>> LayerSettings(numbers=(6, 4)).layer_numbers(6)
+        (4, 6)
+        >>> LayerSettings(numbers=(4,)).layer_numbers(6)
+        (4, 6)
+        >>> LayerSettings().layer_numbers(6)
+        (6,)
+        """
+        require(
+            all(number <= last for number in self.numbers),
+            f"numbers is {list(self.numbers)}, which names a layer above the encoder's last, which is {last}; "
+            f"choose among 0 (the embeddings) to {last}",
+        )
+        return tuple(sorted({*self.numbers, last}))

@@ -1,0 +1,33 @@
+"""The contrastive part of the dense objective, which a retriever's method may replace."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from model_code.encoding.encoder import Encoder, Features
+from model_code.losses.contrastive import Contrast, contrastive_losses
+
+
+class PairLoss:
+    """Documents as one vector each, and the contrastive loss of such pairs.
+
+    A method that represents documents otherwise, such as MLR, overrides both functions. Everything
+    else of the training loop stays the same.
+    """
+
+    def encode_documents(self, encoder: Encoder, features: Features) -> Tensor:
+        """Return the document vectors of tokenised texts, (B, H), or (B, m, H) in a subclass."""
+        return encoder(features)
+
+    def losses(
+        self, queries: Tensor, documents: Tensor, temperature: float, contrast: Contrast
+    ) -> Tensor:
+        """Return the loss of each (query, document) pair, (B,).
+
+        Args:
+            queries: (B, H), of unit norm.
+            documents: What `encode_documents` returned for the B positive documents.
+            temperature: Divisor of the scores.
+            contrast: Masks, and the vectors of extra documents as `encode_documents` returned them.
+        """
+        return contrastive_losses(queries, documents, temperature, contrast)
