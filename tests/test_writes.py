@@ -63,7 +63,8 @@ ALLOWED = {
         model_code/training/loop.py:save_checkpoint
         model_code/collection/backup/backup.py:link
         model_code/collection/backup/backup.py:backup
-        model_code/collection/backup/backup.py:restore""",
+        model_code/collection/backup/backup.py:restore
+        model_code/collection/backup/import_.py:_copy_export""",
     "moves what exists as a whole, and loses nothing where it is undone": """
         model_code/collection/generations/generation_store.py:Collection.delete
         model_code/collection/sync/inbox.py:_move

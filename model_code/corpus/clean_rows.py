@@ -138,16 +138,24 @@ def clean_document_with_queries(row: Row, max_characters: int) -> Document:
     )
 
 
-def document_to_row(document: Document, settings: CorpusSettings) -> dict[str, Any]:
-    """A document as a row that `clean_rows` reads to the same document."""
-    columns = settings.columns.of("documents")
-    row = {
-        columns["id"]: document.document_id,
-        columns["title"]: document.title,
-        columns["text"]: document.text,
+def document_to_row(document: Document, columns: ColumnSettings) -> dict[str, Any]:
+    """Return a document as a row of the source, which `clean_rows` reads to the same document.
+
+    Args:
+        document: The document.
+        columns: The names that the source has for its columns.
+    """
+    names = columns.of("documents")
+    row: dict[str, Any] = {
+        names["id"]: document.document_id,
+        names["title"]: document.title,
+        names["text"]: document.text,
     }
-    dated = {} if document.date is None else {columns["date"]: document.date}
-    return row | dated | {"fields": dict(document.fields), "queries": list(document.queries)}
+    if document.date is not None:
+        row[names["date"]] = document.date
+    row["fields"] = dict(document.fields)
+    row["queries"] = list(document.queries)
+    return row
 
 
 def _number(row: Row | RefusedRow) -> int:

@@ -59,6 +59,7 @@ for command in (
     app.command()(command)
 for command in (release.drift, live.compact, live.gc):
     tools.command()(command)
+app.command("import")(live.import_)
 app.add_typer(tools, name="tools")
 app.command(context_settings=ANY_ARGUMENTS, add_help_option=False)(build.bench)
 

@@ -233,18 +233,62 @@ def export(
     feedback: Annotated[
         bool, typer.Option("--feedback", help="What people said of hits instead.")
     ] = False,
+    everything: Annotated[
+        Path | None,
+        typer.Option(
+            "--all",
+            help="Write everything to this new folder, for freshet import, and print nothing.",
+        ),
+    ] = None,
 ) -> None:
-    """Print every document that is live as JSON lines, as freshet add takes them: freshet export >
-    all.jsonl.
+    """Print every live document as one JSON line, which freshet add reads.
+
+    With --all, write documents, judgements, feedback and history to a folder.
     """
-    from model_code.collection.backup.backup import export as rows_of
+    from model_code.collection.backup.export import export_documents, export_project
     from model_code.collection.generations.generation_store import default_retriever
     from model_code.collection.index.project_ledger import read_feedback
 
     project = Project.find()
-    said = (vars(each) for each in read_feedback(project)) if feedback else None
-    for row in said or rows_of(project, retriever or default_retriever(project.live)):
+    if everything is not None:
+        rows = export_project(project, everything)
+        counts = ", ".join(f"{number:,} in {name}" for name, number in rows.items())
+        say(f"{everything} holds the project as JSON lines: {counts}")
+        return
+
+    if feedback:
+        for opinion in read_feedback(project):
+            say(json.dumps(vars(opinion), ensure_ascii=False))
+        return
+
+    for row in export_documents(project, retriever or default_retriever(project.live)):
         say(json.dumps(row, ensure_ascii=False))
+
+
+def import_(
+    folder: Annotated[Path, typer.Argument(help="What freshet export --all wrote.")],
+    as_json: AsJson = False,
+) -> None:
+    """Bring an export into this project: documents, judgements and feedback.
+
+    If nothing is live yet, the export becomes the project's corpus. Importing again changes nothing.
+    """
+    from model_code.collection.backup.import_ import import_project
+    from model_code.collection.generations.generation_store import retrievers
+    from model_code.collection.index.live_index import LiveIndex
+    from orchestration import parameters
+
+    project = Project.find()
+    index = None
+    if retrievers(project.live):
+        index = LiveIndex(project, find_service=find_running_service)
+
+    report = import_project(
+        project, folder, index, lambda settings: parameters.assign(project.params_file, settings)
+    )
+    _show(report, as_json)
+    if report.corpus_documents and not as_json:
+        say("build it with: freshet ingest && freshet run && freshet register")
 
 
 def backup(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> None:

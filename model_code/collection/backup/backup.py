@@ -13,39 +13,23 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from model_code.collection.backup.repair import problems
-from model_code.collection.generations.generation import live_rows
 from model_code.collection.generations.generation_store import (
     CURRENT,
     GENERATIONS,
-    Collection,
     default_retriever,
     retrievers,
 )
 from model_code.collection.index.project_ledger import WRITER_LOCK, ledger_file
-from model_code.collection.segments.documents import COLUMNS, document_of
-from model_code.corpus.clean_rows import document_to_row
-from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError
 from model_code.files import fsync, fsync_tree
 from model_code.project import Project, file_lock
 
 LEDGER = "ledger.sqlite"
 SETTINGS = ("params.yaml", "dvc.yaml", "dvc.lock", "corpus.lock.json")
-
-
-def export(project: Project, retriever: str) -> Iterator[dict[str, Any]]:
-    """Every document that is live, as `freshet add` takes it; Damaged if a file of texts is."""
-    settings = project.settings("corpus", CorpusSettings)
-    generation = Collection(project.live, retriever).current()
-    generation.verify_documents()
-    for row in live_rows(generation, *COLUMNS):
-        yield document_to_row(document_of(dict(zip(COLUMNS, row, strict=True))), settings)
 
 
 def backup(project: Project, target: Path) -> str | None:

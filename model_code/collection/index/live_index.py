@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from model_code.collection.generations.generation import Generation, document_rows
+from model_code.collection.generations.generation import Generation, document_hashes, document_rows
 from model_code.collection.generations.generation_builder import (
     Applied,
     LiveWriter,
@@ -186,6 +186,17 @@ class LiveIndex:
         added = {id_ for id_, event in last.items() if removed_too or event.kind == EventKind.PUT}
         silent = ids - last.keys()
         return added | (document_rows(self.generation, silent, ()).keys() if silent else set())
+
+    def content_hashes(self) -> dict[str, str]:
+        """Return the content hash of each document, as if all pending events were applied."""
+        hashes = document_hashes(self.generation)
+        if self.ledger_if_exists is not None:
+            for event in self.log_view.pending().events:
+                if event.kind == EventKind.PUT:
+                    hashes[event.document_id] = event.content_hash
+                else:
+                    hashes.pop(event.document_id, None)
+        return hashes
 
     def apply(self, limit: int | None = None) -> Applied | None:
         """Make the oldest pending events (at least `limit`) a new generation; None if there are

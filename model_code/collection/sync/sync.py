@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from model_code import corpus as reader
-from model_code.collection.generations.generation import document_hashes
 from model_code.collection.index.changes import CHANGES, ChangeReport, apply_changes
 from model_code.collection.index.live_index import LiveIndex
-from model_code.collection.ledger.events import EventKind, Receipt
+from model_code.collection.ledger.events import Receipt
 from model_code.corpus import clean_rows as arriving
 from model_code.corpus.clean_rows import CleanRows, clean_document_with_queries, flatten_fields
 from model_code.corpus.cleaning import clean_document, merge_duplicates, read_id, text_key
@@ -118,7 +117,7 @@ def sync(
         )
         remembered = {"source": label} | _remembered(units, settings, memory)
         source = _contents(remembered, memory, settings)
-        index = content_hashes(live)
+        index = live.content_hashes()
         ledger = live.ledger_if_exists
         origins = {} if ledger is None else ledger.origins()
         mine = {
@@ -167,18 +166,6 @@ def _outcome(
         beside=len(there - mine - source.hashes.keys()),
         kept=kept,
     )
-
-
-def content_hashes(live: LiveIndex) -> dict[str, str]:
-    """The content hash of each document, as searched once everything that waits is applied."""
-    hashes = document_hashes(live.generation)
-    if live.ledger_if_exists is not None:
-        for event in live.log_view.pending().events:
-            if event.kind == EventKind.PUT:
-                hashes[event.document_id] = event.content_hash
-            else:
-                hashes.pop(event.document_id, None)
-    return hashes
 
 
 def _named(live: LiveIndex, path: str, cwd: Path) -> CorpusSettings:
@@ -333,7 +320,7 @@ def _prove(
     live: LiveIndex, outcome: SyncReport, before: dict[str, str], puts: dict[str, str]
 ) -> None:
     """FreshetError unless the index holds what it held, with the source's changes."""
-    after = content_hashes(live)
+    after = live.content_hashes()
     should = {
         id_: content for id_, content in before.items() if id_ not in set(outcome.deleted)
     } | puts

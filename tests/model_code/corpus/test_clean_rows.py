@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from model_code.corpus.clean_rows import clean_rows, document_to_row
-from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.settings import ColumnSettings, CorpusSettings
 
 
 def test_a_document_is_the_same_after_the_way_through_a_row():
@@ -23,7 +23,7 @@ def test_a_document_is_the_same_after_the_way_through_a_row():
         ("q",),
         {"fields": {"n": 1}, "queries": "text", "package": "p"},
     )
-    again = [document_to_row(document, CorpusSettings()) for document in documents]
+    again = [document_to_row(document, ColumnSettings()) for document in documents]
     assert clean_rows(again, CorpusSettings(), "x").documents == documents
 
 

@@ -1,5 +1,5 @@
-"""Guards backups: made while documents arrive, restored elsewhere, they find the same; exports,
-which add the same; and that what was erased is in no file.
+"""Guards backups: made while documents arrive, restored elsewhere, they find the same;
+and that what was erased is in no file.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ import pytest
 from typer.testing import CliRunner
 
 from model_code.collection.backup import backup as module
-from model_code.collection.backup.backup import backup, export, restore
+from model_code.collection.backup.backup import backup, restore
 from model_code.collection.backup.repair import problems
 from model_code.collection.erase import erase_documents
-from model_code.collection.generations.generation import REMOVED
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.live_index import LiveIndex, forecast_changes
+from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.collection.ledger.events import Feedback
-from model_code.collection.segments.documents import DOCUMENTS
 from model_code.collection.sync.inbox import receive_inbox
 from model_code.corpus.sources.files import write_snapshot
-from model_code.errors import Damaged, FreshetError
+from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.project import Project, is_free
 from orchestration.cli.app import app
@@ -89,25 +87,6 @@ def test_nobody_changes_generations_while_they_are_linked_and_nothing_is_written
         restore(tmp_path / "copy", live.root)
     with pytest.raises(FreshetError, match="is no backup"):
         restore(tmp_path, tmp_path / "elsewhere")
-
-
-def test_what_is_exported_is_unchanged_when_it_is_added(live):
-    rows = json.loads(json.dumps(list(export(live, "r"))))
-    assert len(rows) == 25
-    new = next(each for each in rows if each["_id"] == "n1")
-    assert (new["queries"], new["fields"]) == (["what is word1"], {"package": "x"})
-    collection = LiveIndex(live)
-    statuses = forecast_changes(
-        collection.generation, collection.clean_rows(rows, "export").documents
-    )
-    assert {name: len(ids) for name, ids in statuses.items() if ids} == {"unchanged": 25}
-
-
-@pytest.mark.parametrize("name", [DOCUMENTS, REMOVED])
-def test_nothing_is_exported_of_files_that_were_changed(live, name):
-    (LiveIndex(live).generation.folder / name).write_text("{}")
-    with pytest.raises(Damaged, match=f"{name} was changed"):
-        next(export(live, "r"))
 
 
 def held_in(folder, secret):

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from model_code.collection.index.changes import add_files, delete_documents
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.sync import sync as module
-from model_code.collection.sync.sync import content_hashes, sync
+from model_code.collection.sync.sync import sync
 from model_code.corpus.build import build_corpus
 from model_code.corpus.rows import Row
 from model_code.corpus.settings import CorpusSettings
@@ -74,7 +74,7 @@ def test_what_cannot_be_read_is_named_and_its_document_stays(live):
         ([], [], [], 1),
         ["a.md"],
     )
-    assert "a.md" in content_hashes(live)
+    assert "a.md" in live.content_hashes()
     (live.project.root / "notes/a.md").unlink()
     assert sync(live).deleted == ["a.md"]
 
@@ -178,14 +178,14 @@ def test_what_was_kept_is_deleted_once_the_torn_row_is_mended(live):
 def test_a_source_that_lost_much_changes_nothing_until_forced(live, lost):
     write(live, **{f"n{number}": f"text {number}" for number in range(12)})
     sync(live)
-    before, folder = content_hashes(live), live.project.root / "notes"
+    before, folder = live.content_hashes(), live.project.root / "notes"
     for path in sorted(folder.iterdir())[: 5 if lost == "some" else 12]:
         path.unlink()
     if lost == "folder":
         folder.rmdir()
     with pytest.raises(FreshetError, match="does not exist" if lost == "folder" else "--force"):
         sync(live, force=lost == "folder")
-    assert content_hashes(live) == before
+    assert live.content_hashes() == before
     if lost != "folder":
         assert len(sync(live, force=True).deleted) == (5 if lost == "some" else 12)
 
@@ -204,7 +204,7 @@ def test_a_folder_below_that_cannot_be_listed_changes_nothing(live, monkeypatch)
     monkeypatch.setattr(module.FolderSource, "_walk", fail)
     with pytest.raises(FreshetError, match="deep cannot be read"):
         sync(live)
-    assert list(content_hashes(live)) == ["a.md"]
+    assert list(live.content_hashes()) == ["a.md"]
 
 
 def test_documents_of_another_origin_stay_unless_the_source_has_them_too_and_each_source_has_its_own(
@@ -224,7 +224,7 @@ def test_documents_of_another_origin_stay_unless_the_source_has_them_too_and_eac
     assert sync(live).deleted == ["a.md"], (
         "added by hand, and then seen in the source, it goes with it"
     )
-    assert sorted(content_hashes(live)) == ["2", "b.md", "x"]
+    assert sorted(live.content_hashes()) == ["2", "b.md", "x"]
 
 
 def test_what_is_added_by_hand_after_it_left_the_source_stays(live):
@@ -233,7 +233,7 @@ def test_what_is_added_by_hand_after_it_left_the_source_stays(live):
     (live.project.root / "notes/a.md").unlink()
     (live.project.root / "own.jsonl").write_text('{"id": "a.md", "text": "my own"}\n')
     add_files(live, [live.project.root / "own.jsonl"])
-    assert (sync(live).deleted, sorted(content_hashes(live))) == ([], ["a.md", "b.md"])
+    assert (sync(live).deleted, sorted(live.content_hashes())) == ([], ["a.md", "b.md"])
 
 
 def test_the_command_counts_and_names(live, monkeypatch):
@@ -258,9 +258,9 @@ def test_random_edits_leave_no_difference(live, seed):
     sync(live, force=True)
     for number in range(SCRIPTS):
         edit(live, draw, beside)
-        before = content_hashes(live)
+        before = live.content_hashes()
         outcome = sync(live, force=True)
-        after, should = content_hashes(live), expected(live, before) | beside
+        after, should = live.content_hashes(), expected(live, before) | beside
         assert after == should, number
         assert changes(outcome) == (
             sorted(after.keys() - before.keys()),
@@ -286,8 +286,8 @@ def edit_index(live, draw, beside, text):
         row = {"id": f"row {draw.randrange(4)}", "text": text}
         (live.project.root / "row.jsonl").write_text(json.dumps(row))
         add_files(live, [live.project.root / "row.jsonl"])
-        beside[row["id"]] = content_hashes(live)[row["id"]]
-    elif there := sorted(content_hashes(live).keys() - beside.keys()):
+        beside[row["id"]] = live.content_hashes()[row["id"]]
+    elif there := sorted(live.content_hashes().keys() - beside.keys()):
         delete_documents(live, [draw.choice(there)])
 
 

@@ -1,0 +1,233 @@
+"""`freshet export`: everything that only this project knows, as plain JSON lines.
+
+`freshet export --all FOLDER` writes a folder that `freshet import` reads, whatever the formats of
+the two versions on disk are:
+
+    FOLDER/manifest.json     the format of the export and the number of rows of each file
+    FOLDER/documents.jsonl   the live documents, with fields, dates and queries
+    FOLDER/queries.jsonl     the queries of the built corpus
+    FOLDER/qrels.jsonl       the judgements of the built corpus, each with its split
+    FOLDER/origins.jsonl     the source that each added document came from
+    FOLDER/feedback.jsonl    thumbs and clicks
+    FOLDER/promotions.jsonl  the history of promotions, for the record
+    FOLDER/events.jsonl      the ledger's events without their texts, for the record
+
+Columns have the default names of `corpus.columns`. The files of documents, queries and judgements
+are therefore a corpus that `corpus.source: files` reads.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from model_code.collection.generations.generation import Generation, live_rows
+from model_code.collection.generations.generation_store import Collection, default_retriever
+from model_code.collection.index.project_ledger import open_ledger_if_exists, standing_of
+from model_code.collection.ledger.states import LogView
+from model_code.collection.segments.documents import COLUMNS, document_of
+from model_code.corpus.clean_rows import document_to_row
+from model_code.corpus.settings import ColumnSettings, CorpusSettings
+from model_code.errors import FreshetError
+from model_code.files import MANIFEST, replace_folder, replacing, write_json
+from model_code.project import Project
+from model_code.text.documents import Document
+
+EXPORT_FORMAT = 1
+
+DOCUMENTS_FILE = "documents.jsonl"
+QUERIES_FILE = "queries.jsonl"
+QRELS_FILE = "qrels.jsonl"
+ORIGINS_FILE = "origins.jsonl"
+FEEDBACK_FILE = "feedback.jsonl"
+PROMOTIONS_FILE = "promotions.jsonl"
+EVENTS_FILE = "events.jsonl"
+
+EVENTS_PER_QUERY = 10_000
+
+# The names of columns in an export, whatever the project's own source calls them.
+EXPORT_COLUMNS = ColumnSettings()
+
+
+def live_documents(generation: Generation) -> Iterator[Document]:
+    """Yield every document that a generation holds, in ascending order of ids.
+
+    Raises:
+        Damaged: If a file of documents does not have its checksum.
+    """
+    generation.verify_documents()
+    for values in live_rows(generation, *COLUMNS):
+        yield document_of(dict(zip(COLUMNS, values, strict=True)))
+
+
+def export_documents(project: Project, retriever: str) -> Iterator[dict[str, Any]]:
+    """Yield every live document of a retriever as a row that `freshet add` reads.
+
+    The row has the column names of the project's own source.
+
+    Raises:
+        Damaged: If a file of documents does not have its checksum.
+    """
+    columns = project.settings("corpus", CorpusSettings).columns
+    generation = Collection(project.live, retriever).current()
+    for document in live_documents(generation):
+        yield document_to_row(document, columns)
+
+
+def export_project(project: Project, folder: Path) -> dict[str, int]:
+    """Write everything that only this project knows to a new folder.
+
+    Documents come from the retriever that is searched by default. The folder appears whole or not
+    at all.
+
+    Args:
+        project: Project with a live collection.
+        folder: Folder to write, which must not exist.
+
+    Returns:
+        The number of rows of each file.
+
+    Raises:
+        FreshetError: If the folder exists, nothing is live, or a file is damaged.
+    """
+    if folder.exists():
+        raise FreshetError(f"{folder} exists. Name a new folder, such as {folder}-2.")
+    generation = Collection(project.live, default_retriever(project.live)).current()
+
+    staging = folder.with_name(f".{folder.name}.making")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+
+    counts: dict[str, int] = {}
+    document_ids: set[str] = set()
+
+    def document_rows() -> Iterator[dict[str, Any]]:
+        for document in _current_documents(project, generation):
+            document_ids.add(document.document_id)
+            yield document_to_row(document, EXPORT_COLUMNS)
+
+    counts[DOCUMENTS_FILE] = write_json_lines(staging / DOCUMENTS_FILE, document_rows())
+    counts[QUERIES_FILE] = write_json_lines(staging / QUERIES_FILE, _query_rows(project))
+    judgements = _judgement_rows(project, document_ids)
+    counts[QRELS_FILE] = write_json_lines(staging / QRELS_FILE, judgements)
+    counts |= _export_ledger(project, generation, staging)
+    counts[PROMOTIONS_FILE] = write_json_lines(staging / PROMOTIONS_FILE, _promotions(project))
+
+    write_json(staging / MANIFEST, {"format": EXPORT_FORMAT, "rows": counts})
+    replace_folder(staging, folder)
+    return counts
+
+
+def _current_documents(project: Project, generation: Generation) -> Iterator[Document]:
+    """Yield the documents that are searchable once all pending events are applied."""
+    pending: dict[str, Document | None] = {}
+    ledger = open_ledger_if_exists(project, generation.retriever)
+    if ledger is not None:
+        with ledger:
+            view = ledger.seen_from(standing_of(ledger, generation))
+            for event in view.pending().events:
+                pending[event.document_id] = event.document
+
+    for document in live_documents(generation):
+        if document.document_id not in pending:
+            yield document
+    for document_id in sorted(pending):
+        pending_document = pending[document_id]
+        if pending_document is not None:
+            yield pending_document
+
+
+def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Write one JSON object per line and return their number."""
+    number = 0
+    with replacing(path) as staged, staged.open("w", encoding="utf-8") as stream:
+        for row in rows:
+            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+            number += 1
+    return number
+
+
+def _query_rows(project: Project) -> Iterator[dict[str, Any]]:
+    """Yield the queries of the built corpus; none if no corpus is built."""
+    for query in _corpus_rows(project, "queries"):
+        row = {"_id": query["query_id"], "text": query["text"]}
+        if query.get("answers") is not None:
+            row["answers"] = json.loads(query["answers"])
+        yield row
+
+
+def _judgement_rows(project: Project, document_ids: set[str]) -> Iterator[dict[str, Any]]:
+    """Yield the judgements of documents that are still live.
+
+    A judgement of a deleted document is left out, because no build could use it.
+    """
+    for judgement in _corpus_rows(project, "qrels"):
+        if judgement["document_id"] in document_ids:
+            yield {
+                "query-id": judgement["query_id"],
+                "corpus-id": judgement["document_id"],
+                "score": judgement["relevance"],
+                "split": judgement["split"],
+            }
+
+
+def _corpus_rows(project: Project, table: str) -> Iterator[dict[str, Any]]:
+    # pyarrow takes long to import, and the other commands of this package do without it.
+    import pyarrow.parquet as pq
+
+    path = project.artifacts / "corpus" / f"{table}.parquet"
+    if path.is_file():
+        yield from pq.read_table(path).to_pylist()
+
+
+def _export_ledger(project: Project, generation: Generation, folder: Path) -> dict[str, int]:
+    """Write origins, feedback and events; the files are empty if there is no ledger."""
+    ledger = open_ledger_if_exists(project, generation.retriever)
+    if ledger is None:
+        return {
+            name: write_json_lines(folder / name, ())
+            for name in (ORIGINS_FILE, FEEDBACK_FILE, EVENTS_FILE)
+        }
+
+    with ledger:
+        origins = [
+            {"document_id": document_id, "source": source}
+            for document_id, source in sorted(ledger.origins().items())
+        ]
+        feedback = [vars(opinion) for opinion in ledger.feedback()]
+        view = ledger.seen_from(standing_of(ledger, generation))
+        events = _event_rows(view, ledger.position().event)
+        return {
+            ORIGINS_FILE: write_json_lines(folder / ORIGINS_FILE, origins),
+            FEEDBACK_FILE: write_json_lines(folder / FEEDBACK_FILE, feedback),
+            EVENTS_FILE: write_json_lines(folder / EVENTS_FILE, events),
+        }
+
+
+def _event_rows(view: LogView, last_event: int) -> Iterator[dict[str, Any]]:
+    for first in range(1, last_event + 1, EVENTS_PER_QUERY):
+        for event in view.events(first, first + EVENTS_PER_QUERY - 1):
+            yield {
+                "id": event.id,
+                "kind": event.kind,
+                "document_id": event.document_id,
+                "content_hash": event.content_hash,
+                "source": event.source,
+                "received": datetime.fromtimestamp(event.received, UTC).isoformat(),
+                "state": event.state,
+            }
+
+
+def _promotions(project: Project) -> Iterator[dict[str, Any]]:
+    """Yield the lines of the history of promotions; a line that a crash cut off is left out."""
+    if not project.promotions.is_file():
+        return
+    for line in project.promotions.read_text(encoding="utf-8").splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue

@@ -1,0 +1,302 @@
+"""`freshet import`: bring what `freshet export --all` wrote into a project.
+
+If nothing is live in the project, the export becomes its corpus, from which the first build is made.
+If something is live, the documents are added to it, and judgements are left out, because they
+belong to a corpus. Feedback is recorded in both cases.
+
+Importing the same folder again changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from model_code.collection.backup.export import (
+    DOCUMENTS_FILE,
+    EXPORT_COLUMNS,
+    EXPORT_FORMAT,
+    FEEDBACK_FILE,
+    ORIGINS_FILE,
+    QRELS_FILE,
+    QUERIES_FILE,
+)
+from model_code.collection.generations.generation_store import retrievers
+from model_code.collection.index.changes import ChangeReport, apply_changes
+from model_code.collection.index.live_index import LiveIndex, forecast_changes
+from model_code.collection.index.project_ledger import open_ledger
+from model_code.collection.ledger.events import Feedback, Opinion, Receipt
+from model_code.corpus.build import QrelTargets, admit_qrels
+from model_code.corpus.clean_rows import CleanRows, clean_rows, read_file
+from model_code.corpus.cleaning import clean_query, is_possible_id
+from model_code.corpus.rows import Quarantine, RefusedRow, Row, Table, map_columns, printable
+from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.sources.readers import read_rows
+from model_code.errors import FreshetError
+from model_code.files import MANIFEST, read_json, replace_folder
+from model_code.project import Project
+from model_code.text.documents import Document
+
+# The folder of a project with the export that is its corpus.
+IMPORTED_FOLDER = "imported"
+
+# The source of imported documents whose origin the export does not name: these were built.
+BUILT_ORIGIN = "sync"
+
+# Settings with which the imported folder is the project's corpus.
+CORPUS_SETTINGS = (
+    "corpus.source=files",
+    f"corpus.path={IMPORTED_FOLDER}/{DOCUMENTS_FILE}",
+    f"corpus.files.queries={IMPORTED_FOLDER}/{QUERIES_FILE}",
+    f"corpus.files.qrels={IMPORTED_FOLDER}/{QRELS_FILE}",
+)
+
+
+@dataclass
+class ImportReport(ChangeReport):
+    """Changes of an import.
+
+    Attributes:
+        feedback: Number of sound rows of feedback.
+        corpus_documents: Number of sound documents of the new corpus; 0 if something was live.
+        queries: Number of sound queries of the new corpus.
+        judgements: Number of sound judgements of the new corpus.
+    """
+
+    feedback: int = 0
+    corpus_documents: int = 0
+    queries: int = 0
+    judgements: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether rows were refused and none was accepted."""
+        has_accepted_rows = self.feedback > 0 or self.corpus_documents > 0
+        return super().failed and not has_accepted_rows
+
+    def __str__(self) -> str:
+        """The changes and the counts of everything that is no document, one a line."""
+        lines = super().__str__().splitlines()
+        if self.corpus_documents:
+            lines[0] = (
+                f"the corpus is the export: {self.corpus_documents:,} documents, "
+                f"{self.queries:,} queries, {self.judgements:,} judgements"
+            )
+        lines.append(f"{self.feedback:,} rows of feedback")
+        return "\n".join(lines)
+
+
+def import_project(
+    project: Project,
+    folder: Path,
+    index: LiveIndex | None = None,
+    use_as_corpus: Callable[[Sequence[str]], None] = lambda settings: None,
+) -> ImportReport:
+    """Bring an export into a project.
+
+    Args:
+        project: Project that receives the export. Nothing needs to be live.
+        folder: What `freshet export --all` wrote.
+        index: Live index that receives the documents. By default the index of the retriever that is
+            searched by default, if there is one.
+        use_as_corpus: Writes assignments such as "corpus.path=..." to the settings of the project.
+            It is called if nothing is live.
+
+    Returns:
+        The changes, and the rows that were refused, each with its file and its reason.
+
+    Raises:
+        FreshetError: If the folder is no export or has another format. Nothing is changed then.
+    """
+    _check_manifest(folder)
+    if index is None and retrievers(project.live):
+        index = LiveIndex(project)
+
+    settings = CorpusSettings(
+        columns=EXPORT_COLUMNS,
+        max_characters=project.settings("corpus", CorpusSettings).max_characters,
+    )
+    documents_path = folder / DOCUMENTS_FILE
+    rows = clean_rows(read_file(documents_path, DOCUMENTS_FILE), settings, DOCUMENTS_FILE)
+    report = ImportReport()
+    for rejection in rows.rejected:
+        report.rejected.append({"file": DOCUMENTS_FILE, **vars(rejection)})
+    _record_feedback(project, folder, report)
+
+    if index is None:
+        report.corpus_documents = len(set(rows.document_ids))
+        _check_judgements(folder, settings, set(rows.document_ids), report)
+        _copy_export(folder, project.root / IMPORTED_FOLDER)
+        use_as_corpus(CORPUS_SETTINGS)
+    else:
+        _add_documents(index, rows.documents, _read_origins(folder), report)
+    return report
+
+
+def _check_manifest(folder: Path) -> None:
+    manifest = folder / MANIFEST
+    if not manifest.is_file() or not (folder / DOCUMENTS_FILE).is_file():
+        raise FreshetError(
+            f"{folder} is no export: it lacks {MANIFEST} or {DOCUMENTS_FILE}. "
+            "`freshet export --all FOLDER` writes one."
+        )
+    export_format = read_json(manifest).get("format")
+    if export_format != EXPORT_FORMAT:
+        raise FreshetError(
+            f"{folder} has the export format {export_format!r}, and this version reads format "
+            f"{EXPORT_FORMAT}. Import it with the version of Freshet that wrote it."
+        )
+
+
+def _check_judgements(
+    folder: Path, settings: CorpusSettings, document_ids: set[str], report: ImportReport
+) -> None:
+    """Count sound queries and judgements, and report the rows that a build would refuse."""
+    quarantine = Quarantine()
+
+    def check_query(row: Row) -> str:
+        return clean_query(row, settings.max_characters).query_id
+
+    query_ids = set(quarantine.admit(_read_table(folder, QUERIES_FILE, "queries"), check_query))
+    report.queries = len(query_ids)
+
+    targets = QrelTargets(query_ids, document_ids, merged={})
+    qrels = _read_table(folder, QRELS_FILE, "qrels")
+    report.judgements = len(admit_qrels(qrels, targets, settings.splits, quarantine).pairs)
+
+    for refused in quarantine.refused:
+        file, _, number = refused.location.rpartition(":")
+        reason = f"{refused.reason}: {refused.detail}"
+        report.rejected.append(_refusal(file, int(number), refused.record_id, reason))
+
+
+def _read_table(folder: Path, file: str, table: Table) -> Iterator[Row | RefusedRow]:
+    """Yield the rows of a file of queries or judgements; none if the export lacks the file."""
+    if (folder / file).is_file():
+        for row in read_rows(folder / file, table, file):
+            yield map_columns(row, EXPORT_COLUMNS)
+
+
+def _record_feedback(project: Project, folder: Path, report: ImportReport) -> None:
+    """Record sound rows of feedback with the time at which they were given."""
+    opinions: list[Feedback] = []
+    for number, values in _json_lines(folder / FEEDBACK_FILE):
+        reason = "bad JSON: not an object" if values is None else _feedback_fault(values)
+        if values is None or reason is not None:
+            document_id = None if values is None else values.get("document_id")
+            shown_id = None if document_id is None else printable(document_id)
+            report.rejected.append(_refusal(FEEDBACK_FILE, number, shown_id, reason))
+            continue
+        opinions.append(Feedback(**values))
+
+    report.feedback = len(opinions)
+    if opinions:
+        with open_ledger(project) as ledger:
+            for opinion in opinions:
+                ledger.judge(opinion, opinion.received)
+
+
+def _feedback_fault(values: Mapping[str, Any]) -> str | None:
+    """Return why a row is no feedback; None if it is sound."""
+    unknown = sorted(values.keys() - Feedback.__dataclass_fields__.keys())
+    if unknown:
+        return f"unknown key: {printable(unknown[0])}"
+
+    for name in ("query", "document_id", "verdict", "who"):
+        text = values.get(name, "" if name == "who" else None)
+        if (
+            not isinstance(text, str)
+            or (not text and name != "who")
+            or printable(text, len(text)) != text
+        ):
+            return f"wrong type: {name} is {printable(text)!r}, not text"
+    if not is_possible_id(values["document_id"]):
+        return "bad id: document_id is too long"
+    if values["verdict"] not in list(Opinion):
+        verdicts = ", ".join(Opinion)
+        return f"bad verdict: {printable(values['verdict'])!r} is not one of {verdicts}"
+
+    rank = values.get("rank", 1)
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
+        return f"bad rank: {printable(rank)} is not a whole number from 1"
+    received = values.get("received", 0.0)
+    is_number = isinstance(received, int | float) and not isinstance(received, bool)
+    if not is_number or not math.isfinite(received):
+        return f"bad time: received is {printable(received)}, not seconds since 1970"
+    return None
+
+
+def _read_origins(folder: Path) -> dict[str, str]:
+    """Return the source of each document that the export names one for."""
+    origins: dict[str, str] = {}
+    for _, values in _json_lines(folder / ORIGINS_FILE):
+        if values is None:
+            continue
+        document_id = values.get("document_id")
+        source = values.get("source")
+        if isinstance(document_id, str) and isinstance(source, str):
+            origins[document_id] = source
+    return origins
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Yield the number of each line with its object, or with None if it holds no object."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        for number, line in enumerate(stream, start=1):
+            if not line.strip():
+                continue
+            try:
+                values = json.loads(line)
+            except (ValueError, RecursionError):
+                values = None
+            yield number, values if isinstance(values, dict) else None
+
+
+def _refusal(file: str, row: int, document_id: str | None, reason: str | None) -> dict[str, Any]:
+    return {"file": file, "row": row, "document_id": document_id, "reason": reason}
+
+
+def _copy_export(folder: Path, target: Path) -> None:
+    if folder.resolve() == target.resolve():
+        return
+    staging = target.with_name(f".{target.name}.making")
+    shutil.rmtree(staging, ignore_errors=True)
+    shutil.copytree(folder, staging)
+    replace_folder(staging, target)
+
+
+def _add_documents(
+    index: LiveIndex,
+    documents: Sequence[Document],
+    origins: Mapping[str, str],
+    report: ImportReport,
+) -> None:
+    """Record the documents that the index does not hold as they are, and make them searchable."""
+    current = index.content_hashes()
+    changed = [
+        document
+        for document in documents
+        if current.get(document.document_id) != document.content_hash
+    ]
+    expected = forecast_changes(index.generation, changed)
+    report.added = expected["added"]
+    report.updated = expected["updated"]
+    report.unchanged = len({document.document_id for document in documents}) - len(report.changed)
+
+    by_origin: dict[str, list[Document]] = {}
+    for document in changed:
+        origin = origins.get(document.document_id, BUILT_ORIGIN)
+        by_origin.setdefault(origin, []).append(document)
+    receipts: list[Receipt] = []
+    for origin, same_origin in sorted(by_origin.items()):
+        numbers = tuple(range(1, len(same_origin) + 1))
+        rows = CleanRows(tuple(same_origin), numbers, rejected=())
+        receipts.append(index.receive(rows, origin))
+    apply_changes(index, report, receipts)
