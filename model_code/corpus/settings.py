@@ -131,6 +131,13 @@ class QuerySplitSettings(Settings):
         lt=1,
         description="what promotions are judged by; carved out of train like dev; 0: the test queries",
     )
+    by_document: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="share of the documents whose queries go to dev, gate or train together, so that training asks "
+        "for none of the documents that these dev and gate queries ask for; the other queries are split singly",
+    )
     seed: int = Constant(0, description="of the split")
 
     def check(self) -> None:

@@ -14,7 +14,7 @@ from model_code.collection.index.project_ledger import (
     read_feedback,
     standing_of,
 )
-from model_code.corpus.build import split_queries
+from model_code.corpus.build import key_documents, split_queries
 from model_code.corpus.settings import GATE
 from model_code.corpus.sources.files import write_snapshot
 from model_code.errors import FreshetError
@@ -88,8 +88,11 @@ def gate_has_no_queries(project: Project, generation: Generation) -> bool:
     live = {document_id for (document_id,) in live_rows(generation, "document_id")}
     tables = _corpus_table(project, "queries"), _corpus_table(project, "qrels")
     rows = _qrels(*tables, _judgements(project, generation, live), live)
-    stated = {row["query_id"]: row["split"] for row in rows if row["relevance"] > 0}
-    splits = split_queries(stated, parameters.load(project.params_file).corpus.splits)
+    relevant = [row for row in rows if row["relevance"] > 0]
+    stated = {row["query_id"]: row["split"] for row in relevant}
+    pairs = {(row["query_id"], row["document_id"]): row["relevance"] for row in relevant}
+    settings = parameters.load(project.params_file).corpus.splits
+    splits = split_queries(stated, settings, key_documents(pairs))
     return not {GATE, "test"} & set(splits.values())
 
 

@@ -8,7 +8,13 @@ from collections import Counter
 
 import pytest
 
-from model_code.corpus.build import QrelTargets, admit_qrels, position, split_queries
+from model_code.corpus.build import (
+    QrelTargets,
+    admit_qrels,
+    key_documents,
+    position,
+    split_queries,
+)
 from model_code.corpus.rows import Quarantine, Row
 from model_code.corpus.settings import QuerySplitSettings
 
@@ -121,3 +127,99 @@ def test_what_trained_before_there_was_a_gate_still_trains_or_judges():
     )
     moved = {query for query in given if before[query] != after[query]}
     assert {(before[query], after[query]) for query in moved} == {("train", "gate")}
+
+
+def pairs_of_documents(documents: int, queries: int) -> dict[tuple[str, str], int]:
+    """Judgements of `queries` queries for each of `documents` documents."""
+    return {
+        (f"q{document}-{query}", f"d{document}"): 1
+        for document in range(documents)
+        for query in range(queries)
+    }
+
+
+def splits_by_document(splits: dict[str, str], documents: dict[str, str]) -> dict[str, set[str]]:
+    """The splits other than test that each document's queries are in."""
+    found: dict[str, set[str]] = {}
+    for query, split in splits.items():
+        if split != "test":
+            found.setdefault(documents[query], set()).add(split)
+    return found
+
+
+def test_by_document_keeps_queries_together():
+    documents = key_documents(pairs_of_documents(500, 6))
+    settings = QuerySplitSettings(by_document=1.0)
+
+    drawn = split_queries(dict.fromkeys(documents), settings, documents)
+    carved = split_queries(dict.fromkeys(documents, "train"), settings, documents)
+
+    assert all(len(splits) == 1 for splits in splits_by_document(drawn, documents).values())
+    assert all(len(splits) == 1 for splits in splits_by_document(carved, documents).values())
+    assert set(drawn.values()) == {"test", "dev", "gate", "train"}
+    assert set(carved.values()) == {"dev", "gate", "train"}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_by_document_keeps_the_shares(share):
+    documents = key_documents(pairs_of_documents(10_000, 2))
+    settings = QuerySplitSettings(by_document=share)
+
+    counts = Counter(split_queries(dict.fromkeys(documents), settings, documents).values())
+
+    for split, expected in (("test", 0.3), ("dev", 0.1), ("gate", 0.2), ("train", 0.4)):
+        assert abs(counts[split] / 20_000 - expected) < 0.015
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5])
+def test_by_document_share_of_unasked_dev_queries(share):
+    """Of documents with many queries, training asks for nearly all that are not split whole."""
+    documents = key_documents(pairs_of_documents(4_000, 10))
+    settings = QuerySplitSettings(by_document=share)
+
+    splits = split_queries(dict.fromkeys(documents), settings, documents)
+
+    asked = {documents[query] for query, split in splits.items() if split == "train"}
+    for name in ("dev", "gate"):
+        queries = [query for query, split in splits.items() if split == name]
+        unasked = sum(documents[query] not in asked for query in queries)
+        assert abs(unasked / len(queries) - share) < 0.05
+
+
+def test_by_document_moves_no_test_query():
+    documents = key_documents(pairs_of_documents(500, 4))
+    stated = dict.fromkeys(documents)
+
+    test_queries = [
+        {
+            query
+            for query, split in split_queries(
+                stated, QuerySplitSettings(by_document=share), documents
+            ).items()
+            if split == "test"
+        }
+        for share in (0.0, 1.0)
+    ]
+
+    assert test_queries[0] == test_queries[1]
+
+
+def test_by_document_splits_depend_on_nothing_else():
+    documents = key_documents(pairs_of_documents(300, 4))
+    queries = list(documents)
+    whole = split_queries(dict.fromkeys(queries), QuerySplitSettings(), documents)
+
+    part = split_queries(dict.fromkeys(queries[::-3]), QuerySplitSettings(), documents)
+
+    assert part == {query: whole[query] for query in queries[::-3]}
+
+
+def test_dev_stays_whatever_the_gate_takes_by_document():
+    documents = key_documents(pairs_of_documents(1_000, 3))
+    stated = dict.fromkeys(documents)
+
+    before = split_queries(stated, QuerySplitSettings(gate_share=0.0), documents)
+    after = split_queries(stated, QuerySplitSettings(gate_share=0.2), documents)
+
+    moved = {(before[query], after[query]) for query in stated if before[query] != after[query]}
+    assert moved == {("train", "gate")}
