@@ -13,14 +13,14 @@ from typing import Any
 import dagster as dg
 
 from assets.pages import Preview
-from model_code.context import left_out
+from model_code.context import left_out_reason
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.project import Project
 from orchestration import parameters
 from orchestration.pipeline import dvc, runs, stage_key
 from orchestration.pipeline.code_lock import code_hash
-from orchestration.pipeline.repro import PlannedBuild, StageRefused, say_to_stderr
+from orchestration.pipeline.repro import PlannedBuild, StageRefused, print_to_stderr
 from orchestration.pipeline.run_stage import stage_context
 from orchestration.pipeline.stages import Stage, upstream
 
@@ -103,7 +103,11 @@ def _stage_asset(table: Sequence[Stage], stage: Stage, page: Page) -> dg.AssetsD
     )
     def step(context: dg.AssetExecutionContext, project: Served) -> dg.MaterializeResult:
         try:
-            ran = list(_build(project, context.run_id).bring(stage.address, partial(tell, context)))
+            ran = list(
+                _build(project, context.run_id).bring_up_to_date(
+                    stage.address, partial(tell, context)
+                )
+            )
         except StageRefused as error:
             raise dg.Failure(str(error), allow_retries=False) from error
         before = context.instance.get_latest_materialization_event(asset_key(stage))
@@ -115,7 +119,7 @@ def _stage_asset(table: Sequence[Stage], stage: Stage, page: Page) -> dg.AssetsD
 def tell(context: dg.AssetExecutionContext, text: str) -> None:
     """Say it in the run's events, and to the terminal that the run was started from."""
     context.log.info(text)
-    say_to_stderr(text)
+    print_to_stderr(text)
 
 
 def materialized(
@@ -125,7 +129,10 @@ def materialized(
     page of `before`: to draw it again would open MLflow and matplotlib, the most of a build that
     has nothing to do.
     """
-    version, key = dvc.output_version(project.root, stage), stage_key.read(stage, project.root).key
+    version, key = (
+        dvc.output_version(project.root, stage),
+        stage_key.read_stage_inputs(stage, project.root).key,
+    )
     drawn = None if ran or before is None else before.asset_materialization
     shown = (
         drawn.metadata
@@ -158,7 +165,7 @@ def check_result(project: Project, stage: Stage) -> dg.AssetCheckResult:
             stage.name,
             stage_context(stage, project, settings, output, project.state / "checkpoints"),
         )
-        if reason := left_out(output):
+        if reason := left_out_reason(output):
             facts = {"left out": reason}
     except FreshetError as error:
         again = f"dvc repro --force --single-item {stage.address} makes it again, and nothing else."
@@ -178,7 +185,7 @@ def _metadata(project: Project, stage: Stage, page: Page, key: str) -> dict[str,
     run = runs.find_run(project, key)
     return {
         "what happened": "",  # first
-        **({} if left_out(folder) else page.preview(folder)),
+        **({} if left_out_reason(folder) else page.preview(folder)),
         "stage output": stage.output,
         "MLflow run": run or "none (restored from a cache that was filled elsewhere)",
         **({"MLflow page": dg.MetadataValue.url(runs.run_page(project, run))} if run else {}),

@@ -40,7 +40,7 @@ from benchmarks.drift_batches import (
     with_made,
 )
 from benchmarks.encoding import BASE
-from model_code.files import replacing
+from model_code.files import atomic_write
 
 SHARES, HARM, LOSS, MOST_FALSE = (0.1, 0.25, 0.5, 1.0), 0.15, 0.01, 0.05
 
@@ -122,7 +122,7 @@ def write_curve(path: Path, cells: Mapping[tuple[str, str, float], CellCounts]) 
     calls = [one.name for one in fields(CellCounts)]
     names = ("reference", "source", "share", "batches", *calls)
     intervals = ("alarm_low", "alarm_high", "retrain_low", "retrain_high")
-    with replacing(path) as aside, aside.open("w", newline="") as stream:
+    with atomic_write(path) as aside, aside.open("w", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow((*names, *intervals))
         for key, cell in cells.items():
@@ -212,5 +212,5 @@ def draw(path: Path, curve: Path) -> None:
     panels[2].axhline(0, color="0.5", linewidth=1)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as aside:
+    with atomic_write(path) as aside:
         figure.savefig(aside, format="png", dpi=110)

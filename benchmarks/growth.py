@@ -21,8 +21,8 @@ import numpy as np
 from benchmarks.clustering import synthetic_vectors
 from benchmarks.encoding import BASE
 from benchmarks.measurement import row_below
-from model_code.files import replacing
-from model_code.progress import Progress, silent
+from model_code.files import atomic_write
+from model_code.progress import Progress, no_progress
 
 FINGERPRINT, K, QUERIES = "growth", 10, 50
 # one passage in so many is encoded, as a text of 16 words: its cost per passage is what counts
@@ -162,7 +162,7 @@ def draw(path: Path, sizes: Sequence[int], measured: Mapping[str, Sequence[float
             ncols=3 if axes is left else 1,
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as aside:
+    with atomic_write(path) as aside:
         figure.savefig(aside, format="png", dpi=110)
 
 
@@ -185,7 +185,7 @@ def rows(
     base: str | Path = BASE,
     output: Path | None = None,
     large: bool = False,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> list[dict[str, Any]]:
     """A row per part: ours is its exponent, the peer the promised one, the goal at most `SLACK`
     more.

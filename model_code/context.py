@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code.files import read_json, write_json
-from model_code.progress import Progress, silent
+from model_code.progress import Progress, no_progress
 
 # in the output of a stage that did nothing, and in those that stand on it
 LEFT_OUT = "left_out.json"
@@ -34,10 +34,10 @@ class StageContext:
     settings: Mapping[str, Any]
     checkpoints: Path
     name: str | None = None
-    progress: Callable[[str], Progress] = field(default=lambda label: silent)
+    progress: Callable[[str], Progress] = field(default=lambda label: no_progress)
 
 
-def leave_out(output: Path, reason: str) -> dict[str, Any]:
+def mark_left_out(output: Path, reason: str) -> dict[str, Any]:
     """Say in a stage's output that it did nothing, and why; what `run` then returns."""
     output.mkdir(parents=True, exist_ok=True)
     report = {"left_out": reason}
@@ -45,7 +45,7 @@ def leave_out(output: Path, reason: str) -> dict[str, Any]:
     return report
 
 
-def left_out(folder: Path) -> str | None:
+def left_out_reason(folder: Path) -> str | None:
     """Why the stage did nothing whose output this is; None if it did its work."""
     file = folder / LEFT_OUT
     return str(read_json(file)["left_out"]) if file.is_file() else None

@@ -31,8 +31,8 @@ _synced_later: ContextVar[frozenset[Path]] = ContextVar("synced_later", default=
 
 
 @contextmanager
-def syncing_later(folder: Path) -> Iterator[None]:
-    """In this block `replacing` writes the files below `folder` in their places, and forces none of
+def deferred_fsync(folder: Path) -> Iterator[None]:
+    """In this block `atomic_write` writes the files below `folder` in their places, and forces none of
     them to the disk, each of which would cost a wait.
 
     For a folder that is being made aside and that nobody reads: call `fsync_tree` before it gets
@@ -46,7 +46,7 @@ def syncing_later(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write to; on success fsync it and rename it over `path`, else
     remove it.
     """
@@ -137,7 +137,7 @@ def read_json(path: Path) -> Any:
 
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text, whole or not at all."""
-    with replacing(path) as aside:
+    with atomic_write(path) as aside:
         aside.write_text(text, encoding="utf-8")
 
 
@@ -171,7 +171,7 @@ def hash_path(path: Path) -> str:
     return digest.hexdigest()
 
 
-def seal(folder: Path, format_version: int, facts: dict[str, Any]) -> dict[str, Any]:
+def write_manifest(folder: Path, format_version: int, facts: dict[str, Any]) -> dict[str, Any]:
     """Write `manifest.json` over the finished files of `folder`, and return its content as
     `read_manifest` does.
     """
@@ -180,7 +180,7 @@ def seal(folder: Path, format_version: int, facts: dict[str, Any]) -> dict[str, 
     return json.loads(text)
 
 
-def add_facts(folder: Path, facts: dict[str, Any]) -> None:
+def add_to_manifest(folder: Path, facts: dict[str, Any]) -> None:
     """State more facts of a sealed folder, and checksums of files that came since; those sealed are
     not read again.
     """
@@ -219,7 +219,7 @@ def read_manifest(
     return manifest
 
 
-def verify(folder: Path, manifest: dict[str, Any], remedy: str = BUILD) -> None:
+def verify_checksums(folder: Path, manifest: dict[str, Any], remedy: str = BUILD) -> None:
     """Compare the folder's files with the manifest's checksums; Damaged names the first that
     differs.
     """
@@ -236,8 +236,10 @@ def verify(folder: Path, manifest: dict[str, Any], remedy: str = BUILD) -> None:
             raise Damaged(f"{folder / name} {change} since {MANIFEST} was written", remedy)
 
 
-def verify_file(folder: Path, manifest: dict[str, Any], name: str, remedy: str = BUILD) -> None:
-    """`verify`, for one file."""
+def verify_file_checksum(
+    folder: Path, manifest: dict[str, Any], name: str, remedy: str = BUILD
+) -> None:
+    """`verify_checksums`, for one file."""
     path = folder / name
     if not path.is_file() or hash_path(path) != manifest["checksums"].get(name):
         raise Damaged(f"{path} was changed since {MANIFEST} was written", remedy)

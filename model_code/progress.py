@@ -13,7 +13,7 @@ T = TypeVar("T")
 Progress = Callable[[int, int, str], None]  # (done, total, unit or note)
 
 
-def silent(done: int, total: int, note: str = "") -> None:
+def no_progress(done: int, total: int, note: str = "") -> None:
     """A `Progress` that shows nothing: the default of every library function."""
 
 
@@ -38,7 +38,7 @@ class LineProgress:
         print(f"  {self.label}: {done:,}/{total:,} {note} ({speed})", file=sys.stderr, flush=True)
 
 
-def tracked(items: Iterable[T], total: int, progress: Progress, note: str = "") -> Iterator[T]:
+def report_each(items: Iterable[T], total: int, progress: Progress, note: str = "") -> Iterator[T]:
     """Yield `items`, reporting each finished one.
 
     >>> seen = []

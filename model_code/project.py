@@ -80,7 +80,7 @@ class Project:
 
         The others are not looked at: what is wrong with them stops nobody who needs this one alone.
         """
-        return _group(text_of(self.params_file), name, cls)
+        return _group(read_utf8(self.params_file), name, cls)
 
     @property
     def corpus_lock(self) -> Path:
@@ -183,12 +183,14 @@ def file_lock(path: Path, waiting: str | None = None, limit: float = HOUR) -> It
         lock.acquire(timeout=PATIENCE if waiting is None else 0)
     except Timeout:
         print(
-            f"{waiting or 'waiting'}: {holder(path)} holds {path.name}", file=sys.stderr, flush=True
+            f"{waiting or 'waiting'}: {lock_owner(path)} holds {path.name}",
+            file=sys.stderr,
+            flush=True,
         )
         try:
             lock.acquire(timeout=limit)
         except Timeout:
-            reason = f"{holder(path)} has held {path} for {limit:g} s: wait for it or end it, then try again"
+            reason = f"{lock_owner(path)} has held {path} for {limit:g} s: wait for it or end it, then try again"
             raise FreshetError(reason) from None
     try:
         if lock.lock_counter == 1:
@@ -205,12 +207,12 @@ def _lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() or [""]
 
 
-def holder(path: Path) -> str:
+def lock_owner(path: Path) -> str:
     """What the holder wrote of itself."""
     return path.read_text(errors="replace").strip() or "another process"
 
 
-def is_free(path: Path) -> bool:
+def lock_is_free(path: Path) -> bool:
     """Whether nobody holds the lock at this moment."""
     if not path.is_file():
         return True
@@ -226,10 +228,10 @@ def _group(text: str, name: str, cls: type[T]) -> T:
     # with pydantic, which a client of the service does without
     from model_code.settings import parse
 
-    return parse(cls, mapping_of(text).get(name), name)
+    return parse(cls, parse_yaml_mapping(text).get(name), name)
 
 
-def text_of(path: Path) -> str:
+def read_utf8(path: Path) -> str:
     """The text of the file `path`; `SettingsError` if it is not UTF-8."""
     content = path.read_bytes()
     try:
@@ -243,12 +245,12 @@ def text_of(path: Path) -> str:
 
 
 @lru_cache(maxsize=4)
-def mapping_of(text: str) -> dict[str, Any]:
+def parse_yaml_mapping(text: str) -> dict[str, Any]:
     """What the text says, as plain values."""
-    return mapping_in(plain_yaml(), text)
+    return load_yaml_mapping(plain_yaml(), text)
 
 
-def mapping_in(yaml: Any, text: str) -> Any:
+def load_yaml_mapping(yaml: Any, text: str) -> Any:
     """What `yaml` makes of the text; `SettingsError` if that is no YAML, or no mapping."""
     groups = load_yaml(yaml, text, PARAMS)
     if not isinstance(groups, Mapping):

@@ -32,11 +32,11 @@ from pydantic_core import ErrorDetails, PydanticCustomError, PydanticUndefined
 from model_code.errors import SettingsError
 
 __all__ = [
-    "Constant",
-    "Described",
     "Field",
+    "SettingDescription",
     "Settings",
-    "describe",
+    "constant_field",
+    "describe_settings",
     "parse",
     "reject_unknown",
     "require",
@@ -111,7 +111,7 @@ WORDS = {
 """A bound's attribute, and how it is said"""
 
 
-def Constant(*default: Any, **rules: Any) -> Any:  # noqa: N802  it stands where `Field` stands
+def constant_field(*default: Any, **rules: Any) -> Any:
     """A field that is no setting: only code, such as a test that wants it small, gives it another
     value.
     """
@@ -220,7 +220,7 @@ def reject_unknown(mapping: Mapping[str, Any], names: list[str], where: str) -> 
 
 
 @dataclass(frozen=True)
-class Described:
+class SettingDescription:
     """One key for the reference: its path, type, default and bounds as text, and what it is for."""
 
     key: str
@@ -230,9 +230,9 @@ class Described:
     description: str
 
 
-def describe(
+def describe_settings(
     cls: type[Settings], where: str, chosen: Settings | None = None
-) -> Iterator[Described]:
+) -> Iterator[SettingDescription]:
     """Every key of `cls`, groups within it included. chosen: whose values stand for the defaults.
 
     >>> class Passages(Settings):
@@ -246,10 +246,10 @@ def describe(
         key, group = _joined(where, name), _group(field)
         value = getattr(chosen, name) if chosen else field.get_default(call_default_factory=True)
         if group is not None:
-            yield from describe(group, key, value if isinstance(value, Settings) else None)
+            yield from describe_settings(group, key, value if isinstance(value, Settings) else None)
             continue
         default = "required" if value is PydanticUndefined else _shown(value)
-        yield Described(
+        yield SettingDescription(
             key, _type(field.annotation), default, _bounds(field), field.description or ""
         )
 

@@ -28,11 +28,18 @@ from model_code.evaluation.settings import EvaluationSettings, PromotionSettings
 from model_code.files import write_text
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.incdsi.settings import AdditionSettings
-from model_code.project import PARAMS, load_yaml, mapping_in, mapping_of, plain_yaml, text_of
+from model_code.project import (
+    PARAMS,
+    load_yaml,
+    load_yaml_mapping,
+    parse_yaml_mapping,
+    plain_yaml,
+    read_utf8,
+)
 from model_code.queries.settings import PseudoQuerySettings
 from model_code.retrieval.index_settings import Bm25Settings, IndexSettings
 from model_code.retriever_settings import FusionSettings, RetrieverSettings, parse_retriever
-from model_code.settings import Described, Field, Settings, describe, require
+from model_code.settings import Field, SettingDescription, Settings, describe_settings, require
 from model_code.text.settings import PassageSettings
 from model_code.training.settings import TrainingSettings
 
@@ -202,17 +209,17 @@ def _check_gate_metrics(promotion: PromotionSettings, evaluation: EvaluationSett
 
 def load(path: Path) -> Parameters:
     """Parse the file `path`. An unchanged text is parsed only once."""
-    return _parse_text(text_of(path))
+    return _parse_text(read_utf8(path))
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """Return the content of the file `path` as it is, unchecked."""
-    return mapping_of(text_of(path))
+    return parse_yaml_mapping(read_utf8(path))
 
 
 @lru_cache(maxsize=4)
 def _parse_text(text: str) -> Parameters:
-    return parse(mapping_of(text))
+    return parse(parse_yaml_mapping(text))
 
 
 def get_by_path(settings: Any, key: str, default: Any = None) -> Any:
@@ -257,10 +264,10 @@ def apply_overrides(path: Path, assignments: Sequence[str]) -> tuple[str, Parame
     Raises:
         SettingsError: If an assignment cannot be read, or the result is not valid as a whole.
     """
-    text = text_of(path)
+    text = read_utf8(path)
     if assignments:
         yaml = _comment_preserving_yaml()
-        document = mapping_in(yaml, text)
+        document = load_yaml_mapping(yaml, text)
         for assignment in assignments:
             _apply_assignment(document, assignment)
 
@@ -270,13 +277,13 @@ def apply_overrides(path: Path, assignments: Sequence[str]) -> tuple[str, Parame
     return text, _parse_text(text)
 
 
-def assign(path: Path, assignments: Sequence[str]) -> None:
+def write_overrides(path: Path, assignments: Sequence[str]) -> None:
     """Write some assignments into `params.yaml`; see `apply_overrides`.
 
     A file that has the content already is not written.
     """
     text, _ = apply_overrides(path, assignments)
-    if text != text_of(path):
+    if text != read_utf8(path):
         write_text(path, text)
 
 
@@ -288,7 +295,7 @@ def missing_keys(path: Path, keys: Iterable[str]) -> list[str]:
         keys: Dotted keys.
 
     Returns:
-        Texts for `assign`, sorted by key: `KEY={}` for a missing group, `KEY=DEFAULT` otherwise.
+        Texts for `write_overrides`, sorted by key: `KEY={}` for a missing group, `KEY=DEFAULT` otherwise.
     """
     mapping = read_mapping(path)
     parameters = load(path)
@@ -348,27 +355,27 @@ def _comment_preserving_yaml() -> Any:
     return yaml
 
 
-def settings_reference() -> list[Described]:
+def settings_reference() -> list[SettingDescription]:
     """Describe every key of `params.yaml`.
 
     The keys of a retriever are listed once, as `retrievers.NAME`, without those of `training`.
     """
-    rows: list[Described] = []
+    rows: list[SettingDescription] = []
     for name, group in Parameters.model_fields.items():
         if name == "retrievers":
             rows += _retriever_reference(name)
         elif name == "fusions":
-            rows += describe(FusionSettings, f"{name}.NAME")
+            rows += describe_settings(FusionSettings, f"{name}.NAME")
         elif name != "seed":
-            rows += describe(group.annotation, name)
+            rows += describe_settings(group.annotation, name)
 
     # `seed` is the only key outside of a group. It comes last.
-    rows += [row for row in describe(Parameters, "") if row.key == "seed"]
+    rows += [row for row in describe_settings(Parameters, "") if row.key == "seed"]
     return rows
 
 
-def _retriever_reference(group: str) -> Iterator[Described]:
-    for row in describe(RetrieverSettings, f"{group}.NAME"):
+def _retriever_reference(group: str) -> Iterator[SettingDescription]:
+    for row in describe_settings(RetrieverSettings, f"{group}.NAME"):
         if not row.key.startswith(f"{group}.NAME.training."):
             yield row
 
@@ -383,11 +390,11 @@ def settings_page() -> str:
     return "\n".join(lines)
 
 
-def _group_of_row(row: Described) -> str:
+def _group_of_row(row: SettingDescription) -> str:
     return row.key.partition(".")[0]
 
 
-def _table_row(row: Described) -> str:
+def _table_row(row: SettingDescription) -> str:
     """Return one line of a Markdown table."""
     values = row.type
     if row.bounds:

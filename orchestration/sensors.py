@@ -20,7 +20,7 @@ from assets.live import BATCHES, MEASURED, PILOTS, RETRAINS, SEARCHABLE, SYNCED,
 from assets.registry import follow_alias
 from assets.stage_assets import Served, asset_key
 from model_code.collection.generations.generation_store import retrievers
-from model_code.project import Project, is_free
+from model_code.project import Project, lock_is_free
 from orchestration import parameters
 from orchestration.pipeline.stages import Stage
 
@@ -193,7 +193,7 @@ def champion_alias(
     from orchestration.registry.versions import REGISTRY_LOCK
 
     folder = store_folder(project)
-    if not folder.exists() or not is_free(folder / REGISTRY_LOCK):
+    if not folder.exists() or not lock_is_free(folder / REGISTRY_LOCK):
         return dg.SkipReason("nothing is registered yet, or a promotion runs")
     moved = release.manual_alias_change(project)
     if moved is None:

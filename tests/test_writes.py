@@ -55,7 +55,7 @@ ALLOWED = {
         model_code/queries/sequence_to_sequence.py:save_sequence_model
         model_code/retrieval/fused.py:Fusion.save model_code/retrieval/fused.py:build_folders
         model_code/stages/baselines.py:_zero_shot
-        model_code/stages/comparison.py:run orchestration/pipeline/runs.py:keep
+        model_code/stages/comparison.py:run orchestration/pipeline/runs.py:spool_record
         orchestration/freshness/workspace.py:_fill""",
     "into a folder that `fsync_tree` forces to the disk before its rename, the commit point": """
         model_code/collection/generations/build.py:copy_build
@@ -77,7 +77,7 @@ ALLOWED = {
         orchestration/cli/pages.py:run_together""",
     "a file that is locked, or says who holds a lock": """
         orchestration/running_service.py:service_registration model_code/project.py:file_lock""",
-    "into memory, a pipe, or the stream of a file that `replacing` gave": """
+    "into memory, a pipe, or the stream of a file that `atomic_write` gave": """
         model_code/evaluation/plots.py:draw
         model_code/corpus/sources/definitions.py:""",
     "made again by whoever finds it missing or torn": """
@@ -116,19 +116,19 @@ def is_write(call: ast.Call) -> bool:
     return False
 
 
-def is_replacing(node: ast.AST) -> bool:
-    """Whether a block is one of `files.replacing`, which is atomic and reaches the disk."""
+def is_atomic_write(node: ast.AST) -> bool:
+    """Whether a block is one of `files.atomic_write`, which is atomic and reaches the disk."""
     return isinstance(node, ast.With) and any(
         isinstance(item.context_expr, ast.Call)
-        and ast.unparse(item.context_expr.func) == "replacing"
+        and ast.unparse(item.context_expr.func) == "atomic_write"
         for item in node.items
     )
 
 
 def writes(node: ast.AST, within: str = "") -> Iterator[str]:
-    """The functions below `node` that write files outside of `replacing`."""
+    """The functions below `node` that write files outside of `atomic_write`."""
     for child in ast.iter_child_nodes(node):
-        if is_replacing(child):
+        if is_atomic_write(child):
             continue
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield from writes(child, f"{within}.{child.name}".lstrip("."))
@@ -188,5 +188,5 @@ def test_a_write_that_goes_past_it_is_noticed():
         "replace(row, text='')",
         "write_text(p, t)",
     )
-    for code in (*harmless, "with replacing(p) as a: a.write_text(t)"):
+    for code in (*harmless, "with atomic_write(p) as a: a.write_text(t)"):
         assert list(writes(ast.parse(f"def f():\n {code}"))) == [], code

@@ -131,7 +131,9 @@ def make_retrain_project(root: Path, encoder: str | Path) -> tuple[Project, dict
     project = Project(root)
     _copy_code(root)
     texts = _write_corpus(root / "data")
-    parameters.assign(project.params_file, [*SETTINGS, f"encoder.base={json.dumps(str(encoder))}"])
+    parameters.write_overrides(
+        project.params_file, [*SETTINGS, f"encoder.base={json.dumps(str(encoder))}"]
+    )
     ingest(project)
     for _ in repro(project, ["corpus"]):
         pass

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.encoding import BASE
 from experiments.incdsi_frontier.pages import NEW, TUNING, Pages
 from experiments.incdsi_frontier.tuning import Split
-from model_code.files import canonical_json, hash_text, replacing
+from model_code.files import atomic_write, canonical_json, hash_text
 from model_code.incdsi.adder import NewDocument
 
 
@@ -90,6 +90,6 @@ def _vectors(
         return np.load(file)
     vectors = Encoder.load(base, max_tokens, for_search=True).encode(texts)
     if file:
-        with replacing(file) as aside, aside.open("wb") as stream:
+        with atomic_write(file) as aside, aside.open("wb") as stream:
             np.save(stream, vectors)
     return vectors

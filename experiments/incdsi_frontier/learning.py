@@ -15,7 +15,7 @@ from torch import nn
 
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.encoding.base_models import Prompts
-from model_code.progress import Progress, silent
+from model_code.progress import Progress, no_progress
 from model_code.training.data import Pairs, Passages, TrainingData
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator
@@ -42,7 +42,7 @@ class KnownQueries(nn.Module):
         self.vectors, self.dimension, self.precision = vectors, vectors.shape[1], "float32"
         self.device, self.backbone = torch.device("cpu"), nn.Identity()
 
-    def encode(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
+    def encode(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
         """The vectors of the rows named by `texts`."""
         return self.vectors[[int(text) for text in texts]]
 

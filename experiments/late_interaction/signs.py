@@ -37,7 +37,7 @@ from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import LATE
 from model_code.retriever_settings import FusionSettings
 from model_code.stages.baselines import UNTRAINED
-from model_code.stages.evaluate import Bench
+from model_code.stages.evaluate import EvaluationSet
 from model_code.stages.fuse import LEAST, _weighted_fusion
 from orchestration import parameters
 
@@ -58,7 +58,7 @@ class Corpus:
         }
         self.context = StageContext(root, {"corpus": root / "artifacts/corpus"}, aside, own, aside)
         self.bench, passages = (
-            Bench.load(self.context),
+            EvaluationSet.load(self.context),
             load_corpus(root / "artifacts/corpus").passages,
         )
         self.texts = passage_texts(passages, settings.encoder.include_title)
@@ -91,7 +91,7 @@ class Corpus:
         )
         return open_retriever(folder / "encoder", folder / "index")
 
-    def judged(self, dev: bool) -> Bench:
+    def judged(self, dev: bool) -> EvaluationSet:
         """What systems are compared on; dev: its queries are known."""
         none = Judgements({}, {}, None)
         return (
@@ -104,7 +104,7 @@ class Corpus:
         """Each system's name, its scores (q,) of the test queries, and its weights."""
         for name in self.encoders:
             opened = {name: self.encoded(name), "bm25": self.bm25}
-            held = {part: self.bench.held_out(own) for part, own in opened.items()}
+            held = {part: self.bench.strip_own_queries(own) for part, own in opened.items()}
             tokens = opened[name].dense.index.tokens
             self.sizes[name] = tokens.bits.nbytes + tokens.starts.nbytes
             feedback = UNTRAINED.feedback if name == "untrained" else 0.0

@@ -30,7 +30,7 @@ from model_code.hierarchy.tree import Hierarchy
 from model_code.retrieval.base import IndexedRetriever
 from model_code.retrieval.fused import FusedSearch, Fusion, Scale
 from model_code.retrieval.kinds import open_retriever
-from model_code.stages.evaluate import Bench
+from model_code.stages.evaluate import EvaluationSet
 from model_code.stages.fuse import GRID
 from orchestration import parameters
 
@@ -77,7 +77,7 @@ class Build:
             settings=own,
             checkpoints=aside,
         )
-        self.bench, self.encoder_settings = Bench.load(context), settings.encoder
+        self.bench, self.encoder_settings = EvaluationSet.load(context), settings.encoder
         self.corpus = load_corpus(self.artifacts / "corpus")
         opened = {name: self._open(name) for name in names}
         scales = {
@@ -85,7 +85,7 @@ class Build:
             for name, one in opened.items()
             if one.dense is not None
         }
-        parts = {name: self.bench.held_out(one) for name, one in opened.items()}
+        parts = {name: self.bench.strip_own_queries(one) for name, one in opened.items()}
         self.fused = FusedSearch(parts, Fusion(dict.fromkeys(parts, 1.0), scales, DEPTH))
         self.late, self.base = opened["hce"].dense.encoder, opened["zero_shot"].dense.encoder
 

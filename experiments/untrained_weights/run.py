@@ -33,7 +33,7 @@ from model_code.retrieval.fused import FusedSearch, Fusion, Scale
 from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import LATE, Retriever
 from model_code.stages.baselines import UNTRAINED
-from model_code.stages.evaluate import Bench, StrippedDocuments
+from model_code.stages.evaluate import EvaluationSet, StrippedDocuments
 from model_code.stages.fuse import GRID, SHARED, _values
 from model_code.text.words import first_sentence, words
 from orchestration import parameters
@@ -58,7 +58,7 @@ def _measured(root: Path, aside: Path) -> dict[str, Any]:
         load_corpus(root / "artifacts" / "corpus"),
     )
     own = {"encoder": settings.encoder, "evaluation": settings.evaluation}
-    bench = Bench.load(
+    bench = EvaluationSet.load(
         StageContext(root, {"corpus": root / "artifacts" / "corpus"}, aside, own, aside)
     )
     texts = passage_texts(corpus.passages, settings.encoder.include_title)
@@ -82,8 +82,10 @@ def _measured(root: Path, aside: Path) -> dict[str, Any]:
     people = sample_queries(corpus.judgements("train") if few else bench.judgements["dev"], JUDGED)
     titles, passages = held_out_titles(corpus, settings.encoder.include_title)
     held = StrippedDocuments(passages, frozenset(), aside / "titles")
-    without = {name: held.over([Segment(part, bench.documents)]) for name, part in parts.items()}
-    whole = {name: bench.held_out(part) for name, part in parts.items()}
+    without = {
+        name: held.search_over([Segment(part, bench.documents)]) for name, part in parts.items()
+    }
+    whole = {name: bench.strip_own_queries(part) for name, part in parts.items()}
     plain = Fusion({name: weights[name] for name in parts}, fusion.scales)
     return {
         "people": _by_weight(whole, fusion, people),
@@ -92,7 +94,7 @@ def _measured(root: Path, aside: Path) -> dict[str, Any]:
     }
 
 
-def _beside(bench: Bench, plain: FusedSearch, default: FusedSearch) -> dict[str, Any]:
+def _beside(bench: EvaluationSet, plain: FusedSearch, default: FusedSearch) -> dict[str, Any]:
     """The means of both on test, and their difference with its interval over queries and p."""
     test, found = bench.judgements["test"], []
     for search in (plain, default):

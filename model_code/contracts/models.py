@@ -28,7 +28,7 @@ from model_code.contracts.rules import (
     validate,
 )
 from model_code.evaluation.metrics import filter_metrics
-from model_code.files import MANIFEST, read_json, verify
+from model_code.files import MANIFEST, read_json, verify_checksums
 from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, TOPICS, Hierarchy
 from model_code.retrieval.kinds import trained_kind
 
@@ -71,7 +71,7 @@ def check_sealed(folder: Path) -> Facts:
     """What the manifest of a folder states, whose files are those that it names."""
     require_files(folder, [MANIFEST])
     facts: Facts = read_json(folder / MANIFEST)
-    verify(folder, dict(facts))
+    verify_checksums(folder, dict(facts))
     return facts
 
 

@@ -30,7 +30,7 @@ from model_code.corpus.settings import GATE, SPLITS, CorpusSettings, QuerySplitS
 from model_code.corpus.sources.base import Source
 from model_code.corpus.tables import COLUMNS, make_table
 from model_code.errors import FreshetError
-from model_code.progress import Progress, silent
+from model_code.progress import Progress, no_progress
 from model_code.text.documents import Document, canonical_fields
 from model_code.text.passages import passage_rows
 from model_code.text.settings import PassageSettings
@@ -50,7 +50,10 @@ class BuiltCorpus:
 
 
 def build_corpus(
-    source: Source, settings: CorpusSettings, passages: PassageSettings, progress: Progress = silent
+    source: Source,
+    settings: CorpusSettings,
+    passages: PassageSettings,
+    progress: Progress = no_progress,
 ) -> BuiltCorpus:
     """Read `source` and return its tables; raises `FreshetError` if more rows are malformed than
     the settings allow.

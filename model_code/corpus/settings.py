@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from model_code.settings import Constant, Field, Settings, require
+from model_code.settings import Field, Settings, constant_field, require
 
 # by table: our name of a column, and the setting that holds the source's
 COLUMNS: dict[str, dict[str, str]] = {
@@ -138,7 +138,7 @@ class QuerySplitSettings(Settings):
         description="share of the documents whose queries go to dev, gate or train together, so that training asks "
         "for none of the documents that these dev and gate queries ask for; the other queries are split singly",
     )
-    seed: int = Constant(0, description="of the split")
+    seed: int = constant_field(0, description="of the split")
 
     def check(self) -> None:
         """Refuse shares that leave nothing."""

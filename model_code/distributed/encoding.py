@@ -19,8 +19,8 @@ from model_code.distributed.engine import ScaleSettings
 from model_code.encoding.encoder import Encoder, WithTokens
 from model_code.encoding.hardware import uses_bfloat16
 from model_code.encoding.token_signs import TokenSigns
-from model_code.files import replacing
-from model_code.progress import Progress, silent
+from model_code.files import atomic_write
+from model_code.progress import Progress, no_progress
 
 SHARD = 2048  # texts per shard: what a kill can cost
 
@@ -32,7 +32,7 @@ def encode_resumably(
     encoder: Encoder,
     texts: Sequence[str],
     folder: Path,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     method: str = "encode",
 ) -> np.ndarray:
     """`encoder.encode(texts)`, float32, shard by shard, each kept in `folder` once it is done.
@@ -49,7 +49,7 @@ def encode_resumably(
 
 
 def encode_tokens_resumably(
-    encoder: Encoder, texts: Sequence[str], folder: Path, progress: Progress = silent
+    encoder: Encoder, texts: Sequence[str], folder: Path, progress: Progress = no_progress
 ) -> WithTokens:
     """`encoder.encode_passages_with_tokens(texts)`, otherwise as `encode_resumably`."""
     method = "encode_passages_with_tokens"
@@ -83,7 +83,7 @@ def keep_shards(
     done = sum(min(SHARD, len(texts) - start) for start in starts if start not in set(missing))
     shards = ((start, texts[start : start + SHARD]) for start in missing)
     for start, encoded in encode_shards(encoder, shards, method):
-        with replacing(files[start]) as aside, aside.open("wb") as stream:
+        with atomic_write(files[start]) as aside, aside.open("wb") as stream:
             np.savez(stream, **arrays(encoded))
         done += min(SHARD, len(texts) - start)
         progress(done, len(texts), "passages")

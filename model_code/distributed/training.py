@@ -16,7 +16,7 @@ from model_code.context import StageContext
 from model_code.distributed import engine
 from model_code.distributed.engine import ScaleSettings
 from model_code.errors import FreshetError
-from model_code.progress import silent
+from model_code.progress import no_progress
 
 Work = Callable[[StageContext], dict[str, Any]]
 RESTARTS = 3  # of a group of which a process died; each goes on from the last checkpoint
@@ -94,6 +94,8 @@ def _process(config: dict[str, Any]) -> dict[str, Any] | FreshetError:
             if group.get_world_rank() == 0:
                 return work(context)
             with tempfile.TemporaryDirectory() as scratch:
-                return work(replace(context, output=Path(scratch), progress=lambda label: silent))
+                return work(
+                    replace(context, output=Path(scratch), progress=lambda label: no_progress)
+                )
     except FreshetError as error:
         return error

@@ -19,7 +19,14 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from model_code.drift.settings import DriftSettings
-from model_code.files import read_json, read_manifest, replacing, seal, verify, write_json
+from model_code.files import (
+    atomic_write,
+    read_json,
+    read_manifest,
+    verify_checksums,
+    write_json,
+    write_manifest,
+)
 
 FORMAT, KIND = 7, "drift_reference"
 TENSORS, QUESTIONS = "drift_reference.safetensors", "questions.json"
@@ -113,7 +120,7 @@ class DriftReference:
     def save(self, folder: Path) -> None:
         """Write and seal the folder; equal references give equal bytes."""
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / TENSORS) as aside:
+        with atomic_write(folder / TENSORS) as aside:
             save_file({"vectors": self.vectors}, aside)
         self.questions.save(folder / QUESTIONS)
         facts = {
@@ -122,13 +129,13 @@ class DriftReference:
             "trained": self.trained,
             "note": self.note,
         }
-        seal(folder, FORMAT, facts | {"documents": len(self.vectors)})
+        write_manifest(folder, FORMAT, facts | {"documents": len(self.vectors)})
 
     @classmethod
     def load(cls, folder: Path) -> DriftReference:
         """Read what `save` wrote; FreshetError if a file is not what the manifest says."""
         manifest = read_manifest(folder, FORMAT)
-        verify(folder, manifest)
+        verify_checksums(folder, manifest)
         facts = {name: manifest[name] for name in ("trained", "fingerprint", "note")}
         return cls(
             **load_file(folder / TENSORS), **facts, questions=Questions.load(folder / QUESTIONS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from model_code.settings import Constant, Field, Settings, require
+from model_code.settings import Field, Settings, constant_field, require
 
 DRAWS, LARGEST_BATCH, REFERENCE_DOCUMENTS = 999, 500, 2000
 MOST_MEASURES = 9  # of a report: four of the batch, four of the window, and the protected queries
@@ -23,7 +23,7 @@ class DriftSettings(Settings):
         description="documents below which only counts are measured; they wait for the window",
     )
     # measured of a batch, drawn at random
-    largest_batch: int = Constant(default_factory=lambda: LARGEST_BATCH)
+    largest_batch: int = constant_field(default_factory=lambda: LARGEST_BATCH)
     window: int = Field(
         5,
         ge=1,
@@ -55,14 +55,14 @@ class DriftSettings(Settings):
         description="of a training on a sample that tells if a retrain is due where documents moved and their queries "
         "show no harm, half of them new; null: no pilots",
     )
-    draws: int = Constant(
+    draws: int = constant_field(
         default_factory=lambda: DRAWS, description="how often a null distribution is drawn"
     )
     # kept as the reference
-    reference_documents: int = Constant(default_factory=lambda: REFERENCE_DOCUMENTS)
+    reference_documents: int = constant_field(default_factory=lambda: REFERENCE_DOCUMENTS)
     # documents of the reference that the batch is told from
-    classifier_contrast: int = Constant(500, ge=1)
-    seed: int = Constant(0, ge=0, description="of what is drawn")
+    classifier_contrast: int = constant_field(500, ge=1)
+    seed: int = constant_field(0, ge=0, description="of what is drawn")
 
     def check(self) -> None:
         """Refuse sizes that measure nothing."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from model_code.dsi.vectors import KIND, REPRESENTATIVES, document_means
 from model_code.encoding.encoder import Encoder
-from model_code.files import MANIFEST, add_facts, read_json
+from model_code.files import MANIFEST, add_to_manifest, read_json
 from model_code.retrieval.base import NewPassages
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.dense_index import DenseIndex
@@ -48,7 +48,7 @@ class DsiRetriever(DenseRetriever):
         passages' mean vector, of the length `encoding_scale`.
         """
         super().write_segment(folder, new)
-        add_facts(folder, {"kind": KIND, "encoding_scale": self.encoding_scale})
+        add_to_manifest(folder, {"kind": KIND, "encoding_scale": self.encoding_scale})
 
     def reopen(self, folder: Path) -> Self:
         """The same encoder over the index in `folder`."""
@@ -58,7 +58,7 @@ class DsiRetriever(DenseRetriever):
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
         """Index the named documents of each in `folder`, with the vectors that they have."""
         super().merge(parts, folder)
-        add_facts(folder, {"kind": KIND, "encoding_scale": parts[0][0].encoding_scale})
+        add_to_manifest(folder, {"kind": KIND, "encoding_scale": parts[0][0].encoding_scale})
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """(n, H): the vector of each passage's document."""

@@ -4,7 +4,7 @@ retriever.
 
 from __future__ import annotations
 
-from model_code.settings import Constant, Field, Settings
+from model_code.settings import Field, Settings, constant_field
 
 
 class DocumentVectorSettings(Settings):
@@ -19,7 +19,7 @@ class DocumentVectorSettings(Settings):
     is that of the whole corpus, whatever dev_passages says: nothing has to be encoded for it.
     """
 
-    logit_scale: float = Constant(
+    logit_scale: float = constant_field(
         20.0,
         gt=0,
         description="multiplies q.v in the softmax; published: 1, on vectors of any norm; search ranks by q.v",
@@ -28,14 +28,14 @@ class DocumentVectorSettings(Settings):
         False,
         description="train the query encoder with V; false: queries are encoded once, an epoch takes seconds",
     )
-    learning_rate: float = Constant(5e-4, gt=0, description="of V, by Adam")
-    epochs: float = Constant(5.0, gt=0, description="passes over all pairs")
-    batch_size: int = Constant(
+    learning_rate: float = constant_field(5e-4, gt=0, description="of V, by Adam")
+    epochs: float = constant_field(5.0, gt=0, description="passes over all pairs")
+    batch_size: int = constant_field(
         128,
         ge=1,
         description="pairs per step; memory is batch_size x documents floats, as each meets every document",
     )
-    patience: int | None = Constant(
+    patience: int | None = constant_field(
         2,
         ge=1,
         description="stop after so many evaluations in a row without a new best; null: never",

@@ -22,7 +22,7 @@ from model_code.dsi.settings import DocumentVectorSettings
 from model_code.encoding.encoder import Buckets, Encoder, encode
 from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.hierarchy import hce_losses, level_means
-from model_code.progress import Progress, silent
+from model_code.progress import Progress, no_progress
 from model_code.training.batches import Collator
 from model_code.training.data import Pairs, TrainingData
 from model_code.training.optimisation import make_optimizer
@@ -42,7 +42,7 @@ class QueryVectors:
 
     @classmethod
     def encode(
-        cls, pairs: Pairs, encoder: Encoder, folder: Path, progress: Progress = silent
+        cls, pairs: Pairs, encoder: Encoder, folder: Path, progress: Progress = no_progress
     ) -> QueryVectors:
         """Encode the queries of `pairs`, shard by shard in `folder`, which belongs to this encoder
         and these pairs.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from model_code.files import add_facts, replacing
+from model_code.files import add_to_manifest, atomic_write
 
 KIND, REPRESENTATIVES = "dsi", "representatives.npy"
 
@@ -22,9 +22,9 @@ def complete(folder: Path, representatives: np.ndarray, encoding_scale: float) -
     """Make a dense index's folder one of this kind: Z (n, H), and the scale of vectors that are
     added later.
     """
-    with replacing(folder / REPRESENTATIVES) as aside, aside.open("wb") as stream:
+    with atomic_write(folder / REPRESENTATIVES) as aside, aside.open("wb") as stream:
         np.save(stream, representatives)
-    add_facts(folder, {"kind": KIND, "encoding_scale": encoding_scale})
+    add_to_manifest(folder, {"kind": KIND, "encoding_scale": encoding_scale})
 
 
 def sums_of(vectors: np.ndarray, owners: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

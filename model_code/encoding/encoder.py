@@ -42,7 +42,7 @@ from model_code.encoding.hardware import pack, packing, pick_device, uses_bfloat
 from model_code.encoding.settings import EncoderSettings, Pooling, Precision
 from model_code.encoding.token_signs import TokenSigns, signs
 from model_code.errors import FreshetError
-from model_code.progress import Progress, silent
+from model_code.progress import Progress, no_progress
 
 Features = dict[str, Tensor]
 WINDOW = 8192  # texts tokenised and sorted by length at once: bounds memory on large corpora
@@ -368,7 +368,7 @@ class Encoder(TextModel):
         weights = mask.unsqueeze(-1).to(tokens.dtype)  # (B, T, 1)
         return (tokens * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
 
-    def encode(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
+    def encode(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
         """Unit vectors (n, H) float32 of queries, row i for text i. The same texts in the same
         order give equal bytes.
 
@@ -378,7 +378,9 @@ class Encoder(TextModel):
         """
         return self._encode(self, self.prompts.to_queries(texts), 1, progress, even=True)
 
-    def encode_documents(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
+    def encode_documents(
+        self, texts: Sequence[str], progress: Progress = no_progress
+    ) -> np.ndarray:
         """Unit vectors (n * v, H) float32 of documents, v = `vectors_per_passage` rows for each
         text; see `encode`.
 
@@ -389,11 +391,13 @@ class Encoder(TextModel):
             forward, self.prompts.to_documents(texts), self.vectors_per_passage, progress
         )
 
-    def encode_passages(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
+    def encode_passages(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
         """One vector (n, H) float32 of each document: that of the last layer."""
         return self._encode(self, self.prompts.to_documents(texts), 1, progress)
 
-    def encode_with_tokens(self, texts: Sequence[str], progress: Progress = silent) -> WithTokens:
+    def encode_with_tokens(
+        self, texts: Sequence[str], progress: Progress = no_progress
+    ) -> WithTokens:
         """What `encode` gives, and the signs of the vectors of each text's words.
 
         A word's is the sum of its pieces', and it comes as often as it has pieces: rare words have
@@ -402,7 +406,7 @@ class Encoder(TextModel):
         return self._encode_tokens(self.prompts.query, texts, progress, of_queries=True)
 
     def encode_passages_with_tokens(
-        self, texts: Sequence[str], progress: Progress = silent
+        self, texts: Sequence[str], progress: Progress = no_progress
     ) -> WithTokens:
         """What `encode_passages` gives, and the signs of the vectors of each text's words, each
         once.

@@ -20,7 +20,7 @@ from typing import Self
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.files import replacing
+from model_code.files import atomic_write
 
 BITS, STARTS = "token_signs.npy", "token_starts.npy"
 WORD = 64  # bits that are compared at once
@@ -100,7 +100,7 @@ class TokenSigns:
     def save(self, folder: Path) -> None:
         """Write them into the folder."""
         for name, array in ((BITS, self.bits), (STARTS, self.starts)):
-            with replacing(folder / name) as aside, aside.open("wb") as stream:
+            with atomic_write(folder / name) as aside, aside.open("wb") as stream:
                 np.save(stream, array)
 
     @classmethod

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from model_code.context import StageContext, left_out
+from model_code.context import StageContext, left_out_reason
 from model_code.corpus.settings import GATE
 from model_code.errors import FreshetError
 from model_code.files import read_json
@@ -81,7 +81,7 @@ def evaluation_folders(context: StageContext) -> list[Path]:
         context.inputs["evaluations"] / name
         for name in (*context.settings["retrievers"], *context.settings["fusions"])
     ]
-    folders += [folder for folder in built if not left_out(folder)]
+    folders += [folder for folder in built if not left_out_reason(folder)]
     variants = f"{VARIANTS_FOLDER}/*/metrics.json"
     return [
         path.parent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from model_code.evaluation.metrics import parse_metric
-from model_code.settings import Constant, Field, Settings, require
+from model_code.settings import Field, Settings, constant_field, require
 
 METRICS = (
     "nDCG@10",
@@ -36,14 +36,14 @@ class EvaluationSettings(Settings):
     max_queries: int | None = Field(
         None, ge=1, description="per split; a fixed sample by hash of the query's id; null: all"
     )
-    bootstrap_samples: int = Constant(2000, ge=100, description="behind every interval")
-    permutations: int = Constant(10_000, ge=100, description="behind every p-value")
-    confidence: float = Constant(0.95, ge=0.5, lt=1, description="of every interval")
+    bootstrap_samples: int = constant_field(2000, ge=100, description="behind every interval")
+    permutations: int = constant_field(10_000, ge=100, description="behind every p-value")
+    confidence: float = constant_field(0.95, ge=0.5, lt=1, description="of every interval")
     variants: bool = Field(
         True, description="also evaluate other searches of the same build and hybrids with BM25"
     )
     # of reciprocal-rank fusion; the larger, the less a first rank counts
-    fusion_constant: int = Constant(60, ge=0)
+    fusion_constant: int = constant_field(60, ge=0)
 
     def check(self) -> None:
         """Refuse metrics that a run of this depth cannot give."""
@@ -76,8 +76,8 @@ class PromotionSettings(Settings):
         lt=1,
         description="loss on a protected metric that the queries must rule out, in points of it",
     )
-    bootstrap_samples: int = Constant(2000, ge=100, description="behind every interval")
-    permutations: int = Constant(10_000, ge=100, description="behind every p-value")
+    bootstrap_samples: int = constant_field(2000, ge=100, description="behind every interval")
+    permutations: int = constant_field(10_000, ge=100, description="behind every p-value")
     by_hand: Literal["follow", "refuse"] = Field(
         "follow",
         description="where the alias champion was moved in MLflow against the gate: live follows, or it goes back",

@@ -12,14 +12,14 @@ from model_code.hierarchy.kmeans import KMeans
 from model_code.hierarchy.lloyd import Lloyd, MakeLloyd
 from model_code.hierarchy.settings import HierarchySettings, default_branching, level_sizes
 from model_code.hierarchy.tree import Hierarchy
-from model_code.progress import Progress, silent
+from model_code.progress import Progress, no_progress
 
 
 def build_hierarchy(
     vectors: np.ndarray,
     settings: HierarchySettings,
     seed: int,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     make_lloyd: MakeLloyd = Lloyd,
 ) -> Hierarchy:
     """The hierarchy of passages with `vectors` (N, H), of which only the directions count; the same

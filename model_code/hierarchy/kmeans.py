@@ -9,7 +9,7 @@ import torch
 
 from model_code.hierarchy.lloyd import Lloyd, MakeLloyd
 from model_code.hierarchy.settings import HierarchySettings
-from model_code.progress import Progress, silent
+from model_code.progress import Progress, no_progress
 
 SMALL = 100_000  # points times clusters up to which a run takes tens of milliseconds
 # of a small run; one start of few clusters is a draw of luck, and the best of four is .3 to .9 %
@@ -36,7 +36,7 @@ class KMeans:
 
     settings: HierarchySettings
     seed: int
-    progress: Progress = silent
+    progress: Progress = no_progress
     make_lloyd: MakeLloyd = Lloyd
 
     def divide(self, vectors: torch.Tensor, clusters: int) -> Clustering:
@@ -52,7 +52,7 @@ class KMeans:
         others = range(1, STARTS if len(vectors) * count <= SMALL else 1)
         starts = [
             self,
-            *(replace(self, seed=self.seed + APART * i, progress=silent) for i in others),
+            *(replace(self, seed=self.seed + APART * i, progress=no_progress) for i in others),
         ]
         runs = (start._cluster(vectors, count) for start in starts)
         return max(runs, key=lambda clustering: clustering.objective)

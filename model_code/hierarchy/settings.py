@@ -4,7 +4,7 @@ does not need.
 
 from __future__ import annotations
 
-from model_code.settings import Constant, Field, Settings
+from model_code.settings import Field, Settings, constant_field
 
 
 class HierarchySettings(Settings):
@@ -18,7 +18,7 @@ class HierarchySettings(Settings):
     max_iterations: int = Field(
         100, ge=1, description="of k-means, per level; it ends earlier when no assignment changes"
     )
-    device: str = Constant("auto", description="auto (a GPU if there is one), cpu or cuda")
+    device: str = constant_field("auto", description="auto (a GPU if there is one), cpu or cuda")
 
 
 def default_branching(passages: int) -> int:

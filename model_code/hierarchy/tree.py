@@ -16,7 +16,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from model_code.errors import FreshetError
-from model_code.files import read_json, replacing, write_json
+from model_code.files import atomic_write, read_json, write_json
 
 FORMAT = 1
 TENSORS, SUMMARY = "hierarchy.safetensors", "hierarchy.json"
@@ -121,7 +121,7 @@ class Hierarchy:
         for level in range(1, self.depth + 1):
             arrays[f"centroids.{level}"] = self.centroids[level - 1]
             arrays[f"parents.{level}"] = self.parents[level - 1]
-        with replacing(folder / TENSORS) as aside:
+        with atomic_write(folder / TENSORS) as aside:
             save_file(arrays, aside)
         nodes = [len(parents) for parents in self.parents]
         summary = {

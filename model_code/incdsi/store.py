@@ -27,13 +27,13 @@ from model_code.dsi.vectors import means_of
 from model_code.encoding.encoder import Encoder
 from model_code.files import (
     MANIFEST,
+    atomic_write,
     canonical_json,
     hash_text,
     read_json,
     read_manifest,
-    replacing,
-    seal,
-    verify,
+    verify_checksums,
+    write_manifest,
 )
 from model_code.incdsi.adder import NewDocument
 from model_code.incdsi.state import IncDsiState, deviation
@@ -90,11 +90,11 @@ def representatives(part: Part, spans: int, folder: Path) -> dict[str, np.ndarra
     cache = cache_folder(read_json(part.folder / MANIFEST), spans, folder)
     if not (cache / MANIFEST).is_file():
         queries = _from_texts(part, lacking, spans, cache / "encoding")
-        with replacing(cache / QUERIES) as aside, aside.open("wb") as stream:
+        with atomic_write(cache / QUERIES) as aside, aside.open("wb") as stream:
             np.save(stream, queries)
         shutil.rmtree(cache / "encoding")
-        seal(cache, FORMAT, {"kind": KIND})
-    verify(
+        write_manifest(cache, FORMAT, {"kind": KIND})
+    verify_checksums(
         cache,
         read_manifest(cache, FORMAT),
         f"delete {cache}, which is then made from the texts again",

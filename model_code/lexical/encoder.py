@@ -49,7 +49,7 @@ from model_code.encoding.encoder import (
 from model_code.encoding.settings import Precision
 from model_code.errors import FreshetError
 from model_code.lexical.token_index.postings import Sparse
-from model_code.progress import Progress, silent
+from model_code.progress import Progress, no_progress
 
 UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>")
 # vocabulary entries scored at once: with 512 tokens a block of logits stays in a core's cache
@@ -353,7 +353,7 @@ class LexicalEncoder(TextModel):
         self,
         texts: Sequence[str],
         top_k: int | None = None,
-        progress: Progress = silent,
+        progress: Progress = no_progress,
         even: bool = False,
     ) -> list[Sparse]:
         """E(x), the `top_k` (None: `index_top_k`) largest weights of each text; equal texts give
@@ -385,7 +385,7 @@ class LexicalEncoder(TextModel):
             weights = self.at(features, entries).cpu().numpy()
             return [(bag, row[: len(bag)]) for bag, row in zip(bags, weights, strict=True)]
 
-        return self._encode(texts, encode_bags, silent, even=True)
+        return self._encode(texts, encode_bags, no_progress, even=True)
 
     def _encode(
         self,

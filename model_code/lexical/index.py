@@ -30,13 +30,13 @@ import numpy as np
 
 from model_code.distributed.encoding import Arrays, keep_shards
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.files import read_json, read_manifest, seal, verify, write_json
+from model_code.files import read_json, read_manifest, verify_checksums, write_json, write_manifest
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.settings import EMBEDDED, LexicalSettings, MainSearch
 from model_code.lexical.token_index.bags import TokenBags
 from model_code.lexical.token_index.index import SparseIndex, TokenIndex
 from model_code.lexical.token_index.postings import Sparse
-from model_code.progress import Progress, silent
+from model_code.progress import Progress, no_progress
 from model_code.retrieval.id_map import IdMap
 from model_code.retrieval.protocol import Ranking, Retriever, Search, TokenMatch
 
@@ -204,7 +204,7 @@ class PassagesOnTheFly:
         write_json(
             folder / TEXTS, {"document_ids": self.ids.document_ids, "texts": list(self.texts)}
         )
-        seal(folder, FORMAT, {"kind": KIND_OF_TEXTS, "passages": len(self.texts)})
+        write_manifest(folder, FORMAT, {"kind": KIND_OF_TEXTS, "passages": len(self.texts)})
 
     @classmethod
     def load(cls, folder: Path, encoder: LexicalEncoder) -> PassagesOnTheFly:
@@ -257,7 +257,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
             raise FreshetError(
                 f"{folder} holds no lexical index but one of kind {manifest.get('kind')}; name the right one"
             )
-        verify(folder, manifest)
+        verify_checksums(folder, manifest)
         fingerprint = fingerprint or encoder.fingerprint()
         if manifest["fingerprint"] != fingerprint:
             raise FingerprintMismatch(
@@ -295,7 +295,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
         facts = {"kind": KIND, "fingerprint": self.fingerprint, "search": self.main}
         facts |= {"passages": len(self.tokens.ids), "documents": self.tokens.ids.documents}
         facts |= {"rerank_depth": self.rerank_depth, "embeddings": stored}
-        seal(folder, FORMAT, facts)
+        write_manifest(folder, FORMAT, facts)
         return facts
 
     @property
@@ -400,7 +400,7 @@ def build_folder(
     document_ids: Sequence[str],
     settings: LexicalSettings,
     shards: Path,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Write the sealed folder and return its facts; finished shards of embeddings are kept in
     `shards`.
@@ -419,7 +419,7 @@ def build_folder(
 
 
 def encode_resumably(
-    encoder: LexicalEncoder, texts: Sequence[str], folder: Path, progress: Progress = silent
+    encoder: LexicalEncoder, texts: Sequence[str], folder: Path, progress: Progress = no_progress
 ) -> list[Sparse]:
     """`encoder.encode(texts)`, shard by shard, each kept in `folder` once it is done: resumed or
     not, equal bytes.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from model_code.settings import Constant, Field, Settings
+from model_code.settings import Field, Settings, constant_field
 
 MainSearch = Literal["full", "alpha", "beta", "beta_own", "beta_rerank"]
 # those that read the embeddings of all passages
@@ -23,13 +23,13 @@ class LexicalSettings(Settings):
         description="the main one: full E(q).E(p); alpha T(q).E(p); beta E(q).T(p), from the token index alone; "
         "beta_own: beta by the query's own tokens; beta_rerank: the best of beta ranked by full, embedded as they come",
     )
-    top_k: int = Constant(
+    top_k: int = constant_field(
         256, ge=1, description="weights kept in training, of query and passage alike"
     )
-    index_top_k: int = Constant(256, ge=1, description="weights of an indexed passage")
-    query_top_k: int = Constant(
+    index_top_k: int = constant_field(256, ge=1, description="weights of an indexed passage")
+    query_top_k: int = constant_field(
         64,
         ge=1,
         description="weights of a query in search; 16 to 128 are at least as good as the paper's 768",
     )
-    rerank_depth: int = Constant(100, ge=1, description="passages that beta_rerank ranks")
+    rerank_depth: int = constant_field(100, ge=1, description="passages that beta_rerank ranks")

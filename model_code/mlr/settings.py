@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from model_code.settings import Constant, Field, Settings, require
+from model_code.settings import Field, Settings, constant_field, require
 
 
 class LayerSettings(Settings):
@@ -20,7 +20,7 @@ class LayerSettings(Settings):
         description="multi_vector indexes a vector per layer and ranks by the best one; self_contrastive trains on all "
         "layers and indexes the last one",
     )
-    regulariser: float = Constant(
+    regulariser: float = constant_field(
         0.1,
         ge=0,
         description="alpha, weight of the self-contrastive loss's last-layer term; 1 was worse",

@@ -21,7 +21,7 @@ from model_code.corpus.tables import Corpus, load_corpus, strip_query_lines
 from model_code.encoding.hardware import pick_device
 from model_code.errors import FreshetError
 from model_code.files import write_json
-from model_code.progress import Progress, silent
+from model_code.progress import Progress, no_progress
 from model_code.queries.pseudo_queries import derive_seed
 from model_code.queries.sequence_to_sequence import (
     Loaded,
@@ -146,7 +146,7 @@ class GeneratorTrainer(TrainingLoop):
         settings: GeneratorTrainingSettings,
         seed: int,
         checkpoints: Path | None = None,
-        progress: Progress = silent,
+        progress: Progress = no_progress,
         precision: str = "auto",
     ) -> None:
         """held_out: chooses the best step; empty: the last is kept. checkpoints: a folder to resume

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from model_code.files import hash_text
-from model_code.progress import Progress, silent, tracked
+from model_code.progress import Progress, no_progress, report_each
 from model_code.queries.settings import ClozeSettings
 from model_code.text.words import slices, spans, words
 
@@ -54,14 +54,14 @@ class InverseCloze:
         documents: Mapping[str, str],
         seed: int,
         checkpoints: Path | None = None,
-        progress: Progress = silent,
+        progress: Progress = no_progress,
     ) -> list[PseudoQuery]:
         """Queries for `documents` (id -> text): in ascending order of ids, each one's together.
 
         What a document gets depends on its id, its text and `seed` only, never on the documents
         around it. One that is too short for a span of three words gets none.
         """
-        ids = tracked(sorted(documents), len(documents), progress, "documents")
+        ids = report_each(sorted(documents), len(documents), progress, "documents")
         return [
             PseudoQuery(i, span, self.kind)
             for i in ids

@@ -21,7 +21,7 @@ from model_code.encoding.base_models import MACHINE_KEYS, quiet, save_tokenizer
 from model_code.encoding.hardware import has_bfloat16, pick_device
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
-from model_code.progress import Progress, silent
+from model_code.progress import Progress, no_progress
 from model_code.queries.pseudo_queries import PseudoQuery, derive_seed
 from model_code.queries.settings import TRAINED, SequenceToSequenceSettings
 from model_code.settings import require
@@ -141,7 +141,7 @@ class SequenceToSequence:
         documents: Mapping[str, str],
         seed: int,
         checkpoints: Path,
-        progress: Progress = silent,
+        progress: Progress = no_progress,
     ) -> list[PseudoQuery]:
         """See `InverseCloze.generate`. Checkpoints are named by a hash of all that their content
         depends on.

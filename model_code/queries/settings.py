@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from model_code.settings import Constant, Field, Settings, require
+from model_code.settings import Field, Settings, constant_field, require
 
 Generator = Literal["inverse_cloze", "sequence_to_sequence"]
 TRAINED = "trained"  # the name of the model that the stage `query_generator` trains
@@ -37,20 +37,24 @@ class GeneratorTrainingSettings(Settings):
     )
     revision: str | None = Field(None, description="the hub's commit or branch")
     epochs: float = Field(3.0, gt=0, description="passes over the training pairs")
-    steps: int | None = Constant(None, ge=1, description="overrides epochs")
-    batch_size: int = Constant(16, ge=1, description="pairs per step")
+    steps: int | None = constant_field(None, ge=1, description="overrides epochs")
+    batch_size: int = constant_field(16, ge=1, description="pairs per step")
     learning_rate: float = Field(
         1e-4,
         ge=0,
         description="falls linearly to 0 after the warm-up; T5 learns well at 3e-4, others at 5e-5",
     )
-    held_out_share: float = Constant(0.1, ge=0, lt=1, description="of the documents with queries")
+    held_out_share: float = constant_field(
+        0.1, ge=0, lt=1, description="of the documents with queries"
+    )
     # steps; null: only before the first and after the last
-    evaluate_every: int | None = Constant(100, ge=1)
+    evaluate_every: int | None = constant_field(100, ge=1)
     # evaluations in a row without a new best that end it; null: none do
-    patience: int | None = Constant(None, ge=1)
-    log_every: int = Constant(10, ge=1, description="steps averaged into one row of the history")
-    checkpoint_every: int = Constant(100, ge=1, description="steps lost at most by a kill")
+    patience: int | None = constant_field(None, ge=1)
+    log_every: int = constant_field(
+        10, ge=1, description="steps averaged into one row of the history"
+    )
+    checkpoint_every: int = constant_field(100, ge=1, description="steps lost at most by a kill")
 
 
 class ClozeSettings(Settings):
@@ -92,12 +96,12 @@ class SequenceToSequenceSettings(Settings):
     section_tokens: int = Field(
         512, ge=8, description="length of a section of a document, special tokens included"
     )
-    max_query_tokens: int = Constant(64, ge=1, description="a query ends here at the latest")
-    top_k: int = Constant(
+    max_query_tokens: int = constant_field(64, ge=1, description="a query ends here at the latest")
+    top_k: int = constant_field(
         10, ge=1, description="each token is sampled from so many most probable ones"
     )
-    temperature: float = Constant(1.0, gt=0, description="flattens them")
-    batch_size: int = Constant(60, ge=1, description="queries written at once")
+    temperature: float = constant_field(1.0, gt=0, description="flattens them")
+    batch_size: int = constant_field(60, ge=1, description="queries written at once")
 
 
 class PseudoQuerySettings(Settings):

@@ -23,14 +23,14 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from model_code.files import (
+    atomic_write,
     canonical_json,
     hash_text,
     read_json,
     read_manifest,
-    replacing,
-    seal,
-    verify,
+    verify_checksums,
     write_json,
+    write_manifest,
 )
 from model_code.retrieval.id_map import IdMap, IdMaps, numbering
 from model_code.retrieval.index_settings import Bm25Settings
@@ -140,17 +140,17 @@ class Bm25Segment:
         """Write it to `folder`, with more facts for the manifest; equal segments give equal bytes."""
         folder.mkdir(parents=True, exist_ok=True)
         names = ("starts", "rows", "frequencies", "lengths")
-        with replacing(folder / POSTINGS) as aside:
+        with atomic_write(folder / POSTINGS) as aside:
             save_file({name: getattr(self, name) for name in names}, aside)
         for name, values in ((VOCABULARY, self.vocabulary), (DOCUMENT_IDS, self.ids.document_ids)):
             write_json(folder / name, values, lines=False)
         counts = {"passages": len(self.ids), "documents": self.ids.documents}
-        seal(folder, FORMAT, {"kind": KIND, **counts, **facts})
+        write_manifest(folder, FORMAT, {"kind": KIND, **counts, **facts})
 
     @classmethod
     def load(cls, folder: Path) -> Bm25Segment:
         """Read what `save` wrote; FreshetError if a file is not what the manifest says."""
-        verify(folder, read_manifest(folder, FORMAT))
+        verify_checksums(folder, read_manifest(folder, FORMAT))
         return cls(
             read_json(folder / VOCABULARY),
             **load_file(folder / POSTINGS),

@@ -18,7 +18,14 @@ import numpy as np
 
 from model_code.encoding.token_signs import BITS, TokenSigns
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.files import read_json, read_manifest, replacing, seal, verify, write_json
+from model_code.files import (
+    atomic_write,
+    read_json,
+    read_manifest,
+    verify_checksums,
+    write_json,
+    write_manifest,
+)
 from model_code.retrieval.id_map import Grouped, IdMap, IdMaps
 from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
 from model_code.retrieval.protocol import Ranking
@@ -203,7 +210,7 @@ class DenseIndex:
         returns: equal indexes, equal bytes.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / VECTORS) as aside, aside.open("wb") as stream:
+        with atomic_write(folder / VECTORS) as aside, aside.open("wb") as stream:
             np.save(stream, self.vectors)
         write_json(folder / DOCUMENT_IDS, self.ids.document_ids, lines=False)
         if self.approximate is not None:
@@ -214,7 +221,7 @@ class DenseIndex:
         facts |= {"passages": self.passages, "documents": self.ids.documents}
         facts |= {"vectors_per_passage": self.vectors_per_passage, "entries": BY_ROW}
         facts |= {"factory": self.factory, "settings": self.settings.model_dump()}
-        seal(folder, FORMAT, facts)
+        write_manifest(folder, FORMAT, facts)
         return facts
 
     @classmethod
@@ -226,7 +233,7 @@ class DenseIndex:
         """
         manifest = read_manifest(folder, FORMAT)
         if check:
-            verify(folder, manifest)
+            verify_checksums(folder, manifest)
         # older ones have fewer
         stated = {name: manifest["settings"].get(name, default) for name, default in DEFAULTS}
         settings = IndexSettings.model_construct(**stated)  # which was checked when it was written

@@ -40,8 +40,8 @@ from model_code.files import (
     hash_text,
     read_json,
     read_manifest,
-    seal,
     write_json,
+    write_manifest,
 )
 from model_code.retrieval.base import IndexedRetriever, NewPassages, Segment
 from model_code.retrieval.dense import DenseRetriever
@@ -411,7 +411,7 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
             "parts": list(self.parts),
             "documents": documents,
         }
-        seal(folder, FORMAT, facts)
+        write_manifest(folder, FORMAT, facts)
 
 
 def leaving_out(names: Sequence[str]) -> dict[str, list[str]]:

@@ -22,14 +22,14 @@ from model_code.context import StageContext
 from model_code.corpus.tables import Judgements, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.scores import VARIANTS_FOLDER
-from model_code.files import add_facts
+from model_code.files import add_to_manifest
 from model_code.queries.pseudo_queries import expand_texts, queries_by_document
 from model_code.retrieval import bm25
 from model_code.retrieval.base import IndexedRetriever
 from model_code.retrieval.kinds import PRECISION, open_retriever
 from model_code.retrieval.protocol import Ranking, Search
 from model_code.retriever_settings import FusionSettings
-from model_code.stages.evaluate import Bench
+from model_code.stages.evaluate import EvaluationSet
 from model_code.stages.fuse import BUILD, Folders, fuse
 
 NEAREST_QUERY = "nearest_query"
@@ -42,7 +42,7 @@ def run(context: StageContext) -> dict[str, Any]:
 
     Those that can be registered have the retriever itself below `build/`.
     """
-    bench, output = Bench.load(context), context.output
+    bench, output = EvaluationSet.load(context), context.output
     parts = {
         "zero_shot": _zero_shot(context, output / "zero_shot"),
         "bm25": _bm25(context, output / "bm25"),
@@ -51,7 +51,7 @@ def run(context: StageContext) -> dict[str, Any]:
         name: open_retriever(*folders, settings=context.settings["encoder"])
         for name, folders in parts.items()
     }
-    searched = {name: bench.held_out(retriever) for name, retriever in opened.items()}
+    searched = {name: bench.strip_own_queries(retriever) for name, retriever in opened.items()}
     by_words = bench.search(searched["bm25"].search)
     report = {
         "bm25": bench.evaluate("bm25", by_words, output / "bm25"),
@@ -72,7 +72,7 @@ def run(context: StageContext) -> dict[str, Any]:
             pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
         )
         folders = _bm25(context, context.checkpoints / "bm25_generated", written)
-        runs = bench.search(bench.held_out(open_retriever(*folders), written).search)
+        runs = bench.search(bench.strip_own_queries(open_retriever(*folders), written).search)
         report["bm25_generated"] = bench.evaluate("bm25_generated", runs, output / "bm25_generated")
     return report
 
@@ -115,7 +115,7 @@ def _zero_shot(context: StageContext, folder: Path) -> Folders:
     encoder, index = folder / BUILD / "encoder", folder / BUILD / "index"
     Encoder.from_settings(context.settings["encoder"]).save(encoder)
     shutil.copytree(context.inputs["base_index"], index)
-    add_facts(index, {PRECISION: context.settings["encoder"].precision})
+    add_to_manifest(index, {PRECISION: context.settings["encoder"].precision})
     return encoder, index
 
 

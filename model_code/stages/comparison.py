@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from model_code.context import StageContext, left_out
+from model_code.context import StageContext, left_out_reason
 from model_code.corpus.tables import Corpus, load_corpus
 from model_code.evaluation.comparison import (
     compare_systems,
@@ -67,7 +67,7 @@ def compare(context: StageContext) -> dict[str, Any]:
     folders = {name: context.inputs["evaluations"] / name for name in named}
     facts = {
         "left_out": {
-            name: reason for name, folder in folders.items() if (reason := left_out(folder))
+            name: reason for name, folder in folders.items() if (reason := left_out_reason(folder))
         },
         "main_metric": settings.main_metric,
         "documents": len(corpus.documents),

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from model_code.context import StageContext, leave_out, left_out
+from model_code.context import StageContext, left_out_reason, mark_left_out
 from model_code.corpus.tables import (
     Corpus,
     Judgements,
@@ -45,11 +45,13 @@ def run(context: StageContext) -> dict[str, Any]:
     Writes the evaluation folder and, below `variants/`, one per variant; the hybrid among them
     takes BM25's runs from `inputs["baselines"]`.
     """
-    if reason := left_out(context.inputs["trained"]):
-        return leave_out(context.output, reason)
-    bench = Bench.load(context)
+    if reason := left_out_reason(context.inputs["trained"]):
+        return mark_left_out(context.output, reason)
+    bench = EvaluationSet.load(context)
     folders = context.inputs["trained"] / "encoder", context.inputs["index"]
-    retriever = bench.held_out(open_retriever(*folders, settings=context.settings["encoder"]))
+    retriever = bench.strip_own_queries(
+        open_retriever(*folders, settings=context.settings["encoder"])
+    )
     bm25 = bench.read_runs(context.inputs["baselines"] / "bm25")
     return bench.evaluate_retriever(str(context.name), retriever, bm25, context.output)
 
@@ -82,7 +84,7 @@ class StrippedDocuments:
         """Whether any document is judged by a line of its own."""
         return bool(self.passages.document_ids or self.left_out)
 
-    def over(self, segments: Sequence[Segment]) -> Retriever:
+    def search_over(self, segments: Sequence[Segment]) -> Retriever:
         """The search of segments with these passages in the place of the whole ones, as far as they
         are in there.
         """
@@ -93,7 +95,7 @@ class StrippedDocuments:
                 for name in first.parts
             }
             return FusedSearch(
-                {name: self.over(segments) for name, segments in parts.items()}, first.fusion
+                {name: self.search_over(segments) for name, segments in parts.items()}, first.fusion
             )
         learned = segments[0] if first.learns_documents else ()  # from texts without the lines
         documents = {document for document in self.passages.document_ids if document not in learned}
@@ -124,7 +126,7 @@ class StrippedDocuments:
 
 
 @dataclass(frozen=True)
-class Bench:
+class EvaluationSet:
     """What every system is evaluated on: the judged queries of dev, gate and test.
 
     documents: the document of each passage.
@@ -133,10 +135,10 @@ class Bench:
     judgements: Mapping[str, Judgements]
     settings: EvaluationSettings
     documents: IdMap
-    lines: StrippedDocuments
+    stripped: StrippedDocuments
 
     @classmethod
-    def load(cls, context: StageContext) -> Bench:
+    def load(cls, context: StageContext) -> EvaluationSet:
         """Read the corpus."""
         corpus = load_corpus(context.inputs["corpus"])
         settings = context.settings["evaluation"]
@@ -152,17 +154,17 @@ class Bench:
         )
         return cls(sample_judgements(corpus, settings), settings, documents, lines)
 
-    def held_out(
+    def strip_own_queries(
         self, retriever: IndexedRetriever, written: Mapping[str, Sequence[str]] | None = None
     ) -> Retriever:
         """A retriever over the corpus's documents as it is judged; written: queries that are
         searched with them.
         """
-        if not self.lines:
+        if not self.stripped:
             return retriever
-        new = self.lines.passages
+        new = self.stripped.passages
         texts = expand_texts(new.texts, new.document_ids, written or {})
-        return replace(self.lines, passages=replace(new, texts=texts)).over(
+        return replace(self.stripped, passages=replace(new, texts=texts)).search_over(
             [Segment(retriever, self.documents)]
         )
 
@@ -177,8 +179,8 @@ class Bench:
             if document in segment
         }
         common = {document for document in documents if document in self.documents}
-        shared = None if documents == common else common - self.lines.left_out
-        return lambda texts, k: self.lines.over(segments).search(texts, k, shared)
+        shared = None if documents == common else common - self.stripped.left_out
+        return lambda texts, k: self.stripped.search_over(segments).search(texts, k, shared)
 
     def search(self, search: Search) -> dict[str, Run]:
         """The system's run on each split."""

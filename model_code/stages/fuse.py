@@ -21,19 +21,19 @@ from typing import Any
 
 import numpy as np
 
-from model_code.context import StageContext, leave_out, left_out
+from model_code.context import StageContext, left_out_reason, mark_left_out
 from model_code.corpus.tables import Judgements
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import Run, evaluate_run
 from model_code.evaluation.scores import VARIANTS_FOLDER
 from model_code.evaluation.system_evaluation import sample_queries
-from model_code.files import add_facts
+from model_code.files import add_to_manifest
 from model_code.retrieval.base import IndexedRetriever
 from model_code.retrieval.fused import FusedSearch, Fusion, Scale, build_folders, leaving_out
 from model_code.retrieval.kinds import PRECISION, open_retriever
 from model_code.retrieval.protocol import LATE, Retriever
 from model_code.retriever_settings import FusionSettings
-from model_code.stages.evaluate import Bench
+from model_code.stages.evaluate import EvaluationSet
 
 BUILD = "build"  # in an evaluation folder: the retriever, where no other stage leaves one
 GRID = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0)
@@ -49,10 +49,12 @@ def run(context: StageContext) -> dict[str, Any]:
     """
     settings: FusionSettings = context.settings["fusion"]
     for name in settings.of:
-        if reason := left_out(context.inputs["trained"] / name):
-            return leave_out(context.output, reason)
+        if reason := left_out_reason(context.inputs["trained"] / name):
+            return mark_left_out(context.output, reason)
     parts = {name: _folders(context, name) for name in settings.of}
-    return fuse(Bench.load(context), str(context.name), parts, settings, context, context.output)
+    return fuse(
+        EvaluationSet.load(context), str(context.name), parts, settings, context, context.output
+    )
 
 
 def _folders(context: StageContext, part: str) -> Folders:
@@ -63,7 +65,7 @@ def _folders(context: StageContext, part: str) -> Folders:
 
 
 def fuse(
-    bench: Bench,
+    bench: EvaluationSet,
     name: str,
     parts: Mapping[str, Folders],
     settings: FusionSettings,
@@ -77,7 +79,7 @@ def fuse(
         part: open_retriever(*folders, settings=context.settings["encoder"])
         for part, folders in parts.items()
     }
-    judged = {part: bench.held_out(retriever) for part, retriever in opened.items()}
+    judged = {part: bench.strip_own_queries(retriever) for part, retriever in opened.items()}
     dense = {
         part: retriever.dense for part, retriever in opened.items() if retriever.dense is not None
     }
@@ -93,7 +95,7 @@ def fuse(
     ablations = {f"without_{part}": weigh(subset)[0] for part, subset in subsets.items()}
     encoder, index = output / BUILD / "encoder", output / BUILD / "index"
     build_folders(parts, fusion, encoder, index)
-    add_facts(index, {PRECISION: context.settings["encoder"].precision})
+    add_to_manifest(index, {PRECISION: context.settings["encoder"].precision})
     report = bench.evaluate(name, bench.search(FusedSearch(judged, fusion).search), output)
     report |= {"weights": dict(fusion.weights), "learned_by": learned_by}
     variants = {}
@@ -106,7 +108,7 @@ def fuse(
 
 
 def _weighted_fusion(
-    bench: Bench,
+    bench: EvaluationSet,
     opened: Mapping[str, IndexedRetriever],
     judged: Mapping[str, Retriever],
     settings: FusionSettings,

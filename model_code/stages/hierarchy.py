@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from model_code.context import StageContext
 from model_code.distributed.clustering import make_lloyd
 from model_code.errors import FreshetError
-from model_code.files import replacing, write_json
+from model_code.files import atomic_write, write_json
 from model_code.hierarchy.build import build_hierarchy, unit_vectors
 from model_code.hierarchy.topics import topic_names
 from model_code.hierarchy.tree import DOCUMENT_IDS, TOPICS, Hierarchy
@@ -106,7 +106,7 @@ def draw_hierarchy(
     axes = figure.subplots()
     boxes = _draw_tree(axes, tree, cosines, topics)
     figure.colorbar(boxes, ax=axes, label="mean cosine to the centroid", fraction=0.03, pad=0.01)
-    with replacing(path) as aside:
+    with atomic_write(path) as aside:
         figure.savefig(aside, format="png", metadata={"Software": None})
 
 

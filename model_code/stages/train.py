@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from model_code.context import StageContext, leave_out
+from model_code.context import StageContext, mark_left_out
 from model_code.corpus.tables import load_corpus
 from model_code.distributed.training import train
 from model_code.encoding.base_models import locate
@@ -37,7 +37,7 @@ def run(context: StageContext) -> dict[str, Any]:
     )
     judged = qrels.loc[qrels["split"] == "train", "query_id"].nunique()
     if judged < least:
-        return leave_out(
+        return mark_left_out(
             context.output, NOT_TRAINED.format(name=context.name, known=judged, least=least)
         )
     kind = trained_kind(retriever.kind)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from model_code.evaluation.metrics import parse_metric
-from model_code.settings import Constant, Field, Settings, require
+from model_code.settings import Field, Settings, constant_field, require
 
 
 class TrainingSettings(Settings):
@@ -104,7 +104,9 @@ class TrainingSettings(Settings):
         ge=1,
         description="stop after so many evaluations in a row without a new best; null: never",
     )
-    log_every: int = Constant(5, ge=1, description="steps averaged into one row of the history")
+    log_every: int = constant_field(
+        5, ge=1, description="steps averaged into one row of the history"
+    )
     checkpoint_every: int = Field(50, ge=1, description="steps lost at most by a kill")
     seed_offset: int = Field(
         0, ge=0, description="added to the pipeline's seed, to repeat one retriever with others"

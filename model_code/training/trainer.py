@@ -25,7 +25,7 @@ from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.contrastive import Contrast
 from model_code.losses.hierarchy import HierarchyLoss, hce_losses, joint_loss, level_means
-from model_code.progress import Progress, silent
+from model_code.progress import Progress, no_progress
 from model_code.training.batches import BatchSchedule, Collator, TrainingBatch
 from model_code.training.data import TrainingData
 from model_code.training.loop import (
@@ -140,7 +140,7 @@ class Trainer(TrainingLoop):
         dev: DevEvaluator | None = None,
         cluster: Callable[[np.ndarray], Hierarchy] | None = None,
         checkpoints: Path | None = None,
-        progress: Progress = silent,
+        progress: Progress = no_progress,
         pair_loss: PairLoss | None = None,
     ) -> None:
         _check(data, settings, hierarchy, dev, cluster)

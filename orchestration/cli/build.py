@@ -132,7 +132,7 @@ def run(
         all_stages = table.expand(settings.retrievers, settings.fusions)
         targets = [stage.address for name in stages or [] for stage in table.find(name, all_stages)]
         # only now, as a misspelt stage stops here
-        parameters.assign(project.params_file, assignments or [])
+        parameters.write_overrides(project.params_file, assignments or [])
         if ingestion.read_lock(project) is None:
             ingestion.ingest(project)
         ended = list(repro.repro(project, targets, force=force))

@@ -16,7 +16,7 @@ from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.collection.index.retrain_plan import FOLDER, PLAN, planned_generations
 from model_code.files import folder_bytes
 from model_code.incdsi.store import cache_folder
-from model_code.project import Project, file_lock, is_free
+from model_code.project import Project, file_lock, lock_is_free
 from orchestration import parameters
 from orchestration.freshness import pilot
 from orchestration.pipeline.dvc import run_dvc, uses_git
@@ -68,8 +68,8 @@ def _leftovers(project: Project, keep: int) -> Iterator[Garbage]:
 def _pilots(project: Project, keep: int) -> Iterator[Garbage]:
     """The work of a pilot that was cut off."""
     folder, lock = project.state / pilot.FOLDER, project.state / pilot.LOCK
-    if folder.is_dir() and is_free(lock):
-        yield _folder("work of a pilot that was cut off", folder, lambda: is_free(lock))
+    if folder.is_dir() and lock_is_free(lock):
+        yield _folder("work of a pilot that was cut off", folder, lambda: lock_is_free(lock))
 
 
 def _retrains(project: Project, keep: int) -> Iterator[Garbage]:
@@ -137,7 +137,7 @@ def _registrations(project: Project, keep: int) -> Iterator[Garbage]:
         pilots = registry.find_runs(f"tags.`{KIND}` = 'pilot'")
     for run in sorted(orphans):
         yield _runs(project, f"registration that has no version (run {run[:8]})", [run])
-    if pilots and is_free(project.state / pilot.LOCK):
+    if pilots and lock_is_free(project.state / pilot.LOCK):
         yield _runs(project, f"{len(pilots)} runs of pilots", pilots)
 
 

@@ -284,7 +284,10 @@ def import_(
         index = LiveIndex(project, find_service=find_running_service)
 
     report = import_project(
-        project, folder, index, lambda settings: parameters.assign(project.params_file, settings)
+        project,
+        folder,
+        index,
+        lambda settings: parameters.write_overrides(project.params_file, settings),
     )
     _show(report, as_json)
     if report.corpus_documents and not as_json:

@@ -19,7 +19,7 @@ from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.collection.index.status import live_status
 from model_code.collection.ledger.tasks import WorkState
 from model_code.errors import FreshetError
-from model_code.project import Project, holder, is_free
+from model_code.project import Project, lock_is_free, lock_owner
 from orchestration import parameters
 from orchestration.registry import history
 
@@ -68,7 +68,7 @@ def _waiting(project: Project, name: str, lag: Mapping[str, Any]) -> dict[str, s
     if not lag["pending"] or lag["seconds"] < LONGEST_WAIT:
         return {}
     lock = project.live / WRITER_LOCK
-    why = "nobody applies them" if is_free(lock) else f"{holder(lock)} is the one writer"
+    why = "nobody applies them" if lock_is_free(lock) else f"{lock_owner(lock)} is the one writer"
     text = f"{name}: {lag['pending']:,} changes wait, the oldest for {lag['seconds'] / 60:.0f} min: {why}"
     return {f"waiting {name}": text}
 

@@ -110,7 +110,7 @@ def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotR
     )
     # where the workspace names folders in full
     own_settings = _training(workspace, plan.retriever)[1]
-    parameters.assign(workspace.params_file, [*ANY_SIZE, *own_settings])
+    parameters.write_overrides(workspace.params_file, [*ANY_SIZE, *own_settings])
     targets, settings = _targets(workspace, new, show), parameters.load(workspace.params_file)
     _build(workspace, address, show)
     evaluate_segments(

@@ -87,7 +87,7 @@ def _fill(root: Path, folder: Path, write_snapshot: Callable[[Path], Any]) -> No
         ):
             (folder / path.name).symlink_to(path)
     write_snapshot(folder / SNAPSHOT)
-    parameters.assign(folder / "params.yaml", SETTINGS)
+    parameters.write_overrides(folder / "params.yaml", SETTINGS)
     _name_in_full(root, folder)
 
 
@@ -105,4 +105,4 @@ def _name_in_full(root: Path, folder: Path) -> None:
         for name, path in beyond.items()
         if path.is_dir()
     ]
-    parameters.assign(folder / "params.yaml", full)
+    parameters.write_overrides(folder / "params.yaml", full)

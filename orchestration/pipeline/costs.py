@@ -83,5 +83,5 @@ def recorded_seconds(project: Project, stage: Stage | None) -> float | None:
         return None
     runs.record_all(project)
     store = runs.run_store(project)
-    run = store.find_run(stage_key.read(stage, project.root).key)
+    run = store.find_run(stage_key.read_stage_inputs(stage, project.root).key)
     return None if run is None else float(store.client.get_run(run).data.metrics["seconds"])

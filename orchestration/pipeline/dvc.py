@@ -126,7 +126,7 @@ def _says_no_git(config: Path) -> bool:
     )
 
 
-def end_line(address: str) -> str:
+def stage_end_prefix(address: str) -> str:
     """How the line begins that a stage ends with, by which whoever started DVC knows that it ran."""
     return f"  {address}: done in "
 
@@ -146,13 +146,13 @@ def stages_that_ran(root: Path) -> set[str]:
     return set(_read(root))
 
 
-def keep_copy(root: Path, copy: Path) -> None:
-    """Keep the lock as it is now, so that `mend` can go back to it."""
+def copy_lock(root: Path, copy: Path) -> None:
+    """Keep the lock as it is now, so that `restore_lock` can go back to it."""
     if (root / LOCK).exists():
         write_text(copy, (root / LOCK).read_text(encoding="utf-8"))
 
 
-def mend(root: Path, copy: Path) -> bool:
+def restore_lock(root: Path, copy: Path) -> bool:
     """Put `copy` in the place of a lock that a killed DVC left half-written (it writes it in
     place); whether it did.
 
@@ -219,13 +219,13 @@ def remove_stale_notes(root: Path) -> bool:
         ]
     except ValueError:  # cut off while they were written, which DVC refuses to read
         processes = [-1]
-    if not processes or any(map(is_dvc, processes)):
+    if not processes or any(map(runs_dvc, processes)):
         return False
     path.unlink(missing_ok=True)
     return True
 
 
-def is_dvc(pid: int, *others: str) -> bool:
+def runs_dvc(pid: int, *others: str) -> bool:
     """Whether a process runs under this number whose command line names DVC, or one of `others`."""
     try:
         line = " ".join(psutil.Process(pid).cmdline())

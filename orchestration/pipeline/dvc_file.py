@@ -9,7 +9,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from model_code.files import replacing
+from model_code.files import atomic_write
 from orchestration.pipeline import code_lock
 from orchestration.pipeline.stages import TABLE, Stage
 
@@ -52,7 +52,7 @@ def write(path: Path, own_code: bool = True) -> None:
     """Write `dvc.yaml`."""
     yaml = YAML()
     yaml.width = 120
-    with replacing(path) as aside, aside.open("w", encoding="utf-8") as stream:
+    with atomic_write(path) as aside, aside.open("w", encoding="utf-8") as stream:
         stream.write(HEADER if own_code else "")
         yaml.dump(render(own_code), stream)
 

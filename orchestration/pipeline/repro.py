@@ -50,18 +50,18 @@ def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
             why = f"params.yaml lacks {', '.join(lacking)}, which a build writes there"
             planned[stage.address] = PlannedStage(stage.address, "maybe", (why,))
             continue
-        before = [
+        required_stages = [
             planned[earlier.address]
             for earlier in stages.upstream(stage, table)
             if earlier.address in planned
         ]
         changes = [line for entry in status.get(stage.address, ()) for line in _describe(entry)]
         changes = changes if stage.address in ran else ["it never ran"]
-        planned[stage.address] = _plan_one(stage.address, changes, before)
+        planned[stage.address] = _plan_one(stage.address, changes, required_stages)
     return list(planned.values())
 
 
-def before(project: Project, address: str) -> list[str]:
+def required_stages(project: Project, address: str) -> list[str]:
     """A stage and all that it depends on, in order of running."""
     settings = parameters.load(project.params_file)
     return [
@@ -90,7 +90,7 @@ def _needed(table: Sequence[stages.Stage], targets: Sequence[str]) -> list[stage
 
 
 def _plan_one(address: str, changes: list[str], before: list[PlannedStage]) -> PlannedStage:
-    moving = [stage.address for stage in before if stage.action != "skip"]
+    moving = [stage.address for stage in required_stages if stage.action != "skip"]
     # an artifact that is missing or changed is no reason where a stage before this one is about to
     # write it anyway
     written = ("deleted artifacts/", "modified artifacts/") if moving else ()
@@ -138,7 +138,7 @@ class StageRefused(FreshetError):
     """A stage that said itself why it failed: the same again would fail again."""
 
 
-def say_to_stderr(text: str) -> None:
+def print_to_stderr(text: str) -> None:
     """Print a line of a build to the terminal."""
     print(text, file=sys.stderr, flush=True)
 
@@ -172,16 +172,16 @@ class PlannedBuild:
             self.settings = hash_path(project.params_file)
             # what a killed build left; once the store was away, a build does not wait for it again
             # after each stage
-            self.recording = runs.record_or_say(project)
+            self.recording = runs.try_record_all(project)
         self.waiting = [stage.address for stage in planned if force or stage.action != "skip"]
 
-    def bring(self, address: str, say: Say = say_to_stderr) -> Iterator[str]:
+    def bring_up_to_date(self, address: str, say: Say = print_to_stderr) -> Iterator[str]:
         """Bring a stage up to date, and before it what it needs; yield each that ran, recorded by
         then.
 
         FreshetError if one fails, or the settings changed since the plan was made.
         """
-        needed = set(before(self.project, address))
+        needed = set(required_stages(self.project, address))
         for name in [name for name in self.waiting if name in needed]:
             with self.project.lock():
                 if hash_path(self.project.params_file) != self.settings:
@@ -189,29 +189,29 @@ class PlannedBuild:
                         "params.yaml changed since this build began: start another one"
                     )
                 ran = self._repro(name, say)
-                self.recording = self.recording and runs.record_or_say(self.project)
-                dvc.keep_copy(self.project.root, self.copy)
+                self.recording = self.recording and runs.try_record_all(self.project)
+                dvc.copy_lock(self.project.root, self.copy)
             self.waiting.remove(name)
             if ran:
                 yield name
 
     def _mend(self) -> None:
-        if dvc.mend(self.project.root, self.copy):
-            say_to_stderr(
+        if dvc.restore_lock(self.project.root, self.copy):
+            print_to_stderr(
                 "dvc.lock was half-written by a DVC that was killed: gone back to the last whole one"
             )
         if dvc.remove_stale_notes(self.project.root):
-            say_to_stderr("notes of a DVC that was killed are removed: they kept outputs busy")
+            print_to_stderr("notes of a DVC that was killed are removed: they kept outputs busy")
         for folder in remove_unnamed_outputs(self.project):
             why = "params.yaml no longer names this retriever"
-            say_to_stderr(f"{folder} removed: {why} (DVC's cache keeps what it held)")
+            print_to_stderr(f"{folder} removed: {why} (DVC's cache keeps what it held)")
 
     def _complete_settings(self) -> None:
         _, lacking = _table(self.project)
         if lacking:
-            parameters.assign(self.project.params_file, lacking)
+            parameters.write_overrides(self.project.params_file, lacking)
             why = "params.yaml lacked what DVC wants to find there, and has it by default now"
-            say_to_stderr(f"{why}: {', '.join(lacking)}")
+            print_to_stderr(f"{why}: {', '.join(lacking)}")
 
     def _repro(self, address: str, say: Say) -> bool:
         """Run DVC for one stage, which it may skip or restore; whether the stage itself ran."""
@@ -230,7 +230,7 @@ class PlannedBuild:
         ) as process:
             try:
                 for line in map(str.rstrip, process.stdout or ()):
-                    ran = ran or line.startswith(dvc.end_line(address))
+                    ran = ran or line.startswith(dvc.stage_end_prefix(address))
                     if line.startswith(REFUSAL):
                         refusal = line.removeprefix(REFUSAL)
                     elif line.startswith(FAILED):
@@ -267,7 +267,7 @@ def repro(
     with project.lock():
         build = PlannedBuild(project, targets, dagster_run, force, name)
         for address in list(build.waiting):
-            yield from build.bring(address)
+            yield from build.bring_up_to_date(address)
 
 
 def remove_unnamed_outputs(project: Project) -> list[Path]:

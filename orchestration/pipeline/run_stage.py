@@ -31,7 +31,7 @@ from model_code.text.words import visible
 from orchestration import parameters
 from orchestration.parameters import Parameters, flatten
 from orchestration.pipeline import code_lock, runs, stage_key, stages
-from orchestration.pipeline.dvc import BUILD_NAME, RECORDER, end_line, is_dvc
+from orchestration.pipeline.dvc import BUILD_NAME, RECORDER, runs_dvc, stage_end_prefix
 from orchestration.pipeline.runs import StageRecord, git_state
 from orchestration.pipeline.stages import Stage
 
@@ -46,14 +46,14 @@ def run_stage(stage: Stage, project: Project) -> StageRecord:
     with project.lock():
         code_lock.require_current(stage, project.root)
         settings = parameters.load(project.params_file)
-        reads = stage_key.read(stage, project.root)
+        reads = stage_key.read_stage_inputs(stage, project.root)
         checkpoints = project.state / "checkpoints" / reads.key
         started = time.time()
         report = _execute(stage, project, settings, reads, checkpoints)
         record = stage_record(stage, project, reads, report, (started, time.time()))
-        runs.keep(project, record)
+        runs.spool_record(project, record)
         if RECORDER not in os.environ:
-            runs.record_or_say(project)
+            runs.try_record_all(project)
         # last: to DVC, a stage that fails on the way here has made nothing
         shutil.rmtree(checkpoints)
     return record
@@ -63,7 +63,7 @@ def _execute(
     stage: Stage,
     project: Project,
     settings: Parameters,
-    reads: stage_key.StageReads,
+    reads: stage_key.StageInputs,
     checkpoints: Path,
 ) -> dict[str, Any]:
     staging = project.state / "staging" / stage.address
@@ -88,7 +88,7 @@ def _execute(
     # last of all, as DVC would record any later edit; and where one broke the contract, it is the
     # reason
     finally:
-        if changed := reads.changes(stage_key.read(stage, project.root)):
+        if changed := reads.changes(stage_key.read_stage_inputs(stage, project.root)):
             raise FreshetError(
                 f"stage {stage.address} read {', '.join(changed[:3])}, which changed while it ran. DVC would record "
                 "the new version as what made the old output, so the output is thrown away: run it again"
@@ -131,7 +131,7 @@ def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
 def stage_record(
     stage: Stage,
     project: Project,
-    reads: stage_key.StageReads,
+    reads: stage_key.StageInputs,
     report: dict[str, Any],
     span: tuple[float, float],
 ) -> StageRecord:
@@ -202,7 +202,7 @@ def die_with_ancestors(generations: int = 2, interval: float = 0.1) -> None:
     """
     above = psutil.Process().parents()[:generations]
     watched = [
-        process for process in above if is_dvc(process.pid, "orchestration.pipeline.run_stage")
+        process for process in above if runs_dvc(process.pid, "orchestration.pipeline.run_stage")
     ]
     if LOCK_HELD in os.environ:
         watched.append(psutil.Process(int(os.environ[LOCK_HELD])))
@@ -236,7 +236,9 @@ def main(arguments: list[str]) -> int:
     except FreshetError as error:
         print(f"error: {visible(str(error))}", file=sys.stderr)
         return error.exit_code
-    print(f"{end_line(stage.address)}{record.ended - record.started:.1f} s", file=sys.stderr)
+    print(
+        f"{stage_end_prefix(stage.address)}{record.ended - record.started:.1f} s", file=sys.stderr
+    )
     return 0
 
 

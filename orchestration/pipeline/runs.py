@@ -387,7 +387,7 @@ def _follow_move(folder: Path, old: str, new: str) -> None:
             database.execute(where, (new, len(old) + 1, len(old), old))
 
 
-def keep(project: Project, record: StageRecord) -> None:
+def spool_record(project: Project, record: StageRecord) -> None:
     """Spool `record`, whole or not at all, with copies of its small files; nothing if tracking is
     off.
     """
@@ -428,7 +428,7 @@ def _spooled(project: Project) -> Iterator[Path]:
     return (path.parent for path in project.state.glob(f"spool/*/{RECORD}"))
 
 
-def record_or_say(project: Project) -> bool:
+def try_record_all(project: Project) -> bool:
     """`record_all`, but if that fails say so and return False: a store that is away must not end a
     build.
 

@@ -17,7 +17,7 @@ from orchestration.pipeline.stages import Stage
 
 
 @dataclass(frozen=True)
-class StageReads:
+class StageInputs:
     """What a stage reads at one moment: the hash of each path, and its groups of `params.yaml` as
     they stand.
     """
@@ -35,7 +35,7 @@ class StageReads:
             )
         )
 
-    def changes(self, later: StageReads) -> list[str]:
+    def changes(self, later: StageInputs) -> list[str]:
         """The paths and settings that differ in `later`."""
         paths = [path for path in self.hashes if self.hashes[path] != later.hashes[path]]
         groups = [
@@ -46,7 +46,7 @@ class StageReads:
         return paths + groups
 
 
-def read(stage: Stage, root: Path) -> StageReads:
+def read_stage_inputs(stage: Stage, root: Path) -> StageInputs:
     """Hash everything that `stage` reads; raises `FreshetError` if an input is not there yet."""
     for name, path in stage.inputs.items():
         if not (root / path).exists():
@@ -60,7 +60,7 @@ def read(stage: Stage, root: Path) -> StageReads:
     hashes = {path: hash_path(root / path) for path in stage.inputs.values()}
     hashes |= {path: hash_path(code / path) for path in stage.code_files}
     mapping = parameters.read_mapping(root / "params.yaml")
-    return StageReads(
+    return StageInputs(
         stage.command,
         hashes,
         {group: parameters.get_by_path(mapping, group) for group in stage.groups},

@@ -15,7 +15,7 @@ from typing import Any
 import model_code
 from model_code.collection.backup.backup import link
 from model_code.collection.ledger.events import Position
-from model_code.context import left_out
+from model_code.context import left_out_reason
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, read_json
 from model_code.project import Project
@@ -126,7 +126,7 @@ def find_build(project: Project, retriever: str, snapshot: Position = NOWHERE) -
         "index": index,
         "evaluation": evaluation_folder(folder, retriever),
     }
-    if reason := left_out(parts["evaluation"]):
+    if reason := left_out_reason(parts["evaluation"]):
         raise FreshetError(reason)
     for path in parts.values():
         if not path.exists():
@@ -135,7 +135,7 @@ def find_build(project: Project, retriever: str, snapshot: Position = NOWHERE) -
             )
     return BuiltRetriever(
         retriever=retriever,
-        key=stage_key.read(evaluation, project.root).key,
+        key=stage_key.read_stage_inputs(evaluation, project.root).key,
         corpus=hash_path(project.artifacts / "corpus"),
         text=canonical_json(
             vars(TextRules(settings.encoder.include_title, **dict(settings.passages)))
@@ -183,7 +183,9 @@ def best_on_dev(project: Project, settings: Parameters) -> str:
     not evaluated or there are no dev queries to choose by.
     """
     names = [
-        name for name in settings.built if not left_out(evaluation_folder(project.artifacts, name))
+        name
+        for name in settings.built
+        if not left_out_reason(evaluation_folder(project.artifacts, name))
     ]
     if not names:
         return best_untrained(project, settings)

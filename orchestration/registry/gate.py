@@ -106,7 +106,7 @@ def evaluate_segments(
     Documents that `artifacts/` lacks are left out of the rankings.
     """
     # with torch: `freshet status` and the sensors import this module
-    from model_code.stages.evaluate import Bench
+    from model_code.stages.evaluate import EvaluationSet
 
     settings = parameters.load(project.params_file)
     shutil.rmtree(output, ignore_errors=True)
@@ -119,7 +119,7 @@ def evaluate_segments(
             settings={"encoder": settings.encoder, "evaluation": settings.evaluation},
             checkpoints=Path(aside),
         )
-        bench = Bench.load(context)
+        bench = EvaluationSet.load(context)
         bench.evaluate(system, bench.search(bench.search_live(segments)), output)
     return output
 

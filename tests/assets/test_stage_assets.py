@@ -70,7 +70,7 @@ def test_each_stage_is_a_step_and_what_cannot_pass_by_itself_is_not_tried_again(
         yield
 
     monkeypatch.setattr(PlannedBuild, "__init__", lambda self, *_, **__: None)
-    monkeypatch.setattr(PlannedBuild, "bring", fail)
+    monkeypatch.setattr(PlannedBuild, "bring_up_to_date", fail)
     monkeypatch.setattr("assets.stage_assets.RETRY", dg.RetryPolicy(max_retries=1, delay=0))
     table = [TRAIN.of("hce"), INDEX.of("hce")]
     assets = stage_assets(table, PAGES)
@@ -87,12 +87,15 @@ def test_each_stage_is_a_step_and_what_cannot_pass_by_itself_is_not_tried_again(
 def test_what_has_not_changed_keeps_its_page_and_is_not_drawn_again(project, monkeypatch):
     drawn, now = [], {"version": "v1", "key": "k1", "ran": ["index@hce"]}
     monkeypatch.setattr(PlannedBuild, "__init__", lambda self, *_, **__: None)
-    monkeypatch.setattr(PlannedBuild, "bring", lambda self, address, say: iter(now["ran"]))
+    monkeypatch.setattr(
+        PlannedBuild, "bring_up_to_date", lambda self, address, say: iter(now["ran"])
+    )
     monkeypatch.setattr(
         "orchestration.pipeline.dvc.output_version", lambda root, stage: now["version"]
     )
     monkeypatch.setattr(
-        "orchestration.pipeline.stage_key.read", lambda stage, root: SimpleNamespace(key=now["key"])
+        "orchestration.pipeline.stage_key.read_stage_inputs",
+        lambda stage, root: SimpleNamespace(key=now["key"]),
     )
     monkeypatch.setattr("orchestration.pipeline.runs.find_run", lambda project, key: None)
     monkeypatch.setitem(CONTRACTS, "index", lambda context: None)

@@ -356,14 +356,14 @@ class KilledLife:
 
 def live_through(life: KilledLife) -> dict[str, object]:
     """From the source to a champion that is rolled back."""
-    parameters.assign(life.folder / "params.yaml", SETTINGS)
+    parameters.write_overrides(life.folder / "params.yaml", SETTINGS)
     (life.folder / "deserts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in DESERTS))
     life.command("ingest")
     life.command("run")
     life.command("register", "weak")
     life.command("promote", done=lambda: life.champion() is not None)
     first = life.champion()
-    parameters.assign(
+    parameters.write_overrides(
         life.folder / "params.yaml",
         ["retrievers.weak.steps=16", "retrievers.weak.evaluate_every=8"],
     )

@@ -37,7 +37,7 @@ def project(language, tmp_path_factory) -> Project:
     )
     texts = [text for documents in DOCUMENTS[language].values() for text in documents]
     make_tiny_encoder(folder / "search/encoder", texts)
-    parameters.assign(folder / "search/params.yaml", SETTINGS)
+    parameters.write_overrides(folder / "search/params.yaml", SETTINGS)
     freshet(folder / "search", "demo")
     return Project(folder / "search")
 

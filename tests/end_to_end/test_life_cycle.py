@@ -109,7 +109,7 @@ class Life:
 
 def live_through(folder: Path) -> list[dict[str, Any]]:
     """Every step, in one project that DVC has built."""
-    parameters.assign(folder / "params.yaml", SETTINGS)
+    parameters.write_overrides(folder / "params.yaml", SETTINGS)
     life = Life(folder)
     life.freshet("run")
     for part in (
@@ -158,7 +158,7 @@ def _generation_is_rolled_back(life: Life) -> None:
 
 
 def _trained_anew(life: Life) -> None:
-    parameters.assign(
+    parameters.write_overrides(
         life.folder / "params.yaml",
         ["retrievers.weak.steps=16", "retrievers.weak.evaluate_every=8"],
     )

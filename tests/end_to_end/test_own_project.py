@@ -45,7 +45,7 @@ def built(tmp_path_factory) -> Path:
     told = freshet(folder, "init", "search", "--from", "notes").stdout
     assert told.splitlines()[0] == "source: a folder, 36 documents; passed over: 1 .png"
     tiny_project.write_encoder(folder / "search/encoder")
-    parameters.assign(folder / "search/params.yaml", SETTINGS)
+    parameters.write_overrides(folder / "search/params.yaml", SETTINGS)
     done = freshet(folder / "search", "demo")
     (folder / "demo.txt").write_text(done.stdout)
     (folder / "progress.txt").write_text(done.stderr)

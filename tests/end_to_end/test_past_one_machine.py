@@ -33,7 +33,9 @@ def test_a_fresh_clone_pulls_a_build_and_has_nothing_to_run(copy_of_build, tmp_p
 def test_another_engine_leaves_nothing_to_do_and_makes_the_same_bytes(copy_of_build):
     pytest.importorskip("ray", reason="needs Ray: pip install -e '.[scale]'")
     before = output_hashes(copy_of_build)
-    parameters.assign(copy_of_build / "params.yaml", ["scale.engine=ray", "scale.workers=2"])
+    parameters.write_overrides(
+        copy_of_build / "params.yaml", ["scale.engine=ray", "scale.workers=2"]
+    )
     assert json.loads(dvc(copy_of_build, "status", "--json").stdout) == {}
     for stage in ("base_index", "hierarchy"):
         shutil.rmtree(copy_of_build / "artifacts" / stage)

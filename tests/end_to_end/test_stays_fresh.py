@@ -136,7 +136,7 @@ def test_the_same_file_again_changes_nothing_and_a_deleted_document_is_gone(live
 def fused(live, tmp_path_factory):
     """A copy in which a person made a fusion champion, after documents were added."""
     folder = shutil.copytree(live, tmp_path_factory.mktemp("fusion") / "project")
-    parameters.assign(folder / "params.yaml", ["fusions={fused: {of: [hce, bm25]}}"])
+    parameters.write_overrides(folder / "params.yaml", ["fusions={fused: {of: [hce, bm25]}}"])
     for command in (["run", "fuse@fused"], ["register", "fused"], ["promote", "--by-hand"]):
         said = freshet(folder, *command).stdout
     assert "(fused) is the champion, moved by hand" in said
@@ -153,7 +153,7 @@ SHARES = (
 
 def test_a_pilot_of_a_fusion_says_whether_a_retrain_is_due_and_changes_nothing(fused):
     before = json.loads(freshet(fused, "status", "--json").stdout)
-    parameters.assign(fused / "params.yaml", SHARES)
+    parameters.write_overrides(fused / "params.yaml", SHARES)
     said = freshet(fused, "retrain", "--pilot", "40").stdout
     assert "pilot on 40 of 71 documents, 11 of them new" in said
     assert "stage train@hce ran" in said
@@ -170,7 +170,7 @@ def test_a_pilot_of_a_fusion_says_whether_a_retrain_is_due_and_changes_nothing(f
 
 
 def test_a_retrain_trains_on_all_that_is_live_and_opens_with_what_came_meanwhile(live):
-    parameters.assign(live / "params.yaml", SHARES)
+    parameters.write_overrides(live / "params.yaml", SHARES)
     champion = json.loads(freshet(live, "status", "--json").stdout)["champion"]["version"]
     before = output_hashes(live), (live / "params.yaml").read_text()
     promoted, generation, new_queries, trained_on = run(live, RETRAIN).split()[-4:]

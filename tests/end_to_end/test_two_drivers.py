@@ -68,7 +68,7 @@ def test_a_plan_says_nothing_to_do_and_then_what_a_setting_would_change(
     assert {line.split()[0] for line in freshet(built_by_dvc, "plan").stdout.splitlines()} == {
         "skip"
     }
-    parameters.assign(copy_of_build / "params.yaml", ["bm25.k1=0.9"])
+    parameters.write_overrides(copy_of_build / "params.yaml", ["bm25.k1=0.9"])
     actions = {
         line.split()[1]: line.split()[0]
         for line in freshet(copy_of_build, "plan").stdout.splitlines()

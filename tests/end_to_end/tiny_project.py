@@ -66,7 +66,7 @@ def make_project(folder: Path) -> Path:
     copy_code(folder)
     write_corpus(folder / "data")
     write_encoder(folder / "base_encoder")
-    parameters.assign(folder / "params.yaml", SETTINGS)
+    parameters.write_overrides(folder / "params.yaml", SETTINGS)
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "start"]):
         git(folder, *command)
     return folder

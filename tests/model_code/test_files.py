@@ -14,13 +14,13 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.files import (
-    add_facts,
+    add_to_manifest,
+    atomic_write,
+    deferred_fsync,
     fsync_tree,
     read_manifest,
-    replacing,
-    seal,
-    syncing_later,
-    verify,
+    verify_checksums,
+    write_manifest,
     write_text,
 )
 
@@ -42,7 +42,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_file_and_its_folder_are_synced_unless_they_are_below_one_that_waits(tmp_path, synced):
     waiting = tmp_path / "waiting"
-    with syncing_later(waiting):
+    with deferred_fsync(waiting):
         write_text(waiting / "below" / "a", "1")
         assert synced == []
         write_text(tmp_path / "beside" / "pointer", "1")
@@ -86,7 +86,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     write_text(tmp_path / "a", "old")
 
     def half_way() -> None:
-        with replacing(tmp_path / "a") as aside:
+        with atomic_write(tmp_path / "a") as aside:
             aside.write_text("ne")
             raise ValueError("half way")
 
@@ -99,26 +99,26 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):
 def sealed(tmp_path: Path) -> Path:
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "vectors").write_bytes(b"abc")
-    seal(tmp_path, 3, {"kind": "dense"})
+    write_manifest(tmp_path, 3, {"kind": "dense"})
     return tmp_path
 
 
 def test_facts_join_those_that_stand_and_seal_files_that_came_since(sealed: Path) -> None:
     (sealed / "queries").write_bytes(b"d")
     with pytest.raises(FreshetError, match="queries was added"):
-        verify(sealed, read_manifest(sealed, 3))
-    add_facts(sealed, {"kind": "dsi", "precision": "auto"})
+        verify_checksums(sealed, read_manifest(sealed, 3))
+    add_to_manifest(sealed, {"kind": "dsi", "precision": "auto"})
     manifest = read_manifest(sealed, 3)
     assert (manifest["kind"], manifest["precision"]) == ("dsi", "auto")
     assert list(manifest["checksums"]) == ["below/vectors", "queries"]
-    verify(sealed, manifest)
+    verify_checksums(sealed, manifest)
 
 
 def test_a_file_that_changed_since_is_not_sealed_by_more_facts(sealed: Path) -> None:
     (sealed / "below" / "vectors").write_bytes(b"abd")
-    add_facts(sealed, {"precision": "auto"})
+    add_to_manifest(sealed, {"precision": "auto"})
     with pytest.raises(FreshetError, match="vectors was changed"):
-        verify(sealed, read_manifest(sealed, 3))
+        verify_checksums(sealed, read_manifest(sealed, 3))
 
 
 def test_another_format_is_refused(sealed: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from model_code.errors import FreshetError
-from model_code.project import LOCK_HELD, WAITING, Project, file_lock, is_free
+from model_code.project import LOCK_HELD, WAITING, Project, file_lock, lock_is_free
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
@@ -152,4 +152,4 @@ def test_who_has_waited_for_longest_is_told_who_holds_it(tmp_path, capsys, monke
     assert capsys.readouterr().err.startswith(f"waiting: process {first.pid} (")
     first.communicate("let go\n", timeout=30)
     with file_lock(lock, limit=0.1):
-        assert not is_free(lock)
+        assert not lock_is_free(lock)

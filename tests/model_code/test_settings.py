@@ -12,7 +12,15 @@ import pytest
 from ruamel.yaml import YAML
 
 from model_code.errors import SettingsError
-from model_code.settings import REMOVED, Constant, Field, Settings, describe, parse, require
+from model_code.settings import (
+    REMOVED,
+    Field,
+    Settings,
+    constant_field,
+    describe_settings,
+    parse,
+    require,
+)
 
 
 class Inner(Settings):
@@ -131,7 +139,7 @@ def test_a_removed_key_says_what_to_do_instead() -> None:
 
 
 def test_every_key_is_described_with_its_group_s_own_default() -> None:
-    rows = {row.key: row for row in describe(Parts, "parts")}
+    rows = {row.key: row for row in describe_settings(Parts, "parts")}
     assert list(rows)[-2:] == ["parts.inner.share", "parts.inner.kind"]
     share = rows["parts.inner.share"]
     assert (share.type, share.default, share.description) == ("float", "1", "of the rows")
@@ -141,8 +149,8 @@ def test_every_key_is_described_with_its_group_s_own_default() -> None:
 
 
 class Drawing(Settings):
-    draws: int = Constant(999, ge=9, description="how often")
-    inner: Inner = Constant(Inner())
+    draws: int = constant_field(999, ge=9, description="how often")
+    inner: Inner = constant_field(Inner())
     alpha: float = 0.05
 
 
@@ -152,7 +160,7 @@ class Outer(Settings):
 
 def test_a_constant_is_set_by_code_alone() -> None:
     assert Drawing(draws=9).draws == 9
-    assert [row.key for row in describe(Outer, "drift")] == ["drift.drawing.alpha"]
+    assert [row.key for row in describe_settings(Outer, "drift")] == ["drift.drawing.alpha"]
     for given, key in (({"draws": 9}, "draws"), ({"inner": {"share": 0.1}}, "inner")):
         with pytest.raises(
             SettingsError,

@@ -24,7 +24,7 @@ class Page:
     """Definitions of a project, whose settings are changed first, in an instance."""
 
     def __init__(self, project, instance, *settings):
-        parameters.assign(project.params_file, settings)
+        parameters.write_overrides(project.params_file, settings)
         self.repository, self.instance, self.cursor = (
             definitions(project).get_repository_def(),
             instance,

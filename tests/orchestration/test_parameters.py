@@ -25,14 +25,16 @@ def test_the_shipped_file_names_the_control_and_a_retriever_inherits_training_an
     params,
 ):
     assert parameters.load(params).retrievers["contrastive"].training.hierarchy_weight == 0
-    parameters.assign(params, ["training.temperature=0.03", "retrievers.hce.temperature=0.07"])
+    parameters.write_overrides(
+        params, ["training.temperature=0.03", "retrievers.hce.temperature=0.07"]
+    )
     loaded = parameters.load(params)
     assert loaded.retrievers["contrastive"].training.temperature == 0.03
     assert loaded.retrievers["hce"].training.temperature == 0.07
 
 
 def test_a_group_alone_is_what_it_is_in_the_whole_and_does_not_suffer_from_another(params):
-    parameters.assign(params, ["corpus.max_characters=7"])
+    parameters.write_overrides(params, ["corpus.max_characters=7"])
     assert (
         Project(params.parent).settings("corpus", CorpusSettings) == parameters.load(params).corpus
     )
@@ -124,13 +126,13 @@ def test_nonsense_is_refused_with_its_name_and_the_file_stays_as_it_was(
 ):
     before = params.read_bytes()
     with pytest.raises(SettingsError, match=re.escape(message)):
-        parameters.assign(params, [assignment])
+        parameters.write_overrides(params, [assignment])
     assert params.read_bytes() == before
 
 
 def test_an_edit_keeps_comments_and_everything_else(params):
     before = params.read_text().splitlines()
-    parameters.assign(params, ["training.temperature=0.02"])
+    parameters.write_overrides(params, ["training.temperature=0.02"])
     after = params.read_text().splitlines()
     changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
     assert len(changed) == 1
@@ -142,7 +144,7 @@ def test_an_edit_keeps_comments_and_everything_else(params):
     "assignment", ["corpus.hub.name=2025-01-01", "corpus.hub={name: 2025-01-01}"]
 )
 def test_a_date_is_written_as_text_which_dvc_can_read(params, assignment):
-    parameters.assign(params, [assignment])
+    parameters.write_overrides(params, [assignment])
     assert parameters.read_mapping(params)["corpus"]["hub"]["name"] == "2025-01-01"
     assert parameters.load(params).corpus.hub.name == "2025-01-01"
 
@@ -163,7 +165,11 @@ def test_a_date_is_written_as_text_which_dvc_can_read(params, assignment):
 )
 @pytest.mark.parametrize(
     "act",
-    [parameters.load, parameters.read_mapping, lambda path: parameters.assign(path, ["seed=1"])],
+    [
+        parameters.load,
+        parameters.read_mapping,
+        lambda path: parameters.write_overrides(path, ["seed=1"]),
+    ],
 )
 def test_a_broken_file_is_one_teaching_line(params, content, message, act):
     params.write_bytes(content)
@@ -179,7 +185,7 @@ def test_an_edit_can_be_looked_at_before_it_is_saved(params):
     text, settings = parameters.apply_overrides(params, edit)
     assert "third" in settings.retrievers
     assert params.read_bytes() == before
-    parameters.assign(params, edit)
+    parameters.write_overrides(params, edit)
     assert (params.read_text(), parameters.load(params)) == (text, settings)
 
 

@@ -33,7 +33,7 @@ from model_code.collection.segments.documents import COLUMNS, document_of
 from model_code.corpus.clean_rows import document_to_row
 from model_code.corpus.settings import ColumnSettings, CorpusSettings
 from model_code.errors import FreshetError
-from model_code.files import MANIFEST, replace_folder, replacing, write_json
+from model_code.files import MANIFEST, atomic_write, replace_folder, write_json
 from model_code.project import Project
 from model_code.text.documents import Document
 
@@ -144,7 +144,7 @@ def _current_documents(project: Project, generation: Generation) -> Iterator[Doc
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     """Write one JSON object per line and return their number."""
     number = 0
-    with replacing(path) as staged, staged.open("w", encoding="utf-8") as stream:
+    with atomic_write(path) as staged, staged.open("w", encoding="utf-8") as stream:
         for row in rows:
             stream.write(json.dumps(row, ensure_ascii=False) + "\n")
             number += 1

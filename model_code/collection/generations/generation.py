@@ -13,7 +13,14 @@ from typing import Any
 from model_code.collection.ledger.events import Position, Standing
 from model_code.collection.segments.documents import COLUMNS, DOCUMENTS, DocumentFile, read_columns
 from model_code.errors import Damaged, FreshetError
-from model_code.files import MANIFEST, read_json, read_manifest, verify, verify_file, write_json
+from model_code.files import (
+    MANIFEST,
+    read_json,
+    read_manifest,
+    verify_checksums,
+    verify_file_checksum,
+    write_json,
+)
 from model_code.text.passages import TextRules
 
 FORMAT = 4
@@ -104,10 +111,10 @@ class Generation:
         """Compare every file of the own folder with its checksum; Damaged names the first that
         differs.
         """
-        verify(self.folder, self.manifest, REPAIR)
+        verify_checksums(self.folder, self.manifest, REPAIR)
 
     def verify_all(self) -> None:
-        """`verify`, for every folder that this generation reads."""
+        """`verify_checksums`, for every folder that this generation reads."""
         for number in sorted(self.needs):
             self._needed(number).verify()
 
@@ -117,10 +124,10 @@ class Generation:
         """
         for number in removed_by_part(self):
             part = self._needed(number)
-            verify_file(part.folder, part.manifest, DOCUMENTS, REPAIR)
+            verify_file_checksum(part.folder, part.manifest, DOCUMENTS, REPAIR)
         if self.removed is not None:
             lists = self._needed(self.removed)
-            verify_file(lists.folder, lists.manifest, REMOVED, REPAIR)
+            verify_file_checksum(lists.folder, lists.manifest, REMOVED, REPAIR)
 
     def _needed(self, number: int) -> Generation:
         folder = self.sibling(number)

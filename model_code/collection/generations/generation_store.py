@@ -26,7 +26,7 @@ from model_code.collection.ledger.events import Standing
 from model_code.collection.segments.documents import DOCUMENTS
 from model_code.collection.segments.folder_lock import unread
 from model_code.errors import Damaged, FreshetError
-from model_code.files import MANIFEST, fsync, fsync_tree, seal, syncing_later, write_text
+from model_code.files import MANIFEST, deferred_fsync, fsync, fsync_tree, write_manifest, write_text
 from model_code.settings import require
 
 LIVE, CURRENT, GENERATIONS = "live", "current", "generations"
@@ -141,7 +141,7 @@ class Collection:
         path = Path(tempfile.mkdtemp(prefix=MAKING, dir=parent))
         path.chmod(0o755)
         try:
-            with syncing_later(path):
+            with deferred_fsync(path):
                 yield path
         finally:
             shutil.rmtree(path, ignore_errors=True)
@@ -171,7 +171,7 @@ class Collection:
 
         parent: the generation that it was made of, None for a build.
         """
-        return seal(
+        return write_manifest(
             folder,
             FORMAT,
             {**facts, **asdict(standing), "retriever": self.retriever, "parent": parent},

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code.errors import FreshetError
-from model_code.files import replacing
+from model_code.files import atomic_write
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.text.documents import Document, canonical_fields
 
@@ -78,7 +78,7 @@ def write_rows(rows: Iterable[Row], target: Path) -> None:
 
     schema = pa.schema([(name, pa.string()) for name in COLUMNS])
     table = pa.Table.from_pylist(sorted(rows, key=lambda row: row["document_id"]), schema)
-    with replacing(target) as aside:
+    with atomic_write(target) as aside:
         pq.write_table(table, aside, row_group_size=ROW_GROUP)
 
 

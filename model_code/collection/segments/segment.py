@@ -28,7 +28,7 @@ from model_code.collection.segments.documents import (
 )
 from model_code.collection.segments.folder_lock import Reading
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.files import MANIFEST, read_json, replacing, verify_file, write_json
+from model_code.files import MANIFEST, atomic_write, read_json, verify_file_checksum, write_json
 from model_code.hierarchy.tree import TOPICS, Hierarchy
 from model_code.retrieval.base import IndexedRetriever, NewPassages, Refine, Segment
 from model_code.retrieval.id_map import IdMap
@@ -67,7 +67,7 @@ class Placements:
 
     def save(self, folder: Path) -> None:
         """Write the file; equal placements give equal bytes."""
-        with replacing(folder / PLACEMENTS) as aside:
+        with atomic_write(folder / PLACEMENTS) as aside:
             save_file({"paths": np.ascontiguousarray(self.paths), "cosines": self.cosines}, aside)
 
     @classmethod
@@ -104,7 +104,7 @@ class Refined:
             write_json(
                 folder / REFINED, {"documents": list(self.queries), "statuses": self.statuses}
             )
-            with replacing(folder / REPRESENTATIVES) as aside, aside.open("wb") as stream:
+            with atomic_write(folder / REPRESENTATIVES) as aside, aside.open("wb") as stream:
                 np.save(stream, np.array(list(self.queries.values()), np.float32))
 
     @classmethod
@@ -335,7 +335,9 @@ def merge_segments(folder: Path, views: Sequence[PartView]) -> None:
     views = [view for view in views if view.documents]
     for view in views:
         if (view.part.folder / MANIFEST).is_file():  # all but the one that is being made
-            verify_file(view.part.folder, read_json(view.part.folder / MANIFEST), DOCUMENTS)
+            verify_file_checksum(
+                view.part.folder, read_json(view.part.folder / MANIFEST), DOCUMENTS
+            )
     parts = [(view.part.retriever, view.document_ids()) for view in views]
     views[0].part.retriever.merge(parts, folder / INDEX)
     documents, ids, placements = [], [], []

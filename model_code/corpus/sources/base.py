@@ -17,7 +17,7 @@ from model_code.corpus.rows import RefusedRow, Row, Table
 from model_code.corpus.settings import SOURCES, CorpusSettings
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text
-from model_code.progress import Progress, silent
+from model_code.progress import Progress, no_progress
 
 
 class Source(Protocol):
@@ -33,7 +33,7 @@ class Source(Protocol):
         path, no time.
         """
 
-    def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | RefusedRow]:
+    def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
         """Yield the rows of one table as they are read, always in the same order; none for a table
         that it lacks.
         """

@@ -26,8 +26,8 @@ from model_code.corpus.settings import SPLITS, CorpusSettings
 from model_code.corpus.sources.base import describe_files
 from model_code.corpus.sources.readers import read_rows
 from model_code.errors import FreshetError
-from model_code.files import hash_path, replacing
-from model_code.progress import Progress, silent
+from model_code.files import atomic_write, hash_path
+from model_code.progress import Progress, no_progress
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class FilesSource:
             )
         return hashes
 
-    def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | RefusedRow]:
+    def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
         """Yield the rows of the table's files in turn, with our names for their columns."""
         for row in self._source_rows(table):
             yield map_columns(row, self.columns)
@@ -161,7 +161,7 @@ class SnapshotSource(FilesSource):
         """The hash of each table."""
         return self._hashes()
 
-    def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | RefusedRow]:
+    def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
         """Yield the rows of a table; fields are JSON in the file."""
         for row in self._source_rows(table):
             if isinstance(row, Row) and table == "documents":
@@ -190,5 +190,5 @@ def write_snapshot(folder: Path, tables: Mapping[Table, Iterable[Mapping[str, An
             (name, pa.int64() if name == "relevance" else pa.string())
             for name in (*names, *optional)
         ]
-        with replacing(folder / f"{table}.parquet") as aside:
+        with atomic_write(folder / f"{table}.parquet") as aside:
             pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(types)), aside)

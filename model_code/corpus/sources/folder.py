@@ -19,7 +19,7 @@ from model_code.corpus.sources.base import describe_files
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES, read_document
 from model_code.errors import FreshetError
 from model_code.files import hash_path
-from model_code.progress import Progress, silent
+from model_code.progress import Progress, no_progress
 
 Ignored = tuple[Path, GitIgnoreSpec]  # a folder, and what its .gitignore says of what lies below
 
@@ -55,7 +55,7 @@ class FolderSource:
             )
         return describe_files({name: fingerprint(path) for name, path in self.files.items()})
 
-    def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | RefusedRow]:
+    def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
         """Yield a row for each document."""
         if table == "documents":
             for name, path in self.files.items():

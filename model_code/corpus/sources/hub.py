@@ -21,7 +21,7 @@ from model_code.corpus.rows import RefusedRow, Row, Table, map_columns, require_
 from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, hash_text
-from model_code.progress import Progress, silent
+from model_code.progress import Progress, no_progress
 
 _OUR_SPLITS = {"validation": "dev", "valid": "dev"}
 
@@ -51,7 +51,7 @@ class HubSource:
             "settings": {"corpus.hub.revision": self.hub.revision},
         }
 
-    def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | RefusedRow]:
+    def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
         """Yield the rows of all splits of the table's configuration; qrels carry the split that
         they are found in.
         """

@@ -38,7 +38,7 @@ from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources import definitions
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text
-from model_code.progress import Progress, silent, tracked
+from model_code.progress import Progress, no_progress, report_each
 
 _KINDS = {
     ast.Module: "module",
@@ -176,7 +176,7 @@ class InstalledPackagesSource:
         versions = {package: _version(package) for package in self.packages}
         return {"versions": versions, "watermark": None, "content_hash": digest.hexdigest()}
 
-    def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row]:
+    def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row]:
         """Yield the documents, the summaries that are queries, or the qrels that join them."""
         if self._docstrings is None:  # parsing takes seconds, and three tables come out of it
             self._docstrings = self._all(progress)
@@ -219,7 +219,7 @@ class InstalledPackagesSource:
             )
             first.setdefault(item.name, (row["package"], item))
         files = [(package, *module) for package in self._parsed for module in modules(package)]
-        for package, module, path in tracked(files, len(files), progress, "modules"):
+        for package, module, path in report_each(files, len(files), progress, "modules"):
             for item in read_docstrings(path.read_bytes(), module):
                 first.setdefault(item.name, (package, item))
         return [

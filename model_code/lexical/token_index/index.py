@@ -19,7 +19,14 @@ from typing import Any
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.files import read_json, read_manifest, replacing, seal, verify, write_json
+from model_code.files import (
+    atomic_write,
+    read_json,
+    read_manifest,
+    verify_checksums,
+    write_json,
+    write_manifest,
+)
 from model_code.lexical.token_index.bags import Bags
 from model_code.lexical.token_index.postings import (
     BLOCK,
@@ -96,10 +103,12 @@ class SparseIndex(ABC):
         """Write the arrays, the document ids and the manifest: equal indexes, equal bytes."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, array in arrays.items():
-            with replacing(folder / f"{name}.npy") as aside, aside.open("wb") as stream:
+            with atomic_write(folder / f"{name}.npy") as aside, aside.open("wb") as stream:
                 np.save(stream, array)
         write_json(folder / DOCUMENT_IDS, self.ids.document_ids, lines=False)
-        seal(folder, FORMAT, facts | {"documents": self.ids.documents, "passages": len(self.ids)})
+        write_manifest(
+            folder, FORMAT, facts | {"documents": self.ids.documents, "passages": len(self.ids)}
+        )
 
     @staticmethod
     def _read(
@@ -112,7 +121,7 @@ class SparseIndex(ABC):
         """
         manifest = read_manifest(folder, FORMAT)
         if check:
-            verify(folder, manifest)
+            verify_checksums(folder, manifest)
         arrays = {
             name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in names
         }

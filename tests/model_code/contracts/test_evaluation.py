@@ -21,7 +21,7 @@ from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.runs import write_run
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import evaluate_system, search_splits
-from model_code.files import seal
+from model_code.files import write_manifest
 from model_code.retrieval.fused import Fusion
 from model_code.stages import comparison
 from tests.model_code.contracts.damage import (
@@ -137,7 +137,7 @@ def write(root, names, with_qrels=True):
             for part in ("encoder", "index"):
                 (build / part).mkdir(parents=True)
             Fusion({"zero_shot": 1.0, "bm25": 3.0}).save(build / "encoder")
-            seal(build / "index", 1, {})
+            write_manifest(build / "index", 1, {})
     settings = {"evaluation": SETTINGS, "pseudo_queries.generators": ("inverse_cloze",)}
     return StageContext(root, {"corpus": root / "corpus"}, root / "output", settings, root, "hce")
 

@@ -15,7 +15,7 @@ from model_code.context import StageContext
 from model_code.contracts.registry import check
 from model_code.dsi.vectors import complete
 from model_code.encoding.token_signs import TokenSigns, signs
-from model_code.files import MANIFEST, read_json, seal
+from model_code.files import MANIFEST, read_json, write_manifest
 from model_code.lexical.index import EmbeddingIndex, PassagesOnTheFly
 from model_code.lexical.token_index.index import TokenIndex
 from model_code.retrieval.dense_index import DenseIndex
@@ -72,7 +72,7 @@ def lexical(root, search="full"):
         EmbeddingIndex.build(weights, PASSAGES, 9).save(folder / "embeddings")
     elif search == "beta_rerank":
         PassagesOnTheFly(["text"] * 5, IdMap(PASSAGES), None).save(folder / "passages")
-    seal(
+    write_manifest(
         folder,
         1,
         {"kind": "lexical", "fingerprint": "f", "passages": 5, "documents": 3, "search": search},
@@ -170,7 +170,7 @@ def test_each_broken_rule_is_named(places, tmp_path, name, damage, message):
         damage(output / "index")
         # the contract, not the checksum, must find what is wrong
         facts = read_json(output / "index" / MANIFEST)
-        seal(
+        write_manifest(
             output / "index",
             facts.pop("format"),
             {key: facts[key] for key in facts if key != "checksums"},

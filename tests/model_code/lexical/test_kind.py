@@ -12,7 +12,7 @@ import pytest
 
 from model_code.context import StageContext
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.files import hash_path, read_json, seal
+from model_code.files import hash_path, read_json, write_manifest
 from model_code.lexical.index import NAMES, PRECISION, PassagesOnTheFly
 from model_code.lexical.layout import load_encoder, save_encoder, start_encoder
 from model_code.lexical.retriever import LexicalRetriever
@@ -227,6 +227,6 @@ def test_foreign_and_damaged_folders_are_refused(tmp_path: Path) -> None:
     (folders[1] / "tokens" / "more").write_text("x")
     with pytest.raises(FreshetError, match="was added"):
         open_retriever(*folders)
-    seal(folders[1], 1, {"kind": "dense"})
+    write_manifest(folders[1], 1, {"kind": "dense"})
     with pytest.raises(FreshetError, match="holds no lexical index but one of kind dense"):
         LexicalRetriever.open(folders[1], load_encoder(folders[0]))

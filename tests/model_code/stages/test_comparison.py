@@ -10,7 +10,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from model_code.context import StageContext, leave_out
+from model_code.context import StageContext, mark_left_out
 from model_code.contracts.registry import check
 from model_code.corpus.tables import load_corpus
 from model_code.evaluation.comparison import compare_systems
@@ -96,7 +96,7 @@ def test_what_is_written_and_the_same_bytes_again(inputs, result, tmp_path):
 
 def test_where_nobody_judged_nothing_is_compared_and_what_was_left_out_is_said(tmp_path):
     inputs = write_inputs(tmp_path, with_qrels=False)
-    leave_out(tmp_path / "evaluations" / "hce", "hce is not trained")
+    mark_left_out(tmp_path / "evaluations" / "hce", "hce is not trained")
     report = run_stage(inputs, tmp_path / "output")
     content = read_json(tmp_path / "output" / "comparison.json")
     assert (report["values"], report["best"], content["systems"], content["queries"]) == (

@@ -179,7 +179,7 @@ def test_what_judges_itself_is_searched_without_the_lines_that_ask_for_it(
 ):
     """As an index of the judged texts alone would be, without the documents that training asks for."""
     bench, whole = (
-        evaluate.Bench.load(context(own_lines, tmp_path)),
+        evaluate.EvaluationSet.load(context(own_lines, tmp_path)),
         load_corpus(own_lines["corpus"]).passages,
     )
     judged_passages = strip_query_lines(load_corpus(own_lines["corpus"])).passages[18:]
@@ -190,7 +190,7 @@ def test_what_judges_itself_is_searched_without_the_lines_that_ask_for_it(
         for name, table in [("whole", whole), ("judged", judged_passages)]
     )
     before = hash_path(tmp_path / "whole")
-    found, wanted = bench.held_out(retriever).search(asked, 48), expected.search(asked, 48)
+    found, wanted = bench.strip_own_queries(retriever).search(asked, 48), expected.search(asked, 48)
     assert [[name for name, _ in own] for own in found] == [
         [name for name, _ in own] for own in wanted
     ]
@@ -220,6 +220,6 @@ def build(kind, inputs, passages, folder):
 
 
 def test_a_corpus_that_others_judge_is_searched_as_it_is(inputs, tmp_path):
-    bench = evaluate.Bench.load(context(inputs, tmp_path))
+    bench = evaluate.EvaluationSet.load(context(inputs, tmp_path))
     retriever = build("bm25", inputs, load_corpus(inputs["corpus"]).passages, tmp_path)
-    assert bench.held_out(retriever) is retriever
+    assert bench.strip_own_queries(retriever) is retriever

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from model_code.context import StageContext, left_out
+from model_code.context import StageContext, left_out_reason
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
@@ -173,7 +173,10 @@ def test_too_few_judgements_by_people_train_nothing_and_that_is_passed_on(
     context = make_context(tmp_path, qrels, min_judged_queries=11)
     report = train.run(context)
     assert f"hce is not trained: {known} training queries" in report["left_out"]
-    assert (left_out(context.output), left_out(tmp_path)) == (report["left_out"], None)
+    assert (left_out_reason(context.output), left_out_reason(tmp_path)) == (
+        report["left_out"],
+        None,
+    )
     (tmp_path / "all").mkdir()
     context.output.rename(tmp_path / "all" / "hce")
     settings = {"fusion": FusionSettings(of=("bm25", "hce"))}
@@ -183,7 +186,7 @@ def test_too_few_judgements_by_people_train_nothing_and_that_is_passed_on(
             tmp_path, {"trained": tmp_path / trained}, output, settings, tmp_path, "hce"
         )
         assert stage.run(after) == report
-        assert left_out(output) == report["left_out"]
+        assert left_out_reason(output) == report["left_out"]
     assert (tmp_path / index.__name__ / "index").is_dir(), "a dependency of the next stage"
     assert train.run(make_context(tmp_path, qrels, min_judged_queries=10)).keys() & {
         "left_out"

@@ -207,8 +207,8 @@ def test_what_belongs_to_a_generation_stays_and_goes_with_it(refined):
 
 
 def test_a_store_that_is_needed_again_by_then_is_not_freed(refined):
-    parameters.assign(refined.params_file, ["additions.spans=2"])
+    parameters.write_overrides(refined.params_file, ["additions.spans=2"])
     every = garbage.find_garbage(refined, keep=3)
-    parameters.assign(refined.params_file, ["additions.spans=4"])
+    parameters.write_overrides(refined.params_file, ["additions.spans=4"])
     garbage.collect(refined, every)
     assert len(list(additions_folder(refined).iterdir())) == 4

@@ -96,7 +96,7 @@ def test_what_drift_asked_for_is_tried_again_under_another_key_unless_a_person_c
 
 def look_at_ten(project):
     """A look at drift that is due, of ten documents that were made searchable."""
-    parameters.assign(project.params_file, ["drift.minimum_batch=10"])
+    parameters.write_overrides(project.params_file, ["drift.minimum_batch=10"])
     add(collection_of(project), *map(row, "abcdefghij"))
     (look,) = request_due_tasks(project)
     assert (look.kind, look.about) == (WorkKind.DRIFT, EventRange(1, 10))

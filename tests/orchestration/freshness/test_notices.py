@@ -40,7 +40,9 @@ def heard(project):
 
     server = HTTPServer(("127.0.0.1", 0), Receiver)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    parameters.assign(project.params_file, [f"live.webhook=http://127.0.0.1:{server.server_port}/"])
+    parameters.write_overrides(
+        project.params_file, [f"live.webhook=http://127.0.0.1:{server.server_port}/"]
+    )
     yield texts
     server.shutdown()
     server.server_close()
@@ -63,7 +65,7 @@ def test_an_address_of_mail_is_mailed_to(project):
         server.mails = []
         threading.Thread(target=server.serve_forever, daemon=True).start()
         host = f"127.0.0.1:{server.server_address[1]}"
-        parameters.assign(
+        parameters.write_overrides(
             project.params_file, [f"live.webhook='mailto:me@example.org?server={host}'"]
         )
         notices_module.send_notice(project, ["the disk is full", "hce: drift of topics"])

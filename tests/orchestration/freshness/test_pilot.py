@@ -53,7 +53,9 @@ def project(tmp_path):
     )
     collection.remove(["a"], "api")
     collection.apply()
-    parameters.assign(made.params_file, ["drift.minimum_batch=10"])  # 2 documents must be asked for
+    parameters.write_overrides(
+        made.params_file, ["drift.minimum_batch=10"]
+    )  # 2 documents must be asked for
     return made
 
 
@@ -134,12 +136,14 @@ def test_what_is_searched_is_that_of_the_start_and_judged_by_people_s_queries_fo
 
 
 def test_a_folder_to_start_from_is_the_one_that_the_workspace_names(project, steps, monkeypatch):
-    parameters.assign(project.params_file, ["retrievers={hce: {start: artifacts/train/first}}"])
+    parameters.write_overrides(
+        project.params_file, ["retrievers={hce: {start: artifacts/train/first}}"]
+    )
     make, starts = pilots.make_workspace, []
 
     def make_workspace(workspace, *given, **named):
         make(workspace, *given, **named)
-        parameters.assign(workspace.params_file, ["retrievers.hce.start=/whole/path"])
+        parameters.write_overrides(workspace.params_file, ["retrievers.hce.start=/whole/path"])
 
     def build(workspace, target, show):
         starts.append(parameters.load(workspace.params_file).retrievers["hce"].training.start)
@@ -180,7 +184,7 @@ def test_a_pilot_that_fails_leaves_nothing(project, steps, monkeypatch):
 def test_where_too_few_new_documents_are_asked_for_nothing_is_trained(
     project, steps, monkeypatch, settings, judged, told
 ):
-    parameters.assign(project.params_file, settings)
+    parameters.write_overrides(project.params_file, settings)
     if judged is not None:
         made = Judgements(dict.fromkeys(judged, "?"), judged, "qrels")
         monkeypatch.setattr(pilots, "gate_judgements", lambda artifacts: made)
@@ -194,7 +198,7 @@ def test_where_too_few_new_documents_are_asked_for_nothing_is_trained(
 
 
 def test_where_too_few_documents_are_new_nothing_is_built(project, steps):
-    parameters.assign(project.params_file, ["drift.minimum_batch=20"])
+    parameters.write_overrides(project.params_file, ["drift.minimum_batch=20"])
     with pytest.raises(
         PilotNotPossible, match="ask for 3 of the 3 new documents at most, fewer than 4"
     ):
@@ -211,7 +215,7 @@ def test_what_a_killed_pilot_left_is_not_gone_on_with(project, steps):
 
 @pytest.mark.parametrize("searched", ["untrained", "words", "unknown"])
 def test_what_nothing_is_trained_for_has_no_pilot(project, steps, searched):
-    parameters.assign(project.params_file, ["fusions={words: {of: [bm25, zero_shot]}}"])
+    parameters.write_overrides(project.params_file, ["fusions={words: {of: [bm25, zero_shot]}}"])
     open_build(project, BASE, retriever=searched)
     set_default_retriever(project.live, searched)
     with pytest.raises(
@@ -232,10 +236,10 @@ def test_a_pilot_trains_what_is_searched_and_nothing_else(
         "retrievers={hce: {epochs: 1}, small: {learning_rate: 2.0e-5}, other: {}}",
         "fusions={fused: {of: [hce, bm25, small], feedback: 0.3}, more: {of: [other, bm25]}}",
     ]
-    parameters.assign(project.params_file, others)
+    parameters.write_overrides(project.params_file, others)
     before = parameters.load(project.params_file)
     address, settings = pilots._training(project, searched)
-    parameters.assign(project.params_file, settings)
+    parameters.write_overrides(project.params_file, settings)
     after = parameters.load(project.params_file)
     assert (address, list(after.retrievers), list(after.fusions)) == (last, retrievers, fusions)
     assert after.retrievers.items() <= before.retrievers.items()
@@ -285,7 +289,7 @@ def kinds(project):
 @pytest.mark.parametrize("due", [True, False])
 def test_where_drift_asked_a_retrain_follows_if_it_is_due(project, monkeypatch, due):
     sizes = answering(monkeypatch, due)
-    parameters.assign(project.params_file, ["drift.pilot_documents=700"])
+    parameters.write_overrides(project.params_file, ["drift.pilot_documents=700"])
     answer = run_requested_pilot(project, asked_by_drift(project), print)
     assert sizes == [700]
     assert kinds(project) == ["retrain"] * due
@@ -354,7 +358,7 @@ def test_where_another_retriever_is_searched_meanwhile_the_one_that_asked_is_tol
 def test_one_that_cannot_be_is_not_asked_for_again(project, monkeypatch, why):
     key = asked_by_drift(project)
     if why == "it is switched off":
-        parameters.assign(project.params_file, ["drift.pilot_documents=null"])
+        parameters.write_overrides(project.params_file, ["drift.pilot_documents=null"])
 
     def refuse(*_):
         raise PilotNotPossible(why)

@@ -59,7 +59,7 @@ def test_a_retrain_works_beside_the_project_with_code_and_settings_of_the_start(
 @pytest.mark.parametrize("base", ["../models/mini", ".models/mini", "trained"])
 def test_a_base_beside_the_project_or_in_a_hidden_folder_is_found(project, tmp_path, base):
     (project.root / base).mkdir(parents=True, exist_ok=True)
-    parameters.assign(project.params_file, [f"encoder.base={base}"])
+    parameters.write_overrides(project.params_file, [f"encoder.base={base}"])
     workspace = made(project, tmp_path / "some" / "where" / "work")
     found = workspace.root / parameters.load(workspace.params_file).encoder.base
     assert found.resolve() == (project.root / base).resolve()
@@ -67,7 +67,7 @@ def test_a_base_beside_the_project_or_in_a_hidden_folder_is_found(project, tmp_p
 
 def test_one_that_was_cut_off_while_it_was_made_is_made_anew(project, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(parameters, "assign", lambda *_: 1 / 0)
+        patch.setattr(parameters, "write_overrides", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             made(project, tmp_path / "work")
     assert not (tmp_path / "work").exists()
@@ -75,5 +75,5 @@ def test_one_that_was_cut_off_while_it_was_made_is_made_anew(project, tmp_path, 
 
 
 def test_what_a_pilot_asks_of_its_workspace_are_settings(project):
-    parameters.assign(project.params_file, [*SETTINGS, *ANY_SIZE])
+    parameters.write_overrides(project.params_file, [*SETTINGS, *ANY_SIZE])
     assert parameters.load(project.params_file).acceptance.min_documents == 1

@@ -76,7 +76,7 @@ STAGE = Stage(
 
 
 def made(project, seconds):
-    key = stage_key.read(STAGE, project.root).key
+    key = stage_key.read_stage_inputs(STAGE, project.root).key
     metrics = {"seconds": seconds, "peak_memory_mb": 512.0}
     return StageRecord(
         STAGE.address, key, {}, metrics, {}, [], [], None, False, None, seconds, seconds + 1
@@ -100,6 +100,6 @@ def test_the_newest_run_of_the_same_inputs_counts_also_where_it_is_spooled(track
     assert recorded_seconds(project, STAGE) is None
     corpus.write_text("two")
     assert recorded_seconds(project, STAGE) is None
-    runs.keep(project, made(project, 9.0))
+    runs.spool_record(project, made(project, 9.0))
     assert recorded_seconds(project, STAGE) == 9.0
     assert not [*(project.state / "spool").glob("*/record.json")]

@@ -59,10 +59,10 @@ def test_the_output_version_is_dvcs_hash_and_a_lock_that_changed_is_read_anew(tm
 def test_a_lock_cut_anywhere_is_mended(tmp_path, length):
     lock, copy = tmp_path / "dvc.lock", tmp_path / "copy"
     lock.write_text(WHOLE)
-    dvc.keep_copy(tmp_path, copy)
-    assert not dvc.mend(tmp_path, copy)
+    dvc.copy_lock(tmp_path, copy)
+    assert not dvc.restore_lock(tmp_path, copy)
     lock.write_text(WHOLE[:length])
-    assert dvc.mend(tmp_path, copy)
+    assert dvc.restore_lock(tmp_path, copy)
     assert lock.read_text() == WHOLE
 
 
@@ -82,5 +82,5 @@ def test_a_broken_lock_is_one_line_with_the_remedy_and_is_removed_where_there_is
     (tmp_path / "dvc.lock").write_bytes(content)
     with pytest.raises(FreshetError, match="^dvc.lock is not whole: run `freshet run`"):
         dvc.stages_that_ran(tmp_path)
-    assert dvc.mend(tmp_path, tmp_path / "copy")
+    assert dvc.restore_lock(tmp_path, tmp_path / "copy")
     assert not (tmp_path / "dvc.lock").exists()

@@ -32,7 +32,7 @@ BROKEN = [
 def project(tmp_path) -> Project:
     shutil.copy(Path(__file__).parents[3] / "params.yaml", tmp_path)
     (tmp_path / "documents.jsonl").write_text('{"_id": 1, "text": "moss"}\n')
-    parameters.assign(
+    parameters.write_overrides(
         tmp_path / "params.yaml", ["corpus.source=files", "corpus.path=documents.jsonl"]
     )
     return Project(tmp_path)
@@ -59,7 +59,7 @@ def test_a_broken_lock_is_one_line_with_the_remedy_which_mends_it(project, conte
 
 
 def test_a_misspelt_column_is_refused_before_anything_is_locked(project):
-    parameters.assign(project.params_file, ["corpus.columns.title=subjct"])
+    parameters.write_overrides(project.params_file, ["corpus.columns.title=subjct"])
     with pytest.raises(
         FreshetError, match=r"no column 'subjct' \(corpus.columns.title\); it has: _id, text"
     ):

@@ -100,7 +100,9 @@ def plan_only(monkeypatch, *addresses):
     """The pipelines here have a few stages of the table only; each of them may have to run."""
     planned = [PlannedStage(address, "maybe", ()) for address in addresses]
     monkeypatch.setattr("orchestration.pipeline.repro.plan", lambda *_: planned)
-    monkeypatch.setattr("orchestration.pipeline.repro.before", lambda _, address: [address])
+    monkeypatch.setattr(
+        "orchestration.pipeline.repro.required_stages", lambda _, address: [address]
+    )
 
 
 def test_a_retriever_taken_out_is_gone_for_later_stages_and_comes_back_from_the_cache(
@@ -206,7 +208,7 @@ def test_a_failure_is_told_once_and_what_the_stage_said_itself_is_final(
     lines = []
     build = PlannedBuild(one_stage)
     with pytest.raises(FreshetError, match=message) as failed:
-        list(build.bring("make", lines.append))
+        list(build.bring_up_to_date("make", lines.append))
     assert type(failed.value) is error
     assert "first" in lines
     assert not any("nan" in line or line.startswith("> ") for line in lines)
@@ -218,14 +220,14 @@ def test_what_stops_dvc_before_a_stage_begins_is_in_the_error(one_stage):
     with pytest.raises(
         FreshetError, match="with exit code 255: Parameters 'mine' are missing from 'params.yaml'"
     ):
-        list(PlannedBuild(one_stage).bring("make", print))
+        list(PlannedBuild(one_stage).bring_up_to_date("make", print))
 
 
 def test_a_failure_that_dvc_tells_in_other_words_is_told_whole(one_stage, monkeypatch):
     build, line = PlannedBuild(one_stage), "ERROR: failed to reproduce what is there"
     monkeypatch.setattr(dvc, "command_line", lambda *_: ["sh", "-c", f"echo '{line}'; exit 1"])
     with pytest.raises(FreshetError, match=f"with exit code 1: {line}"):
-        list(build.bring("make", print))
+        list(build.bring_up_to_date("make", print))
 
 
 def test_an_interrupt_ends_dvc_and_its_stage(one_stage):
@@ -239,19 +241,22 @@ def test_an_interrupt_ends_dvc_and_its_stage(one_stage):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(PlannedBuild(one_stage).bring("make", interrupt))
+        list(PlannedBuild(one_stage).bring_up_to_date("make", interrupt))
     assert not psutil.Process().children(recursive=True)
 
 
 def test_settings_are_those_of_the_beginning_and_a_stage_that_ran_is_not_asked_again(one_stage):
     build = PlannedBuild(one_stage)
-    assert (list(build.bring("make")), list(build.bring("make"))) == (["make"], [])
+    assert (list(build.bring_up_to_date("make")), list(build.bring_up_to_date("make"))) == (
+        ["make"],
+        [],
+    )
     build = PlannedBuild(one_stage)
-    assert list(build.bring("make")) == [], "DVC has nothing to do"
+    assert list(build.bring_up_to_date("make")) == [], "DVC has nothing to do"
     build = PlannedBuild(one_stage)
     one_stage.params_file.write_text("retrievers: {hce: {epochs: 2}}\n")
     with pytest.raises(FreshetError, match="changed since this build began"):
-        list(build.bring("make"))
+        list(build.bring_up_to_date("make"))
 
 
 @pytest.fixture

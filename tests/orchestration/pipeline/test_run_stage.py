@@ -181,7 +181,7 @@ def test_an_edit_of_settings_that_the_stage_does_not_read_is_no_change(project, 
 
 
 def test_the_key_is_known_before_and_moves_with_each_thing_that_is_read(project, stage):
-    keys = {stage_key.read(stage, project.root).key}
+    keys = {stage_key.read_stage_inputs(stage, project.root).key}
     assert run_stage.run_stage(stage, project).key in keys
     for path, text in (
         ("input/numbers.txt", "1"),
@@ -189,7 +189,7 @@ def test_the_key_is_known_before_and_moves_with_each_thing_that_is_read(project,
         ("params.yaml", PARAMS.replace("3", "4")),
     ):
         (project.root / path).write_text(text)
-        keys.add(stage_key.read(stage, project.root).key)
+        keys.add(stage_key.read_stage_inputs(stage, project.root).key)
     assert len(keys) == 4
 
 
@@ -228,7 +228,7 @@ def test_checkpoints_outlive_a_stage_that_could_not_be_recorded(project, stage, 
         raise OSError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_stage.runs, "keep", full)
+        patch.setattr(run_stage.runs, "spool_record", full)
         with pytest.raises(OSError, match="no space left"):
             run_stage.run_stage(stage, project)
     assert len(list((project.state / "checkpoints").iterdir())) == 1

@@ -309,7 +309,7 @@ def test_records_come_out_as_they_went_in_in_order_of_their_start_once_the_store
     project, memory
 ):
     for record in (SECOND, FIRST):
-        runs.keep(project, record)
+        runs.spool_record(project, record)
     memory.broken = True
     with pytest.raises(OSError, match="the store is away"):
         runs.record_all(project)
@@ -325,7 +325,7 @@ def test_records_come_out_as_they_went_in_in_order_of_their_start_once_the_store
 def test_a_file_is_kept_as_it_was_although_a_later_run_replaced_it(project, memory, tmp_path):
     report = tmp_path / "report.json"
     report.write_text("first")
-    runs.keep(project, replace(FIRST, artifacts=[report]))
+    runs.spool_record(project, replace(FIRST, artifacts=[report]))
     report.write_text("second")
     runs.record_all(project)
     assert memory.files == [{"report.json": "first"}]
@@ -338,9 +338,9 @@ def test_a_crash_while_spooling_or_while_clearing_leaves_no_entry(project, memor
     with monkeypatch.context() as patch:
         patch.setattr(runs, "replace_folder", crash)
         with pytest.raises(KeyboardInterrupt):
-            runs.keep(project, FIRST)
+            runs.spool_record(project, FIRST)
     assert waiting(project) == []
-    runs.keep(project, FIRST)
+    runs.spool_record(project, FIRST)
     with monkeypatch.context() as patch:
         patch.setattr(runs.shutil, "rmtree", crash)
         with pytest.raises(KeyboardInterrupt):
@@ -357,8 +357,8 @@ def test_a_stage_records_itself_only_if_nobody_follows(project, memory, monkeypa
     (project.root / "out").mkdir()
     (project.root / "out" / "report.json").write_text('{"rows": 3}')
     stage = Stage("corpus", "Documents.", ("seed",), {}, "out", ())
-    reads = run_stage.stage_key.StageReads("command", {"input": "0"}, {"seed": 3})
-    monkeypatch.setattr(run_stage.stage_key, "read", lambda *_: reads)
+    reads = run_stage.stage_key.StageInputs("command", {"input": "0"}, {"seed": 3})
+    monkeypatch.setattr(run_stage.stage_key, "read_stage_inputs", lambda *_: reads)
     monkeypatch.setattr(
         run_stage, "_execute", lambda *arguments: arguments[-1].mkdir(parents=True) or {"rows": 3}
     )
@@ -376,9 +376,9 @@ def test_with_tracking_off_no_store_is_made_nothing_is_kept_and_what_waits_goes_
     assert find_run(project, RECORD.key) is None
     assert not list(project.root.iterdir()), "no store is made"
     monkeypatch.delenv("FRESHET_TRACKING")
-    runs.keep(project, FIRST)
+    runs.spool_record(project, FIRST)
     monkeypatch.setenv("FRESHET_TRACKING", "off")
-    runs.keep(project, SECOND)
+    runs.spool_record(project, SECOND)
     runs.record_all(project)
     assert (len(waiting(project)), memory.records) == (1, [])
     monkeypatch.setenv("FRESHET_TRACKING", "no")

@@ -23,7 +23,7 @@ from model_code.collection.sync.inbox import receive_inbox
 from model_code.corpus.sources.files import write_snapshot
 from model_code.errors import FreshetError
 from model_code.files import write_json
-from model_code.project import Project, is_free
+from model_code.project import Project, lock_is_free
 from orchestration.cli.app import app
 from tests.live_example import add, row
 from tests.model_code.collection.laws import rankings
@@ -77,7 +77,9 @@ def test_nobody_changes_generations_while_they_are_linked_and_nothing_is_written
 ):
     free, link = [], module.link
     monkeypatch.setattr(
-        module, "link", lambda *paths: free.append(is_free(live.live / WRITER_LOCK)) or link(*paths)
+        module,
+        "link",
+        lambda *paths: free.append(lock_is_free(live.live / WRITER_LOCK)) or link(*paths),
     )
     backup(live, tmp_path / "copy")
     assert set(free) == {False}

@@ -173,7 +173,7 @@ def test_export_becomes_corpus_of_fresh_project(source, tmp_path):
     report = import_project(
         project,
         tmp_path / "export",
-        use_as_corpus=lambda settings: parameters.assign(project.params_file, settings),
+        use_as_corpus=lambda settings: parameters.write_overrides(project.params_file, settings),
     )
 
     assert (report.corpus_documents, report.queries, report.judgements) == (24, 2, 1)

@@ -18,7 +18,7 @@ from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.folder_lock import unread
 from model_code.collection.segments.segment import Placements
 from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
-from model_code.files import read_json, seal
+from model_code.files import read_json, write_manifest
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.text.documents import Document, Remove
 from tests.model_code.collection.laws import (
@@ -278,7 +278,7 @@ def test_a_segment_of_another_encoder_is_refused(writer: LiveWriter) -> None:
     folder = writer.apply([put("d00x", NEW)], up_to(1), {}).generation.folder
     facts = read_json(folder / "index" / "manifest.json") | {"fingerprint": "f" * 64}
     facts.pop("checksums")
-    seal(folder / "index", facts.pop("format"), facts)
+    write_manifest(folder / "index", facts.pop("format"), facts)
     with pytest.raises(FingerprintMismatch, match="the index was built with encoder ffffffffffff"):
         rankings(writer.collection.live)
 

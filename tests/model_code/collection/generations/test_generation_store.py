@@ -118,7 +118,7 @@ def test_two_retrievers_live_side_by_side(build: Build, other_build: Build, tmp_
         set_default_retriever(live, "mlr")
 
 
-@pytest.mark.parametrize("step", ["seal", "fsync_tree", "write_text"])
+@pytest.mark.parametrize("step", ["write_manifest", "fsync_tree", "write_text"])
 def test_a_crash_at_any_step_leaves_the_old_generation(
     build: Build, other_build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -22,7 +22,7 @@ from tests.live_example import row
 
 
 def set_additions(project: Project, *assignments: str) -> None:
-    parameters.assign(project.params_file, [f"additions.{each}" for each in assignments])
+    parameters.write_overrides(project.params_file, [f"additions.{each}" for each in assignments])
 
 
 def told(project: Project) -> dict[str, str]:
