@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.measurement import all_seconds, matrix_rate, row, row_without_goal, skipped
-from model_code.encoding.base_models import locate
+from model_code.encoding.base_models import locate_model
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.hardware import has_bfloat16
 
@@ -41,7 +41,7 @@ def rows(
     encoder = Encoder.load(base, max_tokens, device=device, for_search=True)  # as the stages encode
     on_gpu, bfloat16 = encoder.device.type == "cuda", has_bfloat16(encoder.device)
     kinds = (False, True) if bfloat16 else (False,)
-    peers = [peer_encode(locate(base), max_tokens, encoder.device, kind) for kind in kinds]
+    peers = [peer_encode(locate_model(base), max_tokens, encoder.device, kind) for kind in kinds]
     spent, vectors = _race([encoder.encode_passages, *peers], sample, rounds)
     ours, *theirs = (texts / each for each in spent)
     found = [row(f"{PEER} as installed", ours, theirs[0], goal=2.5 if bfloat16 else 1.3)]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from freshet.client import Client
-from model_code.encoding.token_signs import WORD, TokenSigns
+from model_code.encoding.token_signs import BITS_PER_WORD, TokenSigns
 from model_code.errors import FreshetError
 from model_code.files import write_json, write_text
 from model_code.project import Project
@@ -91,7 +91,7 @@ def random_tokens(texts: Sequence[str], dimension: int) -> TokenSigns:
     """Signs of as many tokens as the texts have words, always the same ones."""
     starts = np.cumsum([0, *(len(text.split()) for text in texts)])
     bits = np.random.default_rng(0).integers(
-        0, 2**WORD, (starts[-1], -(-dimension // WORD)), np.uint64
+        0, 2**BITS_PER_WORD, (starts[-1], -(-dimension // BITS_PER_WORD)), np.uint64
     )
     return TokenSigns(bits, starts)
 
@@ -100,7 +100,7 @@ def _fused(
     build: Path, vectors: np.ndarray, ids: list[str], texts: Sequence[str], feedback: float
 ) -> dict[str, Path]:
     from model_code.retrieval import bm25
-    from model_code.retrieval.fused import Fusion, Scale, build_folders
+    from model_code.retrieval.fused import Fusion, ScoreNormalizer, build_folders
     from model_code.retrieval.index_settings import Bm25Settings
 
     words, made = (
@@ -110,7 +110,7 @@ def _fused(
     bm25.build_folders(texts, ids, Bm25Settings(), *words)
     fusion = Fusion(
         {"dense": 1.0, "bm25": 5.0, "dense.late": 1.0},
-        {"dense": Scale.of(vectors)},
+        {"dense": ScoreNormalizer.fit(vectors)},
         feedback=feedback,
     )
     build_folders({"dense": (build / "encoder", build / "index"), "bm25": words}, fusion, *made)

@@ -26,7 +26,7 @@ from model_code.retrieval.bm25 import Bm25Retriever
 from model_code.retrieval.bm25_index import Bm25Segment
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.dense_index import DenseIndex
-from model_code.retrieval.fused import FusedSearch, Fusion, Scale
+from model_code.retrieval.fused import FusedSearch, Fusion, ScoreNormalizer
 from model_code.retrieval.index_settings import ALWAYS_EXACT, Bm25Settings, IndexSettings
 
 FINGERPRINT, BASE = "benchmark", EncoderSettings().base
@@ -95,7 +95,9 @@ def _fused(
     vectors, _ = clustered_vectors(documents, encoder.dimension, 1)
     dense = DenseRetriever(encoder, DenseIndex.build(vectors, _ids(vectors), encoder.fingerprint()))
     bm25 = Bm25Retriever(Bm25Segment.build(texts, _ids(vectors), "english"), Bm25Settings())
-    fusion = Fusion({"dense": 1.0, "bm25": 5.0}, {"dense": Scale.of(vectors)}, feedback=0.3)
+    fusion = Fusion(
+        {"dense": 1.0, "bm25": 5.0}, {"dense": ScoreNormalizer.fit(vectors)}, feedback=0.3
+    )
     fused = FusedSearch({"dense": dense, "bm25": bm25}, fusion)
     asked = np.array([[" ".join(text.split()[:8])] for text in texts[:queries]])
     searches = [

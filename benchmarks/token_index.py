@@ -25,9 +25,9 @@ from model_code.corpus.sources.base import open_source
 from model_code.lexical.token_index.bags import Bags, TokenBags
 from model_code.lexical.token_index.index import TokenIndex
 from model_code.lexical.token_index.postings import PARTS, Sparse
-from model_code.retrieval.bm25_index import Bm25
+from model_code.retrieval.bm25_index import Bm25Index
 from model_code.retrieval.index_settings import Bm25Settings
-from model_code.text.terms import terms_of
+from model_code.text.terms import get_analyzer
 
 SQUAD = (
     Path(os.environ.get("FRESHET_DATA", Path(__file__).parents[1] / ".." / "shared" / "data"))
@@ -60,9 +60,9 @@ def rows(
     data: another folder in BEIR layout; base: whose tokenizer. "Level" with bm25s is a ratio of 1.
     It drops stop words and searches with the question's own words.
     """
-    from model_code.encoding.base_models import load_tokenizer, locate
+    from model_code.encoding.base_models import load_tokenizer, locate_model
 
-    tokenizer = load_tokenizer(locate(base))
+    tokenizer = load_tokenizer(locate_model(base))
     found = []
     for texts in _collections(data):
         found += _compare(texts, tokenizer, questions, repeats)
@@ -122,7 +122,7 @@ def _bm25(texts: Texts, questions: int, repeats: int) -> list[dict[str, Any]]:
     import bm25s
 
     settings, depth = Bm25Settings(), min(DEPTH, len(texts.ids))
-    terms = terms_of(settings.language)
+    terms = get_analyzer(settings.language)
     asked = [text for text, _ in texts.questions[:questions]]
 
     def build_peer() -> Any:
@@ -131,16 +131,16 @@ def _bm25(texts: Texts, questions: int, repeats: int) -> list[dict[str, Any]]:
         return peer
 
     built = median_seconds(
-        [lambda: Bm25.build(texts.texts, texts.ids, settings), build_peer], repeats // 4 + 1
+        [lambda: Bm25Index.build(texts.texts, texts.ids, settings), build_peer], repeats // 4 + 1
     )
-    index, peer = Bm25.build(texts.texts, texts.ids, settings), build_peer()
+    index, peer = Bm25Index.build(texts.texts, texts.ids, settings), build_peer()
     spent = median_seconds(
         [
             lambda: index.search(asked, depth),
             lambda: peer.retrieve(list(map(terms.of, asked)), k=depth, show_progress=False),
             lambda: [index.search([text], depth) for text in asked],
             lambda: [
-                peer.retrieve([terms.of(text)], k=depth, show_progress=False) for text in asked
+                peer.retrieve([terms.analyze(text)], k=depth, show_progress=False) for text in asked
             ],
         ],
         repeats,

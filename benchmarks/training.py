@@ -133,10 +133,10 @@ def _peer_step(
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
-    from model_code.encoding.base_models import locate
+    from model_code.encoding.base_models import locate_model
 
     device = ours.encoder.device
-    model = SentenceTransformer(str(locate(base)), device=str(device)).train(as_installed)
+    model = SentenceTransformer(str(locate_model(base)), device=str(device)).train(as_installed)
     if not as_installed:
         freeze_layers(model[0].auto_model, settings.frozen_layers)
     loss = MultipleNegativesRankingLoss(model, scale=1 / settings.temperature)

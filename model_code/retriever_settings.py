@@ -9,7 +9,7 @@ from pydantic import create_model
 
 from model_code import settings
 from model_code.retrieval.kinds import DEFAULT_KIND, all_trained_kinds, trained_kind
-from model_code.retrieval.protocol import LATE
+from model_code.retrieval.protocol import LATE_SUFFIX
 from model_code.settings import Field
 from model_code.training.settings import TrainingSettings
 
@@ -86,7 +86,7 @@ class FusionSettings(settings.Settings):
         if not self.weights:
             return
 
-        weighable = names | {name + LATE for name in self.of}
+        weighable = names | {name + LATE_SUFFIX for name in self.of}
         settings.require(
             names <= self.weights.keys() <= weighable,
             f"weights are given for {sorted(self.weights)}; give one for each of {list(self.of)}, or leave them out",

@@ -140,10 +140,10 @@ class Bench:
         build = project / "artifacts/baselines/untrained/build"
         opened = open_retriever(build / "encoder", build / "index")
         assert isinstance(opened, FusedRetriever)
-        weights = default_weights(tuple(opened.parts), opened.fusion.scales)
-        dense = opened.parts["zero_shot"]
+        weights = default_weights(tuple(opened.components), opened.fusion.normalizers)
+        dense = opened.components["zero_shot"]
         parts = {
-            **opened.parts,
+            **opened.components,
             "zero_shot": Remembering(dense.encoder, dense.index, dense.fingerprint),
         }
         self.search = FusedRetriever(parts, replace(opened.fusion, weights=weights))
@@ -164,7 +164,9 @@ class Bench:
     def run(self, weight: float, judgements: Judgements) -> Run:
         """The rankings of some queries with this weight of BM25."""
         weights = {**self.search.fusion.weights, "bm25": weight}
-        search = FusedSearch(self.search.parts, replace(self.search.fusion, weights=weights)).search
+        search = FusedSearch(
+            self.search.components, replace(self.search.fusion, weights=weights)
+        ).search
         return search_splits(search, {"test": judgements}, DEPTH)["test"]
 
     def asked(self, seed: int) -> Asked:
@@ -177,9 +179,9 @@ class Bench:
                 query: [document for document, _ in ranking]
                 for query, ranking in zip(queries.queries, search.search(texts, DEPTH), strict=True)
             }
-            for search in (self.search, *self.search.parts.values())
+            for search in (self.search, *self.search.components.values())
         )
-        by_part = dict(zip(self.search.parts, parts, strict=True))
+        by_part = dict(zip(self.search.components, parts, strict=True))
         documents = sorted(self.corpus.documents["document_id"])
         return Asked(
             queries, hits, by_part, frozenset(random.Random(seed).sample(documents, FAVOURITES))

@@ -19,7 +19,7 @@ from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.metrics import evaluate_run
 from model_code.files import hash_text, read_json, write_json
-from model_code.retrieval.bm25_index import Bm25
+from model_code.retrieval.bm25_index import Bm25Index
 
 HERE = Path(__file__).parent
 BASE, TOKENS = "sentence-transformers/all-MiniLM-L6-v2", 256
@@ -39,7 +39,7 @@ class Collection:
         self.ids, self.document = np.unique(rows, return_inverse=True)
         self.order = np.argsort(self.document, kind="stable")
         self.starts = np.searchsorted(self.document[self.order], np.arange(len(self.ids)))
-        self.bm25 = Bm25.build(
+        self.bm25 = Bm25Index.build(
             passage_texts(self.corpus.passages, True), [str(row) for row in range(len(rows))]
         )
         self.encoder = Encoder.load(BASE, TOKENS, for_search=True)

@@ -29,10 +29,10 @@ from model_code.incdsi.adder import IncDsiAdder, NewDocument
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.incdsi.store import constraint_texts
-from model_code.retrieval.bm25_index import Bm25
+from model_code.retrieval.bm25_index import Bm25Index
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.dense_index import DenseIndex
-from model_code.retrieval.fused import FusedSearch, Fusion, Scale
+from model_code.retrieval.fused import FusedSearch, Fusion, ScoreNormalizer
 from model_code.retrieval.index_settings import ALWAYS_EXACT, Bm25Settings, IndexSettings
 
 HERE, BASE, MAX_TOKENS, DAY = (
@@ -125,9 +125,9 @@ class Arrival:
         return np.concatenate([self.encoded.documents[:old], added])
 
     @cached_property
-    def scale(self) -> Scale:
+    def scale(self) -> ScoreNormalizer:
         """That of the old documents, as a live collection keeps it."""
-        return Scale.of(self.encoded.documents[: self.pages.old])
+        return ScoreNormalizer.fit(self.encoded.documents[: self.pages.old])
 
     def scores(self, way: Way) -> dict[str, np.ndarray]:
         """nDCG@10 (q,) of each query by the encoder alone and by the fusion; one document answers a
@@ -138,7 +138,9 @@ class Arrival:
         )
         encoder: Any = KnownQueries(self.pages.queries, self.encoded.queries)
         dense = DenseRetriever(encoder, index, "known")
-        bm25 = Bm25.build([self._words(row, way) for row in self.rows], self.ids, Bm25Settings())
+        bm25 = Bm25Index.build(
+            [self._words(row, way) for row in self.rows], self.ids, Bm25Settings()
+        )
         fusion = Fusion(
             {"dense": 1.0, "bm25": BM25_WEIGHT}, {"dense": self.scale}, feedback=FEEDBACK
         )

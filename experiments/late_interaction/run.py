@@ -22,7 +22,7 @@ from torch.nn.functional import normalize, pad
 
 from experiments.parts.run import Build, Query, learn, ranked
 from experiments.tables import measure_projects
-from model_code.encoding.encoder import Buckets, Encoder
+from model_code.encoding.encoder import Encoder, LengthBuckets
 from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
 from model_code.losses.contrastive import softmax_losses
@@ -42,7 +42,7 @@ RETRIEVERS = ("hce", "bm25", "zero_shot")
 PARTS = {"fused": ("hce", "bm25"), "fused with late": ("hce", "bm25", "late")}
 
 
-def token_vectors(encoder: Encoder, texts: Buckets) -> tuple[Tensor, Tensor, Tensor]:
+def token_vectors(encoder: Encoder, texts: LengthBuckets) -> tuple[Tensor, Tensor, Tensor]:
     """Of n texts the vectors (n, H), the unit vectors of their tokens (n, T, H), and which of these
     are tokens.
     """

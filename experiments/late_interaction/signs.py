@@ -24,17 +24,17 @@ from experiments.late_interaction.run import HERE, METRIC
 from model_code.context import StageContext
 from model_code.corpus.tables import Judgements, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
-from model_code.encoding.token_signs import BITS
+from model_code.encoding.token_signs import SIGNS_FILE
 from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
 from model_code.files import read_json, write_json, write_text
 from model_code.retrieval import bm25
-from model_code.retrieval.base import IndexedRetriever
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.fused import FusedSearch
 from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
+from model_code.retrieval.indexed import IndexedRetriever
 from model_code.retrieval.kinds import open_retriever
-from model_code.retrieval.protocol import LATE
+from model_code.retrieval.protocol import LATE_SUFFIX
 from model_code.retriever_settings import FusionSettings
 from model_code.stages.baselines import UNTRAINED
 from model_code.stages.evaluate import EvaluationSet
@@ -81,7 +81,7 @@ class Corpus:
             self.built[name],
         )
         Encoder.from_settings(settings, self.encoders[name]).save(folder / "encoder")
-        if (built / BITS).is_file():
+        if (built / SIGNS_FILE).is_file():
             return open_retriever(folder / "encoder", built)
         encoder = Encoder.load(folder / "encoder", for_search=True)
         vectors, tokens = encoder.encode_passages_with_tokens(self.texts, partial(told, name))
@@ -115,7 +115,7 @@ class Corpus:
             ]
             asked += [(PLAIN, "default", 0.0, "")] * (name == "untrained")
             for system, by, share, late in asked:
-                names = [name, "bm25", *([name + LATE] if late else [])]
+                names = [name, "bm25", *([name + LATE_SUFFIX] if late else [])]
                 settings = FusionSettings(of=(name, "bm25"), feedback=share)
                 fusion, _ = _weighted_fusion(
                     self.judged(by == "dev"), opened, held, settings, names

@@ -27,8 +27,8 @@ from model_code.encoding.encoder import Encoder, token_batches
 from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
 from model_code.hierarchy.tree import Hierarchy
-from model_code.retrieval.base import IndexedRetriever
-from model_code.retrieval.fused import FusedSearch, Fusion, Scale
+from model_code.retrieval.fused import FusedSearch, Fusion, ScoreNormalizer
+from model_code.retrieval.indexed import IndexedRetriever
 from model_code.retrieval.kinds import open_retriever
 from model_code.stages.evaluate import EvaluationSet
 from model_code.stages.fuse import GRID
@@ -81,7 +81,7 @@ class Build:
         self.corpus = load_corpus(self.artifacts / "corpus")
         opened = {name: self._open(name) for name in names}
         scales = {
-            name: Scale.of(one.dense.index.vectors)
+            name: ScoreNormalizer.fit(one.dense.index.vectors)
             for name, one in opened.items()
             if one.dense is not None
         }
@@ -111,7 +111,7 @@ class Build:
         scored = zip(
             judged.queries,
             documents,
-            self.fused.part_scores(encoded, documents),
+            self.fused.component_scores(encoded, documents),
             late,
             levels,
             strict=True,

@@ -28,14 +28,14 @@ from model_code.evaluation.significance import bootstrap_interval, paired_random
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import hash_text
 from model_code.retrieval import bm25
-from model_code.retrieval.base import NewPassages, Segment
-from model_code.retrieval.fused import FusedSearch, Fusion, Scale
+from model_code.retrieval.fused import FusedSearch, Fusion, ScoreNormalizer
+from model_code.retrieval.indexed import NewPassages, RetrieverSegment
 from model_code.retrieval.kinds import open_retriever
-from model_code.retrieval.protocol import LATE, Retriever
+from model_code.retrieval.protocol import LATE_SUFFIX, Retriever
 from model_code.stages.baselines import UNTRAINED
 from model_code.stages.evaluate import EvaluationSet, StrippedDocuments
 from model_code.stages.fuse import GRID, SHARED, _values
-from model_code.text.words import first_sentence, words
+from model_code.text.words import split_first_sentence, split_words
 from orchestration import parameters
 
 HERE, METRIC = Path(__file__).parent, "nDCG@10"
@@ -74,19 +74,22 @@ def _measured(root: Path, aside: Path) -> dict[str, Any]:
         DENSE: open_retriever(encoder, index),
         WORDS: open_retriever(by_words / "encoder", by_words / "index"),
     }
-    weights = {DENSE: SHARED["dense"], WORDS: SHARED["words"], DENSE + LATE: SHARED["late"]}
+    weights = {DENSE: SHARED["dense"], WORDS: SHARED["words"], DENSE + LATE_SUFFIX: SHARED["late"]}
     fusion = Fusion(
-        weights, {DENSE: Scale.of(parts[DENSE].index.vectors)}, feedback=UNTRAINED.feedback
+        weights,
+        {DENSE: ScoreNormalizer.fit(parts[DENSE].index.vectors)},
+        feedback=UNTRAINED.feedback,
     )
     few = len(bench.judgements["dev"].queries) < FEW
     people = sample_queries(corpus.judgements("train") if few else bench.judgements["dev"], JUDGED)
     titles, passages = held_out_titles(corpus, settings.encoder.include_title)
     held = StrippedDocuments(passages, frozenset(), aside / "titles")
     without = {
-        name: held.search_over([Segment(part, bench.documents)]) for name, part in parts.items()
+        name: held.search_over([RetrieverSegment(part, bench.documents)])
+        for name, part in parts.items()
     }
     whole = {name: bench.strip_own_queries(part) for name, part in parts.items()}
-    plain = Fusion({name: weights[name] for name in parts}, fusion.scales)
+    plain = Fusion({name: weights[name] for name in parts}, fusion.normalizers)
     return {
         "people": _by_weight(whole, fusion, people),
         "titles": _by_weight(without, fusion, titles),
@@ -121,7 +124,7 @@ def _by_weight(parts: Mapping[str, Retriever], fusion: Fusion, asked: Judgements
         return {"queries": 0, METRIC: {}}
     search = FusedSearch(parts, fusion)
     queries = search.encode_queries(list(asked.queries.values()))
-    scores = search.part_scores(queries, queries.candidates)
+    scores = search.component_scores(queries, queries.candidates)
     scored = list(zip(asked.queries, queries.candidates, scores, strict=True))
     means = {
         weight: float(_values(scored, dict(fusion.weights) | {WORDS: weight}, asked, METRIC).mean())
@@ -149,14 +152,14 @@ def held_out_titles(corpus: Corpus, include_title: bool) -> tuple[Judgements, Ne
     for document in sorted(by_document, key=lambda name: hash_text(f"title {name}")):
         own = by_document[document].copy()
         query = own["title"].iloc[0]
-        if times[query.casefold()] == 1 and len(words(query)) >= SHORTEST:
+        if times[query.casefold()] == 1 and len(split_words(query)) >= SHORTEST:
             own["title"], start = "", own["text"].iloc[0]
             if start.casefold().startswith(query.casefold()):
                 own["text"] = [start[len(query) :], *own["text"].iloc[1:]]
         else:
-            query, rest = first_sentence(own["text"].iloc[0])
+            query, rest = split_first_sentence(own["text"].iloc[0])
             own["text"] = [rest, *own["text"].iloc[1:]]
-        if len(words(query)) >= SHORTEST and own["text"].str.strip().any():
+        if len(split_words(query)) >= SHORTEST and own["text"].str.strip().any():
             queries[document] = query
             texts += passage_texts(own, include_title)
             documents += own["document_id"].tolist()

@@ -37,7 +37,7 @@ from model_code.evaluation.scores import (
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import sample_judgements
 from model_code.files import read_json
-from model_code.retrieval.fused import Fusion, leaving_out
+from model_code.retrieval.fused import Fusion, leave_one_out
 
 ROUNDING = 2 * 10**-SCORE_DECIMALS
 SCORES = pa.DataFrameSchema(
@@ -182,7 +182,7 @@ class _Bench:
             if self.settings.variants
             else []
         )
-        return frozenset(f"without_{part}" for part in leaving_out(names))
+        return frozenset(f"without_{part}" for part in leave_one_out(names))
 
     def check(self, system: str, folder: Path, variants: frozenset[str]) -> None:
         """The system's own folder and those of its variants, `variants` among them; none where that

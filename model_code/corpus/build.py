@@ -34,7 +34,7 @@ from model_code.progress import Progress, no_progress
 from model_code.text.documents import Document, canonical_fields
 from model_code.text.passages import passage_rows
 from model_code.text.settings import PassageSettings
-from model_code.text.words import spans
+from model_code.text.words import word_spans
 
 T = TypeVar("T")
 
@@ -145,7 +145,7 @@ def _report(
     refusal.
     """
     documents, queries = tables["documents"], tables["queries"]
-    words = documents["text"].map(lambda text: len(spans(text)))
+    words = documents["text"].map(lambda text: len(word_spans(text)))
     counts: dict[str, Any] = {name: len(table) for name, table in tables.items()}
     refused = Counter(row.table for row in quarantine.refused)
     for table in ("documents", "queries", "qrels"):

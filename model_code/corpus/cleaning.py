@@ -20,7 +20,7 @@ from typing import Any
 
 from model_code.corpus.rows import Row, RowError
 from model_code.text.documents import Document, parse_date
-from model_code.text.words import is_whole
+from model_code.text.words import is_valid_utf8
 
 # C0, C1 and the byte order mark
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\ufeff]")
@@ -117,7 +117,7 @@ def is_possible_id(text: str) -> bool:
     >>> is_possible_id("17"), is_possible_id("caf\\udce9"), is_possible_id("x" * 3000)
     (True, False, False)
     """
-    return is_whole(text) and len(text.encode()) <= MOST_ID_BYTES
+    return is_valid_utf8(text) and len(text.encode()) <= MOST_ID_BYTES
 
 
 def read_text_value(values: Mapping[str, Any], name: str, default: str | None = None) -> str:
@@ -135,8 +135,8 @@ def read_text_value(values: Mapping[str, Any], name: str, default: str | None = 
 
 
 def require_valid_text(text: str, name: str) -> str:
-    """The same text; raises `RowError` unless `is_whole`."""
-    if not is_whole(text):
+    """The same text; raises `RowError` unless `is_valid_utf8`."""
+    if not is_valid_utf8(text):
         raise RowError("invalid UTF-8", f"{name} holds bytes that are no UTF-8")
     return text
 
@@ -197,7 +197,7 @@ def _is_answer(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     return (
-        is_whole(value)
+        is_valid_utf8(value)
         if isinstance(value, str)
         else isinstance(value, int) and not isinstance(value, bool)
     )

@@ -14,7 +14,7 @@ import numpy as np
 
 from model_code.contracts.models import check_document_order, load_array
 from model_code.contracts.rules import require, require_unit
-from model_code.encoding.token_signs import BITS, STARTS, TokenSigns
+from model_code.encoding.token_signs import SIGNS_FILE, STARTS_FILE, TokenSigns
 
 
 def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[str]) -> None:
@@ -28,10 +28,12 @@ def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[s
     vectors_per_passage = manifest["vectors_per_passage"]
     _check_vectors(folder, manifest, documents)
 
-    has_signs = (folder / BITS).is_file()
+    has_signs = (folder / SIGNS_FILE).is_file()
     wants_signs = manifest["settings"]["late_interaction"] and vectors_per_passage == 1
     presence = "be there" if wants_signs else "not be there"
-    require(has_signs == wants_signs, f"index/{BITS} must {presence}, by index.late_interaction")
+    require(
+        has_signs == wants_signs, f"index/{SIGNS_FILE} must {presence}, by index.late_interaction"
+    )
     if wants_signs:
         _check_token_signs(folder, manifest["passages"])
 
@@ -55,12 +57,14 @@ def _check_vectors(folder: Path, manifest: Mapping[str, Any], documents: Sequenc
 def _check_token_signs(folder: Path, passages: int) -> None:
     """Require packed signs, and a start of each passage's tokens that rises from 0 to their end."""
     signs = TokenSigns.load(folder)
-    require(signs.bits.dtype == np.uint64, f"index/{BITS} must be uint64, not {signs.bits.dtype}")
+    require(
+        signs.bits.dtype == np.uint64, f"index/{SIGNS_FILE} must be uint64, not {signs.bits.dtype}"
+    )
 
     starts = signs.starts
     is_rising = bool((np.diff(starts) > 0).all())
     covers_all = starts[0] == 0 and starts[-1] == len(signs.bits)
     require(
         is_rising and covers_all and len(signs) == passages,
-        f"index/{STARTS} must say where in {BITS} the tokens of each of {passages:,} passages are",
+        f"index/{STARTS_FILE} must say where in {SIGNS_FILE} the tokens of each of {passages:,} passages are",
     )

@@ -60,7 +60,9 @@ def encode_tokens_resumably(
     ]
     if not shards:
         return encoder.encode_passages_with_tokens([])
-    tokens = TokenSigns.joined([TokenSigns(shard["bits"], shard["starts"]) for shard in shards])
+    tokens = TokenSigns.concatenate(
+        [TokenSigns(shard["bits"], shard["starts"]) for shard in shards]
+    )
     return np.concatenate([shard["vectors"] for shard in shards]), tokens
 
 

@@ -17,9 +17,9 @@ import numpy as np
 from model_code.dsi.vectors import KIND, REPRESENTATIVES, document_means
 from model_code.encoding.encoder import Encoder
 from model_code.files import MANIFEST, add_to_manifest, read_json
-from model_code.retrieval.base import NewPassages
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.dense_index import DenseIndex
+from model_code.retrieval.indexed import NewPassages
 
 
 class DsiRetriever(DenseRetriever):
@@ -65,7 +65,7 @@ class DsiRetriever(DenseRetriever):
         row = {document: i for i, document in enumerate(self.index.document_ids)}
         return self.index.vectors[[row[document] for document in document_ids]]
 
-    def encodings(self, new: NewPassages) -> tuple[list[str], np.ndarray]:
+    def encode_new_passages(self, new: NewPassages) -> tuple[list[str], np.ndarray]:
         """The documents, and of each the vector (n, H) that it has where none is refined."""
         names = list(dict.fromkeys(new.document_ids))
         number = {name: i for i, name in enumerate(names)}

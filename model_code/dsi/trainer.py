@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from model_code.distributed.encoding import encode_resumably
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.encoding.encoder import Buckets, Encoder, encode
+from model_code.encoding.encoder import Encoder, LengthBuckets, encode
 from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.hierarchy import hce_losses, level_means
 from model_code.progress import Progress, no_progress
@@ -61,7 +61,7 @@ class QueryVectors:
 class DocumentBatch(NamedTuple):
     """B queries and their documents as tensors."""
 
-    queries: Buckets  # tokenised; if the encoder is frozen one part, their vectors (B, H)
+    queries: LengthBuckets  # tokenised; if the encoder is frozen one part, their vectors (B, H)
     documents: Tensor  # (B,) int64
     relevant: Tensor  # (2, m) int64: rows of the batch, and documents known to answer them
     # (B, M) int64: ancestors of each pair's passage; None without a hierarchy loss
@@ -96,9 +96,9 @@ class DocumentCollator(Collator):
             **self.hierarchy_targets(positives, list(map(passages.of_all, relevant))),
         )
 
-    def _queries(self, pairs: np.ndarray) -> Buckets:
+    def _queries(self, pairs: np.ndarray) -> LengthBuckets:
         if self.query_vectors is not None:
-            return Buckets(
+            return LengthBuckets(
                 [torch.from_numpy(self.query_vectors.of(pairs))], torch.arange(len(pairs))
             )  # type: ignore[list-item]
         return self.query_features([self.data.pairs.queries[pair] for pair in pairs])

@@ -68,7 +68,7 @@ ACTIVATIONS = {
 }
 
 
-def locate(source: str | Path) -> Path:
+def locate_model(source: str | Path) -> Path:
     """The folder of the model `source`: an existing folder itself, else the hub name's package or
     hub snapshot.
 
@@ -139,8 +139,8 @@ def load_transformer(folder: Path, max_tokens: int) -> Any:
     kind = (
         AutoModelForTextEncoding if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING else AutoModel
     )
-    model, missing = read_model(kind, folder, config)
-    most = positions(model) or max_tokens
+    model, missing = load_pretrained(kind, folder, config)
+    most = max_positions(model) or max_tokens
     if max_tokens > most:
         raise FreshetError(
             f"max_tokens is {max_tokens}, but {folder.name} has {most} positions; lower max_tokens"
@@ -156,11 +156,11 @@ def load_transformer(folder: Path, max_tokens: int) -> Any:
     return model
 
 
-def read_model(kind: Any, folder: Path, config: Any) -> tuple[Any, list[str]]:
+def load_pretrained(kind: Any, folder: Path, config: Any) -> tuple[Any, list[str]]:
     """A model of one of transformers' auto classes in float32, and the names of the weights that
     the file lacks.
     """
-    with quiet():
+    with silence_transformers():
         model, report = kind.from_pretrained(
             folder,
             config=config,
@@ -173,7 +173,7 @@ def read_model(kind: Any, folder: Path, config: Any) -> tuple[Any, list[str]]:
     return model, sorted(report["missing_keys"])
 
 
-def positions(backbone: Any) -> int | None:
+def max_positions(backbone: Any) -> int | None:
     """How many tokens of a text the transformer has positions for; None: its positions are
     relative, without a limit.
 
@@ -192,7 +192,7 @@ def positions(backbone: Any) -> int | None:
 
 def save_transformer(model: Any, folder: Path) -> None:
     """Write `config.json` (with the dropout that the model came with) and `model.safetensors`."""
-    with quiet():
+    with silence_transformers():
         model.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config |= getattr(model, "original_dropout", {})
@@ -206,7 +206,7 @@ def load_tokenizer(folder: Path) -> Any:
     """The folder's fast tokenizer. Raises FreshetError if it has only a slow one."""
     from transformers import AutoTokenizer
 
-    with quiet():
+    with silence_transformers():
         tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
     if not tokenizer.is_fast:
         raise FreshetError(
@@ -249,7 +249,7 @@ def fingerprint(
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def silence_transformers() -> Iterator[None]:
     """Hold back transformers' progress bars and warnings: an encoder's missing pooler or head is no
     news here.
     """

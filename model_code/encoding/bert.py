@@ -3,7 +3,7 @@ takes seconds.
 
 It computes what transformers' `BertModel` computes, operation by operation (Devlin et al. 2019,
 section 3, post-norm layers): equal bits, equal names of the weights, hence equal fingerprints.
-`plain_bert` loads a folder that holds such a BERT and its tokenizer. Training and every other
+`load_plain_bert` loads a folder that holds such a BERT and its tokenizer. Training and every other
 architecture go through transformers.
 """
 
@@ -138,7 +138,7 @@ class PlainTokenizer:
         self.pad_token_id = read_json(folder / "config.json").get("pad_token_id")
 
 
-def plain_bert(folder: Path, max_tokens: int = 0) -> Bert | None:
+def load_plain_bert(folder: Path, max_tokens: int = 0) -> Bert | None:
     """The transformer in `folder`, in float32; None unless this module does what transformers does,
     up to the bit.
 

@@ -30,17 +30,22 @@ from model_code.encoding.base_models import (
     load_projection,
     load_tokenizer,
     load_transformer,
-    locate,
+    locate_model,
     read_layout,
     save_projection,
     save_tokenizer,
     save_transformer,
     write_layout,
 )
-from model_code.encoding.bert import Bert, PlainTokenizer, plain_bert
-from model_code.encoding.hardware import pack, packing, pick_device, uses_bfloat16
+from model_code.encoding.bert import Bert, PlainTokenizer, load_plain_bert
+from model_code.encoding.hardware import (
+    pack_linear_layers,
+    pick_device,
+    select_packing,
+    uses_bfloat16,
+)
 from model_code.encoding.settings import EncoderSettings, Pooling, Precision
-from model_code.encoding.token_signs import TokenSigns, signs
+from model_code.encoding.token_signs import TokenSigns, pack_signs
 from model_code.errors import FreshetError
 from model_code.progress import Progress, no_progress
 
@@ -51,7 +56,9 @@ CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = (
     65536,
 )  # activations of so many stay in a CPU's cache (faster than 4096), and fill a GPU
 CUT = {"direction": "right", "strategy": "longest_first", "stride": 0}
-PART = "\ufffd"  # what is decoded from some bytes of a character, which may be a letter
+REPLACEMENT_CHARACTER = (
+    "\ufffd"  # what is decoded from some bytes of a character, which may be a letter
+)
 # of so few texts, unlike in length, smaller batches take a fifth less of a CPU
 FEW, FEW_TOKENS = 64, 256
 Forward = Callable[[Features], torch.Tensor]
@@ -97,7 +104,7 @@ def pad(sequences: Sequence[Sequence[int]], padding: int) -> dict[str, Tensor]:
     return {"input_ids": ids.reshape(len(sequences), longest), "attention_mask": mask}
 
 
-class Buckets(NamedTuple):
+class LengthBuckets(NamedTuple):
     """n tokenised texts as a few padded parts; `rows` (n,): where each text's vector is once the
     parts are encoded.
     """
@@ -106,12 +113,12 @@ class Buckets(NamedTuple):
     rows: Tensor
 
 
-def bucketed(features: Features, batch_tokens: int) -> Buckets:
+def bucket_by_length(features: Features, batch_tokens: int) -> LengthBuckets:
     """Split padded features into parts of at most `batch_tokens` tokens, padding included, of texts
     of like length.
 
     >>> mask = torch.tensor([[1, 0, 0], [1, 1, 1], [1, 1, 0]])
-    >>> buckets = bucketed({"attention_mask": mask}, batch_tokens=4)
+    >>> buckets = bucket_by_length({"attention_mask": mask}, batch_tokens=4)
     >>> [part["attention_mask"].tolist() for part in buckets.parts], buckets.rows.tolist()
     ([[[1, 1, 1]], [[1, 1], [1, 0]]], [2, 0, 1])
     """
@@ -121,10 +128,10 @@ def bucketed(features: Features, batch_tokens: int) -> Buckets:
         {name: value[group, : lengths[group[0]]] for name, value in features.items()}
         for group in groups
     ]
-    return Buckets(parts, torch.tensor([row for group in groups for row in group]).argsort())
+    return LengthBuckets(parts, torch.tensor([row for group in groups for row in group]).argsort())
 
 
-def encode(encoder: Forward, texts: Buckets) -> Tensor:
+def encode(encoder: Forward, texts: LengthBuckets) -> Tensor:
     """The vectors (n, H) of the texts, in their own order."""
     return torch.cat([encoder(part) for part in texts.parts])[texts.rows]
 
@@ -167,7 +174,7 @@ class TextModel(torch.nn.Module):
             backend.enable_truncation(**cut)
         return [encoding.ids for encoding in backend.encode_batch_fast(list(texts))]
 
-    def in_batches(
+    def encode_in_batches(
         self,
         texts: Sequence[str],
         read: Read,
@@ -252,11 +259,13 @@ class Encoder(TextModel):
         FreshetError if the model is not to be had, is no dense text encoder, or has fewer than
         `max_tokens` positions.
         """
-        folder = locate(source)
+        folder = locate_model(source)
         layout = read_layout(folder)
         stated = max_tokens or layout.max_tokens
         plain = (
-            plain_bert(layout.transformer, stated) if for_search and stated is not None else None
+            load_plain_bert(layout.transformer, stated)
+            if for_search and stated is not None
+            else None
         )
         tokenizer = (
             PlainTokenizer(layout.transformer) if plain else load_tokenizer(layout.transformer)
@@ -270,8 +279,8 @@ class Encoder(TextModel):
         encoder.layers, encoder.prompts = layout.layers, layout.prompts
         backbone.config.output_hidden_states = False  # which queries do not need
         encoder.to(pick_device(device)).eval()
-        if for_search and (kind := packing(precision, encoder.device)):
-            pack(backbone, kind)
+        if for_search and (kind := select_packing(precision, encoder.device)):
+            pack_linear_layers(backbone, kind)
         return encoder
 
     @classmethod
@@ -428,9 +437,9 @@ class Encoder(TextModel):
             for row, hidden, numbers in zip(rows, states.cpu().numpy(), ids, strict=True):
                 start = len(commonprefix([lead, numbers]))
                 words, pieces = self._of_words(hidden[start:], numbers[start:])
-                tokens[row] = signs(np.repeat(words, pieces, axis=0) if of_queries else words)
+                tokens[row] = pack_signs(np.repeat(words, pieces, axis=0) if of_queries else words)
 
-        self.in_batches([prompt + text for text in texts], read, progress, of_queries)
+        self.encode_in_batches([prompt + text for text in texts], read, progress, of_queries)
         return vectors, TokenSigns.of([tokens[row] for row in range(len(texts))])
 
     def _of_words(
@@ -452,7 +461,8 @@ class Encoder(TextModel):
         if number not in self._pieces:
             tokenizer = self.tokenizer.backend_tokenizer
             says = any(
-                character.isalnum() or character == PART for character in tokenizer.decode([number])
+                character.isalnum() or character == REPLACEMENT_CHARACTER
+                for character in tokenizer.decode([number])
             )
             prefix = getattr(tokenizer.model, "continuing_subword_prefix", None)
             self._pieces[number] = (
@@ -474,7 +484,7 @@ class Encoder(TextModel):
         def read(rows: list[int], features: Features, _: list[list[int]]) -> None:
             vectors[rows] = forward(features).cpu().numpy().reshape(len(rows), *vectors.shape[1:])
 
-        self.in_batches(texts, read, progress, even)
+        self.encode_in_batches(texts, read, progress, even)
         return vectors.reshape(-1, self.dimension)
 
     def save(self, folder: Path) -> None:

@@ -133,11 +133,11 @@ class Bfloat16Linear(PackedLinear):
             self.__class__ = nn.Linear  # type: ignore[assignment]
 
 
-def packing(precision: str, device: torch.device) -> type[PackedLinear] | None:
+def select_packing(precision: str, device: torch.device) -> type[PackedLinear] | None:
     """The products for an encoder that only searches on `device` under the setting `precision`;
     None: torch's own.
 
-    >>> packing("float32", torch.device("cpu")) is None
+    >>> select_packing("float32", torch.device("cpu")) is None
     True
     """
     if device.type == "cpu" and uses_bfloat16(precision, device) and has_bfloat16(device):
@@ -149,7 +149,7 @@ def packing(precision: str, device: torch.device) -> type[PackedLinear] | None:
     )
 
 
-def pack(model: nn.Module, kind: type[PackedLinear]) -> None:
+def pack_linear_layers(model: nn.Module, kind: type[PackedLinear]) -> None:
     """From now on multiply by packed copies of the weights of `model`, which is not to be trained
     any more.
     """

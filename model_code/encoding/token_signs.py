@@ -22,8 +22,8 @@ import numpy as np
 from model_code.errors import FreshetError
 from model_code.files import atomic_write
 
-BITS, STARTS = "token_signs.npy", "token_starts.npy"
-WORD = 64  # bits that are compared at once
+SIGNS_FILE, STARTS_FILE = "token_signs.npy", "token_starts.npy"
+BITS_PER_WORD = 64  # bits that are compared at once
 # pairs of tokens that are compared at a time, so that they stay in the processor's cache
 AT_ONCE = 2**16
 
@@ -33,8 +33,8 @@ class TokenSigns:
     """bits (t, W) uint64, a row for each token, text after text; where each of n texts begins in
     them, and t (n + 1).
 
-    >>> own = TokenSigns.of([signs(np.array([[0.5, -0.1], [0.2, 0.3]])), signs(np.array([[-1.0, -1.0]]))])
-    >>> own[:1].similarities(own).tolist() == [1, 1 - 1.5 * 2 / WORD]
+    >>> own = TokenSigns.of([pack_signs(np.array([[0.5, -0.1], [0.2, 0.3]])), pack_signs(np.array([[-1.0, -1.0]]))])
+    >>> own[:1].similarities(own).tolist() == [1, 1 - 1.5 * 2 / BITS_PER_WORD]
     True
     """
 
@@ -61,7 +61,7 @@ class TokenSigns:
         )
 
     @classmethod
-    def joined(cls, parts: Sequence[Self | None]) -> Self | None:
+    def concatenate(cls, parts: Sequence[Self | None]) -> Self | None:
         """Those of one or several, one after the other; None of such as have none, FreshetError if
         only some have.
         """
@@ -95,21 +95,23 @@ class TokenSigns:
             nearest += np.minimum.reduceat(differing, texts.starts[:-1], axis=1).sum(
                 axis=0, dtype=np.int64
             )
-        return 1 - 2 * nearest / (WORD * bits.size)
+        return 1 - 2 * nearest / (BITS_PER_WORD * bits.size)
 
     def save(self, folder: Path) -> None:
         """Write them into the folder."""
-        for name, array in ((BITS, self.bits), (STARTS, self.starts)):
+        for name, array in ((SIGNS_FILE, self.bits), (STARTS_FILE, self.starts)):
             with atomic_write(folder / name) as aside, aside.open("wb") as stream:
                 np.save(stream, array)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read what `save` wrote, bits memory-mapped."""
-        return cls(np.asarray(np.load(folder / BITS, mmap_mode="r")), np.load(folder / STARTS))
+        return cls(
+            np.asarray(np.load(folder / SIGNS_FILE, mmap_mode="r")), np.load(folder / STARTS_FILE)
+        )
 
 
-def signs(vectors: np.ndarray) -> np.ndarray:
+def pack_signs(vectors: np.ndarray) -> np.ndarray:
     """Which numbers of vectors (t, H) are positive, (t, W) uint64; bits beyond H are 0. Of none,
     one that is 0.
     """
@@ -118,4 +120,4 @@ def signs(vectors: np.ndarray) -> np.ndarray:
         if len(vectors)
         else np.zeros((1, -(-vectors.shape[1] // 8)), np.uint8)
     )
-    return np.pad(bits, ((0, 0), (0, -bits.shape[1] % (WORD // 8)))).view(np.uint64)
+    return np.pad(bits, ((0, 0), (0, -bits.shape[1] % (BITS_PER_WORD // 8)))).view(np.uint64)

@@ -23,7 +23,7 @@ from model_code.evaluation.scores import EVALUATED_SPLITS, SCORE_DECIMALS
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import write_json
 from model_code.retrieval.protocol import Ranking, Search
-from model_code.retrieval.top_k import best_first
+from model_code.retrieval.top_k import rank_best_first
 
 
 def evaluate_system(
@@ -114,4 +114,4 @@ def reciprocal_rank_fusion(rankings: Iterable[Ranking], k: int, constant: int = 
     for ranking in rankings:
         for rank, (document, _) in enumerate(ranking, start=1):
             scores[document] += 1 / (constant + rank)
-    return best_first(scores.items(), k)
+    return rank_best_first(scores.items(), k)

@@ -12,13 +12,13 @@ from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import CountVectorizer
 
 from model_code.hierarchy.tree import Hierarchy
-from model_code.text.words import UNSPACED, words
+from model_code.text.words import UNSPACED_SCRIPTS, split_words
 
 WORDS = 3  # of a name
 # texts with one of a pair's characters alone that are thought to be there beside those that are
 RARE = 2
 SAME = 5  # letters at the beginning that make two words one: sort, sorted
-CHARACTER = re.compile(f"[{UNSPACED}]")
+CHARACTER = re.compile(f"[{UNSPACED_SCRIPTS}]")
 KANA, KATAKANA = re.compile("[\u3041-\u30ff]"), re.compile("[\u30a1-\u30fa\u30fc]{2,}")
 LONGEST = 20  # letters of a word that is one, and no identifier or number
 
@@ -78,7 +78,7 @@ def _words_of(text: str) -> set[str]:
     >>> sorted(_words_of("Sort it in 2024!")), sorted(_words_of("排序算法")), sorted(_words_of("駅前のバス"))
     (['sort'], ['序算', '排序', '算法'], ['バス', '駅前'])
     """
-    tokens = words(text.lower())
+    tokens = split_words(text.lower())
     pairs = {
         first + second
         for first, second in pairwise(tokens)

@@ -20,7 +20,7 @@ from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, Status
 from model_code.incdsi.settings import AdditionSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.incdsi.store import load_state, new_documents, require_one_vector, single_rows
-from model_code.retrieval.base import Refine
+from model_code.retrieval.indexed import Refine
 from model_code.text.documents import Change, Document
 from model_code.text.passages import TextRules
 

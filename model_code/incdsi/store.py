@@ -57,15 +57,18 @@ def constraint_texts(title: str, text: str, spans: int) -> list[str]:
     >>> constraint_texts("sort", "Sort a list. In place, that is.", spans=4)
     ['sort', 'Sort a list.', 'In place, that is.']
     """
-    first, rest = words.first_sentence(text)
-    places = words.spans(rest)
+    first, rest = words.split_first_sentence(text)
+    places = words.word_spans(rest)
     last = max(0, len(places) - SPAN)
     count = min(spans, -(-len(places) // SPAN))
     starts = [round(last * i / max(1, count - 1)) for i in range(count)]
     phrases = [
         " ".join(title.split()),
         first,
-        *(words.slices(rest, places, start, min(start + SPAN, len(places))) for start in starts),
+        *(
+            words.join_words(rest, places, start, min(start + SPAN, len(places)))
+            for start in starts
+        ),
     ]
     return [phrase for phrase in dict.fromkeys(phrases) if phrase]
 
@@ -176,8 +179,8 @@ def _encoded(searcher: Searcher, puts: Mapping[int, Document]) -> dict[int, Enco
         [replace(put, document_id=str(number)) for number, put in puts.items()],
     )
     new = new_passages(numbered, searcher.generation.text)
-    numbers, vectors = base.dense.encodings(new)
-    singles = single_rows(numbers, vectors, base.dense.query_vectors(new, numbers))
+    numbers, vectors = base.dense.encode_new_passages(new)
+    singles = single_rows(numbers, vectors, base.dense.encode_known_queries(new, numbers))
     return {int(number): encoded for number, encoded in singles.items()}
 
 

@@ -33,14 +33,14 @@ from torch.nn.functional import normalize
 from model_code.encoding.base_models import (
     Prompts,
     fingerprint,
+    load_pretrained,
     load_transformer,
-    read_model,
     tokenizer_rules,
 )
 from model_code.encoding.encoder import (
     CPU_BATCH_TOKENS,
     GPU_BATCH_TOKENS,
-    PART,
+    REPLACEMENT_CHARACTER,
     WINDOW,
     Features,
     TextModel,
@@ -149,7 +149,7 @@ def load_masked_model(folder: Path, max_tokens: int) -> MaskedModel:
     from transformers import AutoModelForMaskedLM  # late, as in `base_models`
 
     backbone = load_transformer(folder, max_tokens)  # its config: checked positions, dropout 0
-    model, missing = read_model(AutoModelForMaskedLM, folder, backbone.config)
+    model, missing = load_pretrained(AutoModelForMaskedLM, folder, backbone.config)
     if missing:
         raise FreshetError(
             f"{folder.name} has no whole masked-language-model head ({missing[0]!r} is missing); name another "
@@ -174,7 +174,8 @@ def blocked_tokens(tokenizer: Any, size: int, punctuation: bool) -> np.ndarray:
             continue
         text = tokenizer.convert_tokens_to_string([name])
         blocked[number] = not (
-            punctuation or any(letter.isalnum() or letter == PART for letter in text)
+            punctuation
+            or any(letter.isalnum() or letter == REPLACEMENT_CHARACTER for letter in text)
         )
     return blocked
 
@@ -401,7 +402,7 @@ class LexicalEncoder(TextModel):
                 results[row] = result
 
         most = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
-        self.in_batches(texts, store, progress, even, most // 2)
+        self.encode_in_batches(texts, store, progress, even, most // 2)
         return results
 
     def fingerprint(self) -> str:

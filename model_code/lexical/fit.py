@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from model_code.context import StageContext
-from model_code.encoding.encoder import Buckets
+from model_code.encoding.encoder import LengthBuckets
 from model_code.hierarchy.tree import Hierarchy
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.index import BY_TOKENS, EmbeddingIndex, LexicalSearch, index_tokens
@@ -278,7 +278,7 @@ class SemiParametricObjective(nn.Module):
         means = {name: term.detach().mean() for name, term in terms.items()}
         return {"loss": loss} | level_means(hierarchy) | means
 
-    def _views(self, texts: Buckets) -> Views:
+    def _views(self, texts: LengthBuckets) -> Views:
         """E(x) with `top_k` entries, and T(x), of the texts in their order."""
         size = self.encoder.vocabulary_size
         tokens = torch.cat([self.encoder.binary_bags(part) for part in texts.parts])[texts.rows]

@@ -225,7 +225,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
     "beta_rerank" ranks again.
     """
 
-    explains = True
+    can_explain = True
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
             fingerprint,
         )
         self.main, self.rerank_depth = main, rerank_depth
-        self.proposed = rerank_depth if main == "beta_rerank" else None
+        self.candidate_depth = rerank_depth if main == "beta_rerank" else None
         self._query = lru_cache(QUERIES_KEPT)(lambda text: self.encode_queries([text])[0])
 
     @classmethod
@@ -343,7 +343,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
             )
         return index
 
-    def scores_encoded(
+    def score_encoded(
         self, queries: list[Sparse], candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
         """The scores of each query's candidates, as the search gives them."""
@@ -375,7 +375,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
                 if index.main in ("alpha", "beta_own")
                 else encode(tuple(texts))
             )
-            return index.find(queries, k, allowed)
+            return index.search_and_rerank(queries, k, allowed)
 
         return {name: partial(search, self.by(name)) for name in self.names if name != self.main}
 

@@ -24,13 +24,13 @@ from torch.nn.functional import normalize
 from model_code.encoding.base_models import (
     load_tokenizer,
     load_transformer,
-    locate,
+    locate_model,
     read_layout,
     save_tokenizer,
     save_transformer,
 )
 from model_code.encoding.encoder import CPU_BATCH_TOKENS, pad, token_batches
-from model_code.encoding.hardware import pack, packing, pick_device
+from model_code.encoding.hardware import pack_linear_layers, pick_device, select_packing
 from model_code.encoding.settings import EncoderSettings, Precision
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
@@ -60,7 +60,7 @@ def start_encoder(
     """The lexical encoder that training starts from, on the base's own head or on a closed-form one
     for `texts`.
     """
-    layout = read_layout(locate(encoder.base))
+    layout = read_layout(locate_model(encoder.base))
     architectures = read_json(layout.transformer / "config.json").get("architectures") or []
     masked = any(name.endswith("ForMaskedLM") for name in architectures)
     head = "mlm" if masked else "closed_form"
@@ -182,8 +182,8 @@ def load_encoder(
             ClosedFormBody(load_transformer(folder, limit), head), decoder, bias, *options
         )
     encoder.to(pick_device(device)).eval()
-    if for_search and (kind := packing(precision, encoder.device)):
-        pack(encoder.body, kind)
+    if for_search and (kind := select_packing(precision, encoder.device)):
+        pack_linear_layers(encoder.body, kind)
     return encoder
 
 

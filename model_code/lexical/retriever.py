@@ -22,7 +22,7 @@ from model_code.lexical.index import (
 )
 from model_code.lexical.token_index.index import TokenIndex
 from model_code.lexical.token_index.postings import Sparse
-from model_code.retrieval.base import IndexedRetriever, NewPassages
+from model_code.retrieval.indexed import IndexedRetriever, NewPassages
 
 # components that a vocabulary is projected to for the hierarchy; a cosine errs by about 1 / 16
 PROJECTED = 256

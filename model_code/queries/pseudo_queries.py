@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from model_code.files import hash_text
 from model_code.progress import Progress, no_progress, report_each
 from model_code.queries.settings import ClozeSettings
-from model_code.text.words import slices, spans, words
+from model_code.text.words import join_words, split_words, word_spans
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,12 +75,12 @@ class InverseCloze:
         >>> cloze.spans("d1", "a b c d e f g h", seed=7)
         ['c d e', 'f g h']
         """
-        places, chance = spans(text), random.Random(derive_seed(seed, self.kind, document_id))
+        places, chance = word_spans(text), random.Random(derive_seed(seed, self.kind, document_id))
         longest, cuts = int(len(places) * self.settings.max_share), []
         for _ in range(self.settings.per_document if longest >= SHORTEST else 0):
             length = min(longest, chance.randint(self.settings.min_words, self.settings.max_words))
             start = chance.randint(0, len(places) - length)
-            cuts.append(slices(text, places, start, start + length))
+            cuts.append(join_words(text, places, start, start + length))
         return cuts
 
 
@@ -119,7 +119,7 @@ def normalize_query(text: str) -> str:
     >>> normalize_query("  Sort an *Array*, in-place!")
     'sort an array in place'
     """
-    return " ".join(words(text.casefold()))
+    return " ".join(split_words(text.casefold()))
 
 
 def reasons_to_drop(

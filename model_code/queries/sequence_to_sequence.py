@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutput
 
-from model_code.encoding.base_models import MACHINE_KEYS, quiet, save_tokenizer
+from model_code.encoding.base_models import MACHINE_KEYS, save_tokenizer, silence_transformers
 from model_code.encoding.hardware import has_bfloat16, pick_device
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
@@ -37,7 +37,7 @@ def load_sequence_model(
     is not possible.
     """
     try:
-        with quiet():
+        with silence_transformers():
             model = AutoModelForSeq2SeqLM.from_pretrained(
                 source, revision=revision or "main", dtype=dtype
             )
@@ -55,7 +55,7 @@ def save_sequence_model(model: Any, tokenizer: Any, folder: Path, section_tokens
     """Write a folder that `AutoModelForSeq2SeqLM` loads; equal models give equal bytes, nothing is
     pickled.
     """
-    with quiet():
+    with silence_transformers():
         model.save_pretrained(folder)
     for path in (folder / "config.json", folder / "generation_config.json"):
         write_json(path, _without_machine(read_json(path)))

@@ -16,16 +16,16 @@ import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.files import MANIFEST, read_json, write_json
-from model_code.retrieval.base import IndexedRetriever, NewPassages, Segment
-from model_code.retrieval.bm25_index import Bm25, Bm25Query, Bm25Segment
+from model_code.retrieval.bm25_index import Bm25Index, Bm25Query, Bm25Segment
 from model_code.retrieval.index_settings import Bm25Settings
+from model_code.retrieval.indexed import IndexedRetriever, NewPassages, RetrieverSegment
 from model_code.retrieval.protocol import Retriever
 
 SETTINGS = "bm25.json"
 PROJECTED = 256  # components that the vocabulary is projected to for the hierarchy
 
 
-class Bm25Retriever(Bm25, IndexedRetriever[list[Bm25Query]]):
+class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
     """BM25 over one segment."""
 
     def __init__(self, segment: Bm25Segment, settings: Bm25Settings) -> None:
@@ -47,12 +47,12 @@ class Bm25Retriever(Bm25, IndexedRetriever[list[Bm25Query]]):
         parts[0][0]._save(merged, folder)
 
     @classmethod
-    def joined(cls, segments: Sequence[Segment]) -> Retriever:
+    def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
         """The search of all documents that can be found."""
         parts: list[tuple[Any, frozenset[str]]] = [
             (segment.retriever, segment.removed) for segment in segments
         ]
-        return Bm25(
+        return Bm25Index(
             [(retriever.segment, removed) for retriever, removed in parts], parts[0][0].settings
         )
 

@@ -32,10 +32,10 @@ from model_code.files import (
     write_json,
     write_manifest,
 )
-from model_code.retrieval.id_map import IdMap, IdMaps, numbering
+from model_code.retrieval.id_map import IdMap, IdMaps, number_on_lookup
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.protocol import Ranking, Retriever, TokenMatch
-from model_code.text.terms import terms_of
+from model_code.text.terms import get_analyzer
 
 FORMAT, KIND = 1, "bm25"
 VOCABULARY, DOCUMENT_IDS, POSTINGS = "vocabulary.json", "document_ids.json", "postings.safetensors"
@@ -64,8 +64,8 @@ class Bm25Segment:
         cls, texts: Sequence[str], document_ids: Sequence[str], language: str | None
     ) -> Bm25Segment:
         """Index passages `texts` (n), passage i of document `document_ids[i]`."""
-        analyse, numbers = terms_of(language), numbering()
-        term_lists = [list(map(numbers.__getitem__, analyse.of(text))) for text in texts]
+        analyse, numbers = get_analyzer(language), number_on_lookup()
+        term_lists = [list(map(numbers.__getitem__, analyse.analyze(text))) for text in texts]
         lengths = np.fromiter(map(len, term_lists), np.int32, len(term_lists))
         terms = np.fromiter(chain.from_iterable(term_lists), np.int64, int(lengths.sum()))
         vocabulary = sorted(numbers)
@@ -188,16 +188,16 @@ class _Postings(NamedTuple):
     weights: np.ndarray
 
 
-class Bm25(Retriever[list[Bm25Query]]):
+class Bm25Index(Retriever[list[Bm25Query]]):
     """BM25 over segments without their removed documents; documents are ranked by their best
     passage.
 
-    >>> index = Bm25.build(["the cat sat", "dogs ran away", "a cat and a cat"], ["a", "b", "c"])
+    >>> index = Bm25Index.build(["the cat sat", "dogs ran away", "a cat and a cat"], ["a", "b", "c"])
     >>> [document for document, _ in index.search(["cats"], k=3)[0]]
     ['c', 'a']
     """
 
-    explains = True
+    can_explain = True
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class Bm25(Retriever[list[Bm25Query]]):
     @classmethod
     def build(
         cls, texts: Sequence[str], document_ids: Sequence[str], settings: Bm25Settings = DEFAULTS
-    ) -> Bm25:
+    ) -> Bm25Index:
         """Index passages `texts` (n), passage i of document `document_ids[i]`."""
         return cls(
             [(Bm25Segment.build(texts, document_ids, settings.language), frozenset())], settings
@@ -240,8 +240,8 @@ class Bm25(Retriever[list[Bm25Query]]):
 
     def encode_queries(self, texts: Sequence[str]) -> list[Bm25Query]:
         """The terms of texts."""
-        terms = terms_of(self.settings.language)
-        return [Bm25Query(Counter(terms.of(text))) for text in texts]
+        terms = get_analyzer(self.settings.language)
+        return [Bm25Query(Counter(terms.analyze(text))) for text in texts]
 
     def search_encoded(
         self, queries: list[Bm25Query], k: int, allowed: Collection[str] | None = None
@@ -256,7 +256,7 @@ class Bm25(Retriever[list[Bm25Query]]):
             self.ids.best(scores if rows is None else scores[rows], k, rows) for scores in every
         ]
 
-    def scores_encoded(
+    def score_encoded(
         self, queries: list[Bm25Query], candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
         """Of every candidate, 0 for those that share no term with the query; FreshetError if one is

@@ -16,8 +16,13 @@ import numpy as np
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.token_signs import TokenSigns
 from model_code.errors import FreshetError
-from model_code.retrieval.base import IndexedRetriever, NewPassages, Segment
-from model_code.retrieval.dense_index import EXACT, CandidateVectors, DenseIndex, JoinedIndex
+from model_code.retrieval.dense_index import (
+    EXACT_SETTINGS,
+    CandidateVectors,
+    DenseIndex,
+    JoinedIndex,
+)
+from model_code.retrieval.indexed import IndexedRetriever, NewPassages, RetrieverSegment
 from model_code.retrieval.protocol import Ranking, Retriever
 
 if TYPE_CHECKING:
@@ -57,7 +62,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
             return self.index.search(queries, k, self.fingerprint)
         return self.index.search_among(queries, k, allowed, self.fingerprint)
 
-    def scores_encoded(
+    def score_encoded(
         self, queries: np.ndarray, candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
         """The inner products of queries (q, H) with their candidates."""
@@ -74,7 +79,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Encode and index passages in `folder`."""
         if self.index.tokens is None:
-            (document_ids, vectors), tokens = self.encodings(new), None
+            (document_ids, vectors), tokens = self.encode_new_passages(new), None
         else:
             document_ids, (vectors, tokens) = (
                 new.document_ids,
@@ -97,13 +102,13 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         ]
         vectors = np.concatenate([index.vectors[rows] for index, rows in indexes])
         document_ids = [index.document_ids[row] for index, rows in indexes for row in rows.tolist()]
-        tokens = TokenSigns.joined(
+        tokens = TokenSigns.concatenate(
             [None if index.tokens is None else index.tokens[rows] for index, rows in indexes]
         )
         parts[0][0]._exact_index(vectors, document_ids, tokens).save(folder)
 
     @classmethod
-    def joined(cls, segments: Sequence[Segment]) -> Retriever:
+    def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
         """The search of all documents that can be found."""
         parts: list[tuple[Any, frozenset[str]]] = [
             (segment.retriever, segment.removed) for segment in segments
@@ -120,13 +125,15 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         per_passage = self.index.vectors_per_passage
         return self.index.vectors[per_passage - 1 :: per_passage]
 
-    def encodings(self, new: NewPassages) -> tuple[list[str], np.ndarray]:
+    def encode_new_passages(self, new: NewPassages) -> tuple[list[str], np.ndarray]:
         """The document of each row, and the encoder's vectors (n, H): what `new.refine` is given."""
         per_passage = self.index.vectors_per_passage
         document_ids = [document for document in new.document_ids for _ in range(per_passage)]
         return document_ids, self.encoder.encode_documents(new.texts)
 
-    def query_vectors(self, new: NewPassages, document_ids: Sequence[str]) -> list[np.ndarray]:
+    def encode_known_queries(
+        self, new: NewPassages, document_ids: Sequence[str]
+    ) -> list[np.ndarray]:
         """For each of `document_ids` the vectors (m, H) of the queries that it came with."""
         vectors = {
             document: self.encoder.encode(list(queries))
@@ -141,7 +148,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         """What `new.refine` makes of `vectors` (n, H); FreshetError if of another shape or not
         finite.
         """
-        refined = new.refine(document_ids, vectors, self.query_vectors(new, document_ids))
+        refined = new.refine(document_ids, vectors, self.encode_known_queries(new, document_ids))
         if refined.shape != vectors.shape or not np.isfinite(refined).all():
             raise FreshetError(
                 f"refine gave vectors of shape {refined.shape} or not finite; it must give {vectors.shape}"
@@ -153,5 +160,10 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     ) -> DenseIndex:
         """An exact index beside this one: new documents are too few to train an approximate one on."""
         return DenseIndex.build(
-            vectors, document_ids, self.fingerprint, EXACT, self.index.vectors_per_passage, tokens
+            vectors,
+            document_ids,
+            self.fingerprint,
+            EXACT_SETTINGS,
+            self.index.vectors_per_passage,
+            tokens,
         )

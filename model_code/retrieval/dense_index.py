@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from model_code.encoding.token_signs import BITS, TokenSigns
+from model_code.encoding.token_signs import SIGNS_FILE, TokenSigns
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import (
     atomic_write,
@@ -26,13 +26,13 @@ from model_code.files import (
     write_json,
     write_manifest,
 )
-from model_code.retrieval.id_map import Grouped, IdMap, IdMaps
+from model_code.retrieval.id_map import IdMap, IdMaps, RowGroups
 from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
 from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import SPARE, nearest, search_filtered, top_k
 
 FORMAT, KIND = 2, "dense"
-DEFAULTS, EXACT = IndexSettings(), IndexSettings(flat_below=ALWAYS_EXACT)
+DEFAULTS, EXACT_SETTINGS = IndexSettings(), IndexSettings(flat_below=ALWAYS_EXACT)
 VECTORS, DOCUMENT_IDS, FAISS = "vectors.npy", "document_ids.json", "index.faiss"
 BY_ROW = "rows"  # in a manifest: an entry of the FAISS index is the row of its vector
 MARGIN = 16  # candidates fetched beyond the k wanted
@@ -245,7 +245,7 @@ class DenseIndex:
                 _read(folder / FAISS, settings) if by_row else inverted_file(vectors, settings)
             )
         ids = IdMap(read_json(folder / DOCUMENT_IDS))
-        tokens = TokenSigns.load(folder) if (folder / BITS).is_file() else None
+        tokens = TokenSigns.load(folder) if (folder / SIGNS_FILE).is_file() else None
         per_passage: int = manifest["vectors_per_passage"]
         return cls(
             vectors, ids, manifest["fingerprint"], settings, approximate, per_passage, tokens
@@ -380,7 +380,7 @@ class JoinedIndex(DenseIndex):
 
     def _tokens(self, rows: np.ndarray) -> TokenSigns | None:
         parts = [index._tokens(local) for index, _, local in self._by_index(rows)]
-        return TokenSigns.joined(parts) if parts else self.indexes[0]._tokens(rows)
+        return TokenSigns.concatenate(parts) if parts else self.indexes[0]._tokens(rows)
 
     def _by_index(self, rows: np.ndarray) -> Iterator[tuple[DenseIndex, np.ndarray, np.ndarray]]:
         """Each index that has any of `rows`, which of them are its own, and which rows those are
@@ -406,7 +406,7 @@ class CandidateVectors(NamedTuple):
 
     vectors: np.ndarray
     tokens: TokenSigns | None
-    rows: Grouped
+    rows: RowGroups
 
     def scores(self, query: np.ndarray) -> np.ndarray:
         """The product (n,) of a query (H,) with each document's nearest vector, float32."""
@@ -420,7 +420,7 @@ class CandidateVectors(NamedTuple):
         """Of one of the documents the vector (H,) that is nearest to a query (H,); the first of
         equals.
         """
-        start, *end = self.rows.starts[self.rows.places[document] :][:2]
+        start, *end = self.rows.starts[self.rows.group_index[document] :][:2]
         vectors = self.vectors[start : end[0] if end else None]
         return vectors[np.argmax(inner_products(vectors, query))]
 

@@ -43,9 +43,9 @@ from model_code.files import (
     write_json,
     write_manifest,
 )
-from model_code.retrieval.base import IndexedRetriever, NewPassages, Segment
 from model_code.retrieval.dense import DenseRetriever
-from model_code.retrieval.protocol import LATE, Ranking, Retriever, TokenMatch, ranked
+from model_code.retrieval.indexed import IndexedRetriever, NewPassages, RetrieverSegment
+from model_code.retrieval.protocol import LATE_SUFFIX, Ranking, Retriever, TokenMatch, top_k_ranking
 from model_code.text.terms import AUTO
 
 FORMAT, KIND = 1, "fused"
@@ -57,7 +57,7 @@ BEST = 3  # documents of the first pass that a query is moved towards
 
 
 @dataclass(frozen=True, eq=False)
-class Scale:
+class ScoreNormalizer:
     """Mean (H,) and covariance (H, H) of a dense part's vectors, float64: those of a query's
     products follow.
     """
@@ -66,13 +66,13 @@ class Scale:
     covariance: np.ndarray
 
     @classmethod
-    def of(cls, vectors: np.ndarray) -> Scale:
+    def fit(cls, vectors: np.ndarray) -> ScoreNormalizer:
         """The scale of vectors (n, H)."""
         wide = np.asarray(vectors, np.float64)
         mean = wide.mean(axis=0)
         return cls(mean, wide.T @ wide / len(wide) - np.outer(mean, mean))
 
-    def standardised(self, query: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    def standardize(self, query: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Products (n,) of a query (H,) with documents, less their mean and divided by their
         deviation.
 
@@ -94,7 +94,7 @@ class Fusion:
     """
 
     weights: Mapping[str, float]
-    scales: Mapping[str, Scale] = field(default_factory=dict)
+    normalizers: Mapping[str, ScoreNormalizer] = field(default_factory=dict)
     depth: int = 100
     feedback: float = 0.0
 
@@ -106,8 +106,11 @@ class Fusion:
             "feedback": self.feedback,
         }
         write_json(folder / FUSION, stated)
-        arrays = {f"{name}.mean": scale.mean for name, scale in self.scales.items()}
-        arrays |= {f"{name}.covariance": scale.covariance for name, scale in self.scales.items()}
+        arrays = {f"{name}.mean": normalizer.mean for name, normalizer in self.normalizers.items()}
+        arrays |= {
+            f"{name}.covariance": normalizer.covariance
+            for name, normalizer in self.normalizers.items()
+        }
         save_file(arrays, folder / SCALES)
 
     @classmethod
@@ -116,35 +119,40 @@ class Fusion:
         stated, arrays = read_json(folder / FUSION), load_file(folder / SCALES)
         weights = dict(stated["weights"])  # in their order, which JSON's objects do not keep
         names = [name for name in weights if f"{name}.mean" in arrays]
-        scales = {
-            name: Scale(arrays[f"{name}.mean"], arrays[f"{name}.covariance"]) for name in names
+        normalizers = {
+            name: ScoreNormalizer(arrays[f"{name}.mean"], arrays[f"{name}.covariance"])
+            for name in names
         }
         # older ones have none
-        return cls(weights, scales, stated["depth"], stated.get("feedback", 0.0))
+        return cls(weights, normalizers, stated["depth"], stated.get("feedback", 0.0))
 
-    def fingerprint(self, parts: Mapping[str, Retriever]) -> str:
+    def fingerprint(self, components: Mapping[str, Retriever]) -> str:
         """SHA-256 of what decides scores: the parts' own fingerprints, weights, scales and
         feedback.
         """
-        fingerprints = {name: part.fingerprint for name, part in parts.items()}
-        facts = {"parts": fingerprints, "weights": dict(self.weights), "scales": self._scales_hash}
+        fingerprints = {name: component.fingerprint for name, component in components.items()}
+        facts = {
+            "parts": fingerprints,
+            "weights": dict(self.weights),
+            "scales": self._normalizers_hash,
+        }
         return hash_text(
             canonical_json(facts | ({"feedback": self.feedback} if self.feedback else {}))
         )
 
     @property
-    def parts(self) -> list[str]:
+    def components(self) -> list[str]:
         """The names of what is searched; beside these, `weights` has what scores their tokens."""
-        return [name for name in self.weights if not name.endswith(LATE)]
+        return [name for name in self.weights if not name.endswith(LATE_SUFFIX)]
 
     @cached_property
-    def _scales_hash(self) -> str:
+    def _normalizers_hash(self) -> str:
         digest = hashlib.sha256()
-        for name in sorted(self.scales):
+        for name in sorted(self.normalizers):
             digest.update(
                 name.encode()
-                + self.scales[name].mean.tobytes()
-                + self.scales[name].covariance.tobytes()
+                + self.normalizers[name].mean.tobytes()
+                + self.normalizers[name].covariance.tobytes()
             )
         return digest.hexdigest()
 
@@ -158,7 +166,7 @@ class FusedQueries:
     matches.
     """
 
-    parts: Mapping[str, Any]
+    components: Mapping[str, Any]
     scoring: Mapping[str, Any]
     highest: Mapping[str, Sequence[float]]
     scores: Mapping[str, Sequence[np.ndarray]]
@@ -170,7 +178,7 @@ class FusedQueries:
 
     def __getitem__(self, rows: slice) -> FusedQueries:
         """Some of the queries."""
-        groups = (self.parts, self.scoring, self.highest, self.scores)
+        groups = (self.components, self.scoring, self.highest, self.scores)
         selected = ({name: queries[rows] for name, queries in group.items()} for group in groups)
         return FusedQueries(*selected, self.candidates[rows])
 
@@ -178,40 +186,54 @@ class FusedQueries:
 class FusedSearch(Retriever[FusedQueries]):
     """The search over opened parts, in the order of their weights."""
 
-    explains = True
+    can_explain = True
 
-    def __init__(self, parts: Mapping[str, Retriever], fusion: Fusion) -> None:
-        self.parts = {name: parts[name] for name in fusion.parts}
-        self.late = [name for name in self.parts if name + LATE in fusion.weights]
-        self.fusion, self.fingerprint = fusion, fusion.fingerprint(self.parts)
+    def __init__(self, components: Mapping[str, Retriever], fusion: Fusion) -> None:
+        self.components = {name: components[name] for name in fusion.components}
+        self.late = [name for name in self.components if name + LATE_SUFFIX in fusion.weights]
+        self.fusion, self.fingerprint = fusion, fusion.fingerprint(self.components)
         self.language = next(
-            (part.language for part in self.parts.values() if part.language != AUTO), AUTO
+            (
+                component.language
+                for component in self.components.values()
+                if component.language != AUTO
+            ),
+            AUTO,
         )
 
     @property
     def dense(self) -> DenseRetriever | None:
         """That of the first part that has one."""
-        return next((part.dense for part in self.parts.values() if part.dense is not None), None)
+        return next(
+            (
+                component.dense
+                for component in self.components.values()
+                if component.dense is not None
+            ),
+            None,
+        )
 
     def encode_queries(self, texts: Sequence[str]) -> FusedQueries:
         """Each text, encoded by every part; dense parts score by it as its best documents change
         it.
         """
-        parts = self._encoded(texts)
+        components = self._encoded(texts)
         rankings = {
-            name: part.find(parts[name], self.fusion.depth) for name, part in self.parts.items()
+            name: component.search_and_rerank(components[name], self.fusion.depth)
+            for name, component in self.components.items()
         }
         candidates, by_words = (
             _union(rankings.values()),
-            [name for name in rankings if name not in self.fusion.scales],
+            [name for name in rankings if name not in self.fusion.normalizers],
         )
         highest = {name: [_highest(ranking) for ranking in rankings[name]] for name in by_words}
         scores = {
-            name: self.parts[name].scores_encoded(parts[name], candidates) for name in by_words
+            name: self.components[name].score_encoded(components[name], candidates)
+            for name in by_words
         }
-        dense = {name: parts[name].copy() for name in self.fusion.scales}
-        later = {name: [] for name in parts if name not in scores}
-        queries = FusedQueries(parts, parts | dense, highest, scores | later, candidates)
+        dense = {name: components[name].copy() for name in self.fusion.normalizers}
+        later = {name: [] for name in components if name not in scores}
+        queries = FusedQueries(components, components | dense, highest, scores | later, candidates)
         for i in range(len(texts)):
             self._score(queries, i)
         return queries
@@ -221,12 +243,14 @@ class FusedSearch(Retriever[FusedQueries]):
         same pass.
         """
         encoded = {
-            name: part.encode_queries(texts)
-            for name, part in self.parts.items()
+            name: component.encode_queries(texts)
+            for name, component in self.components.items()
             if name not in self.late
         }
         for name in self.late:
-            encoded[name], encoded[name + LATE] = self.parts[name].encode_with_tokens(texts)
+            encoded[name], encoded[name + LATE_SUFFIX] = self.components[name].encode_with_tokens(
+                texts
+            )
         return encoded
 
     def _score(self, queries: FusedQueries, i: int) -> None:
@@ -234,18 +258,19 @@ class FusedSearch(Retriever[FusedQueries]):
         before.
         """
         vectors = {
-            name: self.parts[name].vectors_of(queries.candidates[i]) for name in self.fusion.scales
+            name: self.components[name].vectors_of(queries.candidates[i])
+            for name in self.fusion.normalizers
         }
         for name in self.late:
-            queries.scores[name + LATE].append(
-                vectors[name].late_scores(queries.parts[name + LATE][i : i + 1])
+            queries.scores[name + LATE_SUFFIX].append(
+                vectors[name].late_scores(queries.components[name + LATE_SUFFIX][i : i + 1])
             )
         if self.fusion.feedback and queries.candidates[i]:
             words = {
                 name: scores[i] for name, scores in queries.scores.items() if name not in vectors
             }
             dense = {
-                name: candidates.scores(queries.parts[name][i])
+                name: candidates.scores(queries.components[name][i])
                 for name, candidates in vectors.items()
             }
             best = (
@@ -254,7 +279,9 @@ class FusedSearch(Retriever[FusedQueries]):
                 .tolist()
             )
             for name, candidates in vectors.items():
-                near = [candidates.nearest(queries.parts[name][i], document) for document in best]
+                near = [
+                    candidates.nearest(queries.components[name][i], document) for document in best
+                ]
                 queries.scoring[name][i] += np.float32(self.fusion.feedback) * np.mean(
                     near, axis=0, dtype=np.float32
                 )
@@ -266,9 +293,9 @@ class FusedSearch(Retriever[FusedQueries]):
     ) -> list[Ranking]:
         """The k best of the documents that any part has among its best."""
         candidates = self.candidates(queries, k, allowed)
-        scores = self.scores_encoded(queries, candidates)
+        scores = self.score_encoded(queries, candidates)
         return [
-            ranked(documents, values, k)
+            top_k_ranking(documents, values, k)
             for documents, values in zip(candidates, scores, strict=True)
         ]
 
@@ -280,29 +307,34 @@ class FusedSearch(Retriever[FusedQueries]):
             return queries.candidates
         depth = max(k, self.fusion.depth)
         return _union(
-            [part.find(queries.parts[name], depth, allowed) for name, part in self.parts.items()]
+            [
+                component.search_and_rerank(queries.components[name], depth, allowed)
+                for name, component in self.components.items()
+            ]
         )
 
-    def scores_encoded(
+    def score_encoded(
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
         """The weighed sum of the parts' scores of each query's candidates."""
-        return list(map(self._sum, self.part_scores(queries, candidates)))
+        return list(map(self._sum, self.component_scores(queries, candidates)))
 
-    def part_scores(
+    def component_scores(
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
     ) -> Iterator[dict[str, np.ndarray]]:
         """For each query f_p(s_p) of its candidates (n), (n,) float64 for every part p."""
         scores = queries.scores
         if candidates is not queries.candidates:
             scores = {
-                name: part.scores_encoded(queries.scoring[name], candidates)
-                for name, part in self.parts.items()
+                name: component.score_encoded(queries.scoring[name], candidates)
+                for name, component in self.components.items()
             }
-            vectors = {name: map(self.parts[name].vectors_of, candidates) for name in self.late}
+            vectors = {
+                name: map(self.components[name].vectors_of, candidates) for name in self.late
+            }
             for name, rows in vectors.items():
-                tokens = queries.parts[name + LATE]
-                scores[name + LATE] = [
+                tokens = queries.components[name + LATE_SUFFIX]
+                scores[name + LATE_SUFFIX] = [
                     candidate.late_scores(tokens[i : i + 1]) for i, candidate in enumerate(rows)
                 ]
         for i in range(len(candidates)):
@@ -315,10 +347,12 @@ class FusedSearch(Retriever[FusedQueries]):
         fused = {}
         for name in self.fusion.weights:
             raw = scores[name].astype(np.float64)
-            if scale := self.fusion.scales.get(name):
-                fused[name] = scale.standardised(queries.scoring[name][i], raw)
+            if normalizer := self.fusion.normalizers.get(name):
+                fused[name] = normalizer.standardize(queries.scoring[name][i], raw)
             else:
-                fused[name] = TIMES * raw if name.endswith(LATE) else raw / queries.highest[name][i]
+                fused[name] = (
+                    TIMES * raw if name.endswith(LATE_SUFFIX) else raw / queries.highest[name][i]
+                )
         return fused
 
     def _sum(self, fused: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -326,8 +360,8 @@ class FusedSearch(Retriever[FusedQueries]):
 
     def best_passage_encoded(self, query: FusedQueries, document_id: str) -> int:
         """The best passage as the part with the largest weight says."""
-        name = max(self.parts, key=self.fusion.weights.__getitem__)
-        return self.parts[name].best_passage_encoded(query.scoring[name], document_id)
+        name = max(self.components, key=self.fusion.weights.__getitem__)
+        return self.components[name].best_passage_encoded(query.scoring[name], document_id)
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """Each part's share of a document's score, the largest first; they sum to it."""
@@ -337,11 +371,11 @@ class FusedSearch(Retriever[FusedQueries]):
         self, text: str, query: FusedQueries, document_ids: Sequence[str]
     ) -> list[list[TokenMatch]]:
         """The same of several documents."""
-        (scores,) = self.part_scores(query, [document_ids])
+        (scores,) = self.component_scores(query, [document_ids])
         shares = [
             [
-                TokenMatch(part, self.fusion.weights[part] * float(values[i]))
-                for part, values in scores.items()
+                TokenMatch(component, self.fusion.weights[component] * float(values[i]))
+                for component, values in scores.items()
             ]
             for i in range(len(document_ids))
         ]
@@ -363,70 +397,76 @@ def _highest(ranking: Ranking) -> float:
 class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
     """A `FusedSearch` over a folder of indexes, one for each part."""
 
-    parts: dict[str, Any]  # `IndexedRetriever`s
+    components: dict[str, Any]  # `IndexedRetriever`s
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Index new passages for each part, as its kind does."""
-        for name, part in self.parts.items():
-            part.write_segment(folder / name, new)
+        for name, component in self.components.items():
+            component.write_segment(folder / name, new)
         self._seal(folder, len(set(new.document_ids)))
 
     def reopen(self, folder: Path) -> Self:
         """The same encoders and weights over the indexes of another folder."""
         read_manifest(folder, FORMAT)
         return type(self)(
-            {name: part.reopen(folder / name) for name, part in self.parts.items()}, self.fusion
+            {name: component.reopen(folder / name) for name, component in self.components.items()},
+            self.fusion,
         )
 
     @classmethod
-    def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
+    def merge(cls, components: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
         """Merge each part's indexes: nothing is encoded."""
-        first = parts[0][0]
-        for name, part in first.parts.items():
-            sources = [(retriever.parts[name], documents) for retriever, documents in parts]
-            type(part).merge(sources, folder / name)
-        first._seal(folder, sum(len(documents) for _, documents in parts))
+        first = components[0][0]
+        for name, component in first.components.items():
+            sources = [
+                (retriever.components[name], documents) for retriever, documents in components
+            ]
+            type(component).merge(sources, folder / name)
+        first._seal(folder, sum(len(documents) for _, documents in components))
 
     @classmethod
-    def joined(cls, segments: Sequence[Segment]) -> Retriever:
+    def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
         """Each part's own search of all segments, fused."""
         first: Any = segments[0].retriever
-        parts = {
-            name: type(part).joined(
-                [segment.of(segment.retriever.parts[name]) for segment in segments]
+        components = {
+            name: type(component).join_segments(
+                [segment.fit(segment.retriever.components[name]) for segment in segments]
             )
-            for name, part in first.parts.items()
+            for name, component in first.components.items()
         }
-        return FusedSearch(parts, first.fusion)
+        return FusedSearch(components, first.fusion)
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """Those of the dense part, or else of the first one."""
-        chosen = self.dense or next(iter(self.parts.values()))
+        chosen = self.dense or next(iter(self.components.values()))
         return chosen.passage_vectors(document_ids)
 
     def _seal(self, folder: Path, documents: int) -> None:
         facts = {
             "kind": KIND,
             "fingerprint": self.fingerprint,
-            "parts": list(self.parts),
+            "parts": list(self.components),
             "documents": documents,
         }
         write_manifest(folder, FORMAT, facts)
 
 
-def leaving_out(names: Sequence[str]) -> dict[str, list[str]]:
+def leave_one_out(names: Sequence[str]) -> dict[str, list[str]]:
     """What is left of a fusion without each of its parts, tokens included, where that is a fusion,
     too.
 
-    >>> leaving_out(["hce", "bm25", "hce.late"])
+    >>> leave_one_out(["hce", "bm25", "hce.late"])
     {'bm25': ['hce', 'hce.late'], 'hce.late': ['hce', 'bm25']}
     """
-    subsets = {part: [name for name in names if name not in (part, part + LATE)] for part in names}
-    return {part: subset for part, subset in subsets.items() if len(subset) > 1}
+    subsets = {
+        component: [name for name in names if name not in (component, component + LATE_SUFFIX)]
+        for component in names
+    }
+    return {component: subset for component, subset in subsets.items() if len(subset) > 1}
 
 
 def build_folders(
-    parts: Mapping[str, tuple[Path, Path]], fusion: Fusion, encoder: Path, index: Path
+    components: Mapping[str, tuple[Path, Path]], fusion: Fusion, encoder: Path, index: Path
 ) -> None:
     """Make one retriever of several: `encoder` and `index`, new folders, get a copy of each part's
     below its name.
@@ -434,12 +474,14 @@ def build_folders(
     parts: the folders of each part's encoder and index.
     """
     encoder.mkdir(parents=True)
-    for name, (own_encoder, own_index) in parts.items():
+    for name, (own_encoder, own_index) in components.items():
         shutil.copytree(own_encoder, encoder / name)
         shutil.copytree(own_index, index / name)
     fusion.save(encoder)
-    opened = FusedRetriever({name: _opened(*folders) for name, folders in parts.items()}, fusion)
-    opened._seal(index, read_json(index / next(iter(parts)) / MANIFEST)["documents"])
+    opened = FusedRetriever(
+        {name: _opened(*folders) for name, folders in components.items()}, fusion
+    )
+    opened._seal(index, read_json(index / next(iter(components)) / MANIFEST)["documents"])
 
 
 def _opened(encoder: Path, index: Path, **loading: Any) -> IndexedRetriever:
@@ -452,9 +494,11 @@ def open_folders(encoder: Path, index: Path, **loading: Any) -> FusedRetriever:
     """The retriever in two folders; loading: what else the parts' encoders are loaded with."""
     manifest = read_manifest(index, FORMAT)
     fusion = Fusion.load(encoder)
-    if fusion.parts != manifest["parts"]:
+    if fusion.components != manifest["parts"]:
         raise FreshetError(
-            f"{encoder} weighs {fusion.parts}, but {index} holds {manifest['parts']}"
+            f"{encoder} weighs {fusion.components}, but {index} holds {manifest['parts']}"
         )
-    parts = {name: _opened(encoder / name, index / name, **loading) for name in fusion.parts}
-    return FusedRetriever(parts, fusion)
+    components = {
+        name: _opened(encoder / name, index / name, **loading) for name in fusion.components
+    }
+    return FusedRetriever(components, fusion)

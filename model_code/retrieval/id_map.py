@@ -15,21 +15,21 @@ from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import top_k, top_k_by_place
 
 
-class Grouped(NamedTuple):
+class RowGroups(NamedTuple):
     """The rows of n documents, one document after the other; where in them each one's begin,
-    `starts` (n,); and at which of these `places` (n,) the documents are that were asked for, in
+    `starts` (n,); and at which of these `group_index` (n,) the documents are that were asked for, in
     their order.
     """
 
     rows: np.ndarray
     starts: np.ndarray
-    places: np.ndarray
+    group_index: np.ndarray
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]], places: np.ndarray) -> Self:
+    def of(cls, rows: Sequence[Sequence[int]], group_index: np.ndarray) -> Self:
         """Of the rows of each document."""
         starts = np.cumsum([0, *map(len, rows)])[:-1]
-        return cls(np.fromiter(chain.from_iterable(rows), np.int64), starts, places)
+        return cls(np.fromiter(chain.from_iterable(rows), np.int64), starts, group_index)
 
     def best(self, scores: np.ndarray) -> np.ndarray:
         """The highest of the `scores` (r,) of each document's rows (n,), in the order in which it
@@ -39,7 +39,7 @@ class Grouped(NamedTuple):
         [0.2, 0.9]
         """
         return (
-            np.maximum.reduceat(scores, self.starts)[self.places]
+            np.maximum.reduceat(scores, self.starts)[self.group_index]
             if len(self.starts)
             else scores[:0]
         )
@@ -63,7 +63,7 @@ class IdMap:
         return len(self.document_ids)
 
     @cached_property
-    def places(self) -> dict[str, list[int]]:
+    def rows_by_document(self) -> dict[str, list[int]]:
         """The rows of each document, ascending."""
         rows: dict[str, list[int]] = {}
         for row, document in enumerate(self.document_ids):
@@ -73,12 +73,12 @@ class IdMap:
     @property
     def documents(self) -> int:
         """Number of different documents."""
-        return len(self.places)
+        return len(self.rows_by_document)
 
     @cached_property
     def _descending(self) -> tuple[list[str], np.ndarray]:
         """The documents by descending id, and where among them each row's is (n,)."""
-        documents = sorted(self.places, reverse=True)
+        documents = sorted(self.rows_by_document, reverse=True)
         number = {document: place for place, document in enumerate(documents)}
         return documents, np.fromiter(
             map(number.__getitem__, self.document_ids), np.uint64, len(self)
@@ -96,35 +96,37 @@ class IdMap:
 
     def __contains__(self, document_id: object) -> bool:
         """Whether any row belongs to the document."""
-        return document_id in self.places
+        return document_id in self.rows_by_document
 
     def rows_of(self, document_ids: Iterable[str]) -> np.ndarray:
         """The rows of these documents, ascending; FreshetError if one is unknown."""
         documents = set(document_ids)
-        if not documents <= self.places.keys():
+        if not documents <= self.rows_by_document.keys():
             self.require_known(documents)
         return np.array(
-            sorted(row for document in documents for row in self.places[document]), dtype=np.int64
+            sorted(row for document in documents for row in self.rows_by_document[document]),
+            dtype=np.int64,
         )
 
-    def grouped(self, document_ids: Sequence[str]) -> Grouped:
+    def grouped(self, document_ids: Sequence[str]) -> RowGroups:
         """The rows of different documents; FreshetError if one is unknown.
 
         >>> IdMap(["a", "b", "a"]).grouped(["b", "a"])
-        Grouped(rows=array([1, 0, 2]), starts=array([0, 1]), places=array([0, 1]))
+        RowGroups(rows=array([1, 0, 2]), starts=array([0, 1]), group_index=array([0, 1]))
         """
         self.require_known(document_ids)
-        return Grouped.of(
-            [self.places[document] for document in document_ids], np.arange(len(document_ids))
+        return RowGroups.of(
+            [self.rows_by_document[document] for document in document_ids],
+            np.arange(len(document_ids)),
         )
 
     def among(self, document_ids: Set[str]) -> set[str]:
         """Those of the documents that have a row."""
-        return self.places.keys() & document_ids
+        return self.rows_by_document.keys() & document_ids
 
     def require_known(self, document_ids: Iterable[str]) -> None:
         """FreshetError if one of the documents has no row."""
-        if unknown := set(document_ids).difference(self.places):
+        if unknown := set(document_ids).difference(self.rows_by_document):
             _refuse(unknown)
 
 
@@ -134,7 +136,7 @@ class IdMaps:
 
     >>> maps = IdMaps([(IdMap(["a", "b", "a"]), frozenset("b")), (IdMap(["b"]), frozenset())])
     >>> maps.grouped(["b", "a"]), maps.removed_rows.tolist()
-    (Grouped(rows=array([0, 2, 3]), starts=array([0, 2]), places=array([1, 0])), [1])
+    (RowGroups(rows=array([0, 2, 3]), starts=array([0, 2]), group_index=array([1, 0])), [1])
     """
 
     def __init__(self, maps: Sequence[tuple[IdMap, frozenset[str]]]) -> None:
@@ -165,20 +167,20 @@ class IdMaps:
         """As of one map."""
         return np.sort(self.grouped(list(set(document_ids))).rows)
 
-    def grouped(self, document_ids: Sequence[str]) -> Grouped:
+    def grouped(self, document_ids: Sequence[str]) -> RowGroups:
         """As of one map; the rows of a map follow each other."""
         missing, rows, number = list(document_ids), list[list[int]](), dict[str, int]()
         for (ids, removed), first in zip(self.maps, self.first, strict=False):
             candidates, missing = missing, []
             for document in candidates:
-                if (local := ids.places.get(document)) is None or document in removed:
+                if (local := ids.rows_by_document.get(document)) is None or document in removed:
                     missing.append(document)
                 else:
                     number[document] = len(rows)
                     rows.append([first + row for row in local] if first else local)
         if missing:
             _refuse(set(missing))
-        return Grouped.of(rows, np.fromiter(map(number.__getitem__, document_ids), np.int64))
+        return RowGroups.of(rows, np.fromiter(map(number.__getitem__, document_ids), np.int64))
 
     def best(self, scores: np.ndarray, k: int, rows: np.ndarray | None = None) -> Ranking:
         """As of one map."""
@@ -202,7 +204,7 @@ def _refuse(unknown: Set[str]) -> NoReturn:
     )
 
 
-def numbering() -> defaultdict[str, int]:
+def number_on_lookup() -> defaultdict[str, int]:
     """Numbers words in the order of their first look-up."""
     numbers: defaultdict[str, int] = defaultdict()
     numbers.default_factory = numbers.__len__

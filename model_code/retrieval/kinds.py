@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
 from model_code.files import MANIFEST, read_json
-from model_code.retrieval.base import IndexedRetriever
+from model_code.retrieval.indexed import IndexedRetriever
 from model_code.settings import Settings
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Ranking = list[tuple[str, float]]
 """Document ids and scores, best first."""
 
-LATE = ".late"  # behind the name of a fusion's part: its scores by late interaction
+LATE_SUFFIX = ".late"  # behind the name of a fusion's part: its scores by late interaction
 
 Search = Callable[[Sequence[str], int], list[Ranking]]
 """(query texts, k) -> the k best documents of each, best first."""
@@ -47,13 +47,13 @@ class Retriever(ABC, Generic[Queries]):
     fingerprint: of the encoder that made the index, and that queries are encoded with. proposed:
     where a search re-ranks what a cheaper one proposes, how many documents that are; None: it does
     not. Over several indexes the proposals of all must be merged before they are ranked anew.
-    explains: whether `explain` can say what a score is made of. language: of the words that are
-    marked in what it finds, see `index.terms.Terms`.
+    can_explain: whether `explain` can say what a score is made of. language: of the words that are
+    marked in what it finds, see `text.terms.TermAnalyzer`.
     """
 
     fingerprint: str
-    proposed: int | None = None
-    explains = False
+    candidate_depth: int | None = None
+    can_explain = False
     language: str | None = AUTO
 
     @property
@@ -75,10 +75,10 @@ class Retriever(ABC, Generic[Queries]):
     def search_encoded(
         self, queries: Queries, k: int, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
-        """`find`, or where `proposed` is set the cheaper search alone."""
+        """`search_and_rerank`, or where `candidate_depth` is set the cheaper search alone."""
 
     @abstractmethod
-    def scores_encoded(
+    def score_encoded(
         self, queries: Queries, candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
         """For each query the scores (n,) of its n candidates, all different, in their order.
@@ -99,16 +99,16 @@ class Retriever(ABC, Generic[Queries]):
         """
         raise TypeError(f"{type(self).__name__} has no vectors of documents")
 
-    def find(
+    def search_and_rerank(
         self, queries: Queries, k: int, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
         """`search` for encoded queries; equal scores go by ascending id."""
-        if self.proposed is None:
+        if self.candidate_depth is None:
             return self.search_encoded(queries, k, allowed)
-        proposals = self.search_encoded(queries, max(k, self.proposed), allowed)
+        proposals = self.search_encoded(queries, max(k, self.candidate_depth), allowed)
         candidates = [sorted(dict(ranking)) for ranking in proposals]
-        scores = self.scores_encoded(queries, candidates)
-        return [ranked(*pair, k) for pair in zip(candidates, scores, strict=True)]
+        scores = self.score_encoded(queries, candidates)
+        return [top_k_ranking(*pair, k) for pair in zip(candidates, scores, strict=True)]
 
     def search(
         self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None
@@ -116,7 +116,7 @@ class Retriever(ABC, Generic[Queries]):
         """The k best documents for each query text, best first; of `allowed` documents only, unless
         None.
         """
-        return self.find(self.encode_queries(texts), k, allowed)
+        return self.search_and_rerank(self.encode_queries(texts), k, allowed)
 
     def variants(self) -> Mapping[str, Search]:
         """Other ways to search the same build, by name, evaluated beside the main one: mostly none."""
@@ -137,7 +137,7 @@ class Retriever(ABC, Generic[Queries]):
         return [self.explain(text, document_id) for document_id in document_ids]
 
 
-def ranked(document_ids: Sequence[str], scores: np.ndarray, k: int) -> Ranking:
+def top_k_ranking(document_ids: Sequence[str], scores: np.ndarray, k: int) -> Ranking:
     """The k best of documents with `scores` (n,), which ascend by id, so that equal scores do."""
     order = (-scores).argsort(kind="stable")[:k]
     return [

@@ -50,7 +50,7 @@ def top_k(
             if score > best.get(document, -inf):
                 best[document] = score
         if len(best) >= k or len(rows) == len(scores):
-            return best_first(best.items(), k)
+            return rank_best_first(best.items(), k)
         depth *= 2  # several passages of one document: more rows hold k documents
 
 
@@ -83,11 +83,11 @@ def top_k_by_place(
     return list(zip(map(document_ids.__getitem__, (best[:k] & ONES).tolist()), found, strict=True))
 
 
-def best_first(scores: Iterable[tuple[str, float]], k: int | None = None) -> Ranking:
+def rank_best_first(scores: Iterable[tuple[str, float]], k: int | None = None) -> Ranking:
     """The k best of different documents with their scores, equal scores by ascending id; k None:
     all.
 
-    >>> best_first({"b": 0.5, "c": 0.9, "a": 0.5}.items(), k=2)
+    >>> rank_best_first({"b": 0.5, "c": 0.9, "a": 0.5}.items(), k=2)
     [('c', 0.9), ('a', 0.5)]
     """
     # twice, as neither calls a function of Python

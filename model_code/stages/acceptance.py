@@ -21,7 +21,7 @@ from model_code.corpus.settings import SPLITS, AcceptanceSettings
 from model_code.corpus.tables import Corpus, load_corpus
 from model_code.errors import FreshetError
 from model_code.files import write_json
-from model_code.text.words import spans
+from model_code.text.words import word_spans
 
 if TYPE_CHECKING:
     from great_expectations.data_context import EphemeralDataContext
@@ -107,7 +107,7 @@ def acceptance_frames(corpus: Corpus) -> dict[str, pd.DataFrame]:
         "queries": pd.DataFrame(
             {
                 "query_id": [query for split in splits for query in split.queries],
-                "words": texts.map(lambda text: len(spans(text))).astype("int64"),
+                "words": texts.map(lambda text: len(word_spans(text))).astype("int64"),
                 "repeated": texts.str.casefold().duplicated(),
             }
         ),

@@ -25,7 +25,7 @@ from model_code.evaluation.scores import VARIANTS_FOLDER
 from model_code.files import add_to_manifest
 from model_code.queries.pseudo_queries import expand_texts, queries_by_document
 from model_code.retrieval import bm25
-from model_code.retrieval.base import IndexedRetriever
+from model_code.retrieval.indexed import IndexedRetriever
 from model_code.retrieval.kinds import PRECISION, open_retriever
 from model_code.retrieval.protocol import Ranking, Search
 from model_code.retriever_settings import FusionSettings

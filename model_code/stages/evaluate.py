@@ -31,9 +31,9 @@ from model_code.evaluation.system_evaluation import (
 )
 from model_code.files import hash_text, replace_folder
 from model_code.queries.pseudo_queries import expand_texts
-from model_code.retrieval.base import IndexedRetriever, NewPassages, Segment
 from model_code.retrieval.fused import FusedRetriever, FusedSearch
 from model_code.retrieval.id_map import IdMap
+from model_code.retrieval.indexed import IndexedRetriever, NewPassages, RetrieverSegment
 from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import Retriever, Search
 
@@ -84,15 +84,15 @@ class StrippedDocuments:
         """Whether any document is judged by a line of its own."""
         return bool(self.passages.document_ids or self.left_out)
 
-    def search_over(self, segments: Sequence[Segment]) -> Retriever:
+    def search_over(self, segments: Sequence[RetrieverSegment]) -> Retriever:
         """The search of segments with these passages in the place of the whole ones, as far as they
         are in there.
         """
         first = segments[0].retriever
         if isinstance(first, FusedRetriever):
             parts = {
-                name: [segment.of(segment.retriever.parts[name]) for segment in segments]
-                for name in first.parts
+                name: [segment.of(segment.retriever.components[name]) for segment in segments]
+                for name in first.components
             }
             return FusedSearch(
                 {name: self.search_over(segments) for name, segments in parts.items()}, first.fusion
@@ -107,11 +107,11 @@ class StrippedDocuments:
             replace(each, removed=each.removed | {key for key in gone if key in each.rows})
             for each in segments
         ]
-        return type(first).joined(
+        return type(first).join_segments(
             [*others, *([self._segment(first, documents)] if documents else [])]
         )
 
-    def _segment(self, retriever: IndexedRetriever, documents: set[str]) -> Segment:
+    def _segment(self, retriever: IndexedRetriever, documents: set[str]) -> RetrieverSegment:
         pairs = zip(self.passages.texts, self.passages.document_ids, strict=True)
         texts, ids = zip(
             *((text, document) for text, document in pairs if document in documents), strict=True
@@ -122,7 +122,7 @@ class StrippedDocuments:
             shutil.rmtree(aside, ignore_errors=True)
             retriever.write_segment(aside, NewPassages(texts, ids))
             replace_folder(aside, folder)
-        return Segment(retriever.reopen(folder), IdMap(ids))
+        return RetrieverSegment(retriever.reopen(folder), IdMap(ids))
 
 
 @dataclass(frozen=True)
@@ -165,10 +165,10 @@ class EvaluationSet:
         new = self.stripped.passages
         texts = expand_texts(new.texts, new.document_ids, written or {})
         return replace(self.stripped, passages=replace(new, texts=texts)).search_over(
-            [Segment(retriever, self.documents)]
+            [RetrieverSegment(retriever, self.documents)]
         )
 
-    def search_live(self, segments: Sequence[Segment]) -> Search:
+    def search_live(self, segments: Sequence[RetrieverSegment]) -> Search:
         """The search of what else has documents of the corpus, as it is judged and with rankings of
         these alone.
         """

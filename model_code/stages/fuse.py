@@ -28,10 +28,16 @@ from model_code.evaluation.metrics import Run, evaluate_run
 from model_code.evaluation.scores import VARIANTS_FOLDER
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import add_to_manifest
-from model_code.retrieval.base import IndexedRetriever
-from model_code.retrieval.fused import FusedSearch, Fusion, Scale, build_folders, leaving_out
+from model_code.retrieval.fused import (
+    FusedSearch,
+    Fusion,
+    ScoreNormalizer,
+    build_folders,
+    leave_one_out,
+)
+from model_code.retrieval.indexed import IndexedRetriever
 from model_code.retrieval.kinds import PRECISION, open_retriever
-from model_code.retrieval.protocol import LATE, Retriever
+from model_code.retrieval.protocol import LATE_SUFFIX, Retriever
 from model_code.retriever_settings import FusionSettings
 from model_code.stages.evaluate import EvaluationSet
 
@@ -83,15 +89,15 @@ def fuse(
     dense = {
         part: retriever.dense for part, retriever in opened.items() if retriever.dense is not None
     }
-    late = [part + LATE for part, retriever in dense.items() if retriever.index.tokens]
+    late = [part + LATE_SUFFIX for part, retriever in dense.items() if retriever.index.tokens]
     names = [*settings.weights] or [*settings.of, *late]
-    if missing := [part for part in names if part.endswith(LATE) and part not in late]:
+    if missing := [part for part in names if part.endswith(LATE_SUFFIX) and part not in late]:
         raise FreshetError(
             f"fusions.{name} weighs {missing[0]}, but that part's index keeps no tokens; leave it out"
         )
     weigh = partial(_weighted_fusion, bench, opened, judged, settings)
     fusion, learned_by = weigh(names)
-    subsets = leaving_out(list(fusion.weights)) if bench.settings.variants else {}
+    subsets = leave_one_out(list(fusion.weights)) if bench.settings.variants else {}
     ablations = {f"without_{part}": weigh(subset)[0] for part, subset in subsets.items()}
     encoder, index = output / BUILD / "encoder", output / BUILD / "index"
     build_folders(parts, fusion, encoder, index)
@@ -119,7 +125,7 @@ def _weighted_fusion(
     """
     dense = {part: opened[part].dense for part in opened if part in names}
     scales = {
-        part: Scale.of(retriever.index.vectors)
+        part: ScoreNormalizer.fit(retriever.index.vectors)
         for part, retriever in dense.items()
         if retriever is not None
     }
@@ -135,7 +141,9 @@ def _weighted_fusion(
     ), dev.source
 
 
-def default_weights(names: Sequence[str], scales: Mapping[str, Scale]) -> dict[str, float]:
+def default_weights(
+    names: Sequence[str], scales: Mapping[str, ScoreNormalizer]
+) -> dict[str, float]:
     """What dense parts, parts that match words, and late interaction weigh together, shared by
     those that there are.
 
@@ -143,7 +151,7 @@ def default_weights(names: Sequence[str], scales: Mapping[str, Scale]) -> dict[s
     {'hce': 1.0, 'bm25': 5.0, 'hce.late': 1.0}
     """
     kinds = {
-        name: "dense" if name in scales else "late" if name.endswith(LATE) else "words"
+        name: "dense" if name in scales else "late" if name.endswith(LATE_SUFFIX) else "words"
         for name in names
     }
     shared = Counter(kinds.values())
@@ -159,12 +167,12 @@ def learn_weights(search: FusedSearch, dev: Judgements, metric: str) -> Fusion:
     and is left out if it stays there.
     """
     queries = search.encode_queries(list(dev.queries.values()))
-    scores = search.part_scores(queries, queries.candidates)
+    scores = search.component_scores(queries, queries.candidates)
     scored, weights = (
         list(zip(dev.queries, queries.candidates, scores, strict=True)),
         dict(search.fusion.weights),
     )
-    late, parts = [name for name in weights if name.endswith(LATE)], list(weights)[1:]
+    late, parts = [name for name in weights if name.endswith(LATE_SUFFIX)], list(weights)[1:]
     weights |= dict.fromkeys(late, 0.0)
     for part in parts * min(2, len(parts)):
         tried = {

@@ -13,7 +13,7 @@ from typing import Any
 from model_code.context import StageContext, mark_left_out
 from model_code.corpus.tables import load_corpus
 from model_code.distributed.training import train
-from model_code.encoding.base_models import locate
+from model_code.encoding.base_models import locate_model
 from model_code.files import canonical_json, write_text
 from model_code.retrieval.kinds import trained_kind
 from model_code.training.tables import TrainingTables
@@ -117,6 +117,6 @@ def write_card(context: StageContext, report: dict[str, Any]) -> None:
 
 def _licence(base: str) -> str:
     """What the base's own card states."""
-    card = locate(base) / CARD
+    card = locate_model(base) / CARD
     match = LICENCE.match(card.read_text(encoding="utf-8")) if card.is_file() else None
     return match[1] if match else "unknown"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from model_code.text.documents import Document
 from model_code.text.settings import PassageSettings
-from model_code.text.words import spans
+from model_code.text.words import word_spans
 
 Cut = Literal["words", "lines", "sections"]
 TOKEN = re.compile(r"[A-Za-z]{1,6}|\d{1,2}|[^\W\d_]|[\W_]")  # about what WordPiece makes one of
@@ -23,34 +23,34 @@ HEADING = re.compile(r"(?:^|(?<=\n\n))(#{1,6}) +([^\n]+)(?=\n\n|\Z)")
 
 
 @dataclass(frozen=True)
-class Place:
-    """A passage as a slice of its document's text; a search reads `lead` before it, which says what
+class Span:
+    """A passage as a slice of its document's text; a search reads `prefix` before it, which says what
     it is a part of.
     """
 
     start: int
     end: int
-    lead: str = ""
+    prefix: str = ""
 
     def read(self, text: str) -> str:
         """The passage as it is searched."""
-        return self.lead + text[self.start : self.end]
+        return self.prefix + text[self.start : self.end]
 
 
-def windows(text: str, words: int, stride: int, lead: str = "", shift: int = 0) -> list[Place]:
+def windows(text: str, words: int, stride: int, prefix: str = "", shift: int = 0) -> list[Span]:
     """The windows of a text; shift: where it begins in the document."""
     pieces = _pieces(text) if words else []
     # in words, before each piece
     ends = [*accumulate((weight for _, _, weight in pieces), initial=0)]
     if ends[-1] <= words:
-        return [Place(shift, shift + len(text), lead)]
-    places: list[Place] = []
+        return [Span(shift, shift + len(text), prefix)]
+    spans: list[Span] = []
     first = last = 0
     while last < len(pieces):
         last = max(first + 1, bisect_right(ends, ends[first] + words) - 1)
-        places.append(Place(shift + pieces[first][0], shift + pieces[last - 1][1], lead))
+        spans.append(Span(shift + pieces[first][0], shift + pieces[last - 1][1], prefix))
         first = max(first + 1, min(last, bisect_left(ends, ends[first] + stride)))
-    return places
+    return spans
 
 
 def _pieces(text: str) -> list[tuple[int, int, int]]:
@@ -64,7 +64,7 @@ def _pieces(text: str) -> list[tuple[int, int, int]]:
     [(0, 3, 1), (4, 35, 10)]
     """
     pieces = []
-    for start, end in spans(text):
+    for start, end in word_spans(text):
         for begin in range(start, end, UNBROKEN):
             stop = min(begin + UNBROKEN, end)
             tokens = sum(1 for _ in TOKEN.finditer(text, begin, stop))
@@ -72,7 +72,7 @@ def _pieces(text: str) -> list[tuple[int, int, int]]:
     return pieces
 
 
-def _lines(text: str) -> list[Place]:
+def _lines(text: str) -> list[Span]:
     """Each line after the first, with the first before it: what a document is, and one thing that
     it says.
 
@@ -84,12 +84,12 @@ def _lines(text: str) -> list[Place]:
     (first, _), *later = [
         (row, start) for row, start in zip(rows, starts, strict=False) if row.strip()
     ] or [(text, 0)]
-    return [Place(start, start + len(row), f"{first}\n") for row, start in later] or [
-        Place(0, len(text))
+    return [Span(start, start + len(row), f"{first}\n") for row, start in later] or [
+        Span(0, len(text))
     ]
 
 
-def _sections(text: str, words: int, stride: int) -> list[Place]:
+def _sections(text: str, words: int, stride: int) -> list[Span]:
     """The windows of each section, under its heading (`## Setup`) and those above it that have no
     text of their own.
 
@@ -102,16 +102,16 @@ def _sections(text: str, words: int, stride: int) -> list[Place]:
         [0, *(border.end() for border in borders)],
         [*(border.start() for border in borders), len(text)],
     )
-    places: list[Place] = []
+    spans: list[Span] = []
     headings: list[re.Match[str]] = []
     for border, start, end in zip([None, *borders], starts, ends, strict=True):
         headings += [border] if border else []
         if body := text[start:end].strip():
-            lead = "".join(f"{heading[0]}\n\n" for heading in headings)
-            places += windows(body, words, stride, lead, text.index(body, start))
+            prefix = "".join(f"{heading[0]}\n\n" for heading in headings)
+            spans += windows(body, words, stride, prefix, text.index(body, start))
             headings = []
-    return places + ([Place(headings[0].start(), len(text))] if headings else []) or [
-        Place(0, len(text))
+    return spans + ([Span(headings[0].start(), len(text))] if headings else []) or [
+        Span(0, len(text))
     ]
 
 
@@ -125,24 +125,24 @@ def section_at(text: str, place: int) -> str | None:
     return above[-1][2].strip() if above else None
 
 
-def places(text: str, words: int, stride: int, by: Cut) -> list[Place]:
+def passage_spans(text: str, words: int, stride: int, by: Cut) -> list[Span]:
     """The passages of a text, at least one, as `PassageSettings` says."""
     if by == "lines":
         return _lines(text)
     return _sections(text, words, stride) if by == "sections" else windows(text, words, stride)
 
 
-def cut(text: str, words: int, stride: int, by: Cut = "words") -> list[str]:
+def cut_passages(text: str, words: int, stride: int, by: Cut = "words") -> list[str]:
     """The passages of a text, at least one, as they are searched.
 
     Windows are slices of at most `words` words, one every `stride` words, the last reaching the
     end; never empty. Every word lies in one, and only as many are made as that takes. `words` = 0:
     the text as a whole.
 
-    >>> cut("a b c d e f g", words=3, stride=2)
+    >>> cut_passages("a b c d e f g", words=3, stride=2)
     ['a b c', 'c d e', 'e f g']
     """
-    return [place.read(text) for place in places(text, words, stride, by)]
+    return [place.read(text) for place in passage_spans(text, words, stride, by)]
 
 
 def passage_rows(documents: Iterable[Document], settings: PassageSettings) -> list[dict[str, Any]]:
@@ -158,7 +158,7 @@ def passage_rows(documents: Iterable[Document], settings: PassageSettings) -> li
         }
         for document in documents
         for ordinal, text in enumerate(
-            cut(document.text, settings.words, settings.stride, settings.cut)
+            cut_passages(document.text, settings.words, settings.stride, settings.cut)
         )
     ]
 
@@ -181,13 +181,13 @@ class TextRules:
         """The texts of a document's passages, in their order; as `corpus.tables.passage_texts`
         composes them.
         """
-        passages = cut(text, self.words, self.stride, self.cut)
+        passages = cut_passages(text, self.words, self.stride, self.cut)
         return (
             [f"{title} {passage}".strip() for passage in passages]
             if self.include_title
             else passages
         )
 
-    def places(self, text: str) -> list[Place]:
+    def passage_spans(self, text: str) -> list[Span]:
         """Where the passages of a text stand in it."""
-        return places(text, self.words, self.stride, self.cut)
+        return passage_spans(text, self.words, self.stride, self.cut)

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from model_code.settings import require
-from model_code.text.terms import AUTO, terms_of
-from model_code.text.words import is_whole, slices, spans
+from model_code.text.terms import AUTO, get_analyzer
+from model_code.text.words import is_valid_utf8, join_words, word_spans
 
 
 def require_queries(texts: Iterable[str]) -> None:
@@ -22,25 +22,25 @@ def require_queries(texts: Iterable[str]) -> None:
     """
     for text in texts:
         require(text.strip() != "", "text is empty; say what you are looking for")
-        require(is_whole(text), f"the query {text[:40]!r} holds bytes that are no UTF-8")
+        require(is_valid_utf8(text), f"the query {text[:40]!r} holds bytes that are no UTF-8")
 
 
 SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？][」』”’]*|\n""")
 
 
-def snippet(text: str, query: str, width: int = 32, language: str | None = AUTO) -> str:
+def make_snippet(text: str, query: str, width: int = 32, language: str | None = AUTO) -> str:
     """About `width` words of `text` around the query's words; the beginning if it has none of them.
 
     Each window counts every query word once, a word less the more often the text has it: so "the"
     hardly matters. It begins and ends with a sentence where that leaves no match out; dots stand
-    where it does not. language: `Terms`'.
+    where it does not. language: `TermAnalyzer`'.
 
-    >>> snippet("one two three four five six seven eight", "six five", width=3)
+    >>> make_snippet("one two three four five six seven eight", "six five", width=3)
     '... five six seven ...'
-    >>> snippet("A preface. Sort a list. It is stable. So much for lists.", "stable sort", width=8)
+    >>> make_snippet("A preface. Sort a list. It is stable. So much for lists.", "stable sort", width=8)
     'Sort a list. It is stable.'
     """
-    places = spans(text)
+    places = word_spans(text)
     starts = [start for start, _ in places]
     met = sorted(
         (bisect_right(starts, start) - 1, term)
@@ -60,14 +60,14 @@ def snippet(text: str, query: str, width: int = 32, language: str | None = AUTO)
     )
     if stop == len(places):
         start = min((border for border in borders if stop - width <= border < start), default=start)
-    shown = slices(text, places, start, stop)
+    shown = join_words(text, places, start, stop)
     return "... " * (start not in borders) + shown + " ..." * (stop not in borders)
 
 
-def marks(text: str, query: str, language: str | None = AUTO) -> tuple[tuple[int, int], ...]:
+def find_marks(text: str, query: str, language: str | None = AUTO) -> tuple[tuple[int, int], ...]:
     """Where the query's words stand in a text, whatever their endings: begin and end of each.
 
-    >>> marks("Sort a list, sorted.", "LIST sort"), marks("排序算法，序", "排序算")
+    >>> find_marks("Sort a list, sorted.", "LIST sort"), find_marks("排序算法，序", "排序算")
     (((0, 4), (7, 11), (13, 19)), ((0, 3),))
     """
     joined: list[tuple[int, int]] = []
@@ -80,11 +80,11 @@ def marks(text: str, query: str, language: str | None = AUTO) -> tuple[tuple[int
 
 def _term_places(text: str, query: str, language: str | None) -> Iterator[tuple[int, int, str]]:
     """The query's terms in a text, and where the words that have them begin and end."""
-    terms = terms_of(language)
+    terms = get_analyzer(language)
     query_terms = terms.query_terms(query)
     return (
         (start, end, term)
-        for start, end, forms in terms.places(text)
+        for start, end, forms in terms.locate(text)
         for term in query_terms.intersection(forms)
     )
 

@@ -11,7 +11,7 @@ from itertools import chain
 
 import Stemmer
 
-from model_code.text.words import AUTO, UNSPACED, matches, words
+from model_code.text.words import AUTO, UNSPACED_SCRIPTS, split_words, word_matches
 
 OF_SCRIPTS = {
     "ARABIC": "arabic",
@@ -23,13 +23,13 @@ OF_SCRIPTS = {
 }
 
 BOUNDARY = re.compile(r"_+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-CHARACTER = re.compile(rf"[{UNSPACED}]")
+CHARACTER = re.compile(rf"[{UNSPACED_SCRIPTS}]")
 FIRST_UNSPACED = "\u0e00"
 _stemmer = lru_cache(Stemmer.Stemmer)
 MOST = 2**20  # words that are remembered; then the memory begins anew
 
 
-class Terms:
+class TermAnalyzer:
     """The terms of texts in one language: lower case, stems, parts of identifiers.
 
     language: of Snowball's stemmers, such as english or german; None: words stay whole; "auto":
@@ -37,22 +37,22 @@ class Terms:
     identifier counts as its parts and as a whole. Of scripts without blanks it is the characters,
     and each pair of neighbours.
 
-    >>> Terms("english").of("sorted DataFrame"), Terms(None).of("read_csv")
+    >>> TermAnalyzer("english").analyze("sorted DataFrame"), TermAnalyzer(None).analyze("read_csv")
     (['sort', 'data', 'frame', 'datafram'], ['read', 'csv', 'read_csv'])
-    >>> Terms("english").of("用Python排序")
+    >>> TermAnalyzer("english").analyze("用Python排序")
     ['用', 'python', '排', '序', '排序']
-    >>> Terms("auto").of("библиотеки lists") == Terms("auto").of("библиотека ｌｉｓｔ")
+    >>> TermAnalyzer("auto").analyze("библиотеки lists") == TermAnalyzer("auto").analyze("библиотека ｌｉｓｔ")
     True
     """
 
     def __init__(self, language: str | None) -> None:
         self.language, self._word_terms = language, _WordTerms(language)
 
-    def of(self, text: str) -> list[str]:
+    def analyze(self, text: str) -> list[str]:
         """The terms of a text, in its order; a term comes as often as the text has it."""
         if len(self._word_terms) >= MOST:
             self._word_terms = _WordTerms(self.language)
-        tokens = words(text)
+        tokens = split_words(text)
         terms = list(chain.from_iterable(map(self._word_terms.__getitem__, tokens)))
         if max(text, default="") < FIRST_UNSPACED:
             return terms
@@ -62,14 +62,14 @@ class Terms:
         """The terms that a reader looks for: of characters that stand together the pairs, not each
         alone.
         """
-        tokens = words(query)
-        return set(self.of(query)) - {
+        tokens = split_words(query)
+        return set(self.analyze(query)) - {
             tokens[place] for i in _neighbours(tokens) for place in (i, i + 1)
         }
 
-    def places(self, text: str) -> list[tuple[int, int, tuple[str, ...]]]:
+    def locate(self, text: str) -> list[tuple[int, int, tuple[str, ...]]]:
         """Where each word begins and ends, and its terms; a pair of characters is a word, too."""
-        hits = list(matches(text))
+        hits = list(word_matches(text))
         alone = [(*match.span(), self._word_terms[match[0]]) for match in hits]
         pairs = _neighbours([match[0] for match in hits])
         return alone + [
@@ -78,9 +78,9 @@ class Terms:
 
 
 @lru_cache(maxsize=8)
-def terms_of(language: str | None) -> Terms:
+def get_analyzer(language: str | None) -> TermAnalyzer:
     """The terms of a language; shared, as they remember words."""
-    return Terms(language)
+    return TermAnalyzer(language)
 
 
 class _WordTerms(dict[str, tuple[str, ...]]):

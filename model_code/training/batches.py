@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from model_code.encoding.base_models import Prompts
-from model_code.encoding.encoder import Buckets, Features, bucketed
+from model_code.encoding.encoder import Features, LengthBuckets, bucket_by_length
 from model_code.hierarchy.tree import Hierarchy
 from model_code.training.data import TrainingData
 from model_code.training.negatives import NegativeSampler, make_negative_sampler
@@ -195,8 +195,8 @@ def _sizes(data: TrainingData, settings: TrainingSettings) -> tuple[int, int]:
 class TrainingBatch(NamedTuple):
     """B pairs and E extra negative documents as tensors."""
 
-    queries: Buckets  # of the B queries
-    documents: Buckets  # of the B positives, then the E extra negatives
+    queries: LengthBuckets  # of the B queries
+    documents: LengthBuckets  # of the B positives, then the E extra negatives
     relevant: Tensor  # (B, B) bool: document j is relevant to query i
     allowed: Tensor  # (B, E) bool: extra document e was drawn for query i
     unsupervised: Tensor  # (B,) bool: the pair comes from a pseudo-query
@@ -221,7 +221,7 @@ class Collator:
         prompts: Prompts = Prompts(),  # noqa: B008, which is frozen
     ) -> None:
         """tokenize: (texts, most tokens) -> padded features, as `Encoder.tokenize`; batch_tokens:
-        see `bucketed`.
+        see `bucket_by_length`.
 
         negatives: where the extra documents come from; None: from what the settings name, made
         here. prompts: what the encoder wants before texts.
@@ -247,7 +247,7 @@ class Collator:
         documents = [passages.texts[passage] for passage in (*positives.tolist(), *extra)]
         return TrainingBatch(
             queries=self.query_features([every.queries[pair] for pair in pairs]),
-            documents=bucketed(
+            documents=bucket_by_length(
                 self.tokenize(
                     self.prompts.to_documents(documents), self.settings.document_max_tokens
                 ),
@@ -273,10 +273,12 @@ class Collator:
             "excluded": nodes_above(self.paths, nodes, relevant),
         }
 
-    def query_features(self, queries: Sequence[str]) -> Buckets:
+    def query_features(self, queries: Sequence[str]) -> LengthBuckets:
         """Queries as the encoder is given them."""
         prompted = self.prompts.to_queries(queries)
-        return bucketed(self.tokenize(prompted, self.settings.query_max_tokens), self.batch_tokens)
+        return bucket_by_length(
+            self.tokenize(prompted, self.settings.query_max_tokens), self.batch_tokens
+        )
 
 
 def membership_mask(

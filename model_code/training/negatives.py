@@ -17,7 +17,7 @@ import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
-from model_code.retrieval.bm25_index import Bm25
+from model_code.retrieval.bm25_index import Bm25Index
 from model_code.training.data import ContainsAnswer, TrainingData
 from model_code.training.settings import TrainingSettings
 
@@ -144,9 +144,9 @@ class Bm25Negatives(NegativeSampler):
         return unknown[np.argsort(-scores[unknown], kind="stable")[: self.settings.negatives_depth]]
 
     @cached_property
-    def _index(self) -> Bm25:
+    def _index(self) -> Bm25Index:
         texts = self.data.passages.texts
-        return Bm25.build(
+        return Bm25Index.build(
             texts, [str(document) for document in self.data.passages.documents.tolist()]
         )
 

@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, PartialState
 from torch import nn
 
-from model_code.encoding.base_models import positions
+from model_code.encoding.base_models import max_positions
 from model_code.encoding.hardware import uses_bfloat16
 from model_code.errors import SettingsError
 from model_code.settings import require
@@ -185,7 +185,7 @@ def check_max_tokens(
     positions for.
     """
     for name in names:
-        most, tokens = positions(encoder.backbone), getattr(settings, name)
+        most, tokens = max_positions(encoder.backbone), getattr(settings, name)
         require(
             most is None or tokens <= most,
             f"{name} is {tokens}, but the encoder has positions for {most} tokens; lower it, or set an encoder.base "

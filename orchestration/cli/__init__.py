@@ -8,7 +8,7 @@ from subprocess import CalledProcessError
 from typing import NoReturn
 
 from model_code.errors import FreshetError
-from model_code.text.words import visible
+from model_code.text.words import escape_invisible
 from orchestration.cli.app import app
 from orchestration.cli.build import INTERRUPTED, STOP_SIGNALS, stopped
 
@@ -18,7 +18,7 @@ FOREIGN = ("sqlalchemy.", "sqlite3", "mlflow.", "psycopg", "httpx", "requests.")
 
 
 def _end(message: str, code: int) -> NoReturn:
-    print(f"error: {visible(message)}", file=sys.stderr)
+    print(f"error: {escape_invisible(message)}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -23,7 +23,7 @@ import typer
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_text
 from model_code.project import Project
-from model_code.text.words import say
+from model_code.text.words import print_message
 
 if TYPE_CHECKING:
     from dagster import ExecuteInProcessResult
@@ -72,11 +72,11 @@ def settings(
 
     rows = parameters.settings_reference()
     if as_json:
-        say(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
+        print_message(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
     elif markdown:
-        say(parameters.settings_page(), nl=False)
+        print_message(parameters.settings_page(), nl=False)
     else:
-        say(
+        print_message(
             table_text(
                 ["key", "type", "default", "bounds", "what it is"],
                 [list(astuple(row)) for row in rows],
@@ -100,8 +100,8 @@ def init(
     """Make a project of your own, for the documents of a folder, a file or a data set."""
     from orchestration.pipeline.new_project import make_project
 
-    say(make_project(folder, source))
-    say(f"next: cd {folder} && freshet demo")
+    print_message(make_project(folder, source))
+    print_message(f"next: cd {folder} && freshet demo")
 
 
 def ingest() -> None:
@@ -112,7 +112,7 @@ def ingest() -> None:
     project = Project.find()
     lock = renew(project)
     initialise(project)  # so that a bare `dvc repro` may follow
-    say(f"corpus.lock.json: {lock['source']}, content {lock['content_hash'][:12]}")
+    print_message(f"corpus.lock.json: {lock['source']}, content {lock['content_hash'][:12]}")
 
 
 def run(
@@ -136,7 +136,7 @@ def run(
         if ingestion.read_lock(project) is None:
             ingestion.ingest(project)
         ended = list(repro.repro(project, targets, force=force))
-    say(f"{len(ended)} stages ran" + (": " + ", ".join(ended) if ended else ""))
+    print_message(f"{len(ended)} stages ran" + (": " + ", ".join(ended) if ended else ""))
 
 
 def plan(
@@ -148,10 +148,12 @@ def plan(
 
     planned = make_plan(Project.find(), stages or [])
     if as_json:
-        say(json.dumps([asdict(stage) for stage in planned], indent=2, ensure_ascii=False))
+        print_message(
+            json.dumps([asdict(stage) for stage in planned], indent=2, ensure_ascii=False)
+        )
         return
     for stage in planned:
-        say(f"{stage.action:5} {stage.address:24} {'; '.join(stage.reasons)}")
+        print_message(f"{stage.action:5} {stage.address:24} {'; '.join(stage.reasons)}")
 
 
 def results(
@@ -177,7 +179,7 @@ def results(
     project = Project.find()
     comparison = load_comparison(project)
     if as_json:
-        say(json.dumps(comparison["systems"], indent=2, ensure_ascii=False))
+        print_message(json.dumps(comparison["systems"], indent=2, ensure_ascii=False))
     else:
         show_results(project, comparison, costs, all_tables)
 
@@ -204,7 +206,7 @@ def show_results(
     from orchestration.pipeline.costs import cost_table
 
     sentences = [summary_sentence(comparison), standing(project)]
-    say("\n".join(sentences))
+    print_message("\n".join(sentences))
     if not comparison["systems"]:
         return
     shown = report_tables(comparison)
@@ -218,11 +220,11 @@ def show_results(
         }
         shown, printed = shown | measured, printed | measured
     for title, table in printed.items():
-        say(f"\n{title}\n{table_text(list(table.columns), table.to_numpy().tolist())}")
+        print_message(f"\n{title}\n{table_text(list(table.columns), table.to_numpy().tolist())}")
     picture = systems_plot(comparison["systems"], headline_metrics(comparison)[:4])
     path = project.state / "report.html"
     write_text(path, render_page("Comparison", sentences, picture, shown))
-    say(f"\nAll tables, with a picture: {path}")
+    print_message(f"\nAll tables, with a picture: {path}")
 
 
 def table_text(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -266,12 +268,12 @@ def demo() -> None:
     started, project = time.monotonic(), Project.find()
     with ended_by_signals():
         run_job(project)
-        say("")
+        print_message("")
         show_results(project, load_comparison(project))
         _show_refused(project)
         _show_searches(project)
-    say(NEXT_STEPS)
-    say(f"Done in {time.monotonic() - started:.0f} s.")
+    print_message(NEXT_STEPS)
+    print_message(f"Done in {time.monotonic() - started:.0f} s.")
 
 
 def run_job(project: Project, job: str = "full_build") -> None:
@@ -374,9 +376,9 @@ def _show_refused(project: Project) -> None:
     refused = rows[rows["table"] == "documents"]
     if len(refused):
         documents = f"{len(refused):,} document{'s' * (len(refused) > 1)}"
-        say(f"\n{documents} could not be read (artifacts/corpus/quarantine.parquet)")
+        print_message(f"\n{documents} could not be read (artifacts/corpus/quarantine.parquet)")
     for row in refused.head(SHOWN_REFUSED).itertuples():
-        say(f"  {row.location}  {row.reason}: {row.detail}")
+        print_message(f"  {row.location}  {row.reason}: {row.detail}")
 
 
 def _show_searches(project: Project) -> None:
@@ -385,9 +387,9 @@ def _show_searches(project: Project) -> None:
 
     searcher = Searcher.open(project.live)
     for text in example_queries(project):
-        say(f'\nfreshet search "{text}" -k 3')
-        say(hits_text(searcher.search(text, 3)))
-    say("")
+        print_message(f'\nfreshet search "{text}" -k 3')
+        print_message(hits_text(searcher.search(text, 3)))
+    print_message("")
 
 
 def example_queries(project: Project) -> tuple[str, ...]:

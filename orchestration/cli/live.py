@@ -14,7 +14,7 @@ import typer
 
 from model_code.errors import FreshetError
 from model_code.project import Project
-from model_code.text.words import say
+from model_code.text.words import print_message
 from orchestration.running_service import find_running_service
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def search(
         hits = Searcher.open(project.live, retriever).search(text, k, filters, explain)
     else:
         hits = service.search(text, k, retriever=retriever, filters=filters, explain=explain).hits
-    say(
+    print_message(
         json.dumps([plain(hit) for hit in hits], indent=2, ensure_ascii=False)
         if as_json
         else hits_text(hits)
@@ -203,7 +203,7 @@ def verify() -> None:
     from model_code.collection.backup.repair import problems
 
     lines = list(problems(Project.find()))
-    say("\n".join(lines) or "all that is live is whole")
+    print_message("\n".join(lines) or "all that is live is whole")
     if lines:
         raise typer.Exit(1)
 
@@ -225,7 +225,7 @@ def repair(
     project = Project.find()
     champion = versions.version_with_alias(project)
     done = mend(project, champion and champion.retriever, adopt)
-    say("\n".join(done) or "there was nothing to mend")
+    print_message("\n".join(done) or "there was nothing to mend")
 
 
 def export(
@@ -253,16 +253,16 @@ def export(
     if everything is not None:
         rows = export_project(project, everything)
         counts = ", ".join(f"{number:,} in {name}" for name, number in rows.items())
-        say(f"{everything} holds the project as JSON lines: {counts}")
+        print_message(f"{everything} holds the project as JSON lines: {counts}")
         return
 
     if feedback:
         for opinion in read_feedback(project):
-            say(json.dumps(vars(opinion), ensure_ascii=False))
+            print_message(json.dumps(vars(opinion), ensure_ascii=False))
         return
 
     for row in export_documents(project, retriever or default_retriever(project.live)):
-        say(json.dumps(row, ensure_ascii=False))
+        print_message(json.dumps(row, ensure_ascii=False))
 
 
 def import_(
@@ -291,7 +291,7 @@ def import_(
     )
     _show(report, as_json)
     if report.corpus_documents and not as_json:
-        say("build it with: freshet ingest && freshet run && freshet register")
+        print_message("build it with: freshet ingest && freshet run && freshet register")
 
 
 def backup(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> None:
@@ -299,7 +299,9 @@ def backup(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> Non
     from model_code.collection.backup.backup import backup as copy
 
     advice = copy(Project.find(), folder)
-    say(f"{folder} holds what is live, the ledger and the settings" if advice is None else advice)
+    print_message(
+        f"{folder} holds what is live, the ledger and the settings" if advice is None else advice
+    )
 
 
 def restore(
@@ -312,7 +314,7 @@ def restore(
     from model_code.collection.backup.backup import restore as put_back
 
     project = put_back(folder, into.resolve())
-    say(
+    print_message(
         f"{project.live} is restored and whole, as it was then: what was erased since is here again, so erase it again"
     )
 
@@ -324,7 +326,7 @@ def compact(retriever: Retriever = None) -> None:
     from model_code.collection.index.live_index import LiveIndex
 
     generation = LiveIndex(Project.find(), retriever).compact()
-    say(
+    print_message(
         f"{generation.retriever} generation {generation.number}, {generation.manifest['documents']:,} documents"
     )
 
@@ -346,7 +348,7 @@ def _put(
 
 def _show(outcome: ChangeReport, as_json: bool, dry_run: bool = False) -> None:
     plain = dataclasses.asdict(outcome) | {"dry_run": dry_run}
-    say(
+    print_message(
         json.dumps(plain, indent=2, ensure_ascii=False)
         if as_json
         else f"{'would be: ' * dry_run}{outcome}"
@@ -373,4 +375,4 @@ def gc(
     total = sum(item.megabytes for item in garbage)
     items = [(item.megabytes, item.label) for item in garbage]
     items.append((total, "freed" if delete else "could be freed: freshet tools gc --delete"))
-    say("\n".join(f"{megabytes:10.1f} MB  {label}" for megabytes, label in items))
+    print_message("\n".join(f"{megabytes:10.1f} MB  {label}" for megabytes, label in items))

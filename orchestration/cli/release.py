@@ -11,7 +11,7 @@ import typer
 
 from model_code.errors import FreshetError, SettingsError
 from model_code.project import Project
-from model_code.text.words import say
+from model_code.text.words import print_message
 
 if TYPE_CHECKING:
     from model_code.collection.generations.generation import Generation
@@ -40,7 +40,7 @@ def register(
     project = Project.find()
     version = release.register(project, retriever)
     role = "champion already" if versions.version_with_alias(project) == version else "challenger"
-    say(f"version {version.version} ({version.retriever}) is the {role}")
+    print_message(f"version {version.version} ({version.retriever}) is the {role}")
 
 
 def promote(by_hand: ByHand = False) -> None:
@@ -48,7 +48,7 @@ def promote(by_hand: ByHand = False) -> None:
     from orchestration.registry import release
 
     move = (release.promote_manually if by_hand else release.promote)(Project.find())
-    say(move.summary)
+    print_message(move.summary)
     if not move.passed:
         raise typer.Exit(1)
 
@@ -81,11 +81,11 @@ def rollback(
         )
     project = Project.find()
     if generation is None:
-        say(release.rollback(project).summary)
+        print_message(release.rollback(project).summary)
         return
     _tell(LiveIndex(project).revert(generation))
     for name, reason in BackgroundMaintenance(project).run_all().items():
-        say(f"behind    {name}  {reason}")
+        print_message(f"behind    {name}  {reason}")
 
 
 def rewind(generation: Number, retriever: Live = None) -> None:
@@ -98,7 +98,7 @@ def rewind(generation: Number, retriever: Live = None) -> None:
 
 
 def _tell(generation: Generation) -> None:
-    say(
+    print_message(
         f"{generation.retriever} is at generation {generation.number}, {generation.manifest['documents']:,} documents"
     )
 
@@ -121,7 +121,7 @@ def drift(
             f"{few} added since the last report, so there is nothing to measure; one document is enough for --explain"
         )
     record = watched.as_dict() | {"batch": [watched.batch.first, watched.batch.last]}
-    say(json.dumps(record, indent=2) if as_json else watched.text, nl=as_json)
+    print_message(json.dumps(record, indent=2) if as_json else watched.text, nl=as_json)
 
 
 def retrain(
@@ -151,17 +151,17 @@ def retrain(
             raise typer.BadParameter(
                 "a pilot has no --key and no --dry-run: it is deleted when it has answered"
             )
-        say(run_manual_pilot(project, pilot, say).summary)
+        print_message(run_manual_pilot(project, pilot, print_message).summary)
         return
     plan = plan_retrain(project, key or "")
     name = key or next_key(project, plan)
     if dry_run:
-        say(json.dumps(plan.summary() | {"key": name}, indent=2))
+        print_message(json.dumps(plan.summary() | {"key": name}, indent=2))
         return
-    done = run(project, name, say)
-    say(done.summary)
+    done = run(project, name, print_message)
+    print_message(done.summary)
     if done.generation is not None:
-        say(f"live: {done.challenger.retriever} generation {done.generation}")
+        print_message(f"live: {done.challenger.retriever} generation {done.generation}")
 
 
 def status(
@@ -171,4 +171,6 @@ def status(
     from orchestration.cli.status import project_status, status_text
 
     state = project_status(Project.find())
-    say(json.dumps(state, indent=2, ensure_ascii=False) if as_json else status_text(state))
+    print_message(
+        json.dumps(state, indent=2, ensure_ascii=False) if as_json else status_text(state)
+    )

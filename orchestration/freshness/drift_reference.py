@@ -83,7 +83,9 @@ def build_reference(project: Project, searcher: Searcher, settings: Parameters) 
         project, searcher.generation, MIN_REFERENCE_RATIO * chosen.largest_batch
     )
     # its first passage
-    first = [rows[0] for document, rows in base.rows.places.items() if document in documents]
+    first = [
+        rows[0] for document, rows in base.rows.rows_by_document.items() if document in documents
+    ]
     reference = DriftReference.build(
         base.retriever.passage_vectors(base.rows.document_ids),
         searcher.generation.fingerprint,

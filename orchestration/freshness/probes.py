@@ -31,7 +31,9 @@ def document_vectors(part: Part, document_ids: Iterable[str]) -> np.ndarray:
     """The unit vectors (m, H) of the first passages of some documents of a part: no others are read
     from its file.
     """
-    first = np.array([part.rows.places[document][0] for document in document_ids], np.int64)
+    first = np.array(
+        [part.rows.rows_by_document[document][0] for document in document_ids], np.int64
+    )
     return unit(
         np.asarray(part.retriever.passage_vectors(part.rows.document_ids)[first], np.float32)
     )

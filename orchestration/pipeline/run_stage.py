@@ -27,7 +27,7 @@ from model_code.errors import FreshetError
 from model_code.files import canonical_json, read_json, replace_folder, write_json
 from model_code.progress import LineProgress
 from model_code.project import LOCK_HELD, Project
-from model_code.text.words import visible
+from model_code.text.words import escape_invisible
 from orchestration import parameters
 from orchestration.parameters import Parameters, flatten
 from orchestration.pipeline import code_lock, runs, stage_key, stages
@@ -234,7 +234,7 @@ def main(arguments: list[str]) -> int:
         (stage,) = stages.find(arguments[0], stages.expand(settings.retrievers, settings.fusions))
         record = run_stage(stage, project)
     except FreshetError as error:
-        print(f"error: {visible(str(error))}", file=sys.stderr)
+        print(f"error: {escape_invisible(str(error))}", file=sys.stderr)
         return error.exit_code
     print(
         f"{stage_end_prefix(stage.address)}{record.ended - record.started:.1f} s", file=sys.stderr

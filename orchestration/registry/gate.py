@@ -21,8 +21,8 @@ from model_code.evaluation.settings import PromotionSettings
 from model_code.files import read_json
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.project import Project
-from model_code.retrieval.base import Segment
 from model_code.retrieval.id_map import IdMap
+from model_code.retrieval.indexed import RetrieverSegment
 from model_code.retrieval.kinds import open_retriever
 from orchestration import parameters
 from orchestration.registry import versions
@@ -98,7 +98,7 @@ def rescore_champion(project: Project, champion: Version) -> Path:
 
 
 def evaluate_segments(
-    project: Project, system: str, segments: Sequence[Segment], output: Path
+    project: Project, system: str, segments: Sequence[RetrieverSegment], output: Path
 ) -> Path:
     """Evaluate the search of segments on the judged queries under `artifacts/`; returns the scores'
     folder, `output`.
@@ -135,10 +135,10 @@ def live_searcher(project: Project, champion: Version) -> Searcher | None:
     return Searcher.open(project.live, champion.retriever)
 
 
-def _segments(project: Project, champion: Version) -> list[Segment]:
+def _segments(project: Project, champion: Version) -> list[RetrieverSegment]:
     live = live_searcher(project, champion)
     if live is not None:
         return [view.segment for view in live.views]
     files = versions.download_files(project, champion)
     rows = IdMap(read_json(files / HIERARCHY / DOCUMENT_IDS))
-    return [Segment(open_retriever(files / ENCODER, files / INDEX), rows)]
+    return [RetrieverSegment(open_retriever(files / ENCODER, files / INDEX), rows)]

@@ -445,5 +445,5 @@ def _live_state(name: str, searcher: Searcher) -> models.LiveState:
         generation=generation.number,
         documents=generation.manifest["documents"],
         seconds=seconds,
-        explains=searcher.explains,
+        explains=searcher.can_explain,
     )

@@ -144,7 +144,7 @@ def _check_text(folder: Path, passages: IdMap, text: TextRules | None) -> None:
     for document, body in zip(
         *read_columns(folder / DOCUMENTS, "document_id", "text"), strict=True
     ):
-        if (places := len(text.places(body))) != counts[document]:
+        if (places := len(text.passage_spans(body))) != counts[document]:
             raise FreshetError(
                 f"document {document!r} has {counts[document]} passages in the build, but {places} by the "
                 f"settings passages.words: {text.words} and stride: {text.stride}; set them as they were, or build anew"

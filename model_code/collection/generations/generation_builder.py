@@ -30,7 +30,7 @@ from model_code.collection.segments.segment import (
     write_segment,
 )
 from model_code.errors import FreshetError
-from model_code.retrieval.base import Refine
+from model_code.retrieval.indexed import Refine
 from model_code.retrieval.protocol import Ranking
 from model_code.text.documents import STATUSES, Change, Document, status_of
 from model_code.text.passages import TextRules
@@ -458,7 +458,7 @@ def _is_found(
     square = float(query.astype(np.float64) @ query)  # its own score, but for rounding
     if alone and best < square - CLEARLY * abs(square):
         return True
-    score = float(owner.part.dense.scores_encoded(query[None], [[key]])[0][0])
+    score = float(owner.part.dense.score_encoded(query[None], [[key]])[0][0])
     if score > best:
         return alone or owner.part.dense.index.approximate is not None
     index = searcher.view_of(winner).part.dense.index
@@ -471,7 +471,7 @@ def _is_found(
 def _by_words(searcher: Searcher, changed: Sequence[str]) -> None:
     for key in changed:
         query: Any = searcher.retriever.encode_queries([key])
-        score = searcher.retriever.scores_encoded(query, [[key]])[0][0]
+        score = searcher.retriever.score_encoded(query, [[key]])[0][0]
         _refuse([] if np.isfinite(score) else [key], "without a score")
 
 

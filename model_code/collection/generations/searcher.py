@@ -21,8 +21,8 @@ from model_code.collection.segments.segment import Base, Part, PartView, open_se
 from model_code.errors import FreshetError
 from model_code.retrieval.protocol import Ranking, Retriever
 from model_code.text.documents import Document
-from model_code.text.passages import Place, section_at
-from model_code.text.snippets import marks, require_queries, snippet
+from model_code.text.passages import Span, section_at
+from model_code.text.snippets import find_marks, make_snippet, require_queries
 
 if TYPE_CHECKING:
     from model_code.collection.segments.filters import Filters, Index
@@ -63,7 +63,7 @@ class Searcher:
         """The search of all parts together; put together by the first that asks, as not all who
         open a searcher do.
         """
-        return type(self.base.retriever).joined([view.segment for view in self.views])
+        return type(self.base.retriever).join_segments([view.segment for view in self.views])
 
     @classmethod
     def open(cls, live: Path, retriever: str | None = None) -> Searcher:
@@ -128,16 +128,16 @@ class Searcher:
                 if not allowed:
                     return [[] for _ in texts]
             queries = self.retriever.encode_queries(texts)
-            rankings = self.retriever.find(queries, k, allowed)
+            rankings = self.retriever.search_and_rerank(queries, k, allowed)
             return [
                 self._hits(text, queries[i : i + 1], rankings[i], explain)
                 for i, text in enumerate(texts)
             ]
 
     @property
-    def explains(self) -> bool:
+    def can_explain(self) -> bool:
         """Whether a search can `explain` what a score is made of."""
-        return self.retriever.explains
+        return self.retriever.can_explain
 
     def view_of(self, document_id: str) -> PartView:
         """The part that has a document; FreshetError if none has."""
@@ -200,7 +200,7 @@ class Searcher:
         place = self._place(document.text, best, len(rows))
         passage = document.text[place.start : place.end]
         language = self.retriever.language
-        shown = snippet(passage, text, language=language)
+        shown = make_snippet(passage, text, language=language)
         path = tuple(part.placements.paths[rows[best]].tolist())
         return Hit(
             rank=rank,
@@ -212,7 +212,7 @@ class Searcher:
             end=place.end,
             section=section_at(document.text, place.start),
             snippet=shown,
-            marks=marks(shown, text, language),
+            marks=find_marks(shown, text, language),
             fields=document.fields,
             date=document.date,
             path=path,
@@ -220,13 +220,13 @@ class Searcher:
             generation=self.generation.number,
         )
 
-    def _place(self, text: str, best: int, passages: int) -> Place:
+    def _place(self, text: str, best: int, passages: int) -> Span:
         """Where the best of a document's passages stands; all of the text where it was not cut, or
         nobody knows how.
         """
         rules = self.generation.manifest["text"] and self.generation.text
-        places = rules.places(text) if rules and passages > 1 else []
-        return places[best] if len(places) == passages else Place(0, len(text))
+        places = rules.passage_spans(text) if rules and passages > 1 else []
+        return places[best] if len(places) == passages else Span(0, len(text))
 
 
 def _open(live: Path, retriever: str, loaded: Mapping[int, Part]) -> Searcher:

@@ -30,8 +30,8 @@ from model_code.collection.segments.folder_lock import Reading
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import MANIFEST, atomic_write, read_json, verify_file_checksum, write_json
 from model_code.hierarchy.tree import TOPICS, Hierarchy
-from model_code.retrieval.base import IndexedRetriever, NewPassages, Refine, Segment
 from model_code.retrieval.id_map import IdMap
+from model_code.retrieval.indexed import IndexedRetriever, NewPassages, Refine, RetrieverSegment
 from model_code.retrieval.kinds import open_retriever
 from model_code.text.documents import Document
 from model_code.text.passages import TextRules
@@ -268,18 +268,18 @@ class PartView:
     removed: frozenset[str] = frozenset()
 
     @cached_property
-    def segment(self) -> Segment:
+    def segment(self) -> RetrieverSegment:
         """The retriever's side of it."""
-        return Segment(self.part.retriever, self.part.rows, self.removed)
+        return RetrieverSegment(self.part.retriever, self.part.rows, self.removed)
 
     def __contains__(self, document_id: object) -> bool:
         """Whether the document is in the part and not removed."""
-        return document_id in self.part.rows.places and document_id not in self.removed
+        return document_id in self.part.rows.rows_by_document and document_id not in self.removed
 
     @cached_property
     def documents(self) -> int:
         """Number of documents that can be found."""
-        return len(self.part.rows.places) - len(self.removed)
+        return len(self.part.rows.rows_by_document) - len(self.removed)
 
     @property
     def passages(self) -> int:

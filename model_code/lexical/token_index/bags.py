@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from model_code.retrieval.id_map import numbering
+from model_code.retrieval.id_map import number_on_lookup
 
 WINDOW = 4096  # texts taken apart at once: bounds memory on large corpora
 PUNCTUATION = r"!-/:-@\[-`{-~"
@@ -167,7 +167,7 @@ class WordCache:
         return self._pieces_of(np.array(numbers, dtype=np.int64), np.array(ends, dtype=np.int64))
 
     def _clear(self) -> None:
-        self._numbers = numbering()
+        self._numbers = number_on_lookup()
         # word i: flat[starts[i]:starts[i + 1]]
         self._flat, self._starts = np.empty(0, np.int64), np.zeros(1, np.int64)
 

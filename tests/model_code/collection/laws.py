@@ -29,9 +29,9 @@ from model_code.lexical.settings import LexicalSettings
 from model_code.mlr.settings import LayerSettings
 from model_code.mlr.training import set_indexed_layers
 from model_code.retrieval.dense_index import DenseIndex
-from model_code.retrieval.fused import Fusion, Scale, build_folders
+from model_code.retrieval.fused import Fusion, ScoreNormalizer, build_folders
 from model_code.retrieval.index_settings import IndexSettings
-from model_code.retrieval.protocol import Ranking, Retriever, ranked
+from model_code.retrieval.protocol import Ranking, Retriever, top_k_ranking
 from model_code.text.documents import Document, canonical_fields
 from model_code.text.passages import TextRules
 from tests.tiny_encoder import make_tiny_encoder
@@ -164,7 +164,7 @@ def _fuse(encoder: Path, bodies: list[str], ids: list[str], build: Path) -> Path
         [" ".join(own) for own in OLD.values()]
     )
     weights = {"dense": 1.0, "lexical": 2.0, "dense.late": 0.5}
-    fusion = Fusion(weights, {"dense": Scale.of(vectors)}, depth=3, feedback=0.3)
+    fusion = Fusion(weights, {"dense": ScoreNormalizer.fit(vectors)}, depth=3, feedback=0.3)
     parts = {"dense": (dense, build / "dense"), "lexical": (lexical, build / "lexical")}
     build_folders(parts, fusion, build / "encoder", build / "index")
     return build / "encoder"
@@ -207,8 +207,8 @@ def reranked(
 ) -> list[Ranking]:
     """For each text its candidates, all of them, as the retriever scores and sorts them."""
     names = [sorted(set(ids)) for ids in candidates]
-    scores = retriever.scores_encoded(retriever.encode_queries(texts), names)
-    return [ranked(ids, row, len(ids)) for ids, row in zip(names, scores, strict=True)]
+    scores = retriever.score_encoded(retriever.encode_queries(texts), names)
+    return [top_k_ranking(ids, row, len(ids)) for ids, row in zip(names, scores, strict=True)]
 
 
 def rankings(live: Path | LiveWriter | Searcher, k: int = 50) -> list[list[tuple[str, float]]]:

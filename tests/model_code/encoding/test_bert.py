@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from model_code.encoding.base_models import load_tokenizer, tokenizer_rules
-from model_code.encoding.bert import PAIR, SINGLE, PlainTokenizer, plain_bert
+from model_code.encoding.bert import PAIR, SINGLE, PlainTokenizer, load_plain_bert
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
@@ -49,7 +49,7 @@ def test_the_same_hidden_states_with_padding(folder):
     features = theirs.tokenize(TEXTS)
     with torch.no_grad():
         expected = theirs.backbone(**features, output_hidden_states=True).hidden_states
-        found = plain_bert(folder)(**features).hidden_states
+        found = load_plain_bert(folder)(**features).hidden_states
     kept = features["attention_mask"].bool()
     assert len(found) == len(expected) == 3
     for ours, other in zip(found, expected, strict=True):
@@ -61,9 +61,9 @@ def test_the_same_hidden_states_with_padding(folder):
 )
 def test_any_other_architecture_is_left_to_transformers(folder, tmp_path, change):
     shutil.copytree(folder, tmp_path / "other")
-    assert plain_bert(tmp_path / "other")
+    assert load_plain_bert(tmp_path / "other")
     edit(tmp_path / "other" / "config.json", change)
-    assert not plain_bert(tmp_path / "other")
+    assert not load_plain_bert(tmp_path / "other")
 
 
 def edit(path, change):
@@ -105,7 +105,7 @@ def test_a_tokenizer_is_read_plainly_if_transformers_reads_the_same_rules(
     }
     edit(other / "tokenizer.json", published | rules)
     edit(other / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer"} | config)
-    assert (plain_bert(other) is not None) == alike
+    assert (load_plain_bert(other) is not None) == alike
     if "Bert" in json.loads((other / "tokenizer_config.json").read_text())["tokenizer_class"]:
         assert (
             tokenizer_rules(PlainTokenizer(other)) == tokenizer_rules(load_tokenizer(other))
@@ -119,12 +119,12 @@ def test_weights_of_other_names_and_too_long_texts_are_left_to_transformers(fold
         ("head", {"x": torch.ones(1)}),
     ):
         save_file(weights | change, shutil.copytree(folder, tmp_path / name) / "model.safetensors")
-    assert plain_bert(tmp_path / "old", max_tokens=64)
+    assert load_plain_bert(tmp_path / "old", max_tokens=64)
     assert (
         Encoder.load(tmp_path / "old", for_search=True).fingerprint()
         == Encoder.load(folder).fingerprint()
     )
-    assert not plain_bert(tmp_path / "head")
+    assert not load_plain_bert(tmp_path / "head")
     with pytest.raises(FreshetError, match="has 64 positions"):
         Encoder.load(folder, 65, for_search=True)
 

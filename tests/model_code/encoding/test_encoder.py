@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from model_code.encoding.base_models import Prompts
-from model_code.encoding.encoder import Encoder, bucketed, encode, pad, token_batches
+from model_code.encoding.encoder import Encoder, bucket_by_length, encode, pad, token_batches
 from model_code.encoding.settings import EncoderSettings, Precision
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
@@ -332,7 +332,7 @@ def test_parts_give_the_same_vectors_and_gradients(tmp_path: Path, batch_tokens:
     features = encoder.tokenize([" ".join(WORDS[: 1 + 3 * i % 7]) for i in range(9)])
     weights = torch.randn(9, 32, generator=torch.Generator().manual_seed(0))
     results = []
-    for vectors in (encoder(features), encode(encoder, bucketed(features, batch_tokens))):
+    for vectors in (encoder(features), encode(encoder, bucket_by_length(features, batch_tokens))):
         encoder.zero_grad()
         (weights * vectors).sum().backward()
         results.append(
@@ -343,7 +343,7 @@ def test_parts_give_the_same_vectors_and_gradients(tmp_path: Path, batch_tokens:
 
 def test_parts_hold_their_budget_and_hardly_any_padding():
     mask = (torch.arange(20) < torch.arange(1, 21)[:, None]).long()
-    buckets = bucketed({"input_ids": mask, "attention_mask": mask}, batch_tokens=40)
+    buckets = bucket_by_length({"input_ids": mask, "attention_mask": mask}, batch_tokens=40)
     assert all(part["input_ids"].numel() <= 40 for part in buckets.parts)
     assert sum(part["attention_mask"].numel() for part in buckets.parts) < 0.6 * mask.numel()
     assert sum(int(part["attention_mask"].sum()) for part in buckets.parts) == int(mask.sum())

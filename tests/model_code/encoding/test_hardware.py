@@ -20,8 +20,8 @@ from model_code.encoding.hardware import (
     PackedLinear,
     has_bfloat16,
     has_half_weights,
-    pack,
-    packing,
+    pack_linear_layers,
+    select_packing,
     uses_bfloat16,
 )
 from tests.tiny_encoder import make_tiny_encoder
@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
 
 def packed(kind: type[PackedLinear], *sizes: int, bias: bool = True) -> nn.Linear:
     linear = nn.Linear(*sizes, bias=bias)
-    pack(linear, kind)
+    pack_linear_layers(linear, kind)
     assert type(linear) is kind
     return linear
 
@@ -101,7 +101,7 @@ def test_weights_that_half_precision_cannot_hold_stay():
     linear = nn.Linear(2, 2)
     with torch.no_grad():
         linear.weight[0, 0] = 2 * LARGEST
-    pack(linear, HalfLinear)
+    pack_linear_layers(linear, HalfLinear)
     assert type(linear) is nn.Linear
 
 
@@ -112,7 +112,7 @@ def test_what_only_searches_has_them_and_keeps_fingerprint_and_vectors(
     monkeypatch.setattr(
         "model_code.encoding.hardware.gains_by_bfloat16", lambda device: kind is Bfloat16Linear
     )
-    if packing("auto", CPU) is not kind:
+    if select_packing("auto", CPU) is not kind:
         pytest.skip("not on this CPU")
     searching, training, plain = (
         Encoder.load(folder, precision=precision, device="cpu", for_search=for_search)
@@ -170,11 +170,11 @@ def test_bfloat16_is_taken_where_it_is_faster_and_half_precision_elsewhere(
     monkeypatch.setattr("model_code.encoding.hardware._is_amd", lambda: amd)
     assert uses_bfloat16("auto", CPU) is gains
     assert uses_bfloat16("bfloat16", CPU)
-    assert packing("bfloat16", CPU) is (Bfloat16Linear if avx512 else None), (
+    assert select_packing("bfloat16", CPU) is (Bfloat16Linear if avx512 else None), (
         "emulated: as autocast does it"
     )
-    assert packing("auto", CPU) is (
+    assert select_packing("auto", CPU) is (
         Bfloat16Linear if gains else HalfLinear if has_half_weights(CPU) else None
     )
-    assert packing("float32", CPU) is None
-    assert packing("auto", torch.device("cuda")) is None
+    assert select_packing("float32", CPU) is None
+    assert select_packing("auto", torch.device("cuda")) is None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from model_code.encoding import token_signs
-from model_code.encoding.token_signs import TokenSigns, signs
+from model_code.encoding.token_signs import TokenSigns, pack_signs
 from model_code.errors import FreshetError
 
 RNG = np.random.default_rng(0)
@@ -34,7 +34,10 @@ def test_similarities_are_the_mean_of_each_tokens_highest_cosine_of_signs(
         ) / whole
 
     expected = [cosines(one).max(axis=1).mean() for one in own]
-    kept, asked = TokenSigns.of([signs(one) for one in own]), TokenSigns.of([signs(query)])
+    kept, asked = (
+        TokenSigns.of([pack_signs(one) for one in own]),
+        TokenSigns.of([pack_signs(query)]),
+    )
     assert asked.similarities(kept).tolist() == pytest.approx(expected, abs=1e-15)
     rows = np.array([2, 0, 2])
     assert asked.similarities(kept[rows]).tolist() == asked.similarities(kept)[rows].tolist(), (
@@ -44,11 +47,11 @@ def test_similarities_are_the_mean_of_each_tokens_highest_cosine_of_signs(
 
 
 def test_chosen_and_joined_texts_keep_their_tokens(tmp_path):
-    own = [signs(one) for one in texts(70)]
+    own = [pack_signs(one) for one in texts(70)]
     kept = TokenSigns.of(own)
     chosen = kept[np.array([3, 1])]
     assert [len(chosen), chosen.starts.tolist()] == [2, [0, 2, 3]]
-    joined = TokenSigns.joined([chosen, kept[2:], kept[:0]])
+    joined = TokenSigns.concatenate([chosen, kept[2:], kept[:0]])
     expected = [own[3], own[1], own[2], own[3]]
     assert len(joined) == len(expected)
     assert all((joined[i : i + 1].bits == one).all() for i, one in enumerate(expected))
@@ -60,8 +63,8 @@ def test_chosen_and_joined_texts_keep_their_tokens(tmp_path):
 
 def test_a_text_without_tokens_has_one_that_is_zero_and_is_similar_to_nothing_not_even_to_another():
     kept, words = (
-        TokenSigns.of([signs(np.empty((0, 70))), signs(np.ones((2, 70)))]),
-        signs(np.ones((1, 70))),
+        TokenSigns.of([pack_signs(np.empty((0, 70))), pack_signs(np.ones((2, 70)))]),
+        pack_signs(np.ones((1, 70))),
     )
     assert kept.starts.tolist() == [0, 1, 3]
     assert not kept[:1].bits.any()
@@ -70,7 +73,7 @@ def test_a_text_without_tokens_has_one_that_is_zero_and_is_similar_to_nothing_no
 
 
 def test_texts_of_which_only_some_have_tokens_are_not_joined():
-    own = TokenSigns.of([signs(np.ones((1, 70)))])
-    assert TokenSigns.joined([None, None]) is None
+    own = TokenSigns.of([pack_signs(np.ones((1, 70)))])
+    assert TokenSigns.concatenate([None, None]) is None
     with pytest.raises(FreshetError, match="some passages have tokens and others have none"):
-        TokenSigns.joined([own, None])
+        TokenSigns.concatenate([own, None])

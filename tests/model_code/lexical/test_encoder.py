@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from model_code.encoding.base_models import load_tokenizer, locate
-from model_code.encoding.hardware import PackedLinear, packing
+from model_code.encoding.base_models import load_tokenizer, locate_model
+from model_code.encoding.hardware import PackedLinear, select_packing
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError, SettingsError
 from model_code.files import hash_path, read_json, write_json
@@ -252,7 +252,7 @@ def test_an_encoder_that_only_searches_packs_its_weights_and_gives_the_same(enco
     save_encoder(encoder, tmp_path / "saved")
     plain = load_encoder(tmp_path / "saved", device="cpu")
     packed = load_encoder(tmp_path / "saved", device="cpu", for_search=True)
-    kind = packing("auto", packed.device)
+    kind = select_packing("auto", packed.device)
     assert kind is None or any(isinstance(module, kind) for module in packed.body.modules())
     assert not any(isinstance(module, PackedLinear) for module in plain.body.modules())
     assert packed.fingerprint() == plain.fingerprint()
@@ -291,7 +291,7 @@ def test_punctuation_of_byte_level_tokens_is_told_from_letters(
 
 
 def test_a_word_piece_vocabulary_is_read_as_it_is_written() -> None:
-    tokenizer = load_tokenizer(locate("sentence-transformers/all-MiniLM-L6-v2"))
+    tokenizer = load_tokenizer(locate_model("sentence-transformers/all-MiniLM-L6-v2"))
     names, special = tokenizer.get_vocab(), set(tokenizer.all_special_tokens)
     closed = {name for name in names if not any(letter.isalnum() for letter in name)}
     closed |= special | {name for name in names if UNUSED.fullmatch(name)}

@@ -16,7 +16,7 @@ from model_code.files import hash_path
 from model_code.queries.generator_training import IGNORED, METRIC, GeneratorPair, generator_pairs
 from model_code.queries.sequence_to_sequence import Loaded, SequenceToSequence, save_sequence_model
 from model_code.queries.settings import SequenceToSequenceSettings
-from model_code.retrieval.bm25_index import Bm25
+from model_code.retrieval.bm25_index import Bm25Index
 from tests.model_code.queries.toy import (
     DOCUMENTS,
     PAIRS,
@@ -88,7 +88,7 @@ def found_first(loaded: Loaded, folder: Path) -> float:
     sizes = {"section_tokens": SECTION_TOKENS, "max_query_tokens": QUERY_TOKENS}
     greedy = SequenceToSequenceSettings(per_document=1, top_k=1, **sizes)
     queries = SequenceToSequence(*loaded, greedy).generate(DOCUMENTS, 0, folder)
-    search = Bm25.build(list(DOCUMENTS.values()), list(DOCUMENTS)).search
+    search = Bm25Index.build(list(DOCUMENTS.values()), list(DOCUMENTS)).search
     rankings = search([query.text for query in queries], 1)
     found = [
         dict(ranking).keys() == {query.document_id}

@@ -12,7 +12,7 @@ from model_code.queries.pseudo_queries import (
     queries_by_document,
 )
 from model_code.queries.settings import ClozeSettings
-from model_code.retrieval.bm25_index import Bm25
+from model_code.retrieval.bm25_index import Bm25Index
 
 WORDS = [f"w{i}" for i in range(200)]
 TEXT = "\n ".join(WORDS)
@@ -77,8 +77,10 @@ def test_every_passage_of_a_document_gets_the_queries_that_a_model_wrote_and_is_
         "more on sorting how to order rank items",
         "open a file",
     ]
-    assert Bm25.build(texts, ids).search(["order"], 1) == [[]]
-    assert [document for document, _ in Bm25.build(expanded, ids).search(["order"], 1)[0]] == ["a"]
+    assert Bm25Index.build(texts, ids).search(["order"], 1) == [[]]
+    assert [document for document, _ in Bm25Index.build(expanded, ids).search(["order"], 1)[0]] == [
+        "a"
+    ]
 
 
 def test_seeds_of_different_purposes_differ_and_fit_63_bits():

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from model_code.errors import FreshetError
-from model_code.retrieval.bm25_index import Bm25, Bm25Segment
+from model_code.retrieval.bm25_index import Bm25Index, Bm25Segment
 from model_code.retrieval.index_settings import Bm25Settings
 from tests.model_code.collection.laws import reranked
 
@@ -45,7 +45,7 @@ def formula(query: str, k1: float, b: float) -> list[float]:
 
 @pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.5, 0.75)])
 def test_scores_and_ranks_follow_the_formula(k1: float, b: float) -> None:
-    index = Bm25.build(TEXTS, DOCUMENTS, Bm25Settings(k1=k1, b=b))
+    index = Bm25Index.build(TEXTS, DOCUMENTS, Bm25Settings(k1=k1, b=b))
     for query in ("sort", "numbers table", "read file numbers", "sort sort"):
         best: dict[str, float] = {}
         for document, score in zip(DOCUMENTS, formula(query, k1, b), strict=True):
@@ -62,15 +62,15 @@ def test_scores_and_ranks_follow_the_formula(k1: float, b: float) -> None:
 
 
 def test_nothing_in_common_and_nothing_at_all() -> None:
-    index = Bm25.build([*TEXTS, ""], [*DOCUMENTS, "e"])
+    index = Bm25Index.build([*TEXTS, ""], [*DOCUMENTS, "e"])
     assert index.search(["zebra", "", "!", "zebra read"], k=1)[:3] == [[], [], []]
     assert index.search(["zebra read"], k=1)[0][0][0] == "c"
-    assert Bm25.build([], []).search(["sort"], k=1) == [[]]
-    assert Bm25.build(["", "!"], ["x", "y"]).search(["sort"], k=1) == [[]]
+    assert Bm25Index.build([], []).search(["sort"], k=1) == [[]]
+    assert Bm25Index.build(["", "!"], ["x", "y"]).search(["sort"], k=1) == [[]]
 
 
 def test_equal_documents_tie_by_id_k_cuts_and_allowed_ones_are_ranked_as_among_all() -> None:
-    index = Bm25.build(TEXTS, DOCUMENTS)
+    index = Bm25Index.build(TEXTS, DOCUMENTS)
     assert [document for document, _ in index.search(["read file"], k=2)[0]] == ["c", "d"]
     whole = index.search(["sort table numbers read"], 9)[0]
     assert len(whole) == 4
@@ -84,7 +84,7 @@ def test_scores_are_those_of_bm25s_on_the_same_terms() -> None:
     texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 30))) for _ in range(200)]
     peer = bm25s.BM25(k1=1.2, b=0.75, method="lucene")
     peer.index([text.split() for text in texts], show_progress=False)
-    index = Bm25.build(texts, [str(i) for i in range(len(texts))], Bm25Settings(language=None))
+    index = Bm25Index.build(texts, [str(i) for i in range(len(texts))], Bm25Settings(language=None))
     for _ in range(20):
         query = draw.choices(WORDS, k=4)
         np.testing.assert_allclose(
@@ -125,10 +125,10 @@ def test_changes_in_any_segments_are_a_rebuild_to_the_bit(tmp_path: Path) -> Non
             ]
             segments = [(saved(Bm25Segment.merge(left), tmp_path / str(step)), frozenset())]
     pairs = [(name, text) for name in sorted(known) for text in known[name]]
-    whole = Bm25.build(
+    whole = Bm25Index.build(
         [text for _, text in pairs], [name for name, _ in pairs], Bm25Settings(language=None)
     )
-    parts = Bm25(segments, Bm25Settings(language=None))
+    parts = Bm25Index(segments, Bm25Settings(language=None))
     queries = [" ".join(draw.choices(WORDS, k=3)) for _ in range(30)]
     allowed = sorted(known)[::3]
     for k in (1, 5, 100):
@@ -164,9 +164,9 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 
 
 def test_shares_of_terms_sum_to_the_score_and_unknown_documents_are_refused() -> None:
-    index = Bm25.build(TEXTS, DOCUMENTS)
+    index = Bm25Index.build(TEXTS, DOCUMENTS)
     text = "sorted tables and numbers"
-    assert index.explains, "else nobody may ask"
+    assert index.can_explain, "else nobody may ask"
     shares, ((_, score),) = index.explain(text, "b"), reranked(index, [text], [["b"]])[0]
     assert {share.token for share in shares} == {"sort", "tabl"}
     assert sum(share.weight for share in shares) == pytest.approx(score, rel=1e-6)
@@ -194,5 +194,5 @@ def test_words_are_found_whatever_their_form(query: str, found: str) -> None:
         "z": "用 Python 排序列表",
         "x": "XMLParser",
     }
-    index = Bm25.build(list(texts.values()), list(texts))
+    index = Bm25Index.build(list(texts.values()), list(texts))
     assert index.search([query], 1)[0][0][0] == found

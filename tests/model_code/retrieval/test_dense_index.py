@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_code.encoding.token_signs import TokenSigns, signs
+from model_code.encoding.token_signs import TokenSigns, pack_signs
 from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
 from model_code.files import hash_path, read_json, write_json
 from model_code.retrieval import dense_index
@@ -121,7 +121,7 @@ def test_save_and_load_is_identity(vectors, document_ids, queries, flat_below, t
 def test_tokens_are_kept_and_absent_where_nobody_gave_any(vectors, document_ids, queries, tmp_path):
     rng = np.random.default_rng(0)
     tokens = TokenSigns.of(
-        [signs(rng.standard_normal((rng.integers(1, 9), 70))) for _ in document_ids]
+        [pack_signs(rng.standard_normal((rng.integers(1, 9), 70))) for _ in document_ids]
     )
     index = DenseIndex.build(vectors, document_ids, "f", tokens=tokens)
     index.save(tmp_path / "a")
@@ -227,7 +227,7 @@ def test_joined_indexes_are_one_of_what_is_left(vectors, document_ids, queries, 
     """
     chance, names = np.random.default_rng(5), np.array(document_ids)
     tokens = TokenSigns.of(
-        [signs(chance.standard_normal((chance.integers(1, 9), 70))) for _ in document_ids]
+        [pack_signs(chance.standard_normal((chance.integers(1, 9), 70))) for _ in document_ids]
     )
     where = {name: chance.integers(3) for name in sorted(set(document_ids))}
     parts, left = [], []
@@ -238,7 +238,7 @@ def test_joined_indexes_are_one_of_what_is_left(vectors, document_ids, queries, 
             f"nowhere {number}",
         ]
         long = 3 * queries[chance.integers(len(queries), size=len(gone))]
-        other = TokenSigns.of([signs(chance.standard_normal((3, 70))) for _ in gone])
+        other = TokenSigns.of([pack_signs(chance.standard_normal((3, 70))) for _ in gone])
         settings = IndexSettings(
             flat_below=1 if number == 0 and flat_below == 1 else ALWAYS_EXACT, nprobe=64
         )
@@ -247,7 +247,7 @@ def test_joined_indexes_are_one_of_what_is_left(vectors, document_ids, queries, 
             [*names[own].tolist(), *gone],
             "f",
             settings,
-            tokens=TokenSigns.joined([tokens[own], other]),
+            tokens=TokenSigns.concatenate([tokens[own], other]),
         )
         parts.append((index, frozenset(gone)))
         left += own.tolist()

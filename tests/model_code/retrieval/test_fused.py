@@ -14,7 +14,7 @@ import pytest
 from model_code.corpus.tables import Judgements
 from model_code.errors import FreshetError
 from model_code.retrieval.dense import DenseRetriever
-from model_code.retrieval.fused import FusedRetriever, FusedSearch, Fusion, Scale
+from model_code.retrieval.fused import FusedRetriever, FusedSearch, Fusion, ScoreNormalizer
 from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import Ranking, Retriever
 from model_code.stages.fuse import learn_weights
@@ -53,7 +53,7 @@ class Table(Retriever[list[str]]):
             for query in queries
         ]
 
-    def scores_encoded(
+    def score_encoded(
         self, queries: list[str], candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
         pairs = zip(queries, candidates, strict=True)
@@ -106,10 +106,10 @@ def fed_back(fused: FusedRetriever, query: str) -> np.ndarray:
     """The query's vector, moved by .3 of the mean of the three best documents of a fusion without
     feedback.
     """
-    once = FusedSearch(fused.parts, replace(fused.fusion, feedback=0.0))
+    once = FusedSearch(fused.components, replace(fused.fusion, feedback=0.0))
     dense, vector = (
-        fused.parts["dense"],
-        fused.parts["dense"].encode_queries([query])[0].astype(np.float64),
+        fused.components["dense"],
+        fused.components["dense"].encode_queries([query])[0].astype(np.float64),
     )
     return vector + 0.3 * np.mean(
         [best(dense, vector, name) for name, _ in once.search([query], 3)[0]], axis=0
@@ -117,8 +117,8 @@ def fed_back(fused: FusedRetriever, query: str) -> np.ndarray:
 
 
 def test_scores_are_those_of_the_equation(fused: FusedRetriever) -> None:
-    dense, lexical = (fused.parts[name] for name in ("dense", "lexical"))
-    scale, everything = fused.fusion.scales["dense"], sorted({**OLD, **NEW})
+    dense, lexical = (fused.components[name] for name in ("dense", "lexical"))
+    scale, everything = fused.fusion.normalizers["dense"], sorted({**OLD, **NEW})
     for query, ranking in zip(
         QUERIES, reranked(fused, QUERIES, [everything] * len(QUERIES)), strict=True
     ):
@@ -155,10 +155,12 @@ def test_a_document_has_one_score_at_every_k_under_every_filter(fused: FusedRetr
 
 def test_each_part_is_searched_once(fused: FusedRetriever, monkeypatch: pytest.MonkeyPatch) -> None:
     searches = []
-    for name, part in fused.parts.items():
-        find = part.find
+    for name, component in fused.components.items():
+        find = component.search_and_rerank
         monkeypatch.setattr(
-            part, "find", lambda *given, name=name, find=find: searches.append(name) or find(*given)
+            component,
+            "search_and_rerank",
+            lambda *given, name=name, find=find: searches.append(name) or find(*given),
         )
     fused.search([QUERIES[0]], 3)
     assert sorted(searches) == ["dense", "lexical"], "feedback included, which the fixture has"
@@ -177,11 +179,13 @@ def test_a_scale_is_the_mean_and_deviation_of_all_products_which_for_one_documen
     vectors = TABLE.standard_normal((200, 8)).astype(np.float32)
     query = TABLE.standard_normal(8).astype(np.float32)
     products = vectors.astype(np.float64) @ query.astype(np.float64)
-    found = Scale.of(vectors).standardised(query, products)
+    found = ScoreNormalizer.fit(vectors).standardize(query, products)
     np.testing.assert_allclose(found, (products - products.mean()) / products.std(), atol=1e-9)
     vector = np.random.default_rng(0).standard_normal(384).astype(np.float32)
     vector /= np.linalg.norm(vector)
-    (score,) = Scale.of(vector[None]).standardised(vector, np.array([vector @ vector], np.float32))
+    (score,) = ScoreNormalizer.fit(vector[None]).standardize(
+        vector, np.array([vector @ vector], np.float32)
+    )
     assert abs(score) < 0.01
 
 
@@ -223,8 +227,8 @@ def test_learned_weights_are_the_best_of_the_grid() -> None:
 @pytest.mark.parametrize("asked", ["late", "dense"])
 def test_late_interaction_stays_where_it_clearly_gains(fused: FusedRetriever, asked: str) -> None:
     """Queries ask for what vectors of words, or those of passages, put first."""
-    fused = FusedSearch(fused.parts, replace(fused.fusion, feedback=0.0))
-    dense, everything, qrels = fused.parts["dense"], sorted({**OLD, **NEW}), {}
+    fused = FusedSearch(fused.components, replace(fused.fusion, feedback=0.0))
+    dense, everything, qrels = fused.components["dense"], sorted({**OLD, **NEW}), {}
     for word in WORDS:
         late = [max_sim(dense, word, name) for name in everything]
         first = (

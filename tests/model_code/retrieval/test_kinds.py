@@ -14,7 +14,7 @@ import pytest
 
 from model_code.errors import SettingsError
 from model_code.retrieval import kinds
-from model_code.retrieval.base import IndexedRetriever
+from model_code.retrieval.indexed import IndexedRetriever
 from model_code.retrieval.kinds import TRAINED_KINDS, UNTRAINED_KINDS, trained_kind
 from model_code.retriever_settings import parse_retriever
 

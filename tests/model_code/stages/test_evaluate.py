@@ -21,7 +21,7 @@ from model_code.evaluation.system_evaluation import reciprocal_rank_fusion
 from model_code.files import hash_path, read_json
 from model_code.retrieval import bm25
 from model_code.retrieval.dense_index import DenseIndex
-from model_code.retrieval.fused import FusedRetriever, Fusion, Scale
+from model_code.retrieval.fused import FusedRetriever, Fusion, ScoreNormalizer
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.kinds import open_retriever
 from model_code.stages import evaluate
@@ -213,7 +213,7 @@ def build(kind, inputs, passages, folder):
     if kind == "dense":
         return dense
     words = build("bm25", inputs, passages, folder / "words")
-    scale = Scale.of(np.eye(dense.index.dimension, dtype=np.float32))
+    scale = ScoreNormalizer.fit(np.eye(dense.index.dimension, dtype=np.float32))
     return FusedRetriever(
         {"hce": dense, "bm25": words}, Fusion({"hce": 1.0, "bm25": 2.0}, {"hce": scale})
     )

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from model_code.text.documents import Document
-from model_code.text.passages import Cut, cut, passage_rows, places
+from model_code.text.passages import Cut, cut_passages, passage_rows, passage_spans
 from model_code.text.settings import PassageSettings
 
 
@@ -15,7 +15,7 @@ from model_code.text.settings import PassageSettings
 @pytest.mark.parametrize(("words", "stride"), [(1, 1), (4, 4), (5, 3), (6, 1), (7, 6)])
 def test_windows_cover_every_word_with_no_window_too_many(length, words, stride):
     text = [f"w{i}" for i in range(length)]
-    found = [window.split() for window in cut(" ".join(text), words, stride)]
+    found = [window.split() for window in cut_passages(" ".join(text), words, stride)]
     assert {word for window in found for word in window} == set(text)
     assert all(len(window) <= words for window in found)
     assert [window[0] for window in found] == [f"w{stride * i}" for i in range(len(found))]
@@ -25,8 +25,8 @@ def test_windows_cover_every_word_with_no_window_too_many(length, words, stride)
 
 def test_a_short_document_stays_as_it_is_and_zero_words_never_cut():
     text = "one  two\nthree"
-    assert cut(text, 3, 1) == cut(text, 0, 1) == [text]
-    assert cut("", 3, 1) == cut("", 0, 1) == [""]
+    assert cut_passages(text, 3, 1) == cut_passages(text, 0, 1) == [text]
+    assert cut_passages("", 3, 1) == cut_passages("", 0, 1) == [""]
 
 
 def test_rows_count_a_documents_passages_and_carry_its_title():
@@ -42,9 +42,9 @@ def test_rows_count_a_documents_passages_and_carry_its_title():
 @pytest.mark.parametrize("by", get_args(Cut))
 def test_a_passage_is_its_slice_of_the_text_after_what_it_is_a_part_of(by):
     text = "One two three.\n\n# A\n\nfour five six\nseven eight\n\n## B\n\nnine ten eleven"
-    found = places(text, 2, 2, by)
+    found = passage_spans(text, 2, 2, by)
     assert found
-    assert all(place.read(text) == place.lead + text[place.start : place.end] for place in found)
+    assert all(place.read(text) == place.prefix + text[place.start : place.end] for place in found)
     read = " ".join(text[place.start : place.end] for place in found).split()
     headings = {"lines": ["One", "two", "three."], "sections": ["#", "A", "##", "B"], "words": []}[
         by
@@ -57,7 +57,7 @@ def test_what_makes_many_tokens_counts_as_many_words():
     counted as prose.
     """
     address = "https://example.org/a/long/path"
-    assert len(cut("plain words of prose that are short", 7, 7)) == 1
-    assert len(cut(f"{address} and {address}", 7, 7)) == 3
-    assert max(map(len, cut("=" * 1_000, 60, 60))) == 80
-    assert "".join(cut("=" * 1_000, 60, 60)) == "=" * 1_000
+    assert len(cut_passages("plain words of prose that are short", 7, 7)) == 1
+    assert len(cut_passages(f"{address} and {address}", 7, 7)) == 3
+    assert max(map(len, cut_passages("=" * 1_000, 60, 60))) == 80
+    assert "".join(cut_passages("=" * 1_000, 60, 60)) == "=" * 1_000

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from model_code.encoding.base_models import Prompts
-from model_code.encoding.encoder import Buckets
+from model_code.encoding.encoder import LengthBuckets
 from model_code.training.batches import (
     BatchSchedule,
     Collator,
@@ -165,7 +165,7 @@ def tokenize(texts, most):
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def texts_of(buckets: Buckets) -> list[str]:
+def texts_of(buckets: LengthBuckets) -> list[str]:
     numbers = torch.cat([part["input_ids"][:, 0] for part in buckets.parts])[buckets.rows].tolist()
     return [list(NAMES)[number] for number in numbers]
 

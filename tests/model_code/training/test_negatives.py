@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from model_code.errors import FreshetError
-from model_code.retrieval.bm25_index import Bm25
+from model_code.retrieval.bm25_index import Bm25Index
 from model_code.training.data import Passages, TrainingData, make_pairs
 from model_code.training.negatives import NegativeSampler, make_negative_sampler
 from model_code.training.trainer import Trainer
@@ -70,7 +70,7 @@ def pool(pair: int, depth: int = 50) -> list:
     documentation says it.
     """
     texts = DATA.passages.texts
-    index = Bm25.build(texts, [str(i) for i in range(len(texts))])
+    index = Bm25Index.build(texts, [str(i) for i in range(len(texts))])
     scores = {int(i): score for i, score in index.search([DATA.pairs.queries[pair]], len(texts))[0]}
     ranked = sorted(
         (i for i in scores if i not in known(pair)), key=lambda i: (-round(scores[i], 5), i)

@@ -13,7 +13,7 @@ from mlflow.exceptions import MlflowException
 from typer.testing import CliRunner
 
 from model_code.errors import FreshetError, SettingsError
-from model_code.text.words import say
+from model_code.text.words import print_message
 from orchestration import cli
 from orchestration.cli import pages
 from orchestration.registry import release
@@ -159,12 +159,12 @@ def test_help_imports_nothing_slow():
 
 def test_what_others_wrote_commands_no_terminal_and_json_stays_json(capsys):
     title = "a\x1b[2J\x07 \x9b31m \u202etxt.exe\u2066 \udce9 tab\t end\nline"
-    say(title)
+    print_message(title)
     assert (
         capsys.readouterr().out
         == r"a\u001b[2J\u0007 \u009b31m \u202etxt.exe\u2066 \udce9 tab	 end" + "\nline\n"
     )
-    say(json.dumps({"title": title}, ensure_ascii=False))
+    print_message(json.dumps({"title": title}, ensure_ascii=False))
     assert json.loads(capsys.readouterr().out) == {"title": title}
 
 

@@ -15,7 +15,7 @@ from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.filters import MergedFields, matching_documents, read_fields
 from model_code.errors import FreshetError, SettingsError
 from model_code.hierarchy.tree import Hierarchy
-from model_code.text.snippets import marks, snippet
+from model_code.text.snippets import find_marks, make_snippet
 from tests.model_code.collection.conftest import DOCUMENTS, NAMES, PASSAGES, RULES, Build
 
 
@@ -48,7 +48,7 @@ def test_hits_carry_everything_a_reader_needs_and_are_no_more_than_documents(
 
 def test_a_hit_is_the_passage_that_answers_and_says_where_it_stands(searcher: Searcher) -> None:
     whole = DOCUMENTS["csv.reader"]
-    for passage in RULES.places(whole):
+    for passage in RULES.passage_spans(whole):
         text = passage.read(whole)
         (hit,) = (
             one
@@ -163,17 +163,17 @@ def test_snippet_prefers_rare_words_close_together() -> None:
     text = (
         "the " * 30 + "sorted copy " + "of the " * 30 + "sorted copy of an array " + "the end " * 20
     )
-    assert "array" in snippet(text, "the sorted array", width=12)
-    assert snippet(text, "nothing here", width=4) == "the the the the ..."
-    assert snippet("", "query") == ""
-    assert snippet("a b c", "c", width=24) == "a b c"
+    assert "array" in make_snippet(text, "the sorted array", width=12)
+    assert make_snippet(text, "nothing here", width=4) == "the the the the ..."
+    assert make_snippet("", "query") == ""
+    assert make_snippet("a b c", "c", width=24) == "a b c"
 
 
 def test_snippet_is_as_wide_as_asked_for_and_keeps_the_match() -> None:
     words = [f"w{i}" for i in range(100)]
     for place in range(100):
         shown = (
-            snippet(" ".join(words), f"W{place}!", width=10)
+            make_snippet(" ".join(words), f"W{place}!", width=10)
             .replace("... ", "")
             .replace(" ...", "")
             .split()
@@ -184,12 +184,12 @@ def test_snippet_is_as_wide_as_asked_for_and_keeps_the_match() -> None:
 
 def test_a_snippet_keeps_whole_sentences_and_marks_words_of_scripts_without_blanks() -> None:
     text = "It was late. Nobody sorts a list! " + "And so on and on. " * 20
-    assert snippet(text, "sorts", width=9) == "Nobody sorts a list! And so on and on."
+    assert make_snippet(text, "sorts", width=9) == "Nobody sorts a list! And so on and on."
     chinese = "排序算法很重要。它把列表中的元素排列好。" * 9
-    shown = snippet(chinese, "列表", width=12)
+    shown = make_snippet(chinese, "列表", width=12)
     assert "列表" in shown
-    assert {shown[start:end] for start, end in marks(shown, "列表")} == {"列表"}
-    assert {shown[start:end] for start, end in marks(shown, "列")} == {"列"}
-    assert marks("Häuser und Haus", "Haus", "german") == ((0, 6), (11, 15))
-    assert marks("Häuser und Haus", "Haus", None) == ((11, 15),)
-    assert marks("<b>List</b>", "list b") == ((1, 2), (3, 7), (9, 10))
+    assert {shown[start:end] for start, end in find_marks(shown, "列表")} == {"列表"}
+    assert {shown[start:end] for start, end in find_marks(shown, "列")} == {"列"}
+    assert find_marks("Häuser und Haus", "Haus", "german") == ((0, 6), (11, 15))
+    assert find_marks("Häuser und Haus", "Haus", None) == ((11, 15),)
+    assert find_marks("<b>List</b>", "list b") == ((1, 2), (3, 7), (9, 10))

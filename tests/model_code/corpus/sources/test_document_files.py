@@ -10,7 +10,7 @@ from model_code.corpus.cleaning import clean_text
 from model_code.corpus.rows import RefusedRow
 from model_code.corpus.sources import document_files
 from model_code.corpus.sources.document_files import read_document
-from model_code.text.passages import places, section_at
+from model_code.text.passages import passage_spans, section_at
 from tests.document_files import pdf, write_docx
 
 MARKDOWN = """---
@@ -91,7 +91,7 @@ def test_underlined_titles_of_restructured_text_are_headings_by_their_order(tmp_
 def test_the_pages_of_a_pdf_are_sections(tmp_path):
     found = values(tmp_path, "book.pdf", pdf(["one moss", "", "two ferns"], "A book"))
     assert (found["title"], found["date"]) == ("A book", "2024-03-05T12:00:00+00:00")
-    passages = places(found["text"], 50, 40, "sections")
+    passages = passage_spans(found["text"], 50, 40, "sections")
     assert [section_at(found["text"], one.start) for one in passages] == ["Page 1", "Page 3"]
 
 

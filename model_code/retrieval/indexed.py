@@ -17,7 +17,7 @@ import numpy as np
 from model_code.errors import FreshetError
 from model_code.retrieval.id_map import IdMap
 from model_code.retrieval.protocol import Queries, Ranking, Retriever, Search, TokenMatch
-from model_code.retrieval.top_k import SPARE, best_first, search_filtered
+from model_code.retrieval.top_k import SPARE, rank_best_first, search_filtered
 
 Refine = Callable[[Sequence[str], np.ndarray, Sequence[np.ndarray]], np.ndarray]
 """(document of each row, the encoder's vectors (n, H), each row's query vectors (m, H)) -> the
@@ -74,13 +74,13 @@ class IndexedRetriever(Retriever[Queries]):
         """
 
     @classmethod
-    def joined(cls, segments: Sequence[Segment]) -> Retriever:
+    def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
         """The search of several segments of this kind together, no document in two of them."""
         return SegmentedRetriever(segments)
 
 
 @dataclass(frozen=True, eq=False)
-class Segment:
+class RetrieverSegment:
     """A retriever over documents that were indexed together, and which of them are `removed` since.
 
     rows: the document of each passage.
@@ -99,7 +99,7 @@ class Segment:
         """Number of documents that can be found."""
         return self.rows.documents - len(self.removed)
 
-    def of(self, retriever: IndexedRetriever) -> Segment:
+    def of(self, retriever: IndexedRetriever) -> RetrieverSegment:
         """The same documents in another retriever's index."""
         return replace(self, retriever=retriever)
 
@@ -111,11 +111,11 @@ class SegmentedRetriever(Retriever[Any]):
     ascending id.
     """
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
+    def __init__(self, segments: Sequence[RetrieverSegment]) -> None:
         self.segments = tuple(segments)
         self.first = self.segments[0].retriever
         self.fingerprint: str = self.first.fingerprint
-        self.proposed, self.explains = self.first.proposed, self.first.explains
+        self.candidate_depth, self.can_explain = self.first.candidate_depth, self.first.can_explain
 
     def encode_queries(self, texts: Sequence[str]) -> Any:
         """The kind's own form of query texts."""
@@ -143,7 +143,7 @@ class SegmentedRetriever(Retriever[Any]):
             ]
         return _merged(rankings, len(queries), k)
 
-    def scores_encoded(self, queries: Any, candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+    def score_encoded(self, queries: Any, candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """Every candidate's score by the segment that has it; FreshetError if none has one."""
         return [
             self._scores(queries[i : i + 1], documents) for i, documents in enumerate(candidates)
@@ -153,9 +153,7 @@ class SegmentedRetriever(Retriever[Any]):
         table: dict[str, float] = {}
         for segment, share in _shares(self.segments, documents).items():
             table.update(
-                zip(
-                    share, segment.retriever.scores_encoded(query, [share])[0].tolist(), strict=True
-                )
+                zip(share, segment.retriever.score_encoded(query, [share])[0].tolist(), strict=True)
             )
         return np.array([table[document] for document in documents], np.float64)
 
@@ -187,7 +185,7 @@ class SegmentedRetriever(Retriever[Any]):
         return owner(self.segments, document_id).retriever.explain(text, document_id)
 
 
-def owner(segments: Sequence[Segment], document_id: str) -> Segment:
+def owner(segments: Sequence[RetrieverSegment], document_id: str) -> RetrieverSegment:
     """The segment that has a document; FreshetError if none has."""
     for segment in reversed(segments):
         if document_id in segment:
@@ -197,9 +195,11 @@ def owner(segments: Sequence[Segment], document_id: str) -> Segment:
     )
 
 
-def _shares(segments: Sequence[Segment], document_ids: Collection[str]) -> dict[Segment, list[str]]:
+def _shares(
+    segments: Sequence[RetrieverSegment], document_ids: Collection[str]
+) -> dict[RetrieverSegment, list[str]]:
     """The documents by the segment that has them; FreshetError if one is in none."""
-    shares: dict[Segment, list[str]] = {}
+    shares: dict[RetrieverSegment, list[str]] = {}
     missing = set(document_ids)
     for segment in reversed(segments):
         if documents := segment.rows.among(missing) - segment.removed:
@@ -211,7 +211,7 @@ def _shares(segments: Sequence[Segment], document_ids: Collection[str]) -> dict[
 
 
 def _surviving(
-    segment: Segment, search: Callable[[Any, int], list[Ranking]], queries: Any, k: int
+    segment: RetrieverSegment, search: Callable[[Any, int], list[Ranking]], queries: Any, k: int
 ) -> list[Ranking]:
     """The k best documents of a segment for each query that are not removed; fewer only where no
     others match.
@@ -229,5 +229,6 @@ def _merged(rankings: Sequence[Sequence[Ranking]], queries: int, k: int) -> list
     if len(rankings) == 1:
         return [list(ranking[:k]) for ranking in rankings[0]]
     return [
-        best_first(chain.from_iterable(part[i] for part in rankings), k) for i in range(queries)
+        rank_best_first(chain.from_iterable(part[i] for part in rankings), k)
+        for i in range(queries)
     ]
