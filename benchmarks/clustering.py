@@ -46,7 +46,7 @@ def algorithm_2(vectors: torch.Tensor, clusters: int, iterations: int, seed: int
 
 
 def nearest(vectors: torch.Tensor, centroids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest cosine of each unit vector (N, H) to unit `centroids` (K, H), and which one has
+    """The row_maxima cosine of each unit vector (N, H) to unit `centroids` (K, H), and which one has
     it: (N,), (N,).
     """
     parts = [
@@ -201,7 +201,7 @@ def _ours(device: str) -> Cluster:
         """The centroids (K, H) of `KMeans` for vectors (n, H), without gradients."""
         settings = HierarchySettings().replace(max_iterations=iterations, device=device)
         with torch.inference_mode():
-            return KMeans(settings, seed).divide(vectors, clusters).centroids
+            return KMeans(settings, seed).cluster(vectors, clusters).centroids
 
     return cluster
 

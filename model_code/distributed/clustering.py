@@ -1,4 +1,4 @@
-"""The assignment step of k-means over slices of the points, each a task of Ray's."""
+"""The assignment step of k-means over slices of the points, each of them a Ray task."""
 
 from __future__ import annotations
 
@@ -10,84 +10,93 @@ import torch
 from model_code.distributed import engine
 from model_code.hierarchy.lloyd import Lloyd
 
-STATE = ("labels", "score", "rival")  # what comparing changes, per point
+COMPARED_STATE = ("labels", "score", "rival")
+"""Attributes of `Lloyd` that `compare` changes, one value per point each."""
 
 
 def make_lloyd(vectors: torch.Tensor, clusters: int) -> Lloyd:
-    """The run of k-means, as the engine in use runs it."""
-    settings = engine.current()
-    kind = Lloyd if settings.engine == "local" else DistributedLloyd
-    return kind(vectors, clusters)
+    """Create a run of k-means on the engine in use; see `Lloyd`."""
+    if engine.current().engine == "local":
+        return Lloyd(vectors, clusters)
+    return DistributedLloyd(vectors, clusters)
 
 
 class DistributedLloyd(Lloyd):
-    """k-means whose points are compared with the centroids by tasks, one per worker and slice of
-    the points.
+    """K-means whose points are compared with the centroids by tasks, one per worker.
 
-    Every point is compared for itself, so slices change nothing but the shapes of matrix products,
-    hence perhaps last bits of cosines. The vectors are stored once and stay with Ray; centroids and
-    the points' state travel each time. A task is a pure function: Ray repeats one whose worker
-    died.
+    Each worker has a slice of the points. Points are compared independently of each other, so
+    slices only change the shapes of matrix products, and with them perhaps the last bits of
+    cosines. Ray stores the vectors once. The centroids and the state of the points travel in every
+    step. A task is a pure function, and Ray repeats a task whose worker died.
     """
 
     def __init__(self, vectors: torch.Tensor, clusters: int) -> None:
+        """Prepare a run and store its vectors with Ray; see `Lloyd`."""
         super().__init__(vectors, clusters)
-        settings, ray = engine.current(), engine.ray()
-        edges = (
-            np.linspace(0, len(vectors), min(settings.workers, len(vectors)) + 1)
-            .astype(int)
-            .tolist()
-        )
-        self._slices = [slice(*pair) for pair in zip(edges[:-1], edges[1:], strict=True)]
-        self._points = [ray.put(vectors[part].cpu().numpy()) for part in self._slices]
-        options = {
-            "num_cpus": settings.cpus_per_worker,
-            "num_gpus": settings.gpus_per_worker,
-            "max_retries": -1,
-        }
-        self._device, self._task = settings.device, ray.remote(**options)(compare_slice)
+        settings = engine.current()
+        ray = engine.ray()
 
-    def _compare(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
+        slice_count = min(settings.workers, len(vectors))
+        edges = np.linspace(0, len(vectors), slice_count + 1).astype(int).tolist()
+        self._slices = [slice(edges[i], edges[i + 1]) for i in range(slice_count)]
+        self._stored_vectors = [ray.put(vectors[part].cpu().numpy()) for part in self._slices]
+
+        self._device = settings.device
+        self._task = ray.remote(
+            num_cpus=settings.cpus_per_worker,
+            num_gpus=settings.gpus_per_worker,
+            max_retries=-1,
+        )(compare_slice)
+
+    def compare(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
+        """Compare points with centroids, slice by slice; see `Lloyd.compare`."""
         ray = engine.ray()
         shared = ray.put((self.centroids.cpu().numpy(), columns.cpu().numpy()))
         calls = []
-        for part, points in zip(self._slices, self._points, strict=True):
-            state = {name: getattr(self, name)[part].cpu().numpy() for name in STATE}
-            calls.append(
-                self._task.remote(points, shared, rows[part].cpu().numpy(), state, self._device)
-            )
+        for part, stored in zip(self._slices, self._stored_vectors, strict=True):
+            state = {name: getattr(self, name)[part].cpu().numpy() for name in COMPARED_STATE}
+            slice_rows = rows[part].cpu().numpy()
+            calls.append(self._task.remote(stored, shared, slice_rows, state, self._device))
+
         for part, compared in zip(self._slices, ray.get(calls), strict=True):
-            for name in STATE:
-                array = getattr(self, name)
-                array[part] = torch.from_numpy(compared[name].copy()).to(array.device)
+            for name in COMPARED_STATE:
+                values = getattr(self, name)
+                values[part] = torch.from_numpy(compared[name].copy()).to(values.device)
 
 
 def compare_slice(
-    part: np.ndarray,
+    vectors: np.ndarray,
     shared: tuple[np.ndarray, np.ndarray],
     rows: np.ndarray,
     state: dict[str, np.ndarray],
     device: str,
 ) -> dict[str, np.ndarray]:
-    """`Lloyd._compare` for a slice of n points.
+    """Run `Lloyd.compare` for a slice of n points.
 
-    part: vectors (n, H); shared: centroids (K, H) and the mask of those that are compared with
-    (K,); rows: the mask of the points that are (n,); state: `STATE` before, returned as it is then.
+    Args:
+        vectors: (n, H), of unit norm.
+        shared: Centroids, (K, H), and the mask of those to compare with, (K,) bool.
+        rows: (n,) bool, the points to compare.
+        state: `COMPARED_STATE` before the comparison.
+        device: Device to compute on.
+
+    Returns:
+        `COMPARED_STATE` after the comparison.
     """
-    vectors, centroids, columns = (_unwritten(array, device) for array in (part, *shared))
-    lloyd = Lloyd(vectors, len(centroids))
-    lloyd.centroids = centroids
-    for name in STATE:
+    centroids, columns = shared
+    lloyd = Lloyd(_read_only_tensor(vectors, device), len(centroids))
+    lloyd.centroids = _read_only_tensor(centroids, device)
+    for name in COMPARED_STATE:
         setattr(lloyd, name, torch.tensor(state[name], device=device))
+
     with torch.inference_mode():
-        lloyd._compare(torch.tensor(rows, device=device), columns)
-    return {name: getattr(lloyd, name).cpu().numpy() for name in STATE}
+        lloyd.compare(torch.tensor(rows, device=device), _read_only_tensor(columns, device))
+    return {name: getattr(lloyd, name).cpu().numpy() for name in COMPARED_STATE}
 
 
-def _unwritten(array: np.ndarray, device: str) -> torch.Tensor:
-    """A view of Ray's memory on a CPU; torch warns that writing to it would be wrong, and nothing
-    here does.
-    """
+def _read_only_tensor(array: np.ndarray, device: str) -> torch.Tensor:
+    """View an array in Ray's memory as a tensor that must not be written to."""
     with warnings.catch_warnings():
+        # torch warns that the array is not writable. Nothing here writes to it.
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(array).to(device)

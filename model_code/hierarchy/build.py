@@ -1,4 +1,4 @@
-"""From passage vectors to a hierarchy, bottom up as in the paper (HCE, Algorithm 1)."""
+"""Build a hierarchy of passage vectors, bottom up as in the paper (HCE, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -22,78 +22,112 @@ def build_hierarchy(
     progress: Progress = no_progress,
     make_lloyd: MakeLloyd = Lloyd,
 ) -> Hierarchy:
-    """The hierarchy of passages with `vectors` (N, H), of which only the directions count; the same
-    for the same seed.
+    """Cluster passages into a hierarchy. The same seed gives the same tree.
 
-    make_lloyd: the engine of k-means: `Lloyd`, in this process, or `scale.clustering.make_lloyd`,
-    as the settings say. Raises `FreshetError` for no vectors, and for vectors without a direction
-    (zero, infinite or not a number).
+    Args:
+        vectors: (N, H). Only their directions count.
+        settings: Branching factor, iterations and device.
+        seed: Seed of k-means.
+        progress: Called after each iteration.
+        make_lloyd: Engine of k-means: `Lloyd`, in this process, or
+            `distributed.clustering.make_lloyd`, as the settings of scale ask.
+
+    Raises:
+        FreshetError: If there are no vectors, or one has no direction (zero, infinite or NaN).
     """
     unit = unit_vectors(vectors, settings.device)
-    sizes = level_sizes(len(unit), settings.branching or default_branching(len(unit)))
+    branching = settings.branching or default_branching(len(unit))
+    sizes = level_sizes(len(unit), branching)
     with torch.inference_mode():
-        return bottom_up(unit, sizes, KMeans(settings, seed, progress, make_lloyd))
+        return cluster_bottom_up(unit, sizes, KMeans(settings, seed, progress, make_lloyd))
 
 
 def unit_vectors(vectors: np.ndarray, device: str) -> torch.Tensor:
-    """The vectors (N, H) at unit norm, as a float32 tensor on `device`."""
+    """Scale vectors (N, H) to unit norm, as a float32 tensor on `device`.
+
+    Raises:
+        FreshetError: If there are no vectors, or one has no direction.
+    """
     if vectors.ndim != 2 or not len(vectors):
         raise FreshetError(
             f"a hierarchy needs vectors (N, H) with N >= 1, not {vectors.shape}; is the corpus empty?"
         )
     tensor = torch.tensor(vectors, dtype=torch.float32, device=pick_device(device))
+
     norms = tensor.norm(dim=1)
-    bad = torch.nonzero(~(torch.isfinite(norms) & (norms > 0)))[:, 0]
-    if len(bad):
+    has_direction = torch.isfinite(norms) & (norms > 0)
+    bad_rows = torch.nonzero(~has_direction)[:, 0]
+    if len(bad_rows):
+        first = int(bad_rows[0])
         raise FreshetError(
-            f"vector {int(bad[0])} (and {len(bad) - 1} more) has norm {float(norms[bad[0]])}, so no direction; "
+            f"vector {first} (and {len(bad_rows) - 1} more) has norm {float(norms[first])}, so no direction; "
             "encode the corpus again, without empty passages"
         )
     return normalize(tensor, dim=1)
 
 
-def bottom_up(vectors: torch.Tensor, sizes: list[int], kmeans: KMeans) -> Hierarchy:
-    """Cluster unit vectors (N, H) into `sizes[-1]` nodes, their centroids into `sizes[-2]`, up to
-    `sizes[0]`.
+def cluster_bottom_up(vectors: torch.Tensor, sizes: list[int], kmeans: KMeans) -> Hierarchy:
+    """Cluster the passages, then the centroids of each level, up to the root.
 
-    The last level is flat k-means of the passages, and costs O(N K H) per iteration, K = N / b.
-    Centroids count alike in the levels above, however many passages they stand for, as in the
-    paper.
+    The last level is flat k-means of the passages. It costs O(N K H) per iteration, with K = N / b.
+    In the levels above, all centroids have the same weight however many passages they represent, as
+    in the paper.
+
+    Args:
+        vectors: (N, H), of unit norm.
+        sizes: Numbers of nodes at levels 1 to depth.
+        kmeans: How points are clustered.
     """
     centroids: list[torch.Tensor] = []
-    # the node above each passage, then above each node, level by level upwards
-    links: list[torch.Tensor] = []
+    # The node above each passage, then above each node, level by level upwards.
+    parents_below: list[torch.Tensor] = []
     for size in reversed(sizes):
-        clustering = kmeans.divide(vectors, size)
+        clustering = kmeans.cluster(vectors, size)
         vectors = clustering.centroids
         centroids.insert(0, vectors)
-        links.insert(0, clustering.labels)
+        parents_below.insert(0, clustering.labels)
+
     root = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
-    return arrange(centroids, [root, *links[:-1]], links[-1])
+    parents = [root, *parents_below[:-1]]
+    return number_nodes(centroids, parents, leaves=parents_below[-1])
 
 
-def arrange(
+def number_nodes(
     centroids: list[torch.Tensor], parents: list[torch.Tensor], leaves: torch.Tensor
 ) -> Hierarchy:
-    """A `Hierarchy` of these nodes, renumbered: by parent, and among siblings the one with most
-    passages first.
+    """Renumber nodes by their parents, and siblings by descending number of passages.
 
-    `centroids[i]` (K, H) and `parents[i]` (K,) belong to level i + 1; `leaves` (N,) holds nodes of
-    the last level.
+    Args:
+        centroids: (K, H) of levels 1 to depth.
+        parents: (K,) of the same levels.
+        leaves: (N,), the node of each passage at the last level.
     """
-    sizes = [np.bincount(leaves.cpu().numpy(), minlength=len(parents[-1]))]
+    parent_arrays = [level_parents.cpu().numpy() for level_parents in parents]
+    leaf_nodes = leaves.cpu().numpy()
+    sizes = _passages_below(parent_arrays, leaf_nodes)
+
+    new_centroids = []
+    new_parents = []
+    # The new number of each node one level up; the root is number 0.
+    new_numbers = np.zeros(1, np.int32)
+    for level_centroids, level_parents, passage_counts in zip(
+        centroids, parent_arrays, sizes, strict=True
+    ):
+        renumbered_parents = new_numbers[level_parents]
+        order = np.lexsort((-passage_counts, renumbered_parents))
+        new_numbers = np.empty(len(order), np.int32)
+        new_numbers[order] = np.arange(len(order), dtype=np.int32)
+        new_centroids.append(level_centroids.cpu().numpy()[order])
+        new_parents.append(renumbered_parents[order])
+
+    return Hierarchy(tuple(new_centroids), tuple(new_parents), new_numbers[leaf_nodes])
+
+
+def _passages_below(parents: list[np.ndarray], leaf_nodes: np.ndarray) -> list[np.ndarray]:
+    """Count the passages below each node: (K_t,) int64 for levels 1 to depth."""
+    sizes = [np.bincount(leaf_nodes, minlength=len(parents[-1]))]
     for level in range(len(parents) - 1, 0, -1):
-        counts = np.bincount(
-            parents[level].cpu().numpy(), sizes[0], minlength=len(parents[level - 1])
-        )
+        node_count = len(parents[level - 1])
+        counts = np.bincount(parents[level], weights=sizes[0], minlength=node_count)
         sizes.insert(0, counts.astype(np.int64))
-    number, arrays = np.zeros(1, np.int32), []
-    for vectors, above, size in zip(centroids, parents, sizes, strict=True):
-        above = number[above.cpu().numpy()]
-        order = np.lexsort((-size, above))
-        number = np.empty(len(order), np.int32)
-        number[order] = np.arange(len(order), dtype=np.int32)
-        arrays.append((vectors.cpu().numpy()[order], above[order]))
-    return Hierarchy(
-        tuple(c for c, _ in arrays), tuple(p for _, p in arrays), number[leaves.cpu().numpy()]
-    )
+    return sizes

@@ -11,27 +11,40 @@ from model_code.hierarchy.lloyd import Lloyd, MakeLloyd
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.progress import Progress, no_progress
 
-SMALL = 100_000  # points times clusters up to which a run takes tens of milliseconds
-# of a small run; one start of few clusters is a draw of luck, and the best of four is .3 to .9 %
-# better
-STARTS = 4
-APART = 1_000_003  # between the seeds of two starts
-ROUNDS = 8  # of k-means++; 16 and 32 gave no better objective on 1,500 to 12,000 sentence vectors
+# Points times clusters. A run of at most this size takes tens of milliseconds.
+MAX_SMALL_RUN = 100_000
+# A single start of a few clusters depends on luck. The best of four is 0.3 to 0.9 % better.
+STARTS_OF_SMALL_RUN = 4
+# Far enough apart that the seeds of two levels' starts never meet.
+SEED_STEP = 1_000_003
+# 16 and 32 rounds gave no better objective on 1,500 to 12,000 sentence vectors.
+INITIALISATION_ROUNDS = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """Clusters without empty ones: the outcome of k-means."""
+    """The outcome of k-means, without empty clusters.
 
-    centroids: torch.Tensor  # (K, H), unit norm
-    labels: torch.Tensor  # (N,) int64: each point's cluster
-    objective: float  # sum of the points' cosines to their centroids
+    Attributes:
+        centroids: (K, H), of unit norm.
+        labels: (N,) int64, the cluster of each point.
+        objective: Sum of the points' cosines to their centroids.
+    """
+
+    centroids: torch.Tensor
+    labels: torch.Tensor
+    objective: float
 
 
 @dataclass(frozen=True)
 class KMeans:
-    """How points are clustered. make_lloyd: the engine that compares them with centroids, `Lloyd`
-    in this process.
+    """Spherical k-means with a fixed seed.
+
+    Attributes:
+        settings: Number of iterations.
+        seed: Seed of the initialisation.
+        progress: Called after each iteration.
+        make_lloyd: Engine that compares points with centroids; `Lloyd` works in this process.
     """
 
     settings: HierarchySettings
@@ -39,71 +52,94 @@ class KMeans:
     progress: Progress = no_progress
     make_lloyd: MakeLloyd = Lloyd
 
-    def divide(self, vectors: torch.Tensor, clusters: int) -> Clustering:
-        """Divide unit vectors (N, H) into at most `clusters` clusters: fewer where there are fewer
-        distinct vectors.
+    def cluster(self, vectors: torch.Tensor, clusters: int) -> Clustering:
+        """Divide points into at most `clusters` clusters.
 
-        The best of `STARTS` by the objective where N times `clusters` is at most `SMALL`, else one.
+        There are fewer if there are fewer distinct vectors. Small problems (N times clusters at
+        most `MAX_SMALL_RUN`) are started `STARTS_OF_SMALL_RUN` times, and the best objective wins.
 
-        >>> KMeans(HierarchySettings(), seed=0).divide(torch.eye(4)[[0, 0, 1, 2, 2]], 4).objective
+        Args:
+            vectors: (N, H), of unit norm.
+            clusters: Wanted number of clusters.
+
+        >>> KMeans(HierarchySettings(), seed=0).cluster(torch.eye(4)[[0, 0, 1, 2, 2]], 4).objective
         5.0
         """
         count = min(clusters, len(vectors))
-        others = range(1, STARTS if len(vectors) * count <= SMALL else 1)
-        starts = [
-            self,
-            *(replace(self, seed=self.seed + APART * i, progress=no_progress) for i in others),
-        ]
-        runs = (start._cluster(vectors, count) for start in starts)
-        return max(runs, key=lambda clustering: clustering.objective)
+        best = self._run(vectors, count)
 
-    def _cluster(self, vectors: torch.Tensor, count: int) -> Clustering:
+        is_small = len(vectors) * count <= MAX_SMALL_RUN
+        if is_small:
+            for start in range(1, STARTS_OF_SMALL_RUN):
+                seed = self.seed + SEED_STEP * start
+                clustering = replace(self, seed=seed, progress=no_progress)._run(vectors, count)
+                if clustering.objective > best.objective:
+                    best = clustering
+        return best
+
+    def _run(self, vectors: torch.Tensor, count: int) -> Clustering:
         run = self.make_lloyd(vectors, count)
         initialise(run, self.seed)
         self._iterate(run)
-        occupied = run.sizes() > 0
-        labels = (torch.cumsum(occupied, 0) - 1)[run.labels]
-        return Clustering(run.centroids[occupied], labels, run.objective)
+
+        is_occupied = run.sizes() > 0
+        new_numbers = torch.cumsum(is_occupied, 0) - 1
+        return Clustering(run.centroids[is_occupied], new_numbers[run.labels], run.objective)
 
     def _iterate(self, run: Lloyd) -> None:
-        """Step until no point moves, rounding lowers the objective, or the cap."""
-        objective, most = -math.inf, self.settings.max_iterations
-        for iteration in range(1, most + 1):
-            going = run.step()
-            self.progress(iteration, most, "k-means iterations")
-            previous, objective = objective, run.objective
-            if not going or objective < previous:
+        """Step until no point moves, rounding lowers the objective, or the iterations are used up."""
+        max_iterations = self.settings.max_iterations
+        objective = -math.inf
+        for iteration in range(1, max_iterations + 1):
+            has_changed = run.step()
+            self.progress(iteration, max_iterations, "k-means iterations")
+
+            previous_objective = objective
+            objective = run.objective
+            if not has_changed or objective < previous_objective:
                 break
-        run.refresh()
+        run.refresh_scores()
 
 
 def initialise(run: Lloyd, seed: int) -> None:
-    """Take distinct points, rather far-off ones, as the centroids of `run`, and give every point a
-    cluster.
+    """Choose distinct points, preferably distant ones, as centroids, and give every point a cluster.
 
-    k-means++ (Arthur and Vassilvitskii, 2007) draws one point after the other, each with a
-    probability in proportion to its squared distance to the nearest one drawn before, 2 - 2 cos for
-    unit vectors. Here each of `ROUNDS` draws its share of them at once, as k-means|| does (Bahmani
-    et al., 2012), so that all rounds together cost no more than one assignment of the points, and
-    are one. Random numbers are drawn on the CPU: equal seeds start equally anywhere.
+    k-means++ (Arthur and Vassilvitskii, 2007) draws one point after the other. The probability of a
+    point is proportional to its squared distance to the nearest point drawn so far, 2 - 2 cos for
+    unit vectors. Here each of `INITIALISATION_ROUNDS` rounds draws its share of the points at once,
+    as in k-means|| (Bahmani et al., 2012), so that all rounds together cost as much as one
+    assignment of the points. They also replace the first assignment.
+
+    Random numbers are drawn on the CPU, so equal seeds give equal starts on every device.
+
+    Args:
+        run: A new run, without centroids.
+        seed: Seed of the draws.
     """
     generator = torch.Generator().manual_seed(seed)
-    count, drawn = len(run.centroids), 0
-    rounds = min(ROUNDS, count)
+    count = len(run.centroids)
+    rounds = min(INITIALISATION_ROUNDS, count)
     weights = torch.ones_like(run.score)
-    for done in range(1, rounds + 1):
-        quota = -(-count * done // rounds) - drawn
-        points = _sample(weights, quota, generator)
-        run.place(torch.arange(drawn, drawn + quota, device=points.device), run.vectors[points])
-        drawn += quota
+
+    drawn = 0
+    for round_number in range(1, rounds + 1):
+        drawn_after_round = -(-count * round_number // rounds)
+        quota = drawn_after_round - drawn
+        points = _draw(weights, quota, generator)
+        clusters = torch.arange(drawn, drawn_after_round, device=points.device)
+        run.add_centroids(clusters, run.vectors[points])
+        drawn = drawn_after_round
+
+        # A point that was drawn keeps weight 0. The clamp lets duplicates of one be drawn last.
         weights = torch.where(weights > 0, (1 - run.score).clamp(min=1e-9), 0.0)
         weights[points] = 0
 
 
-def _sample(weights: torch.Tensor, quota: int, generator: torch.Generator) -> torch.Tensor:
-    """The numbers of `quota` points that are drawn without replacement, by weight.
+def _draw(weights: torch.Tensor, quota: int, generator: torch.Generator) -> torch.Tensor:
+    """Draw the numbers of `quota` points without replacement, by weight.
 
-    The smallest of exponential variables with rates w_i is the i-th with probability w_i / sum w.
+    Of exponential variables with rates w_i, the smallest is number i with probability w_i / sum w.
     """
     uniform = torch.rand(len(weights), generator=generator, dtype=torch.float64).to(weights.device)
-    return torch.argsort(-torch.log1p(-uniform) / weights)[:quota]
+    arrival_times = -torch.log1p(-uniform) / weights
+    return torch.argsort(arrival_times)[:quota]

@@ -1,14 +1,22 @@
-"""Lloyd's iteration for spherical k-means (HCE, Algorithm 2): the same assignments with few of the
-inner products.
+"""Lloyd's iteration for spherical k-means (HCE, Algorithm 2), with few of the inner products.
 
-Each point keeps its cosine s to its own centroid and a bound u on its cosine to any rival, as of
-the last look at each. After an update of the centroids, each point is compared with those that
-moved, which also gives s anew, and
-    s >= u: only these can win the point, and after a few iterations they are few;
-    s <  u: the point is compared with every centroid, which makes u exact.
-This is Hamerly's bound ("Making k-means even faster", 2010) with moved rivals looked at instead of
-estimated: small clusters move seldom but far, and then one distant move would spoil every point's
-estimate.
+Every assignment equals that of the plain iteration. Each point keeps its cosine `score` to its own
+centroid, and a bound `rival` on its cosine to any other centroid, both as of the last comparison.
+After an update of the centroids, each point is compared with the centroids that moved, which also
+renews its score. Then there are two cases:
+
+- score >= rival: only the centroids that moved can win the point. After a few iterations they are
+  few, so this is cheap.
+- score < rival: the bound has failed. The point is compared with every centroid, which makes the
+  bound exact again.
+
+This is Hamerly's bound ("Making k-means even faster", 2010), but centroids that moved are compared
+instead of estimated. Small clusters move seldom but far, and one distant move would spoil every
+point's estimate.
+
+Why our own code: for 100,000 vectors in 1,563 clusters it takes half the time of faiss.Kmeans (see
+benchmarks/README.md). Its outcome does not depend on the order of the points or the size of blocks
+either, so slices of the points can be compared on several machines.
 """
 
 from __future__ import annotations
@@ -19,180 +27,231 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-# cosines closer than this are equal: float32 inner products of unit vectors are no more exact
-ROUNDING = 1e-6
-MANY = 0.75  # when more centroids than this share moved, the bound saves less than it costs
-# largest number of points and of inner products in a block: 12 MiB and 4 MiB, in cache
-POINTS, SCORES = 8192, 2**20
-GPU_FACTOR = 256  # larger blocks on a GPU, which many small ones would leave idle
+# Cosines closer than this count as equal: float32 products of unit vectors are no more exact.
+COSINE_TOLERANCE = 1e-6
+# If more than this share of the centroids moved, the bound saves less than it costs.
+MAX_MOVED_SHARE = 0.75
+# Limits of a block on a CPU, so that it stays in the cache: 12 MiB of vectors of 384 components,
+# and 4 MiB of inner products.
+MAX_BLOCK_POINTS = 8192
+MAX_BLOCK_PRODUCTS = 2**20
+# Many small blocks would leave a GPU idle.
+GPU_BLOCK_FACTOR = 256
 
 
 class Lloyd:
-    """The state of one run of k-means.
+    """The state of one run of k-means, over N points and K clusters.
 
-    Per cluster (K): `centroids` (K, H), and whether it `moved` in the last update. Per point (N):
-    its cluster `labels` (-1: none yet), its cosine `score` to that centroid, and the bound `rival`.
+    Attributes:
+        vectors: (N, H), of unit norm.
+        centroids: (K, H).
+        moved: (K,) bool, whether the last update changed the centroid.
+        labels: (N,) int64, the cluster of each point; -1 for a point without one.
+        score: (N,), the cosine of each point to its centroid.
+        rival: (N,), a bound on the cosine of each point to any other centroid. Infinite means that
+            the bound has failed.
     """
 
     def __init__(self, vectors: torch.Tensor, clusters: int) -> None:
-        """Hold unit `vectors` (N, H), to be divided into `clusters` K."""
+        """Prepare a run without centroids.
+
+        Args:
+            vectors: (N, H), of unit norm.
+            clusters: Number of clusters K.
+        """
         self.vectors = vectors
         self.centroids = vectors.new_zeros(clusters, vectors.shape[1])
         self.moved = torch.zeros(clusters, dtype=torch.bool, device=vectors.device)
         self.labels = torch.full((len(vectors),), -1, device=vectors.device)
-        self.updated = self.labels.clone()  # the labels that the centroids are the means of
         self.score = vectors.new_full((len(vectors),), -torch.inf)
         self.rival = self.score.clone()
+        # The labels that the centroids are the means of.
+        self._averaged_labels = self.labels.clone()
 
     @property
     def objective(self) -> float:
-        """Sum of the points' cosines to their centroids, the quantity that k-means maximises."""
+        """Sum of the points' cosines to their centroids, which k-means maximises."""
         return float(self.score.sum(dtype=torch.float64))
 
     def sizes(self) -> torch.Tensor:
-        """Points per cluster: (K,) int64."""
+        """Count the points of each cluster: (K,) int64."""
         return torch.bincount(self.labels, minlength=len(self.centroids))
 
-    def place(self, clusters: torch.Tensor, centroids: torch.Tensor) -> None:
-        """Set the centroids of some clusters that have none yet, and let them win the points nearer
-        to them.
+    def add_centroids(self, clusters: torch.Tensor, centroids: torch.Tensor) -> None:
+        """Set the centroids of clusters that have none, and move the points nearer to them.
+
+        Args:
+            clusters: (C,) int64, the numbers of the clusters.
+            centroids: (C, H), of unit norm.
         """
         self.centroids[clusters] = centroids
-        columns = torch.zeros_like(self.moved)
-        columns[clusters] = True
-        self._compare(torch.ones_like(self.labels, dtype=torch.bool), columns)
+        is_added = torch.zeros_like(self.moved)
+        is_added[clusters] = True
+        every_point = torch.ones_like(self.labels, dtype=torch.bool)
+        self.compare(every_point, is_added)
 
     def step(self) -> bool:
-        """Assign the points, fill empty clusters, update the centroids; return False if no point
-        moved.
+        """Assign the points, fill empty clusters and update the centroids.
+
+        Returns:
+            Whether any point changed its cluster.
         """
         self._assign()
-        self._fill()
-        changed = torch.nonzero(self.labels != self.updated)[:, 0]
+        self._fill_empty_clusters()
+
+        changed = torch.nonzero(self.labels != self._averaged_labels)[:, 0]
         self.moved.zero_()
-        for labels in (self.labels[changed], self.updated[changed]):
+        for labels in (self.labels[changed], self._averaged_labels[changed]):
             self.moved[labels[labels >= 0]] = True
-        self.update()
+
+        self.update_centroids()
         return len(changed) > 0
 
-    def update(self) -> None:
-        """Set each centroid that moves to the normalised sum of its members; opposite members leave
-        it where it is.
+    def update_centroids(self) -> None:
+        """Set each centroid that moves to the normalised sum of its members.
+
+        A centroid stays where it is if its members cancel out.
         """
         members = torch.nonzero(self.moved[self.labels])[:, 0]
         clusters, sums = sums_by_cluster(self.vectors, self.labels, members)
-        has_direction = sums.norm(dim=1, keepdim=True) > ROUNDING
+        has_direction = sums.norm(dim=1, keepdim=True) > COSINE_TOLERANCE
         self.centroids[clusters] = torch.where(
             has_direction, normalize(sums, dim=1), self.centroids[clusters]
         )
-        self.updated = self.labels.clone()
+        self._averaged_labels = self.labels.clone()
 
-    def refresh(self) -> None:
+    def refresh_scores(self) -> None:
         """Compute `score` again for the members of the centroids that moved."""
-        for rows in torch.nonzero(self.moved[self.labels])[:, 0].split(self._room(POINTS)):
+        members = torch.nonzero(self.moved[self.labels])[:, 0]
+        for rows in members.split(self._block_limit(MAX_BLOCK_POINTS)):
             self.score[rows] = paired_products(
-                some_rows(self.vectors, rows), self.centroids[self.labels[rows]]
+                select_rows(self.vectors, rows), self.centroids[self.labels[rows]]
             )
 
-    def _assign(self) -> None:
-        """Move every point to its nearest centroid; among equally near ones it stays."""
-        lost = torch.ones_like(self.labels, dtype=torch.bool)
-        if self.moved.sum() < MANY * len(self.moved):
-            self._compare(lost, self.moved)
-            lost = torch.isposinf(self.rival)
-        self.rival[lost] = -torch.inf
-        self._compare(lost, torch.ones_like(self.moved))
+    def compare(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
+        """Compare points with centroids, and move the points that a centroid wins.
 
-    def _fill(self) -> None:
+        Only labels, scores and rivals change. A point whose bound fails stays in its cluster, and
+        its `rival` becomes infinite.
+
+        Args:
+            rows: (N,) bool, the points to compare.
+            columns: (K,) bool, the centroids to compare them with.
+        """
+        points = torch.nonzero(rows)[:, 0]
+        candidates = torch.nonzero(columns)[:, 0]
+        if not len(points) or not len(candidates):
+            return
+
+        # The position of each centroid among the candidates; -1 for a centroid that is none.
+        position = torch.where(columns, torch.cumsum(columns, 0) - 1, -1)
+        # The label of a point without a cluster is -1, which reads this last entry.
+        position = torch.cat([position, position.new_tensor([-1])])
+
+        centroids = select_rows(self.centroids, candidates)
+        rows_by_products = self._block_limit(MAX_BLOCK_PRODUCTS) // len(candidates)
+        block_size = min(self._block_limit(MAX_BLOCK_POINTS), max(1, rows_by_products))
+        for block in _blocks(points, block_size):
+            self._compare_block(block, candidates, centroids, position)
+
+    def _compare_block(
+        self,
+        block: slice | torch.Tensor,
+        candidates: torch.Tensor,
+        centroids: torch.Tensor,
+        position: torch.Tensor,
+    ) -> None:
+        labels = self.labels[block]
+        score = self.score[block]
+        rival = self.rival[block]
+        products = inner_products(self.vectors[block], centroids)
+
+        # Points whose own centroid is a candidate get a new score from it.
+        column = position[labels]
+        with_own = torch.nonzero(column >= 0)[:, 0]
+        own_cells = (with_own, column[with_own])
+        score[with_own] = products[own_cells]
+        products[own_cells] = -torch.inf
+
+        best, best_column = row_maxima(products)
+        has_failed = score < rival
+        rival = torch.maximum(best, rival).masked_fill(has_failed, torch.inf)
+
+        won = torch.nonzero((best > score + COSINE_TOLERANCE) & ~has_failed)[:, 0]
+        labels[won] = candidates[best_column[won]]
+        score[won] = best[won]
+
+        self.labels[block] = labels
+        self.score[block] = score
+        self.rival[block] = rival
+
+    def _assign(self) -> None:
+        """Move every point to its nearest centroid. Among equally near ones it stays."""
+        to_compare = torch.ones_like(self.labels, dtype=torch.bool)
+        few_moved = self.moved.sum() < MAX_MOVED_SHARE * len(self.moved)
+        if few_moved:
+            self.compare(to_compare, self.moved)
+            to_compare = torch.isposinf(self.rival)
+
+        self.rival[to_compare] = -torch.inf
+        self.compare(to_compare, torch.ones_like(self.moved))
+
+    def _fill_empty_clusters(self) -> None:
         """Give each empty cluster the point that is farthest from its centroid.
 
-        The nearest member of each cluster stays, so none is emptied, and so does a point that lies
-        on its centroid: where there are fewer distinct points than clusters, empty ones are kept.
+        The nearest member of each cluster stays, so no cluster is emptied. A point that coincides
+        with its centroid stays, too. So clusters stay empty if there are fewer distinct points.
         """
         empty = torch.nonzero(self.sizes() == 0)[:, 0]
         if not len(empty):
             return
+
+        # Points cluster by cluster, the nearest to the centroid first.
         order = torch.argsort(self.score, descending=True, stable=True)
         order = order[torch.argsort(self.labels[order], stable=True)]
-        nearest = torch.ones_like(order, dtype=torch.bool)
-        nearest[1:] = torch.diff(self.labels[order]) > 0
-        free = self.score < 1 - ROUNDING
-        free[order[nearest]] = False
-        candidates = torch.nonzero(free)[:, 0]
-        farthest = candidates[torch.argsort(self.score[candidates], stable=True)][: len(empty)]
+        is_nearest = torch.ones_like(order, dtype=torch.bool)
+        is_nearest[1:] = torch.diff(self.labels[order]) > 0
+
+        may_leave = self.score < 1 - COSINE_TOLERANCE
+        may_leave[order[is_nearest]] = False
+        candidates = torch.nonzero(may_leave)[:, 0]
+        by_distance = candidates[torch.argsort(self.score[candidates], stable=True)]
+        farthest = by_distance[: len(empty)]
         self.labels[farthest] = empty[: len(farthest)]
         self.rival[farthest] = torch.inf
 
-    def _compare(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
-        """Compare the points in the mask `rows` (N,) with the centroids in the mask `columns` (K,).
-
-        Changes labels, scores and rivals alone. A point whose bound fails stays, and its `rival`
-        becomes infinite.
-        """
-        # of a centroid among the columns
-        position = torch.where(columns, torch.cumsum(columns, 0) - 1, -1)
-        # the label of a point without a cluster is -1
-        position = torch.cat([position, position.new_tensor([-1])])
-        points, rivals = torch.nonzero(rows)[:, 0], torch.nonzero(columns)[:, 0]
-        if not len(points) or not len(rivals):
-            return
-        centroids = some_rows(self.centroids, rivals)
-        for some in _blocks(
-            points, min(self._room(POINTS), max(1, self._room(SCORES) // len(rivals)))
-        ):
-            self._compare_block(some, rivals, centroids, position)
-
-    def _compare_block(
-        self,
-        some: slice | torch.Tensor,
-        rivals: torch.Tensor,
-        centroids: torch.Tensor,
-        position: torch.Tensor,
-    ) -> None:
-        labels, score, rival = self.labels[some], self.score[some], self.rival[some]
-        scores = inner_products(self.vectors[some], centroids)
-        column = position[labels]
-        here = torch.nonzero(column >= 0)[:, 0]
-        cells = here, column[here]
-        score[here] = scores[cells]
-        scores[cells] = -torch.inf
-        best, where = largest(scores)
-        lost = score < rival
-        rival = torch.maximum(best, rival).masked_fill(lost, torch.inf)
-        won = torch.nonzero((best > score + ROUNDING) & ~lost)[:, 0]
-        labels[won], score[won] = rivals[where[won]], best[won]
-        self.labels[some], self.score[some], self.rival[some] = labels, score, rival
-
-    def _room(self, size: int) -> int:
-        return size * GPU_FACTOR if self.vectors.is_cuda else size
+    def _block_limit(self, cpu_limit: int) -> int:
+        if self.vectors.is_cuda:
+            return cpu_limit * GPU_BLOCK_FACTOR
+        return cpu_limit
 
 
-MakeLloyd = Callable[[torch.Tensor, int], Lloyd]  # (vectors, clusters), as `Lloyd` takes
+MakeLloyd = Callable[[torch.Tensor, int], Lloyd]
+"""Creates a run from vectors (N, H) and a number of clusters, as `Lloyd` does."""
 
 
 def _blocks(rows: torch.Tensor, size: int) -> Iterator[slice | torch.Tensor]:
-    """Ascending `rows` in blocks of at most `size`; consecutive ones as slices, which spares a
-    copy.
-    """
-    first, last = int(rows[0]), int(rows[-1])
-    if last - first + 1 != len(rows):
+    """Split ascending row numbers into blocks; consecutive rows give slices, which spares a copy."""
+    first = int(rows[0])
+    end = int(rows[-1]) + 1
+    is_consecutive = end - first == len(rows)
+    if not is_consecutive:
         yield from rows.split(size)
-    else:
-        yield from (
-            slice(start, min(start + size, last + 1)) for start in range(first, last + 1, size)
-        )
+        return
+    for start in range(first, end, size):
+        yield slice(start, min(start + size, end))
 
 
 def inner_products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """All inner products of the rows of `left` (n, H) and `right` (k, H): (n, k)."""
+    """Return all inner products of the rows of `left` (n, H) and `right` (k, H): (n, k)."""
     if left.is_cuda:
         return left @ right.T
-    # on an AMD CPU 1.3 times as fast as torch's
+    # On an AMD CPU, numpy's product is 1.3 times as fast as torch's.
     return torch.from_numpy(left.numpy() @ right.numpy().T)
 
 
 def paired_products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Inner product of each row of `left` (n, H) with the same row of `right` (n, H): (n,).
+    """Return the inner product of each row of `left` (n, H) with the same row of `right`: (n,).
 
     >>> paired_products(torch.eye(2), torch.ones(2, 2))
     tensor([1., 1.])
@@ -202,33 +261,46 @@ def paired_products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(np.vecdot(left.numpy(), right.numpy()))
 
 
-def largest(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest entry of each row of `scores` (n, k), the first of equals, and its column: (n,),
-    (n,).
+def row_maxima(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the largest entry of each row of `scores` (n, k) and its column: (n,) and (n,).
+
+    On a CPU, the first of equal entries counts.
     """
     if scores.is_cuda:
-        best, where = scores.max(dim=1)
-        return best, where
-    where = torch.from_numpy(scores.numpy().argmax(1))  # ten times as fast as torch's
-    return scores.gather(1, where[:, None])[:, 0], where
+        best, columns = scores.max(dim=1)
+        return best, columns
+    # numpy's argmax is ten times as fast as torch's.
+    columns = torch.from_numpy(scores.numpy().argmax(1))
+    return scores.gather(1, columns[:, None])[:, 0], columns
 
 
-def some_rows(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """The given rows of a matrix, in ascending order: a view of it, not a copy, where they are
-    consecutive.
+def select_rows(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return the given rows of a matrix, whose numbers ascend.
+
+    Consecutive rows are returned as a view, not as a copy.
     """
-    if len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows):
-        return matrix[int(rows[0]) : int(rows[-1]) + 1]
+    if len(rows):
+        first = int(rows[0])
+        end = int(rows[-1]) + 1
+        if end - first == len(rows):
+            return matrix[first:end]
     return matrix.index_select(0, rows)
 
 
 def sums_by_cluster(
     vectors: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The clusters that the points `rows` belong to, ascending, and the sum of each one's vectors:
-    (C,), (C, H).
+    """Add up the vectors of each cluster's members among some points.
 
-    Added in the order of the points, on a GPU too, where `index_add_` adds in any order.
+    The points are added in their order, on a GPU too, where `index_add_` adds in any order.
+
+    Args:
+        vectors: (N, H).
+        labels: (N,) int64, the cluster of each point.
+        rows: (n,) int64, the points to add.
+
+    Returns:
+        The clusters of these points, ascending, (C,), and the sum of each, (C, H).
 
     >>> sums_by_cluster(torch.eye(3), torch.tensor([4, 2, 4]), torch.arange(3))
     (tensor([2, 4]), tensor([[0., 1., 0.],
@@ -236,6 +308,6 @@ def sums_by_cluster(
     """
     members = rows[torch.argsort(labels[rows], stable=True)]
     clusters, sizes = torch.unique_consecutive(labels[members], return_counts=True)
-    return clusters, torch.nn.functional.embedding_bag(
-        members, vectors, sizes.cumsum(0) - sizes, mode="sum"
-    )
+    starts = sizes.cumsum(0) - sizes
+    sums = torch.nn.functional.embedding_bag(members, vectors, starts, mode="sum")
+    return clusters, sums

@@ -1,5 +1,6 @@
-"""Settings of the hierarchy, and how many nodes it then has: without torch, which checking a tree
-does not need.
+"""Settings of the hierarchy, and the numbers of nodes that follow from them.
+
+This module loads no torch, because checking a tree does not need it.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from model_code.settings import Field, Settings, constant_field
 
 
 class HierarchySettings(Settings):
-    """The `hierarchy` group of `params.yaml`."""
+    """The group `hierarchy` of `params.yaml`."""
 
     branching: int | None = Field(
         None,
@@ -22,10 +23,11 @@ class HierarchySettings(Settings):
 
 
 def default_branching(passages: int) -> int:
-    """The smallest power of two b with b^3 >= N, which gives two levels of clusters (HCE, section
-    5.1).
+    """Return the smallest power of two b with b^3 >= N.
 
-    >>> [default_branching(n) for n in (1, 64, 65, 2_648, 1_000_000)]
+    It gives two levels of clusters, as in HCE's unsupervised experiments (section 5.1).
+
+    >>> [default_branching(passages) for passages in (1, 64, 65, 2_648, 1_000_000)]
     [2, 4, 8, 16, 128]
     """
     branching = 2
@@ -35,13 +37,22 @@ def default_branching(passages: int) -> int:
 
 
 def level_sizes(passages: int, branching: int) -> list[int]:
-    """Numbers of nodes at levels 1 to depth: each ceil(1/b) of the one below (HCE, Algorithm 1); at
-    least one level.
+    """Return the numbers of nodes at levels 1 to depth (HCE, Algorithm 1).
 
-    >>> level_sizes(109_739, 8), level_sizes(3, 8)
-    ([4, 27, 215, 1715, 13718], [1])
+    Each level has 1/b of the nodes of the one below, rounded up. The root is not counted, and there
+    is at least one level.
+
+    >>> level_sizes(109_739, 8)
+    [4, 27, 215, 1715, 13718]
+    >>> level_sizes(3, 8)
+    [1]
     """
-    sizes = [-(-passages // branching)]
+    sizes = [_divide_rounding_up(passages, branching)]
     while sizes[0] > 1:
-        sizes.insert(0, -(-sizes[0] // branching))
-    return sizes[1:] or [1]
+        sizes.insert(0, _divide_rounding_up(sizes[0], branching))
+    without_root = sizes[1:]
+    return without_root or [1]
+
+
+def _divide_rounding_up(count: int, divisor: int) -> int:
+    return -(-count // divisor)

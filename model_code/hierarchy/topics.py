@@ -1,11 +1,24 @@
-"""Names of the nodes: the words by which a node's passages differ from those beside them."""
+"""Topics: names for the nodes of a hierarchy, made of the words that set a node's passages apart.
+
+A word is scored against the node's parent (class-based tf-idf). A word that a share p of the node's
+passages contain, and a share q of the parent's, weighs
+
+    p log(p / q),
+
+its part of the divergence between the two. A word that all passages contain, such as "the", weighs
+nothing, so no list of stop words is needed.
+
+Scripts without blanks between words, such as Chinese, are cut into pairs of neighbouring
+characters. A pair counts less if its characters mostly occur apart, since it may consist of the end
+of one word and the beginning of the next.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -14,107 +27,167 @@ from sklearn.feature_extraction.text import CountVectorizer
 from model_code.hierarchy.tree import Hierarchy
 from model_code.text.words import UNSPACED_SCRIPTS, split_words
 
-WORDS = 3  # of a name
-# texts with one of a pair's characters alone that are thought to be there beside those that are
-RARE = 2
-SAME = 5  # letters at the beginning that make two words one: sort, sorted
-CHARACTER = re.compile(f"[{UNSPACED_SCRIPTS}]")
-KANA, KATAKANA = re.compile("[\u3041-\u30ff]"), re.compile("[\u30a1-\u30fa\u30fc]{2,}")
-LONGEST = 20  # letters of a word that is one, and no identifier or number
+WORDS_PER_NAME = 3
+# Additive smoothing, in texts, of how strongly two characters belong together.
+PAIR_SMOOTHING_TEXTS = 2
+# Words that share so many first letters count as one: sort, sorted.
+STEM_PREFIX_LETTERS = 5
+MIN_WORD_LETTERS = 3
+# Longer ones are identifiers or numbers.
+MAX_WORD_LETTERS = 20
+# Differences below this are rounding.
+MIN_WEIGHT = 1e-9
+
+UNSPACED_CHARACTER = re.compile(f"[{UNSPACED_SCRIPTS}]")
+KANA = re.compile("[\u3041-\u30ff]")
+KATAKANA_RUN = re.compile("[\u30a1-\u30fa\u30fc]{2,}")
 
 
 def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
-    """A name for each node of each level, by the `texts` of the tree's passages.
+    """Name every node of every level by the words of its passages.
 
-    Class-based tf-idf with a node's parent as the collection: a word that a share p of the node's
-    passages have, and a share q of the parent's, weighs p log(p / q), its part of the divergence of
-    the two. So words that all have, such as "the", weigh nothing, and no list of them is needed. A
-    node that is all of its parent keeps its name. Two characters weigh less where they mostly stand
-    apart, as the last of a word and the first of the next one do.
+    A node that holds all passages of its parent gets the parent's name. A node without telling
+    words is called "topic" with its number.
+
+    Args:
+        tree: The hierarchy.
+        texts: The text of each of its passages.
+
+    Returns:
+        The names of the nodes, level by level.
     """
-    presence, vocabulary = _presence(texts)
-    wholeness = _wholeness(texts, vocabulary, presence)
-    above, over = csr_matrix(presence.mean(axis=0)), np.zeros(len(texts), np.int64)
-    named: list[list[str]] = []
+    presence, vocabulary = _word_presence(texts)
+    cohesion = _pair_cohesion(texts, vocabulary, presence)
+
+    # Start at the root: one node that holds all passages.
+    parent_shares = csr_matrix(presence.mean(axis=0))
+    parent_sizes = np.array([len(texts)])
+    names_by_level: list[list[str]] = []
     for level in range(1, tree.depth + 1):
-        nodes, sizes = tree.paths()[:, level - 1], tree.sizes(level)
-        member = csr_matrix(
-            (1 / sizes[nodes], (nodes, np.arange(len(nodes)))), (len(sizes), len(nodes))
-        )
-        shares = (member @ presence).tocsr()
+        sizes = tree.sizes(level)
         parents = tree.parents[level - 1]
-        named.append([])
-        for node, (start, end) in enumerate(pairwise(shares.indptr)):
-            p, terms = shares.data[start:end], shares.indices[start:end]
-            weights = wholeness[terms] * p * np.log(p / above[parents[node], terms].toarray()[0])
-            order = np.lexsort((terms, -weights.round(9)))[: (weights > 1e-9).sum()]
-            best = [vocabulary[term] for term in terms[order]]
-            alone = level > 1 and sizes[node] == over[parents[node]]
-            named[-1].append(
-                named[-2][parents[node]]
-                if alone
-                else ", ".join(_different(best)) or f"topic {node + 1}"
-            )
-        above, over = shares, sizes
-    return named
+        shares = _word_shares(presence, tree.paths()[:, level - 1], sizes)
+
+        names: list[str] = []
+        for node, parent in enumerate(parents.tolist()):
+            is_whole_parent = level > 1 and sizes[node] == parent_sizes[parent]
+            if is_whole_parent:
+                names.append(names_by_level[-1][parent])
+                continue
+            # Slicing the arrays of the sparse matrix is several times as fast as indexing it.
+            row = slice(shares.indptr[node], shares.indptr[node + 1])
+            words = shares.indices[row]
+            shares_in_parent = parent_shares[parent, words].toarray()[0]
+            ranked = _rank_words(words, shares.data[row], shares_in_parent, cohesion[words])
+            chosen = _choose_distinct_words([vocabulary[word] for word in ranked])
+            names.append(", ".join(chosen) or f"topic {node + 1}")
+
+        names_by_level.append(names)
+        parent_shares = shares
+        parent_sizes = sizes
+    return names_by_level
 
 
-def _presence(texts: Sequence[str]) -> tuple[csr_matrix, np.ndarray]:
-    """Which passage has which word: 0 or 1 (N, V); and the words."""
-    vectorizer = CountVectorizer(analyzer=_words_of, binary=True, dtype=np.float64)
+def _word_presence(texts: Sequence[str]) -> tuple[csr_matrix, np.ndarray]:
+    """Return which passage contains which word, 0 or 1, (N, V), and the V words."""
+    vectorizer = CountVectorizer(analyzer=_candidate_words, binary=True, dtype=np.float64)
     try:
-        return vectorizer.fit_transform(texts), vectorizer.get_feature_names_out()
-    except ValueError:  # no text has any word
+        presence = vectorizer.fit_transform(texts)
+    except ValueError:
+        # No text has any word.
         return csr_matrix((len(texts), 0)), np.array([])
+    return presence, vectorizer.get_feature_names_out()
 
 
-def _words_of(text: str) -> set[str]:
-    """The words of a text that may be part of a name; of scripts without blanks each two
-    neighbours.
+def _candidate_words(text: str) -> set[str]:
+    """Return the words of a text that may be part of a name.
 
-    In Japanese a run of katakana is a word, and hiragana are endings and particles, which name
-    nothing.
+    In scripts without blanks, these are pairs of neighbouring characters. In Japanese, a run of
+    katakana is a word. Hiragana are endings and particles, which name nothing.
 
-    >>> sorted(_words_of("Sort it in 2024!")), sorted(_words_of("排序算法")), sorted(_words_of("駅前のバス"))
-    (['sort'], ['序算', '排序', '算法'], ['バス', '駅前'])
+    >>> sorted(_candidate_words("Sort it in 2024!"))
+    ['sort']
+    >>> sorted(_candidate_words("排序算法"))
+    ['序算', '排序', '算法']
+    >>> sorted(_candidate_words("駅前のバス"))
+    ['バス', '駅前']
     """
     tokens = split_words(text.lower())
-    pairs = {
-        first + second
-        for first, second in pairwise(tokens)
-        if _may_pair(first) and _may_pair(second)
-    }
-    spaced = {word for word in tokens if 2 < len(word) <= LONGEST and not word[0].isdigit()}
-    return pairs | spaced | set(KATAKANA.findall(text))
+
+    candidates = set(KATAKANA_RUN.findall(text))
+    for first, second in pairwise(tokens):
+        if _may_pair(first) and _may_pair(second):
+            candidates.add(first + second)
+    for word in tokens:
+        has_word_length = MIN_WORD_LETTERS <= len(word) <= MAX_WORD_LETTERS
+        if has_word_length and not word[0].isdigit():
+            candidates.add(word)
+    return candidates
 
 
 def _may_pair(word: str) -> bool:
-    """Whether it is a character of a script without blanks, and no kana."""
-    return CHARACTER.match(word) is not None and not KANA.match(word)
+    """Return whether a word begins with a character of a script without blanks that is no kana."""
+    return UNSPACED_CHARACTER.match(word) is not None and not KANA.match(word)
 
 
-def _wholeness(texts: Sequence[str], vocabulary: np.ndarray, presence: csr_matrix) -> np.ndarray:
-    """How much of a word each is (V,): of a pair, how many of the texts with the commoner character
-    have both together; 1 of all others. Of a pair that few texts have it is known less well, and
-    thought to be less.
+def _pair_cohesion(
+    texts: Sequence[str], vocabulary: np.ndarray, presence: csr_matrix
+) -> np.ndarray:
+    """Return how strongly the two characters of each pair belong together, (V,).
+
+    This is the number of texts with the pair, divided by the number of texts with its commoner
+    character. It is smoothed, because little is known of a pair in few texts. Words that are no
+    pairs have 1.
     """
-    having = Counter(chain.from_iterable(map(set, texts)))
-    both = np.asarray(presence.sum(axis=0)).ravel().tolist()
-    return np.array(
-        [
-            n / (max(map(having.get, word[:2])) + RARE) if _may_pair(word) else 1.0
-            for word, n in zip(vocabulary, both, strict=True)
-        ]
-    )
+    texts_with_character: Counter[str] = Counter()
+    for text in texts:
+        texts_with_character.update(set(text))
+    texts_with_word = np.asarray(presence.sum(axis=0)).ravel().tolist()
+
+    cohesion = np.ones(len(vocabulary))
+    for i, word in enumerate(vocabulary):
+        if _may_pair(word):
+            commoner = max(texts_with_character[word[0]], texts_with_character[word[1]])
+            cohesion[i] = texts_with_word[i] / (commoner + PAIR_SMOOTHING_TEXTS)
+    return cohesion
 
 
-def _different(best: Sequence[str]) -> list[str]:
-    """The first words of which none begins like another, and no pair has a character of another."""
+def _word_shares(presence: csr_matrix, nodes: np.ndarray, sizes: np.ndarray) -> csr_matrix:
+    """Return the share of each node's passages that contain each word, (K, V)."""
+    passages = np.arange(len(nodes))
+    membership = csr_matrix((1 / sizes[nodes], (nodes, passages)), shape=(len(sizes), len(nodes)))
+    return (membership @ presence).tocsr()
+
+
+def _rank_words(
+    words: np.ndarray, node_shares: np.ndarray, parent_shares: np.ndarray, cohesion: np.ndarray
+) -> np.ndarray:
+    """Return the words with a positive weight, heaviest first; equal ones in the vocabulary's order.
+
+    Args:
+        words: (n,), numbers of the words that the node's passages contain.
+        node_shares: (n,), the share of the node's passages that contain each word.
+        parent_shares: (n,), the same of the parent.
+        cohesion: (n,), factors of the weights.
+
+    Returns:
+        Word numbers, at most n.
+    """
+    weights = cohesion * node_shares * np.log(node_shares / parent_shares)
+    order = np.lexsort((words, -weights.round(9)))
+    positive_count = int((weights > MIN_WEIGHT).sum())
+    return words[order[:positive_count]]
+
+
+def _choose_distinct_words(ranked: Sequence[str]) -> list[str]:
+    """Take the first words that differ: no two begin alike, and no two pairs share a character."""
     chosen: list[str] = []
-    used: set[str] = set()
-    for word in best:
-        parts = set(word) if _may_pair(word) else {word[:SAME]}
-        if len(chosen) < WORDS and not parts & used:
+    used_parts: set[str] = set()
+    for word in ranked:
+        parts = set(word) if _may_pair(word) else {word[:STEM_PREFIX_LETTERS]}
+        if not parts & used_parts:
             chosen.append(word)
-            used |= parts
+            used_parts |= parts
+        if len(chosen) == WORDS_PER_NAME:
+            break
     return chosen

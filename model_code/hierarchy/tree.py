@@ -1,9 +1,10 @@
-"""The hierarchy as compact arrays: one centroid and one parent per node, one leaf node per passage.
+"""The hierarchy as compact arrays: a centroid and a parent per node, and a leaf node per passage.
 
-Levels are counted from the root: the root is level 0 and has no array, levels 1 to `depth` hold the
-clusters, and the passages are the tree's leaves, all at level `depth + 1` (HCE, section 4.1). The
-nodes of a level are ordered by parent, so the children of a node are a range, and so are the
-passages below it in `order`.
+Levels are counted from the root. The root is level 0 and has no array. Levels 1 to `depth` hold the
+clusters. The passages are the tree's leaves, all at level `depth + 1` (HCE, section 4.1).
+
+The nodes of a level are ordered by their parents. So the children of a node are a range of numbers,
+and the passages below it are a range of `Hierarchy.order`.
 """
 
 from __future__ import annotations
@@ -19,14 +20,21 @@ from model_code.errors import FreshetError
 from model_code.files import atomic_write, read_json, write_json
 
 FORMAT = 1
-TENSORS, SUMMARY = "hierarchy.safetensors", "hierarchy.json"
-DOCUMENT_IDS = "document_ids.json"  # beside them in a build: the document of each passage
-TOPICS = "topics.json"  # the names of its nodes, level by level
+TENSORS = "hierarchy.safetensors"
+SUMMARY = "hierarchy.json"
+# Files that lie beside these two in a build: the document of each passage, and the nodes' names.
+DOCUMENT_IDS = "document_ids.json"
+TOPICS = "topics.json"
 
 
 @dataclass(frozen=True, eq=False)
 class Hierarchy:
     """A tree of fixed depth over N passages, whose vectors have H components.
+
+    Attributes:
+        centroids: Level t: (K_t, H) float32, of unit norm.
+        parents: Level t: (K_t,) int32, the parent at level t - 1, ascending. 0 at level 1.
+        leaves: (N,) int32, each passage's node at level `depth`.
 
     >>> two_topics = np.eye(2, dtype=np.float32)
     >>> tree = Hierarchy((two_topics,), (np.zeros(2, np.int32),), np.array([0, 1, 0], np.int32))
@@ -36,10 +44,9 @@ class Hierarchy:
     [[1]]
     """
 
-    centroids: tuple[np.ndarray, ...]  # level t: (K_t, H) float32, unit norm
-    # level t: (K_t,) int32, the parent at level t - 1, ascending; 0 at level 1
+    centroids: tuple[np.ndarray, ...]
     parents: tuple[np.ndarray, ...]
-    leaves: np.ndarray  # (N,) int32: each passage's node at level `depth`
+    leaves: np.ndarray
 
     def __post_init__(self) -> None:
         """Refuse arrays that are not a tree with at least one passage under every node."""
@@ -47,19 +54,18 @@ class Hierarchy:
             len(self.centroids) == len(self.parents) >= 1,
             "one array of centroids and of parents per level",
         )
-        above = 1
+
+        nodes_above = 1
         for centroids, parents in zip(self.centroids, self.parents, strict=True):
-            sizes = len(parents), self.centroids[0].shape[1]
-            _require(centroids.shape == sizes, "K_t centroids and K_t parents at level t")
+            shape = (len(parents), self.dimension)
+            _require(centroids.shape == shape, "K_t centroids and K_t parents at level t")
             _require(bool((np.diff(parents) >= 0).all()), "nodes ordered by parent")
-            _require(
-                np.array_equal(np.unique(parents), np.arange(above)), "at least one child per node"
-            )
-            above = len(parents)
-        _require(
-            np.array_equal(np.unique(self.leaves), np.arange(above)),
-            "at least one passage per node",
-        )
+            has_all_parents = np.array_equal(np.unique(parents), np.arange(nodes_above))
+            _require(has_all_parents, "at least one child per node")
+            nodes_above = len(parents)
+
+        has_all_leaves = np.array_equal(np.unique(self.leaves), np.arange(nodes_above))
+        _require(has_all_leaves, "at least one passage per node")
 
     @property
     def depth(self) -> int:
@@ -73,92 +79,107 @@ class Hierarchy:
 
     @cached_property
     def order(self) -> np.ndarray:
-        """The passages leaf by leaf, ascending within each: (N,) int64. A node's passages are a
-        range of it.
+        """The passages leaf by leaf, ascending within each leaf: (N,) int64.
+
+        The passages below any node are a range of it.
         """
         return np.argsort(self.leaves, kind="stable")
 
     def path(self, passage: int) -> tuple[int, ...]:
-        """The nodes at levels 1 to `depth` above a passage."""
+        """Return the nodes at levels 1 to `depth` above a passage."""
         return tuple(self._ancestors[self.leaves[passage]].tolist())
 
     def paths(self) -> np.ndarray:
-        """The path of each passage: (N, depth) int32."""
+        """Return the path of every passage: (N, depth) int32."""
         return self._ancestors[self.leaves]
 
     def documents_under(self, level: int, node: int) -> np.ndarray:
-        """The passages below a node at `level` (1 to `depth`), leaf by leaf: a view of `order`."""
-        leaves = np.searchsorted(self._ancestors[:, level - 1], [node, node + 1])
-        return self.order[slice(*self._starts[leaves])]
+        """Return the passages below a node, leaf by leaf: a view of `order`.
+
+        Args:
+            level: Level of the node, 1 to `depth`.
+            node: Number of the node within its level.
+        """
+        first_leaf, end_leaf = np.searchsorted(self._ancestors[:, level - 1], [node, node + 1])
+        return self.order[self._starts[first_leaf] : self._starts[end_leaf]]
 
     def sizes(self, level: int) -> np.ndarray:
-        """How many passages lie below each node at `level` (1 to `depth`): (K_level,) int64."""
-        return np.bincount(
-            self._ancestors[self.leaves, level - 1], minlength=len(self.parents[level - 1])
-        )
+        """Count the passages below each node at `level` (1 to `depth`): (K_level,) int64."""
+        nodes = self._ancestors[self.leaves, level - 1]
+        return np.bincount(nodes, minlength=len(self.parents[level - 1]))
 
     def place(self, vectors: np.ndarray, chunk: int = 1024) -> np.ndarray:
-        """The paths of new vectors (n, H): (n, depth) int32, each through the leaf node of the
-        nearest centroid.
+        """Return the paths of new vectors, each through the leaf node of the nearest centroid.
 
-        The nearest leaf node maximises what the clustering maximised, the cosine to the centroid,
-        whichever way the tree was built; greedy descent can be misled at the root, where centroids
-        are means of far-apart passages.
+        The nearest leaf node maximises the cosine to the centroid, as the clustering did. A greedy
+        descent from the root can be misled, because centroids near the root are means of passages
+        that are far apart.
+
+        Args:
+            vectors: (n, H).
+            chunk: Number of vectors that are compared at once.
+
+        Returns:
+            Paths, (n, depth) int32.
         """
-        starts = range(0, len(vectors), chunk)
-        nearest = [np.argmax(vectors[i : i + chunk] @ self.centroids[-1].T, axis=1) for i in starts]
-        return (
-            self._ancestors[np.concatenate(nearest)]
-            if nearest
-            else np.empty((0, self.depth), np.int32)
-        )
+        if not len(vectors):
+            return np.empty((0, self.depth), np.int32)
+
+        nearest = []
+        for start in range(0, len(vectors), chunk):
+            cosines = vectors[start : start + chunk] @ self.centroids[-1].T
+            nearest.append(np.argmax(cosines, axis=1))
+        return self._ancestors[np.concatenate(nearest)]
 
     def save(self, folder: Path) -> None:
-        """Write `hierarchy.safetensors` and a summary, `hierarchy.json`; equal trees give equal
-        bytes.
-        """
+        """Write the arrays and a summary of them. Equal trees give equal bytes."""
         arrays = {"leaves": self.leaves}
         for level in range(1, self.depth + 1):
             arrays[f"centroids.{level}"] = self.centroids[level - 1]
             arrays[f"parents.{level}"] = self.parents[level - 1]
-        with atomic_write(folder / TENSORS) as aside:
-            save_file(arrays, aside)
-        nodes = [len(parents) for parents in self.parents]
+        with atomic_write(folder / TENSORS) as temporary_file:
+            save_file(arrays, temporary_file)
+
         summary = {
             "format": FORMAT,
             "depth": self.depth,
             "dimension": self.dimension,
             "passages": len(self.leaves),
+            "nodes": [len(parents) for parents in self.parents],
         }
-        write_json(folder / SUMMARY, summary | {"nodes": nodes})
+        write_json(folder / SUMMARY, summary)
 
     @classmethod
     def load(cls, folder: Path) -> Hierarchy:
-        """Read what `save` wrote."""
+        """Read what `save` wrote.
+
+        Raises:
+            FreshetError: If the folder has another format, or its arrays are not a tree.
+        """
         summary = read_json(folder / SUMMARY)
         if summary["format"] != FORMAT:
             raise FreshetError(
                 f"{folder / SUMMARY} has format {summary['format']}, but this version reads {FORMAT}; "
                 "build the hierarchy again: freshet run hierarchy"
             )
+
         arrays = load_file(folder / TENSORS)
         levels = range(1, summary["depth"] + 1)
         centroids = tuple(arrays[f"centroids.{level}"] for level in levels)
-        return cls(
-            centroids, tuple(arrays[f"parents.{level}"] for level in levels), arrays["leaves"]
-        )
+        parents = tuple(arrays[f"parents.{level}"] for level in levels)
+        return cls(centroids, parents, arrays["leaves"])
 
     @cached_property
     def _ancestors(self) -> np.ndarray:
-        """Path of each leaf node: (K_depth, depth) int32; every column ascends."""
+        """The path of each leaf node: (K_depth, depth) int32. Every column ascends."""
         columns = [np.arange(len(self.parents[-1]), dtype=np.int32)]
-        for parents in self.parents[:0:-1]:
-            columns.insert(0, parents[columns[0]])
+        for level in range(self.depth - 1, 0, -1):
+            columns.insert(0, self.parents[level][columns[0]])
         return np.stack(columns, axis=1)
 
     @cached_property
     def _starts(self) -> np.ndarray:
-        """Where each leaf node's passages begin in `order`, and the end: (K_depth + 1,)."""
+        """The position in `order` of each leaf node's first passage, and the end: (K_depth + 1,)."""
         return np.concatenate([[0], np.cumsum(np.bincount(self.leaves))])
 
 

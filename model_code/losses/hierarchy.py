@@ -1,13 +1,14 @@
-"""The hierarchy loss: a query finds its document's ancestor among its siblings, level by level
-(HCE, equation 5).
+"""The hierarchy loss, and how the parts of the Hierarchical Corpus Encoder's loss add up.
 
-Each of the tree's first M levels gives one softmax per query, over the children of one node: the
-ancestor at that level of the query's relevant document is the positive, its siblings are the
-negatives. Centroids are parameters (HCE, section 5.2), set by the clustering, trained with the
-encoder, and scaled to unit norm whenever they are scored.
+Level by level, a query has to find its document's ancestor among the ancestor's siblings (HCE,
+equation 5). Each of the tree's first M levels gives one softmax per query over the children of one
+node. The ancestor of the relevant document is the positive, and its siblings are the negatives.
 
-`hce_losses` and `joint_loss` say how the parts of the Hierarchical Corpus Encoder's loss add up
-(equations 6 and 7).
+Centroids are parameters (HCE, section 5.2). The clustering sets them, training moves them together
+with the encoder, and they are scaled to unit norm whenever they are scored.
+
+`hce_losses` and `joint_loss` add the parts up (HCE, equations 6 and 7). Source: Hierarchical Corpus
+Encoder (HCE), sections 4 and 5.
 """
 
 from __future__ import annotations
@@ -29,19 +30,30 @@ def level_losses(
     temperature: float,
     excluded: Tensor | None = None,
 ) -> Tensor:
-    """The loss of each of B queries at one level of the tree, (B,); 0 where the ancestor has no
-    sibling.
+    """Return each query's hierarchy loss at one level of the tree (HCE, equation 5).
 
-    With S(q, c) = q.c / (temperature |c|), query i's loss is
+    With S(q, c) = q.c / (temperature |c|), the loss of query i is
+
         - log[ e^S(q_i, c(node_i)) / sum_k e^S(q_i, c_k) ],   k = all nodes under node_i's parent
 
-    queries: (B, H), unit norm. centroids: (K, H). parents: (K,), each node's parent one level up.
-    nodes: (B,) int64, the ancestor at this level of query i's document. excluded: (B, K) bool,
-    nodes that are no negatives of a query, since other relevant documents lie below them.
+    A query whose ancestor has no sibling has loss 0.
+
+    Args:
+        queries: (B, H), of unit norm.
+        centroids: (K, H), of any norm.
+        parents: (K,) int64, each node's parent one level up.
+        nodes: (B,) int64, the ancestor of each query's document at this level.
+        temperature: Divisor of the scores.
+        excluded: (B, K) bool, nodes that are no negatives of a query, because other documents that
+            are relevant to it lie below them. None: no node is excluded.
+
+    Returns:
+        Losses, (B,).
 
     >>> centroids, parents = torch.tensor([[2., 0.], [0., 5.], [0., 1.]]), torch.tensor([0, 0, 1])
     >>> queries, nodes = torch.tensor([[1., 0.], [1., 0.]]), torch.tensor([0, 2])
-    >>> level_losses(queries, centroids, parents, nodes, temperature=1.0)  # log(1 + 1/e); an only child
+    >>> # The first loss is log(1 + 1/e). The second query's ancestor is an only child.
+    >>> level_losses(queries, centroids, parents, nodes, temperature=1.0)
     tensor([0.3133, 0.0000])
     """
     scores = queries @ normalize(centroids, dim=1).T / temperature
@@ -49,17 +61,25 @@ def level_losses(
 
 
 def siblings(parents: Tensor, nodes: Tensor, excluded: Tensor | None = None) -> Tensor:
-    """The nodes that each of B queries is to tell apart: its own and all under the same parent, (B,
-    K) bool.
+    """Mark the nodes that each query has to tell apart: its ancestor and the ancestor's siblings.
 
-    parents, nodes, excluded: as in `level_losses`.
+    Args:
+        parents: (K,) int64, each node's parent one level up.
+        nodes: (B,) int64, each query's ancestor. It is marked even if it is excluded.
+        excluded: (B, K) bool, nodes that are left out; see `level_losses`.
+
+    Returns:
+        Mask, (B, K) bool.
 
     >>> siblings(torch.tensor([0, 0, 1]), torch.tensor([0, 2]))
     tensor([[ True,  True, False],
             [False, False,  True]])
     """
-    inside = parents[None, :] == parents[nodes][:, None]
-    return inside if excluded is None else inside & ~excluded.scatter(1, nodes[:, None], False)
+    has_same_parent = parents[None, :] == parents[nodes][:, None]
+    if excluded is None:
+        return has_same_parent
+    left_out = excluded.scatter(1, nodes[:, None], False)
+    return has_same_parent & ~left_out
 
 
 class HierarchyLoss(nn.Module):
@@ -74,38 +94,63 @@ class HierarchyLoss(nn.Module):
     def __init__(
         self, centroids: Sequence[Tensor], parents: Sequence[Tensor], temperature: float
     ) -> None:
-        """centroids, parents: of levels 1 to M, (K_t, H) floats and (K_t,) integers."""
+        """Copy the centroids into parameters.
+
+        Args:
+            centroids: Levels 1 to M, (K_t, H) floats each.
+            parents: Levels 1 to M, (K_t,) integers each.
+            temperature: Divisor of the scores.
+        """
         super().__init__()
         self.temperature = temperature
-        self.centroids = nn.ParameterList(
-            nn.Parameter(level.detach().clone()) for level in centroids
-        )
-        for level, above in enumerate(parents):
-            self.register_buffer(f"parents_{level}", above.long(), persistent=False)
+        self.centroids = nn.ParameterList()
+        for level_centroids in centroids:
+            self.centroids.append(nn.Parameter(level_centroids.detach().clone()))
+        for level, level_parents in enumerate(parents):
+            self.register_buffer(f"parents_{level}", level_parents.long(), persistent=False)
 
     def forward(
         self, queries: Tensor, paths: Tensor, excluded: Sequence[Tensor | None] | None = None
     ) -> Tensor:
-        """The loss of each of B queries at each level: (B, M).
+        """Return the loss of each query at each level.
 
-        paths: (B, M) int64, the nodes at levels 1 to M above query i's document.
-        excluded: for each level None or a (B, K_t) mask, see `level_losses`.
+        Args:
+            queries: (B, H), of unit norm.
+            paths: (B, M) int64, the ancestors of each query's document at levels 1 to M.
+            excluded: For each level None or a (B, K_t) mask; see `level_losses`.
+
+        Returns:
+            Losses, (B, M).
         """
         losses = []
         for level, centroids in enumerate(self.centroids):
             parents = self.get_buffer(f"parents_{level}")
-            out = None if excluded is None else excluded[level]
+            excluded_nodes = None if excluded is None else excluded[level]
             losses.append(
-                level_losses(queries, centroids, parents, paths[:, level], self.temperature, out)
+                level_losses(
+                    queries,
+                    centroids,
+                    parents,
+                    paths[:, level],
+                    self.temperature,
+                    excluded_nodes,
+                )
             )
         return torch.stack(losses, dim=1)
 
 
 def hce_losses(contrastive: Tensor, hierarchy: Tensor | None, hierarchy_weight: float) -> Tensor:
-    """Each pair's contrastive loss (B,) plus `hierarchy_weight` times its hierarchy loss (B, M)
-    over all levels: (B,).
+    """Add the hierarchy loss over all levels to each pair's contrastive loss (HCE, equation 6).
 
-    The paper's weight is 1; weight 0, or no hierarchy, is plain contrastive training.
+    The paper's weight is 1. Without a hierarchy, or with weight 0, this is contrastive training.
+
+    Args:
+        contrastive: (B,).
+        hierarchy: (B, M), or None.
+        hierarchy_weight: Factor of the hierarchy loss.
+
+    Returns:
+        Losses, (B,).
 
     >>> hce_losses(torch.tensor([1., 2.]), torch.tensor([[1., 3.], [0., 0.]]), hierarchy_weight=0.5)
     tensor([3., 2.])
@@ -116,20 +161,29 @@ def hce_losses(contrastive: Tensor, hierarchy: Tensor | None, hierarchy_weight: 
 
 
 def level_means(hierarchy: Tensor | None) -> dict[str, Tensor]:
-    """The hierarchy loss (B, M) as the history has it: `hierarchy_1` to `hierarchy_M`, batch means
-    without gradient.
+    """Return the batch means of the hierarchy loss (B, M) for the training curve.
+
+    The keys are `hierarchy_1` to `hierarchy_M`. The means carry no gradient.
     """
-    levels = [] if hierarchy is None else hierarchy.detach().mean(dim=0)
-    return {f"hierarchy_{level}": mean for level, mean in enumerate(levels, start=1)}
+    if hierarchy is None:
+        return {}
+    means = hierarchy.detach().mean(dim=0)
+    return {f"hierarchy_{level}": mean for level, mean in enumerate(means, start=1)}
 
 
 def joint_loss(losses: Tensor, unsupervised: Tensor, unsupervised_weight: float) -> Tensor:
-    """HCE-J: mean over the supervised pairs + `unsupervised_weight` (alpha) * mean over the
-    unsupervised ones.
+    """Add the mean over supervised pairs and the weighted mean over unsupervised ones (HCE, eq. 7).
 
-    A batch of one kind only is its plain mean, with weight 1: HCE-S or HCE-U.
+    This is HCE-J. A batch that has pairs of one sort only gets their plain mean, with weight 1:
+    HCE-S or HCE-U.
 
-    losses: (B,); unsupervised: (B,) bool.
+    Args:
+        losses: (B,).
+        unsupervised: (B,) bool, true for pairs whose query was generated.
+        unsupervised_weight: Weight alpha of the unsupervised pairs' mean.
+
+    Returns:
+        The loss of the batch, a scalar.
 
     >>> losses = torch.tensor([1., 3., 8.])
     >>> joint_loss(losses, torch.tensor([False, False, True]), unsupervised_weight=0.5)  # 2 + .5 * 8
@@ -137,8 +191,12 @@ def joint_loss(losses: Tensor, unsupervised: Tensor, unsupervised_weight: float)
     >>> joint_loss(losses, torch.tensor([True, True, True]), unsupervised_weight=0.5)
     tensor(4.)
     """
-    kind = unsupervised.to(losses.dtype)
-    share, supervised = kind.mean(), 1 - kind.mean()
-    alpha = torch.where(supervised > 0, unsupervised_weight, 1.0)
-    weights = (1 - kind) / supervised.clamp_min(1e-9) + alpha * kind / share.clamp_min(1e-9)
-    return (losses * weights).mean()
+    is_unsupervised = unsupervised.to(losses.dtype)
+    unsupervised_share = is_unsupervised.mean()
+    supervised_share = 1 - unsupervised_share
+
+    alpha = torch.where(supervised_share > 0, unsupervised_weight, 1.0)
+    # The clamps only avoid 0/0 for a sort of pair that the batch does not have.
+    supervised_weights = (1 - is_unsupervised) / supervised_share.clamp_min(1e-9)
+    unsupervised_weights = alpha * is_unsupervised / unsupervised_share.clamp_min(1e-9)
+    return (losses * (supervised_weights + unsupervised_weights)).mean()

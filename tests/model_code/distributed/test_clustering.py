@@ -25,7 +25,7 @@ def vectors() -> torch.Tensor:
 
 
 def flat(vectors: torch.Tensor) -> Clustering:
-    return KMeans(SETTINGS, seed=1, make_lloyd=clustering.make_lloyd).divide(vectors, 40)
+    return KMeans(SETTINGS, seed=1, make_lloyd=clustering.make_lloyd).cluster(vectors, 40)
 
 
 def agree(found: Clustering, expected: Clustering) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from model_code.errors import FreshetError
-from model_code.hierarchy.build import arrange, bottom_up, build_hierarchy
+from model_code.hierarchy.build import build_hierarchy, cluster_bottom_up, number_nodes
 from model_code.hierarchy.kmeans import KMeans
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.tree import Hierarchy
@@ -76,8 +76,8 @@ def test_vectors_without_direction_are_named_and_no_vectors_refused(
 
 def test_the_last_level_is_flat_kmeans(topics: np.ndarray) -> None:
     vectors, settings = torch.from_numpy(topics), HierarchySettings()
-    tree = bottom_up(vectors, [5, 38], KMeans(settings, seed=1))
-    flat = KMeans(settings, seed=1).divide(vectors, 38)
+    tree = cluster_bottom_up(vectors, [5, 38], KMeans(settings, seed=1))
+    flat = KMeans(settings, seed=1).cluster(vectors, 38)
     np.testing.assert_array_equal(
         tree.centroids[1][tree.leaves], flat.centroids.numpy()[flat.labels]
     )
@@ -86,7 +86,9 @@ def test_the_last_level_is_flat_kmeans(topics: np.ndarray) -> None:
 def test_a_centroid_is_the_unweighted_mean_of_its_children_and_members_are_placed_where_they_are(
     topics,
 ):
-    tree = bottom_up(torch.from_numpy(topics), [2, 9, 60], KMeans(HierarchySettings(), seed=1))
+    tree = cluster_bottom_up(
+        torch.from_numpy(topics), [2, 9, 60], KMeans(HierarchySettings(), seed=1)
+    )
     assert [len(parents) for parents in tree.parents] == [2, 9, 60]
     for level in (1, 2):
         for node, centroid in enumerate(tree.centroids[level - 1]):
@@ -98,7 +100,7 @@ def test_a_centroid_is_the_unweighted_mean_of_its_children_and_members_are_place
 def test_arranged_nodes_keep_their_meaning() -> None:
     level_1, level_2 = torch.eye(2, 5), torch.eye(5)
     above, leaves = torch.tensor([1, 0, 1, 0, 1]), torch.tensor([4, 4, 3, 0, 1, 2, 2, 2])
-    tree = arrange([level_1, level_2], [torch.zeros(2, dtype=torch.long), above], leaves)
+    tree = number_nodes([level_1, level_2], [torch.zeros(2, dtype=torch.long), above], leaves)
     assert tree.sizes(1).tolist() == [6, 2]
     assert tree.sizes(2).tolist() == [3, 2, 1, 1, 1]
     for passage, (top, leaf) in enumerate(tree.paths()):

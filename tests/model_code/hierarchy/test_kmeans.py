@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from model_code.hierarchy import kmeans
-from model_code.hierarchy.kmeans import APART, ROUNDS, STARTS, KMeans, initialise
+from model_code.hierarchy.kmeans import (
+    INITIALISATION_ROUNDS,
+    SEED_STEP,
+    STARTS_OF_SMALL_RUN,
+    KMeans,
+    initialise,
+)
 from model_code.hierarchy.lloyd import Lloyd
 from model_code.hierarchy.settings import HierarchySettings
 
@@ -21,7 +27,7 @@ def test_objective_within_one_percent_of_faiss(topics: np.ndarray, clusters: int
     ours, peers = [], []
     # single runs differ by percents where there are fewer clusters than topics
     for seed in range(1, 21):
-        ours.append(KMeans(settings, seed).divide(torch.from_numpy(topics), clusters).objective)
+        ours.append(KMeans(settings, seed).cluster(torch.from_numpy(topics), clusters).objective)
         peer = faiss.Kmeans(
             16, clusters, niter=25, spherical=True, seed=seed, min_points_per_centroid=1
         )
@@ -31,7 +37,7 @@ def test_objective_within_one_percent_of_faiss(topics: np.ndarray, clusters: int
 
 
 def test_outcome_is_consistent(topics: np.ndarray) -> None:
-    clustering = KMeans(HierarchySettings(), seed=0).divide(torch.from_numpy(topics), 30)
+    clustering = KMeans(HierarchySettings(), seed=0).cluster(torch.from_numpy(topics), 30)
     labels, centroids = clustering.labels.numpy(), clustering.centroids.numpy()
     assert len(centroids) == 30
     assert np.bincount(labels, minlength=30).min() >= 1
@@ -44,7 +50,7 @@ def test_outcome_is_consistent(topics: np.ndarray) -> None:
 
 def test_equal_seeds_give_equal_bytes(noise: np.ndarray) -> None:
     one, two, other = (
-        KMeans(HierarchySettings(), seed).divide(torch.from_numpy(noise), 9) for seed in (1, 1, 2)
+        KMeans(HierarchySettings(), seed).cluster(torch.from_numpy(noise), 9) for seed in (1, 1, 2)
     )
     assert one.centroids.numpy().tobytes() == two.centroids.numpy().tobytes()
     assert one.centroids.numpy().tobytes() != other.centroids.numpy().tobytes()
@@ -56,7 +62,7 @@ def test_equal_seeds_give_equal_bytes(noise: np.ndarray) -> None:
 )
 def test_duplicates_and_more_clusters_than_points(distinct: int, copies: int, wanted: int) -> None:
     vectors = torch.eye(8)[:distinct].repeat(copies, 1)
-    clustering = KMeans(HierarchySettings(), seed=0).divide(vectors, wanted)
+    clustering = KMeans(HierarchySettings(), seed=0).cluster(vectors, wanted)
     assert len(clustering.centroids) == min(distinct, wanted)
     assert torch.equal(clustering.labels.unique(), torch.arange(min(distinct, wanted)))
     if wanted >= distinct:
@@ -69,11 +75,11 @@ def test_a_small_run_is_the_best_of_some_starts(
     vectors, settings = torch.from_numpy(noise), HierarchySettings()
 
     def objective(seed: int) -> float:
-        return KMeans(settings, seed).divide(vectors, 12).objective
+        return KMeans(settings, seed).cluster(vectors, 12).objective
 
     best = objective(0)
-    monkeypatch.setattr("model_code.hierarchy.kmeans.SMALL", 12 * len(noise) - 1)
-    single = [objective(APART * start) for start in range(STARTS)]
+    monkeypatch.setattr("model_code.hierarchy.kmeans.MAX_SMALL_RUN", 12 * len(noise) - 1)
+    single = [objective(SEED_STEP * start) for start in range(STARTS_OF_SMALL_RUN)]
     assert best == max(single) > min(single)
 
 
@@ -83,18 +89,18 @@ def test_stops_at_the_cap(noise: np.ndarray) -> None:
     def iterations(**settings: float) -> list[object]:
         reported.clear()
         run = KMeans(HierarchySettings(**settings), 0, lambda *seen: reported.append(seen))
-        run.divide(torch.from_numpy(noise), 12)
+        run.cluster(torch.from_numpy(noise), 12)
         return reported
 
     assert iterations(max_iterations=3) == [(done, 3, "k-means iterations") for done in (1, 2, 3)]
     assert 3 < len(iterations()) < 100
 
 
-@pytest.mark.parametrize("rounds", [1, ROUNDS])
+@pytest.mark.parametrize("rounds", [1, INITIALISATION_ROUNDS])
 def test_drawn_centroids_are_distinct_points(
     topics: np.ndarray, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kmeans, "ROUNDS", rounds)
+    monkeypatch.setattr(kmeans, "INITIALISATION_ROUNDS", rounds)
     run = Lloyd(torch.from_numpy(topics), 110)
     initialise(run, seed=0)
     assert set(run.labels.tolist()) == set(range(110))
@@ -109,7 +115,7 @@ def test_more_rounds_draw_from_more_topics(monkeypatch: pytest.MonkeyPatch) -> N
 
     def topics_hit(rounds: int, seed: int) -> int:
         run = Lloyd(torch.from_numpy(vectors), 8)
-        monkeypatch.setattr(kmeans, "ROUNDS", rounds)
+        monkeypatch.setattr(kmeans, "INITIALISATION_ROUNDS", rounds)
         initialise(run, seed)
         return len(torch.unique(run.centroids, dim=0))
 

@@ -13,9 +13,9 @@ from model_code.hierarchy import lloyd
 from model_code.hierarchy.lloyd import (
     Lloyd,
     inner_products,
-    largest,
     paired_products,
-    some_rows,
+    row_maxima,
+    select_rows,
     sums_by_cluster,
 )
 
@@ -24,7 +24,7 @@ def started(vectors: np.ndarray, chosen: list[int]) -> Lloyd:
     """A run whose first centroids are the points `chosen`."""
     tensor = torch.from_numpy(vectors)
     run = Lloyd(tensor, len(chosen))
-    run.place(torch.arange(len(chosen)), tensor[chosen])
+    run.add_centroids(torch.arange(len(chosen)), tensor[chosen])
     return run
 
 
@@ -85,7 +85,7 @@ def test_the_objective_never_falls(noise: np.ndarray) -> None:
     run = started(noise, list(range(12)))
     objectives = []
     while run.step():
-        run.refresh()
+        run.refresh_scores()
         objectives.append(run.objective)
     assert len(objectives) > 3
     assert (np.diff(objectives) > -1e-4).all()
@@ -108,7 +108,13 @@ def test_equal_for_points_in_any_order(topics: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("POINTS", 7), ("SCORES", 50), ("MANY", 0.0), ("MANY", 2.0)]
+    ("name", "value"),
+    [
+        ("MAX_BLOCK_POINTS", 7),
+        ("MAX_BLOCK_PRODUCTS", 50),
+        ("MAX_MOVED_SHARE", 0.0),
+        ("MAX_MOVED_SHARE", 2.0),
+    ],
 )
 def test_equal_for_blocks_of_any_size(noise, name, value, monkeypatch):
     chosen = [0, 1, 2, 3, 4, 100, 101, 102]
@@ -150,7 +156,7 @@ def test_products_equal_loops() -> None:
 
 
 def test_largest_takes_the_first_of_equals() -> None:
-    best, where = largest(torch.tensor([[1.0, 3.0, 3.0], [-torch.inf, -torch.inf, -2.0]]))
+    best, where = row_maxima(torch.tensor([[1.0, 3.0, 3.0], [-torch.inf, -torch.inf, -2.0]]))
     assert best.tolist() == [3.0, -2.0]
     assert where.tolist() == [1, 2]
 
@@ -158,8 +164,8 @@ def test_largest_takes_the_first_of_equals() -> None:
 def test_rows_are_a_view_only_where_consecutive() -> None:
     matrix = torch.arange(12.0).reshape(6, 2)
     for rows in ([2, 3, 4], [0, 2, 5], [1], []):
-        assert torch.equal(some_rows(matrix, torch.tensor(rows, dtype=torch.long)), matrix[rows])
-    assert some_rows(matrix, torch.tensor([2, 3])).data_ptr() == matrix[2].data_ptr()
+        assert torch.equal(select_rows(matrix, torch.tensor(rows, dtype=torch.long)), matrix[rows])
+    assert select_rows(matrix, torch.tensor([2, 3])).data_ptr() == matrix[2].data_ptr()
 
 
 def test_sums_equal_a_loop() -> None:
