@@ -61,7 +61,7 @@ def added_documents(project: Served) -> Iterator[Result]:
     collection = LiveIndex(project)
     applied = collection.apply()
     newest = (
-        probe_newest_document(project, collection.writer.searcher, collection.log_view)
+        probe_newest_document(project, collection.writer.searcher, collection.ledger_view)
         if applied
         else None
     )

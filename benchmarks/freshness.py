@@ -41,9 +41,9 @@ STEPS = {  # of one document: the file and the function whose time each is
     "receive": ("live_index.py", "receive"),
     "encode": ("encoder.py", "encode_passages_with_tokens"),
     "write": ("generation_builder.py", "add"),  # encoding included, which is taken out
-    "force to disk": ("generation_store.py", "keep"),
-    "guard": ("generation_builder.py", "everything_is_found"),
-    "switch": ("generation_store.py", "switch"),
+    "force to disk": ("generation_store.py", "commit"),
+    "guard": ("generation_builder.py", "verify_searchable"),
+    "switch": ("generation_store.py", "set_current"),
     "open": ("searcher.py", "renewed"),
 }
 

@@ -31,7 +31,7 @@ from benchmarks.freshness import BASE, documents
 from benchmarks.live_service import CLONE, RETRIEVER, make_project, served
 from benchmarks.measurement import row_stated
 from freshet import Client
-from model_code.collection.generations.build import Parts
+from model_code.collection.generations.build import BuildArtifacts
 from model_code.collection.index.builds import open_build
 from model_code.collection.index.live_index import LiveIndex
 from model_code.project import Project
@@ -348,7 +348,7 @@ def _promote(project: Project) -> None:
     build = project.root / "build"
     tree = Hierarchy.load(build / "hierarchy")
     Hierarchy(tree.centroids, tree.parents, tree.leaves[::-1].copy()).save(build / "hierarchy")
-    parts = Parts(
+    parts = BuildArtifacts(
         *(build / name for name in ("encoder", "index", "documents.parquet", "hierarchy"))
     )
     collection = LiveIndex(project, RETRIEVER)

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from model_code.collection.generations.build import Parts, add_build
+from model_code.collection.generations.build import BuildArtifacts, add_build
 from model_code.collection.generations.generation import Generation
 from model_code.collection.generations.generation_store import (
     LIVE,
-    Collection,
+    GenerationStore,
     set_default_retriever,
 )
-from model_code.collection.ledger.events import Standing
+from model_code.collection.ledger.events import LedgerCursor
 from model_code.text.passages import TextRules
 
-NOWHERE = Standing()
+NOWHERE = LedgerCursor()
 
 
 def open_generation_zero(
@@ -29,7 +29,7 @@ def open_generation_zero(
     hierarchy: Path,
     provenance: Mapping[str, Any],
     text: TextRules | None = None,
-    standing: Standing = NOWHERE,
+    cursor: LedgerCursor = NOWHERE,
 ) -> Generation:
     """Make a finished build the current generation of `retriever` under `root`/live, and
     `retriever` the default one.
@@ -37,8 +37,8 @@ def open_generation_zero(
     See `add_build`; a build that was opened before gets its newest generation again, with what was
     added to it. Without a log this is all that opening is.
     """
-    collection = Collection(root / LIVE, retriever)
-    parts = Parts(encoder, index, documents, hierarchy)
+    collection = GenerationStore(root / LIVE, retriever)
+    parts = BuildArtifacts(encoder, index, documents, hierarchy)
 
     def newest(copies: Sequence[Generation]) -> Generation | None:
         """The current one, else the last; None of none."""
@@ -47,10 +47,10 @@ def open_generation_zero(
         ]
         return (current or copies or [None])[-1]
 
-    generation = add_build(collection, parts, provenance, text, standing, newest)
+    generation = add_build(collection, parts, provenance, text, cursor, newest)
     before = collection.current_number()
     if before is not None and generation.number < before:
-        generation = collection.publish_again(generation, generation.standing or standing, {})
-    collection.switch(generation)
+        generation = collection.publish_again(generation, generation.cursor or cursor, {})
+    collection.set_current(generation)
     set_default_retriever(root / LIVE, retriever)
     return generation

@@ -25,7 +25,7 @@ from orchestration import parameters
 from orchestration.pipeline.stages import Stage
 
 if TYPE_CHECKING:
-    from model_code.collection.ledger.tasks import Work
+    from model_code.collection.ledger.tasks import Task
     from orchestration.freshness.due_tasks import IngestBacklog
 
 OURS = re.compile(r"^model_code\.errors\.\w+: ")  # before the line that an error of ours is
@@ -166,7 +166,7 @@ def _well(project: Project, stands: IngestBacklog | None) -> list[dg.AssetKey]:
     return [key for key in EVERY if good[key]]
 
 
-def tick(project: Project) -> list[Work]:
+def tick(project: Project) -> list[Task]:
     """Receive the inbox and say what is to be done."""
     from model_code.collection.index.live_index import LiveIndex
     from model_code.collection.sync.inbox import receive_inbox, waiting

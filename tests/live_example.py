@@ -1,7 +1,7 @@
 """A project whose live collection holds documents but no vectors, and a writer that makes
 generations of it.
 
-Enough for everything between a user's documents and `LiveWriter.apply`, in milliseconds.
+Enough for everything between a user's documents and `GenerationBuilder.apply`, in milliseconds.
 """
 
 from __future__ import annotations
@@ -9,12 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from model_code.collection.generations.generation import Generation, removed_by_part, write_removed
-from model_code.collection.generations.generation_builder import Applied
-from model_code.collection.generations.generation_store import Collection, set_default_retriever
+from model_code.collection.generations.generation import (
+    Generation,
+    removed_by_segment,
+    write_removed,
+)
+from model_code.collection.generations.generation_builder import ApplyResult
+from model_code.collection.generations.generation_store import (
+    GenerationStore,
+    set_default_retriever,
+)
 from model_code.collection.index.live_index import LiveIndex, document_rows
 from model_code.collection.index.project_ledger import open_ledger
-from model_code.collection.ledger.events import Position, Standing
+from model_code.collection.ledger.events import LedgerCursor, Position
 from model_code.collection.segments.documents import (
     COLUMNS,
     DOCUMENTS,
@@ -25,7 +32,7 @@ from model_code.collection.segments.documents import (
 from model_code.project import Project
 from model_code.text.documents import Change, Document
 
-NOWHERE = Standing()
+NOWHERE = LedgerCursor()
 BASE = {
     "numpy.sort": "Return a sorted copy of an array.",
     "str.split": "Split a string into words.",
@@ -45,12 +52,12 @@ def make_project(root: Path) -> Project:
 def open_build(
     project: Project,
     documents: Mapping[str, str],
-    standing: Standing = NOWHERE,
+    cursor: LedgerCursor = NOWHERE,
     retriever: str = "hce",
 ) -> Generation:
     """Another build becomes current."""
     rows = (document_row(Document(one, one, text)) for one, text in documents.items())
-    return _switch(Collection(project.live, retriever), rows, None, standing, {})
+    return _switch(GenerationStore(project.live, retriever), rows, None, cursor, {})
 
 
 def position_at(project: Project, event: int) -> Position:
@@ -59,15 +66,15 @@ def position_at(project: Project, event: int) -> Position:
         return ledger.position(event)
 
 
-def trained_at(project: Project, event: int) -> Standing:
+def trained_at(project: Project, event: int) -> LedgerCursor:
     """Where a build stands that was trained on the documents up to an event."""
-    return Standing(position_at(project, event), trained=event)
+    return LedgerCursor(position_at(project, event), trained=event)
 
 
 def collection_of(project: Project, retriever: str = "hce") -> LiveIndex:
     """A collection with the stand-in writer."""
     collection = LiveIndex(project, retriever)
-    collection.__dict__["writer"] = StandInWriter(project.live, retriever)
+    collection.__dict__["writer"] = StandInBuilder(project.live, retriever)
     return collection
 
 
@@ -81,7 +88,7 @@ def receive(project: Project, *document_ids: str) -> None:
     collection_of(project).receive([row(one) for one in document_ids], "api")
 
 
-def add(collection: LiveIndex, *rows: Mapping[str, object]) -> Applied | None:
+def add(collection: LiveIndex, *rows: Mapping[str, object]) -> ApplyResult | None:
     """Documents arrive and become searchable; what that changed."""
     collection.receive(list(rows), "api")
     return collection.apply()
@@ -89,24 +96,24 @@ def add(collection: LiveIndex, *rows: Mapping[str, object]) -> Applied | None:
 
 def texts(project: Project, asked: Iterable[str], retriever: str = "hce") -> dict[str, str]:
     """What the current generation holds of the documents asked for: id -> text."""
-    found = document_rows(Collection(project.live, retriever).current(), asked)
+    found = document_rows(GenerationStore(project.live, retriever).current(), asked)
     return {one: row["text"] for one, row in sorted(found.items())}
 
 
-class StandInWriter:
-    """Changes generations as `LiveWriter` does, without vectors."""
+class StandInBuilder:
+    """Changes generations as `GenerationBuilder` does, without vectors."""
 
     def __init__(self, live: Path, retriever: str) -> None:
-        self.collection = Collection(live, retriever)
+        self.collection = GenerationStore(live, retriever)
         self.opened: Generation | None = None
 
     def apply(
         self,
         changes: Sequence[Change],
-        standing: Standing,
+        cursor: LedgerCursor,
         provenance: Mapping[str, object],
         guard: object = None,
-    ) -> Applied:
+    ) -> ApplyResult:
         before = self.opened or self.collection.current()
         last = {change.document_id: change for change in changes}
         there, statuses, rows = document_rows(before, last), {}, []
@@ -120,16 +127,16 @@ class StandInWriter:
             else:
                 statuses[one] = "deleted" if row else "unchanged"
         gone = {one for one, status in statuses.items() if status in ("updated", "deleted")}
-        after = _switch(self.collection, rows, before, standing, provenance, gone)
+        after = _switch(self.collection, rows, before, cursor, provenance, gone)
         ids = {
             kind: tuple(one for one in statuses if statuses[one] == kind)
             for kind in ("added", "updated", "deleted", "unchanged")
         }
-        return Applied(after, **ids)
+        return ApplyResult(after, **ids)
 
-    def compact(self, standing: Standing) -> Generation:
+    def compact(self, cursor: LedgerCursor) -> Generation:
         before = self.collection.current()
-        gone = removed_by_part(before)
+        gone = removed_by_segment(before)
         parts = ((each, before.sibling(each) / DOCUMENTS) for each in before.segments)
         tables = ((each, zip(*read_columns(file, *COLUMNS), strict=True)) for each, file in parts)
         rows = [
@@ -138,21 +145,21 @@ class StandInWriter:
             for row in table
             if row[0] not in gone.get(each, ())
         ]
-        return _switch(self.collection, rows, before, standing, {"compact": True}, merged=True)
+        return _switch(self.collection, rows, before, cursor, {"compact": True}, merged=True)
 
     def collect_garbage(self, keep: int, registered: Iterable[int] = ()) -> tuple[int, ...]:
         return self.collection.collect_garbage(keep, set(registered))
 
 
-def _switch(collection: Collection, *arguments: object, **options: object) -> Generation:
-    return collection.switch(make_generation(collection, *arguments, **options))
+def _switch(collection: GenerationStore, *arguments: object, **options: object) -> Generation:
+    return collection.set_current(make_generation(collection, *arguments, **options))
 
 
 def make_generation(
-    collection: Collection,
+    collection: GenerationStore,
     rows: Iterable[dict[str, str]],
     before: Generation | None,
-    standing: Standing,
+    cursor: LedgerCursor,
     provenance: Mapping[str, object],
     gone: Iterable[str] = (),
     merged: bool = False,
@@ -160,12 +167,12 @@ def make_generation(
     """A generation that nobody searches yet; merged: its rows stand for all segments of the one
     before.
     """
-    with collection.aside(after=before and before.number) as folder:
+    with collection.staging_dir(after=before and before.number) as folder:
         number = collection.next_number()
         rows = list(rows)
         write_rows(rows, folder / DOCUMENTS)
         parts = (before.base, *(() if merged else before.segments)) if before else ()
-        removed = removed_by_part(before) if before else {}
+        removed = removed_by_segment(before) if before else {}
         write_removed(
             folder, {part: removed.get(part, frozenset()) | frozenset(gone) for part in parts}
         )
@@ -181,5 +188,5 @@ def make_generation(
             "segments": [*parts[1:], *([number] if rows else [])] if before else [],
             "removed": number,
         }
-        collection.seal(folder, facts, standing, before and before.number)
-        return collection.keep(folder, number)
+        collection.write_manifest(folder, facts, cursor, before and before.number)
+        return collection.commit(folder, number)

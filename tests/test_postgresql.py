@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from model_code.collection.ledger import database as schema
-from model_code.collection.ledger.database import existing_database, open_database
+from model_code.collection.ledger.database import open_database, open_database_if_exists
 from model_code.errors import FreshetError
 from model_code.project import Project
 from orchestration.instance import DATABASE, open_instance
@@ -24,7 +24,7 @@ EVENT = {"kind": "put", "document_id": "a", "content_hash": "", "source": "", "r
 
 def test_a_ledger_that_many_open_at_once_is_made_once(postgresql):
     url = f"postgresql+psycopg://{postgresql('opened_at_once')}"
-    assert existing_database(url) is None
+    assert open_database_if_exists(url) is None
     failures: list[Exception] = []
 
     def work() -> None:
@@ -39,7 +39,7 @@ def test_a_ledger_that_many_open_at_once_is_made_once(postgresql):
     for thread in threads:
         thread.join()
     assert failures == []
-    assert existing_database(url) is not None
+    assert open_database_if_exists(url) is not None
 
 
 def test_a_view_stays_as_it_was_while_a_writer_commits(postgresql):
@@ -58,7 +58,7 @@ def test_a_view_stays_as_it_was_while_a_writer_commits(postgresql):
 def test_a_server_that_does_not_answer_is_named_without_the_password():
     pytest.importorskip("psycopg")
     url = "postgresql+psycopg://me:secret@127.0.0.1:1/ledger"
-    for opening in (open_database, existing_database):
+    for opening in (open_database, open_database_if_exists):
         with pytest.raises(
             FreshetError, match=r"the ledger at .*me:\*\*\*@127.0.0.1:1/ledger cannot be opened: .+"
         ):

@@ -59,14 +59,14 @@ ALLOWED = {
         orchestration/freshness/workspace.py:_fill""",
     "into a folder that `fsync_tree` forces to the disk before its rename, the commit point": """
         model_code/collection/generations/build.py:copy_build
-        model_code/collection/generations/generation_store.py:Collection.keep
+        model_code/collection/generations/generation_store.py:GenerationStore.commit
         model_code/training/loop.py:save_checkpoint
         model_code/collection/backup/backup.py:link
         model_code/collection/backup/backup.py:backup
         model_code/collection/backup/backup.py:restore
         model_code/collection/backup/import_.py:_copy_export""",
     "moves what exists as a whole, and loses nothing where it is undone": """
-        model_code/collection/generations/generation_store.py:Collection.delete
+        model_code/collection/generations/generation_store.py:GenerationStore.delete
         model_code/collection/sync/inbox.py:_move
         model_code/collection/backup/repair.py:_go_on
         model_code/collection/backup/repair.py:_name_default

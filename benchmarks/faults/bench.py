@@ -27,7 +27,7 @@ from benchmarks.faults.project import DEFAULT, OTHER, make_project
 from benchmarks.faults.retrains import retrain_rows
 from benchmarks.faults.worker import DOCUMENTS, Journal, work
 from benchmarks.measurement import row_stated
-from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.index.live_index import LiveIndex
 from model_code.errors import FreshetError
 
@@ -114,7 +114,7 @@ class Trial:
         journal = Journal(self.root / f"journal-{number}.jsonl")
         whole = {
             each.number
-            for each in Collection(self.project.live, DEFAULT).generations()
+            for each in GenerationStore(self.project.live, DEFAULT).generations()
             if each.complete
         }
         known = [each for each in sorted(self.generations) if each in whole][-3:]

@@ -8,7 +8,7 @@ from typing import Any
 from model_code.collection.generations.generation import Generation
 from model_code.collection.index.builds import MODEL_VERSION
 from model_code.collection.index.live_index import LiveIndex, document_rows
-from model_code.collection.ledger.tasks import WorkKind, WorkState
+from model_code.collection.ledger.tasks import TaskKind, TaskState
 from model_code.errors import FreshetError
 from model_code.project import Project
 from orchestration.registry import history, versions
@@ -70,12 +70,12 @@ def searched(collection: LiveIndex) -> State:
 
 def ledger_problem(collection: LiveIndex, state: State, ids: Iterable[str]) -> str | None:
     """What the ledger says of `ids` that is not so in `state`, in words; None if all agrees."""
-    if collection.log_view.pending().events:
+    if collection.ledger_view.pending().events:
         return "events are pending after they were applied"
     for one in ids:
         last = [
             event
-            for event in collection.log_view.life(one)
+            for event in collection.ledger_view.life(one)
             if event.state in ("live", "deleted", "absorbed")
         ]
         text = last[0].payload["text"] if last and last[0].payload else None
@@ -125,9 +125,9 @@ def notes_problem(collection: LiveIndex, version: str) -> str | None:
     """What is missing or said twice of a promotion that ended, in the ledger and in the history;
     None if nothing is.
     """
-    retrains = collection.ledger.work.last(collection.retriever, 1000, WorkKind.RETRAIN)
+    retrains = collection.ledger.tasks.last(collection.retriever, 1000, TaskKind.RETRAIN)
     of_ledger = sum(
-        work.state == WorkState.DONE and work.details["version"] == version for work in retrains
+        work.state == TaskState.DONE and work.details["version"] == version for work in retrains
     )
     of_history = sum(
         (line["action"], line["to"]) == ("promote", version)

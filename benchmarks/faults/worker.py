@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.project import OTHER, document_text, write_build
-from model_code.collection.generations.build import Parts
+from model_code.collection.generations.build import BuildArtifacts
 from model_code.collection.index.builds import open_build
 from model_code.collection.index.live_index import LiveIndex
 from model_code.evaluation.promotion import Verdict, judge_retrain
@@ -162,12 +162,14 @@ def _retrain(
     """
     searcher, root = collection.writer.searcher, collection.project.root
     texts = {row["id"]: row["text"] for row in live_documents(searcher.generation)}
-    snapshot = searcher.generation.standing.position
+    snapshot = searcher.generation.cursor.position
     _receive(collection, arriving)
     acknowledge()
     with tempfile.TemporaryDirectory(dir=root) as folder:
         built = write_build(root, Path(folder), searcher.base.retriever.encoder, texts, seed)  # type: ignore[attr-defined]
-        parts = Parts(*(built[name] for name in ("encoder", "index", "documents", "hierarchy")))
+        parts = BuildArtifacts(
+            *(built[name] for name in ("encoder", "index", "documents", "hierarchy"))
+        )
         open_build(collection.project, collection.retriever, parts, {}, built["text"], snapshot)
 
 

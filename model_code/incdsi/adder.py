@@ -13,10 +13,10 @@ from model_code.incdsi.rows import joined, minus
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solver import (
     GROWTH,
+    DocumentProblem,
     Rivals,
     Solution,
     Start,
-    Task,
     minimise,
     solve,
     too_many,
@@ -181,10 +181,10 @@ class IncDsiAdder:
             self.state.truncate(count)
         return guesses
 
-    def _task(self, document: NewDocument, rivals: Rivals) -> Task:
+    def _task(self, document: NewDocument, rivals: Rivals) -> DocumentProblem:
         """The document's objective; its query is that of `rivals`."""
         unit = self.state.score_deviation
-        return Task(
+        return DocumentProblem(
             self.state, rivals.scan.vector, rivals.best(), document.prior, self.settings, unit
         )
 
@@ -212,7 +212,7 @@ class IncDsiAdder:
             coming.add(document.id)
 
 
-def guess(task: Task, start: Start) -> tuple[np.ndarray, np.ndarray, bool]:
+def guess(task: DocumentProblem, start: Start) -> tuple[np.ndarray, np.ndarray, bool]:
     """Members (sorted rows), a vector (H) near the solution, and whether too many other rows are in
     doubt.
 

@@ -12,10 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from model_code.collection.generations.generation import Intact
-from model_code.collection.generations.generation_builder import Applied, Guard, LiveWriter, steps
-from model_code.collection.ledger.events import Standing
-from model_code.collection.segments.segment import Base, Part, Refined, write_segment
+from model_code.collection.generations.generation import verify_checksums_on_error
+from model_code.collection.generations.generation_builder import (
+    ApplyResult,
+    GenerationBuilder,
+    Guard,
+    effective_changes,
+)
+from model_code.collection.ledger.events import LedgerCursor
+from model_code.collection.segments.segment import (
+    BaseSegment,
+    LoadedSegment,
+    Refined,
+    write_segment,
+)
 from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, Status
 from model_code.incdsi.settings import AdditionSettings
 from model_code.incdsi.state import IncDsiState
@@ -25,8 +35,8 @@ from model_code.text.documents import Change, Document
 from model_code.text.passages import TextRules
 
 
-class RefiningWriter(LiveWriter):
-    """A `LiveWriter` that refines: equal changes in equal order give equal vectors, however they
+class IncDsiGenerationBuilder(GenerationBuilder):
+    """A `GenerationBuilder` that refines: equal changes in equal order give equal vectors, however they
     are grouped.
 
     They do for equal settings, whatever was compacted or rolled back in between, and as far as the
@@ -51,21 +61,21 @@ class RefiningWriter(LiveWriter):
     def apply(
         self,
         changes: Sequence[Change],
-        standing: Standing,
+        cursor: LedgerCursor,
         provenance: Mapping[str, Any],
         guard: Guard | None = None,
         anew: Ids[str] = (),
-    ) -> Applied:
-        """See `LiveWriter.apply`; SettingsError too, and nothing is changed, if the collection
+    ) -> ApplyResult:
+        """See `GenerationBuilder.apply`; SettingsError too, and nothing is changed, if the collection
         cannot be refined.
         """
         require_one_vector(self.searcher.base)
         self._grown = None
-        with Intact(self.searcher.generation):
-            self._steps = steps(changes, self.searcher.views)
+        with verify_checksums_on_error(self.searcher.generation):
+            self._steps = effective_changes(changes, self.searcher.views)
         # one that is put back as it was, too: others may not be
         changed = {step.document_id for step in self._steps}
-        applied = super().apply(changes, standing, provenance, guard, {*anew, *changed})
+        applied = super().apply(changes, cursor, provenance, guard, {*anew, *changed})
         if self._grown is not None:
             self._warm = (applied.generation.number, self._grown)
         return applied
@@ -73,7 +83,7 @@ class RefiningWriter(LiveWriter):
     def _refined(
         self, ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]
     ) -> np.ndarray:
-        """The hook of `LiveWriter`: the vectors (n, H) of the rows of documents `ids`. Those of a
+        """The hook of `GenerationBuilder`: the vectors (n, H) of the rows of documents `ids`. Those of a
         document of several passages, which has no vector of its own, stay.
         """
         adder = self._adder()
@@ -101,11 +111,11 @@ class RefiningWriter(LiveWriter):
     def _write_segment(  # type: ignore[override]
         self,
         folder: Path,
-        base: Base,
+        base: BaseSegment,
         puts: Sequence[Document],
         text: TextRules,
         refine: Refine | None,
-    ) -> Part:
+    ) -> LoadedSegment:
         part = write_segment(folder, base, puts, text, refine)
         self._remembered.save(folder)
         return part

@@ -143,7 +143,7 @@ class Rivals:
 
 
 @dataclass(frozen=True)
-class Task:
+class DocumentProblem:
     """One document's objective over a whole collection, of which a solver sees a few rows at a
     time.
 
@@ -245,7 +245,7 @@ class Start:
     scan: Pass | None = None
 
 
-def solve(task: Task, start: Start) -> Solution:
+def solve(task: DocumentProblem, start: Start) -> Solution:
     """The minimiser of `task` over all rows.
 
     No members are needed, likely conflicts save rounds. Rows that were added since the pass are
@@ -328,13 +328,17 @@ def _with_charged(problem: Problem, charged: np.ndarray) -> np.ndarray:
     return np.linalg.lstsq(matrix, target, rcond=None)[0] if singular else vector
 
 
-def too_many(suspects: np.ndarray, task: Task) -> bool:
+def too_many(suspects: np.ndarray, task: DocumentProblem) -> bool:
     """Whether reading all of Z again is cheaper than testing `suspects` one by one."""
     return len(suspects) > 64 + PASS_PAYS * len(task.state)
 
 
 def _settled(
-    task: Task, problem: Problem, members: np.ndarray, vector: np.ndarray, multipliers: np.ndarray
+    task: DocumentProblem,
+    problem: Problem,
+    members: np.ndarray,
+    vector: np.ndarray,
+    multipliers: np.ndarray,
 ) -> np.ndarray:
     """V (H), from the active rows alone, in order: it does not depend on the path to these."""
     used = multipliers > 0

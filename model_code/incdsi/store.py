@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from model_code.collection.generations.generation import Generation, removed_by_part
+from model_code.collection.generations.generation import Generation, removed_by_segment
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import DOCUMENTS, read_columns
-from model_code.collection.segments.segment import Base, Part, Refined, new_passages
+from model_code.collection.segments.segment import BaseSegment, LoadedSegment, Refined, new_passages
 from model_code.distributed.encoding import encode_resumably
 from model_code.dsi.retriever import DsiRetriever
 from model_code.dsi.vectors import means_of
@@ -73,14 +73,14 @@ def constraint_texts(title: str, text: str, spans: int) -> list[str]:
     return [phrase for phrase in dict.fromkeys(phrases) if phrase]
 
 
-def representatives(part: Part, spans: int, folder: Path) -> dict[str, np.ndarray]:
+def representatives(part: LoadedSegment, spans: int, folder: Path) -> dict[str, np.ndarray]:
     """Z (H) of each document of one vector: what training or refinement left, or else made from its
     text.
 
     folder: below which that is kept.
     """
     ids = part.dense.index.document_ids
-    if isinstance(part, Base) and isinstance(part.dense, DsiRetriever):
+    if isinstance(part, BaseSegment) and isinstance(part.dense, DsiRetriever):
         return dict(zip(ids, part.dense.representatives, strict=True))
     refined = Refined.load(part.folder).queries
     lacking = [
@@ -112,7 +112,7 @@ def cache_folder(stated: Mapping[str, Any], spans: int, folder: Path) -> Path:
     return folder / f"{stated['retriever']}-{hash_text(canonical_json(facts))[:16]}"
 
 
-def _from_texts(part: Part, ids: Sequence[str], spans: int, folder: Path) -> np.ndarray:
+def _from_texts(part: LoadedSegment, ids: Sequence[str], spans: int, folder: Path) -> np.ndarray:
     """Z (n, H) of documents; folder: where encoded texts are until all are."""
     rows = zip(*read_columns(part.documents, "document_id", "title", "text"), strict=True)
     texts = {key: constraint_texts(title, text, spans) for key, title, text in rows}
@@ -194,7 +194,7 @@ def single_mask(document_ids: Sequence[str]) -> list[bool]:
     return [rows[key] == 1 for key in document_ids]
 
 
-def require_one_vector(base: Part) -> None:
+def require_one_vector(base: LoadedSegment) -> None:
     """SettingsError unless documents have one vector, at least every other one; the others are left
     as they are.
     """
@@ -221,7 +221,7 @@ def load_state(searcher: Searcher, spans: int, folder: Path) -> IncDsiState:
     ids: list[str] = []
     vectors, queries, unit = [], [], None
     for view in searcher.views:
-        index, by_id = view.part.dense.index, representatives(view.part, spans, folder)
+        index, by_id = view.segment.dense.index, representatives(view.segment, spans, folder)
         places = {key: row for row, key in enumerate(index.document_ids)}
         rows, z = (
             index.vectors[[places[key] for key in by_id]],
@@ -242,7 +242,7 @@ def statuses(generation: Generation) -> dict[str, str]:
     refined = {
         number: Refined.load(generation.sibling(number)).statuses for number in generation.segments
     }
-    gone = removed_by_part(generation)
+    gone = removed_by_segment(generation)
     return {
         key: status
         for number, part in refined.items()

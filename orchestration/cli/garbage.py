@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from model_code.collection.generations.generation_store import Collection, retrievers
+from model_code.collection.generations.generation_store import GenerationStore, retrievers
 from model_code.collection.index.builds import MODEL_VERSION, registered_builds
 from model_code.collection.index.live_index import additions_folder
 from model_code.collection.index.project_ledger import WRITER_LOCK
@@ -154,7 +154,7 @@ def _generations(project: Project, keep: int) -> Iterator[Garbage]:
         else set()
     )
     for name in names:
-        collection = Collection(project.live, name)
+        collection = GenerationStore(project.live, name)
         opened = registered_builds(collection)
         protected = {
             build.number
@@ -194,7 +194,7 @@ def unneeded_stores(project: Project) -> list[Path]:
     generations = [
         each
         for name in retrievers(project.live)
-        for each in Collection(project.live, name).generations()
+        for each in GenerationStore(project.live, name).generations()
     ]
     needed = {cache_folder(each.manifest, spans, folder) for each in generations}
     return [path for path in stores if path not in needed]
@@ -208,7 +208,7 @@ def _free_store(project: Project, path: Path) -> None:
 
 
 def _free_generations(
-    project: Project, collection: Collection, keep: int, protected: set[int]
+    project: Project, collection: GenerationStore, keep: int, protected: set[int]
 ) -> None:
     with file_lock(project.live / WRITER_LOCK):
         collection.collect_garbage(keep, protected)

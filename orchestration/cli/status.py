@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from model_code.collection.generations.generation_store import (
-    Collection,
+    GenerationStore,
     default_retriever,
     retrievers,
 )
@@ -66,7 +66,7 @@ def _live_retriever(project: Project, name: str, default: bool, torn: str | None
     status = dict.fromkeys(("generation", "documents", "fingerprint", "freshness"))
     status |= {"retriever": name, "default": default, "problem": torn}
     try:
-        generation = Collection(project.live, name).current()
+        generation = GenerationStore(project.live, name).current()
         status |= {"generation": generation.number}
         status |= {key: generation.manifest[key] for key in ("documents", "fingerprint")}
         status["freshness"] = live_status(project, name)

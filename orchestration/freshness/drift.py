@@ -20,10 +20,10 @@ from model_code.collection.generations.generation import (
     trained_documents,
 )
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.project_ledger import open_ledger_if_exists, standing_of
+from model_code.collection.index.project_ledger import ledger_cursor, open_ledger_if_exists
 from model_code.collection.ledger.ledger import Ledger
-from model_code.collection.ledger.states import Event, LogView
-from model_code.collection.ledger.tasks import EventRange, WorkKind, WorkState
+from model_code.collection.ledger.states import Event, LedgerView
+from model_code.collection.ledger.tasks import EventRange, TaskKind, TaskState
 from model_code.collection.segments.documents import DocumentFile
 from model_code.drift.measures import (
     refined_statuses,
@@ -53,7 +53,7 @@ def batches(ledger: Ledger, window: int, watermark: int, trained: int = 0) -> li
     """
     reports = [
         report
-        for report in reversed(ledger.last_drift(window + 1))
+        for report in reversed(ledger.recent_drift_reports(window + 1))
         if report["last_event"] > trained
     ]
     reported = [
@@ -72,14 +72,14 @@ class BatchReader:
 
     searcher: Searcher
     settings: Parameters
-    log_view: LogView
+    ledger_view: LedgerView
 
     def arrivals(self, batch: EventRange) -> Arrivals:
         """The documents of a batch that were new or other than before, and are still live as they
         arrived then, each in the order of its event.
         """
         trained, base = trained_documents(self.searcher.generation), self.searcher.views[0]
-        arrivals = self.log_view.arrivals(batch.first, batch.last)
+        arrivals = self.ledger_view.arrivals(batch.first, batch.last)
         events = [
             each
             for each in arrivals
@@ -130,7 +130,7 @@ class BatchReader:
     @cached_property
     def answers(self) -> dict[str, frozenset[str]]:
         """The live documents, by a query that they came with."""
-        return probes.documents_by_query(self.log_view.snapshot())
+        return probes.documents_by_query(self.ledger_view.snapshot())
 
     def _measured(self, document_ids: Iterable[str]) -> list[str]:
         """As many of the documents as a report looks at: to search for the others would be for
@@ -142,7 +142,7 @@ class BatchReader:
 
     def _vectors_and_texts(self, document_ids: Sequence[str]) -> tuple[np.ndarray, dict[str, str]]:
         shares = [
-            (view.part, [one for one in document_ids if one in view])
+            (view.segment, [one for one in document_ids if one in view])
             for view in self.searcher.views
         ]
         # the last one, which is small, has the width
@@ -195,7 +195,9 @@ def check_drift(project: Project, record: bool = True) -> DriftCheck | None:
             watched = _measured(project, searcher, settings, ledger, record)
             if record and watched is not None:
                 _ask(ledger, watched)
-                ledger.record_drift(watched.as_dict(), (watched.batch.first, watched.batch.last))
+                ledger.record_drift_report(
+                    watched.as_dict(), (watched.batch.first, watched.batch.last)
+                )
             elif record:
                 _refuse_looks(ledger, searcher.generation.watermark)
             return watched
@@ -205,11 +207,11 @@ def _measured(
     project: Project, searcher: Searcher, settings: Parameters, ledger: Ledger, record: bool
 ) -> DriftCheck | None:
     generation, chosen = searcher.generation, settings.drift
-    log_view = ledger.seen_from(standing_of(ledger, generation))
+    ledger_view = ledger.view_at(ledger_cursor(ledger, generation))
     *earlier, newest = batches(
-        ledger, chosen.window, generation.watermark, log_view.standing.trained
+        ledger, chosen.window, generation.watermark, ledger_view.cursor.trained
     )
-    gatherer = BatchReader(searcher, settings, log_view)
+    gatherer = BatchReader(searcher, settings, ledger_view)
     arrived = gatherer.arrivals(newest)
     if len(arrived.vectors) < (chosen.minimum_batch if record else 1):
         return None
@@ -229,19 +231,23 @@ def _ask(ledger: Ledger, watched: DriftCheck) -> None:
     """
     decision, reason = watched.decision, "; ".join(watched.decision.reasons)
     if decision.action == "retrain":
-        ledger.work.ask(WorkKind.RETRAIN, ledger.retriever, watched.batch, reason, asked_by="drift")
+        ledger.tasks.request(
+            TaskKind.RETRAIN, ledger.retriever, watched.batch, reason, requested_by="drift"
+        )
     elif decision.pilot:
-        ledger.work.ask(WorkKind.PILOT, ledger.retriever, watched.batch, reason, asked_by="drift")
+        ledger.tasks.request(
+            TaskKind.PILOT, ledger.retriever, watched.batch, reason, requested_by="drift"
+        )
 
 
 def _refuse_looks(ledger: Ledger, watermark: int) -> None:
     """End what was asked for about events up to `watermark`; what arrives later is asked about
     anew.
     """
-    for look in ledger.work.open(ledger.retriever, WorkKind.DRIFT):
-        if look.about and look.about.last <= watermark:
-            ledger.work.end(
-                look, WorkState.REFUSED, "fewer than drift.minimum_batch documents arrived"
+    for look in ledger.tasks.open(ledger.retriever, TaskKind.DRIFT_CHECK):
+        if look.event_range and look.event_range.last <= watermark:
+            ledger.tasks.end(
+                look, TaskState.REFUSED, "fewer than drift.minimum_batch documents arrived"
             )
 
 
@@ -253,22 +259,25 @@ def past_decisions(ledger: Ledger, batches: int) -> list[PastDecision]:
     that a pilot asked for takes the place of the report that called for the pilot.
     """
     entries: dict[EventRange | str, tuple[float, PastDecision]] = {}
-    for row in ledger.last_drift(batches):
+    for row in ledger.recent_drift_reports(batches):
         decision = row["report"]["decision"]
         made = PastDecision(
             decision["action"], decision["action"] == "add", pilot=decision.get("pilot", False)
         )
         entries[EventRange(row["first_event"], row["last_event"])] = row["recorded"], made
-    for work in ledger.work.last(ledger.retriever, batches + 1, WorkKind.RETRAIN):
-        ended = work.state in (WorkState.DONE, WorkState.REFUSED)
-        if work.about is None and work.state != WorkState.DONE:
+    for work in ledger.tasks.last(ledger.retriever, batches + 1, TaskKind.RETRAIN):
+        ended = work.state in (TaskState.DONE, TaskState.REFUSED)
+        if work.event_range is None and work.state != TaskState.DONE:
             continue  # a person's, and nothing changed
-        _, called = entries.get(work.about or work.id, (0.0, None))
+        _, called = entries.get(work.event_range or work.id, (0.0, None))
         step = PastDecision(
             "retrain",
             carried_out=ended,
-            waits=work.state == WorkState.OPEN,
+            waits=work.state == TaskState.OPEN,
             pilot=bool(called and called.pilot),
         )
-        entries[work.about or work.id] = (work.ended or work.asked) if ended else work.asked, step
+        entries[work.event_range or work.id] = (
+            (work.ended or work.requested) if ended else work.requested,
+            step,
+        )
     return [step for _, step in sorted(entries.values(), key=itemgetter(0))]

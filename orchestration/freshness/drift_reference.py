@@ -14,7 +14,7 @@ from model_code.collection.generations.generation import (
 )
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import DOCUMENTS, read_columns
-from model_code.collection.segments.segment import unit
+from model_code.collection.segments.segment import normalize_rows
 from model_code.drift.calibration import MIN_REFERENCE_RATIO, Calibration
 from model_code.drift.measures import (
     OldScores,
@@ -99,7 +99,7 @@ def build_reference(project: Project, searcher: Searcher, settings: Parameters) 
         ),
         note=note,
     )
-    return replace(reference, vectors=unit(reference.vectors))
+    return replace(reference, vectors=normalize_rows(reference.vectors))
 
 
 def _enough(settings: Parameters, scores: Sequence[np.ndarray | None]) -> bool:

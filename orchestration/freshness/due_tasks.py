@@ -10,19 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from model_code.collection.generations.generation_store import (
-    Collection,
+    GenerationStore,
     default_retriever,
     retrievers,
 )
 from model_code.collection.index.live_index import live_retrievers
 from model_code.collection.index.project_ledger import (
     backlog_of,
+    ledger_cursor,
     open_ledger_if_exists,
     open_matching_ledger,
-    standing_of,
 )
 from model_code.collection.ledger.ledger import Ledger
-from model_code.collection.ledger.tasks import EventRange, Work, WorkKind, WorkState
+from model_code.collection.ledger.tasks import EventRange, Task, TaskKind, TaskState
 from model_code.project import Project
 from orchestration import parameters
 
@@ -51,26 +51,28 @@ def ingest_backlog(project: Project) -> IngestBacklog | None:
     """That of the default retriever; None where nothing is live. FreshetError if its log is lost."""
     if not retrievers(project.live):
         return None
-    current = Collection(project.live, default_retriever(project.live)).current()
+    current = GenerationStore(project.live, default_retriever(project.live)).current()
     numbers = current.number, current.manifest["documents"]
     ledger = open_matching_ledger(project, current)
     if ledger is None:
         return IngestBacklog(*numbers)
     with ledger:
-        standing, waits = standing_of(ledger, current), backlog_of(ledger, current)
-        looked = [report["last_event"] for report in ledger.last_drift(1)]
-        looks = ledger.work.last(current.retriever, LAST_LOOKS, WorkKind.DRIFT)
+        cursor, waits = ledger_cursor(ledger, current), backlog_of(ledger, current)
+        looked = [report["last_event"] for report in ledger.recent_drift_reports(1)]
+        looks = ledger.tasks.last(current.retriever, LAST_LOOKS, TaskKind.DRIFT_CHECK)
         looked += [
-            look.about.last for look in looks if look.about and look.state == WorkState.REFUSED
+            look.event_range.last
+            for look in looks
+            if look.event_range and look.state == TaskState.REFUSED
         ]
-        measured = max(standing.trained, *looked, 0)
+        measured = max(cursor.trained, *looked, 0)
         number, seconds = (waits.number, waits.seconds) if waits else (0, None)
         return IngestBacklog(
             *numbers, number, seconds or 0.0, measured, max(0, current.watermark - measured)
         )
 
 
-def request_due_tasks(project: Project) -> list[Work]:
+def request_due_tasks(project: Project) -> list[Task]:
     """The work that waits or runs, additions first; none where nothing is live or nothing arrived.
 
     Where changes wait, an addition is asked for; where nothing is due, a look at drift of what
@@ -83,31 +85,31 @@ def request_due_tasks(project: Project) -> list[Work]:
     if ledger is None:
         return []
     with ledger:
-        addition, work = _due_addition(project, ledger), ledger.work
+        addition, work = _due_addition(project, ledger), ledger.tasks
         due = [
             *addition,
-            *work.open(default, WorkKind.PILOT),
-            *work.open(default, WorkKind.RETRAIN),
+            *work.open(default, TaskKind.PILOT),
+            *work.open(default, TaskKind.RETRAIN),
         ]
         return due or _due_look(project, ledger, default)
 
 
-def _due_addition(project: Project, ledger: Ledger) -> list[Work]:
+def _due_addition(project: Project, ledger: Ledger) -> list[Task]:
     """An addition, if changes wait for the default retriever or, when it has them, for another one
     that follows it.
     """
     for number, name in enumerate(live_retrievers(project)):
-        backlog = backlog_of(ledger, Collection(project.live, name).current())
+        backlog = backlog_of(ledger, GenerationStore(project.live, name).current())
         about = EventRange(backlog.first, backlog.last) if backlog else None
-        ledger.work.keep_only(WorkKind.ADD, name, about)
+        ledger.tasks.close_others(TaskKind.ADD, name, about)
         if backlog and about:
             reason = f"{backlog.number} changes wait" + f" for {name}" * (number > 0)
-            work = ledger.work.ask(WorkKind.ADD, name, about, reason, asked_by="sensor")
+            work = ledger.tasks.request(TaskKind.ADD, name, about, reason, requested_by="sensor")
             return [] if work is None else [work]
     return []
 
 
-def _due_look(project: Project, ledger: Ledger, retriever: str) -> list[Work]:
+def _due_look(project: Project, ledger: Ledger, retriever: str) -> list[Task]:
     """A look at drift of the default `retriever`, if enough changes wait for one; with as many more
     it is another.
     """
@@ -117,10 +119,15 @@ def _due_look(project: Project, ledger: Ledger, retriever: str) -> list[Work]:
     )
     number = stands.unmeasured // minimum * minimum if stands else 0
     about = EventRange(stands.measured + 1, stands.measured + number) if stands and number else None
-    for name in {retriever, *(look.retriever for look in ledger.work.open(None, WorkKind.DRIFT))}:
-        ledger.work.keep_only(WorkKind.DRIFT, name, about if name == retriever else None)
+    for name in {
+        retriever,
+        *(look.retriever for look in ledger.tasks.open(None, TaskKind.DRIFT_CHECK)),
+    }:
+        ledger.tasks.close_others(TaskKind.DRIFT_CHECK, name, about if name == retriever else None)
     reason = f"{number} changes or more since the last look at drift"
-    work = about and ledger.work.ask(WorkKind.DRIFT, retriever, about, reason, asked_by="sensor")
+    work = about and ledger.tasks.request(
+        TaskKind.DRIFT_CHECK, retriever, about, reason, requested_by="sensor"
+    )
     return [work] if work else []
 
 
@@ -137,10 +144,10 @@ def record_run_end(
     if ledger is None:
         return
     with ledger:
-        work = ledger.work.of_run(run_key)
+        work = ledger.tasks.find_by_run_key(run_key)
         if work is None:
             return
-        if canceled and work.kind != WorkKind.ADD:
-            ledger.work.end(work, WorkState.CANCELED, outcome, run_id)
+        if canceled and work.kind != TaskKind.ADD:
+            ledger.tasks.end(work, TaskState.CANCELED, outcome, run_id)
         else:
-            ledger.work.fail(work, outcome, run_id)
+            ledger.tasks.fail(work, outcome, run_id)

@@ -17,7 +17,7 @@ from model_code.collection.generations.generation_store import (
 )
 from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.collection.index.status import live_status
-from model_code.collection.ledger.tasks import WorkState
+from model_code.collection.ledger.tasks import TaskState
 from model_code.errors import FreshetError
 from model_code.project import Project, lock_is_free, lock_owner
 from orchestration import parameters
@@ -51,7 +51,7 @@ def find_problems(project: Project) -> dict[str, str]:
             continue
         messages |= _waiting(project, name, ledger["lag"]) | _drifted(name, ledger["drift"])
         for row in ledger["work"]:
-            if row["state"] == WorkState.FAILED:
+            if row["state"] == TaskState.FAILED:
                 messages[f"work {row['id']}"] = (
                     f"{row['retriever']}: {row['kind']} failed, {row['outcome']}"
                 )

@@ -19,14 +19,14 @@ from typing import Any
 
 from model_code.collection.generations.generation_store import default_retriever
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.project_ledger import open_ledger, standing_of
+from model_code.collection.index.project_ledger import ledger_cursor, open_ledger
 from model_code.collection.index.retrain_plan import (
     WORKSPACE,
     RetrainPlan,
     plan_retrain,
     read_planned_generation,
 )
-from model_code.collection.ledger.tasks import WorkKind, WorkState
+from model_code.collection.ledger.tasks import TaskKind, TaskState
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict, judge_pilot
 from model_code.evaluation.scores import load_gate_scores
@@ -114,7 +114,7 @@ def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotR
     targets, settings = _targets(workspace, new, show), parameters.load(workspace.params_file)
     _build(workspace, address, show)
     evaluate_segments(
-        workspace, plan.retriever, [view.segment for view in live.views], folder / "searched"
+        workspace, plan.retriever, [view.searchable for view in live.views], folder / "searched"
     )
     trained = load_gate_scores(workspace.artifacts / "evaluate" / plan.retriever)
     searched = load_gate_scores(folder / "searched")
@@ -173,10 +173,10 @@ def _ranked(project: Project, plan: RetrainPlan) -> list[str]:
     """The new documents: those that came with queries first, and of them what came last."""
     new = set(plan.new)
     with open_ledger(project, plan.retriever) as ledger:
-        log_view = ledger.seen_from(standing_of(ledger, read_planned_generation(project, plan)))
+        ledger_view = ledger.view_at(ledger_cursor(ledger, read_planned_generation(project, plan)))
         events = [
             event
-            for event in reversed(log_view.arrivals(1, plan.watermark))
+            for event in reversed(ledger_view.arrivals(1, plan.watermark))
             if event.document_id in new
         ]
     ranked = sorted(events, key=lambda event: not (event.document and event.document.queries))
@@ -210,8 +210,8 @@ def run_manual_pilot(project: Project, documents: int, show: Show = print) -> Pi
     """A pilot whose answer is noted in the ledger and asks for nothing; raises as `pilot` does."""
     result = run_pilot(project, documents, show)
     with open_ledger(project, result.plan.retriever) as ledger:
-        ledger.work.note(
-            WorkKind.PILOT, result.plan.retriever, WorkState.DONE, result.summary, result.details
+        ledger.tasks.record_outcome(
+            TaskKind.PILOT, result.plan.retriever, TaskState.DONE, result.summary, result.details
         )
     return result
 
@@ -225,17 +225,17 @@ def run_requested_pilot(
     FreshetError if a stage fails. Nothing is done where no report waits for the answer any more.
     """
     with file_lock(project.state / LOCK, WAITING, DAY), open_ledger(project) as ledger:
-        work = ledger.work.of_run(run_key)
+        work = ledger.tasks.find_by_run_key(run_key)
         if work is None:
             return NOT_REQUESTED
         try:
             result = run_pilot(project, _documents(project, work.retriever), show)
         except PilotNotPossible as why:
-            ledger.work.end(work, WorkState.REFUSED, f"no pilot: {why}", run_id)
+            ledger.tasks.end(work, TaskState.REFUSED, f"no pilot: {why}", run_id)
             return f"no pilot: {why}"
-        ledger.work.end(
+        ledger.tasks.end(
             work,
-            WorkState.DONE,
+            TaskState.DONE,
             result.summary,
             run_id,
             result.details,

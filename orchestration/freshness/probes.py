@@ -14,7 +14,7 @@ import numpy as np
 
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.ledger.events import Feedback, Opinion
-from model_code.collection.segments.segment import Part, unit
+from model_code.collection.segments.segment import LoadedSegment, normalize_rows
 from model_code.corpus.settings import GATE
 from model_code.corpus.tables import Judgements, load_corpus
 from model_code.drift.measures import MAX_COUNTED_RANK, reciprocal_ranks
@@ -27,14 +27,14 @@ from model_code.text.documents import Document
 CLICKS = 2.0  # weight of clicks from which a document counts as relevant
 
 
-def document_vectors(part: Part, document_ids: Iterable[str]) -> np.ndarray:
-    """The unit vectors (m, H) of the first passages of some documents of a part: no others are read
+def document_vectors(part: LoadedSegment, document_ids: Iterable[str]) -> np.ndarray:
+    """The normalize_rows vectors (m, H) of the first passages of some documents of a part: no others are read
     from its file.
     """
     first = np.array(
         [part.rows.rows_by_document[document][0] for document in document_ids], np.int64
     )
-    return unit(
+    return normalize_rows(
         np.asarray(part.retriever.passage_vectors(part.rows.document_ids)[first], np.float32)
     )
 

@@ -15,12 +15,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.index import retrain_plan
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import open_ledger, open_ledger_if_exists
 from model_code.collection.ledger.ledger import Ledger
-from model_code.collection.ledger.tasks import WorkKind, WorkState
+from model_code.collection.ledger.tasks import TaskKind, TaskState
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from model_code.files import read_json, write_json
@@ -64,7 +64,7 @@ def next_key(project: Project, plan: retrain_plan.RetrainPlan) -> str:
     that ended.
     """
     name, ledger = f"{plan.retriever}-{plan.generation:06d}", open_ledger_if_exists(project)
-    noted = ledger.work.last(plan.retriever, NOTED, WorkKind.RETRAIN) if ledger else []
+    noted = ledger.tasks.last(plan.retriever, NOTED, TaskKind.RETRAIN) if ledger else []
     concluded = {work.details.get("version") for work in noted}
     names = (f"{name}-{number}" if number > 1 else name for number in count(1))
     return next(
@@ -159,7 +159,7 @@ def promote_or_reject(
     opened. verdict: what `judge` found, if it was asked.
     """
     move = release.promote(ready.workspace, _rules(ready), ready.challenger, verdict)
-    live = Collection(ready.project.live, ready.challenger.retriever)
+    live = GenerationStore(ready.project.live, ready.challenger.retriever)
     opened = live.current_number() if move.passed else None
     _record(ready, move, opened, run_id)
     return RetrainResult(ready.plan, ready.challenger, move.passed, move.summary, opened)
@@ -174,7 +174,7 @@ def _record(
 
     A promotion that was cut off while it was noted is noted to its end, and nothing of it twice.
     """
-    state, details = (WorkState.DONE if move.passed else WorkState.REFUSED), ready.plan.summary()
+    state, details = (TaskState.DONE if move.passed else TaskState.REFUSED), ready.plan.summary()
     details |= {
         "version": ready.challenger.version,
         "retriever": ready.challenger.retriever,
@@ -184,7 +184,7 @@ def _record(
     for name in dict.fromkeys(filter(None, (ready.plan.retriever, chosen))):
         with open_ledger(ready.project, name) as ledger:
             if not (move.already_champion and _is_noted(ledger, name, ready.challenger)):
-                ledger.work.conclude_retrains(name, state, move.summary, details, run_id)
+                ledger.tasks.close_retrains(name, state, move.summary, details, run_id)
     write_json(
         retrain_plan.retrain_folder(ready.project, ready.plan.key) / ENDED,
         {"outcome": move.summary},
@@ -195,8 +195,8 @@ def _is_noted(ledger: Ledger, retriever: str, challenger: versions.Version) -> b
     """Whether the last promotion that the ledger knows of is this version's."""
     promoted = [
         work
-        for work in ledger.work.last(retriever, NOTED, WorkKind.RETRAIN)
-        if work.state == WorkState.DONE
+        for work in ledger.tasks.last(retriever, NOTED, TaskKind.RETRAIN)
+        if work.state == TaskState.DONE
     ]
     return any(work.details.get("version") == challenger.version for work in promoted[:1])
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import ENCODER, HIERARCHY, INDEX
 from model_code.context import StageContext
@@ -126,7 +126,7 @@ def evaluate_segments(
 
 def live_searcher(project: Project, champion: Version) -> Searcher | None:
     """The champion's live collection as it is searched now; None if the champion is not live."""
-    collection = Collection(project.live, champion.retriever)
+    collection = GenerationStore(project.live, champion.retriever)
     if (
         collection.current_number() is None
         or collection.current().fingerprint != champion.fingerprint
@@ -138,7 +138,7 @@ def live_searcher(project: Project, champion: Version) -> Searcher | None:
 def _segments(project: Project, champion: Version) -> list[RetrieverSegment]:
     live = live_searcher(project, champion)
     if live is not None:
-        return [view.segment for view in live.views]
+        return [view.searchable for view in live.views]
     files = versions.download_files(project, champion)
     rows = IdMap(read_json(files / HIERARCHY / DOCUMENT_IDS))
     return [RetrieverSegment(open_retriever(files / ENCODER, files / INDEX), rows)]

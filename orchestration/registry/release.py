@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from model_code.collection.generations.build import Parts
+from model_code.collection.generations.build import BuildArtifacts
 from model_code.collection.generations.generation import Generation
 from model_code.collection.generations.generation_store import (
     CURRENT,
-    Collection,
+    GenerationStore,
     default_retriever,
 )
 from model_code.collection.index.builds import MODEL_VERSION, open_build
@@ -362,7 +362,7 @@ def open_champion(project: Project) -> Generation:
         raise FreshetError("there is no champion to open: register and promote a retriever first")
     # then whatever waits is for the next addition, and nothing is copied
     if _is_live(project, champion):
-        return Collection(project.live, champion.retriever).current()
+        return GenerationStore(project.live, champion.retriever).current()
     return open_version(project, champion)
 
 
@@ -373,7 +373,7 @@ def open_version(project: Project, version: Version) -> Generation:
     versions.require_own_version(project, version)
     # not inside: a promotion holds the registry and waits for the writer
     files = versions.download_files(project, version)
-    parts = Parts(
+    parts = BuildArtifacts(
         files / "encoder", files / "index", files / "documents.parquet", files / "hierarchy"
     )
     provenance = {
@@ -406,7 +406,7 @@ def _searched_build(project: Project) -> Mapping[str, Any] | None:
     """What was said of the build that is searched by default; None where nothing is live."""
     if not (project.live / CURRENT).is_file():
         return None
-    collection = Collection(project.live, default_retriever(project.live))
+    collection = GenerationStore(project.live, default_retriever(project.live))
     generations, number = (
         {each.number: each for each in collection.generations()},
         collection.current_number(),

@@ -206,7 +206,7 @@ def _judge(service: Service, request: models.FeedbackRequest) -> str:
         "query": " ".join(request.query.split()),
         "verdict": str(request.verdict),
     }
-    return service.collection().ledger.judge(Feedback(**said))
+    return service.collection().ledger.record_feedback(Feedback(**said))
 
 
 @router.get("/fields", tags=["search"])

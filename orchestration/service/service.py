@@ -158,7 +158,7 @@ class Service:
             and now - self._looked[1] >= CANARY_SECONDS
         ):
             self._looked = searcher.generation.number, now
-            probe_newest_document(self.project, searcher, self.collection().log_view)
+            probe_newest_document(self.project, searcher, self.collection().ledger_view)
         return False
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -209,7 +209,7 @@ class Service:
         """0 if nothing waits, or no document ever arrived: to look makes no ledger."""
         if self._collection is None or open_ledger_if_exists(self.project) is None:
             return 0.0
-        return self._collection.log_view.backlog().seconds or 0.0
+        return self._collection.ledger_view.backlog().seconds or 0.0
 
     def _answer(self, question: Callable[[], T], unknown: T) -> T:
         """The answer; `unknown` if the ledger gives none, which the pages that tell of failures

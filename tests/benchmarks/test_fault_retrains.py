@@ -14,7 +14,7 @@ import pytest
 from benchmarks.faults import checks, retrains, worker
 from benchmarks.faults.worker import Journal
 from model_code.collection.index.project_ledger import open_ledger
-from model_code.collection.ledger.tasks import WorkState
+from model_code.collection.ledger.tasks import TaskState
 from model_code.evaluation.promotion import Verdict
 from model_code.project import Project
 from orchestration.pipeline.stages import TABLE
@@ -123,14 +123,10 @@ def test_a_promotion_is_noted_once_in_each_place(collection):
     assert checks.notes_problem(collection, "7").startswith(
         "version 7 is promoted 0 times in the ledger"
     )
-    open_ledger(project, "hce").work.conclude_retrains(
-        "hce", WorkState.DONE, "why", {"version": "7"}
-    )
+    open_ledger(project, "hce").tasks.close_retrains("hce", TaskState.DONE, "why", {"version": "7"})
     history.append(project, "promote", None, "7", None)
     assert checks.notes_problem(collection, "7") is None
-    open_ledger(project, "hce").work.conclude_retrains(
-        "hce", WorkState.DONE, "why", {"version": "7"}
-    )
+    open_ledger(project, "hce").tasks.close_retrains("hce", TaskState.DONE, "why", {"version": "7"})
     assert checks.notes_problem(collection, "7").startswith(
         "version 7 is promoted 2 times in the ledger and 1"
     )

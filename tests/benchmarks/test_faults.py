@@ -17,13 +17,13 @@ from benchmarks.faults.worker import ACTIONS, Journal, draw, follow, perform
 from model_code.collection.generations import generation_builder as writer
 from model_code.collection.generations import generation_store as live
 from model_code.collection.generations.generation_builder import NetChanges
-from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.index import builds
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.ledger import ledger
-from model_code.collection.ledger.events import Receipt, Standing
+from model_code.collection.ledger.events import LedgerCursor, Receipt
 from model_code.collection.ledger.ledger import Ledger
-from model_code.collection.ledger.states import LogView
+from model_code.collection.ledger.states import LedgerView
 from model_code.collection.segments import segment as part
 from model_code.errors import FreshetError
 from model_code.files import write_text
@@ -155,7 +155,12 @@ class Killed(BaseException):
     """The process is dead: nothing catches this."""
 
 
-STEPS = ((Collection, "seal"), (live, "fsync_tree"), (Collection, "keep"), (Collection, "switch"))
+STEPS = (
+    (GenerationStore, "write_manifest"),
+    (live, "fsync_tree"),
+    (GenerationStore, "commit"),
+    (GenerationStore, "set_current"),
+)
 DRAWN = ("put", "revert", "remove", "put", "retrain")  # each twice in ten kills, in this order
 
 
@@ -196,7 +201,7 @@ def jumping(method):
 
     def begin(self):
         method(self)
-        self.collection.publish_again(self.generation, Standing(self.ledger.position()), {})
+        self.collection.publish_again(self.generation, LedgerCursor(self.ledger.position()), {})
 
     return begin
 
@@ -240,13 +245,13 @@ def forgetful(write):
 
 MUTATIONS = {
     "what waits is rolled back at recovery": (LiveIndex, "begin", jumping),
-    "the pointer moves before the folder has its name": (Collection, "keep", pointer_first),
+    "the pointer moves before the folder has its name": (GenerationStore, "commit", pointer_first),
     "a document of a batch is dropped": (Ledger, "receive", halved),
-    "the last event is passed over": (LogView, "pending", cut_pending),
+    "the last event is passed over": (LedgerView, "pending", cut_pending),
     "a removal is lost": (Ledger, "remove", silent_removal),
     "what is replaced stays": (
         NetChanges,
-        "of",
+        "compute",
         lambda of: lambda *given: replace(of(*given), removed={}),
     ),
     "a revert compensates nothing": (ledger, "_compensations", lambda _: lambda *_: []),
@@ -254,7 +259,7 @@ MUTATIONS = {
     "a build is opened as if it held all that arrived": (
         builds,
         "_standing",
-        lambda _: lambda log, snapshot: Standing(log.position()),
+        lambda _: lambda log, snapshot: LedgerCursor(log.position()),
     ),
     "what left the base is forgotten": (writer, "write_removed", forgetful),
 }

@@ -70,7 +70,7 @@ def test_what_a_service_made_searchable_is_looked_at_for_drift_and_asked_for_onc
         ]
         assert MEASURED not in [event.asset_key for event in found.asset_events]
         assert [each.run_key for each in page.look().run_requests] == [request.run_key]
-        collection_of(project).ledger.record_drift({"report": {}}, (1, 10))
+        collection_of(project).ledger.record_drift_report({"report": {}}, (1, 10))
         assert page.look().run_requests == []
 
 

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from model_code.collection.generations.generation import Generation, live_rows
-from model_code.collection.generations.generation_store import Collection, default_retriever
-from model_code.collection.index.project_ledger import open_ledger_if_exists, standing_of
-from model_code.collection.ledger.states import LogView
-from model_code.collection.segments.documents import COLUMNS, document_of
+from model_code.collection.generations.generation_store import GenerationStore, default_retriever
+from model_code.collection.index.project_ledger import ledger_cursor, open_ledger_if_exists
+from model_code.collection.ledger.states import LedgerView
+from model_code.collection.segments.documents import COLUMNS, document_from_row
 from model_code.corpus.clean_rows import document_to_row
 from model_code.corpus.settings import ColumnSettings, CorpusSettings
 from model_code.errors import FreshetError
@@ -61,7 +61,7 @@ def live_documents(generation: Generation) -> Iterator[Document]:
     """
     generation.verify_documents()
     for values in live_rows(generation, *COLUMNS):
-        yield document_of(dict(zip(COLUMNS, values, strict=True)))
+        yield document_from_row(dict(zip(COLUMNS, values, strict=True)))
 
 
 def export_documents(project: Project, retriever: str) -> Iterator[dict[str, Any]]:
@@ -73,7 +73,7 @@ def export_documents(project: Project, retriever: str) -> Iterator[dict[str, Any
         Damaged: If a file of documents does not have its checksum.
     """
     columns = project.settings("corpus", CorpusSettings).columns
-    generation = Collection(project.live, retriever).current()
+    generation = GenerationStore(project.live, retriever).current()
     for document in live_documents(generation):
         yield document_to_row(document, columns)
 
@@ -96,7 +96,7 @@ def export_project(project: Project, folder: Path) -> dict[str, int]:
     """
     if folder.exists():
         raise FreshetError(f"{folder} exists. Name a new folder, such as {folder}-2.")
-    generation = Collection(project.live, default_retriever(project.live)).current()
+    generation = GenerationStore(project.live, default_retriever(project.live)).current()
 
     staging = folder.with_name(f".{folder.name}.making")
     shutil.rmtree(staging, ignore_errors=True)
@@ -128,7 +128,7 @@ def _current_documents(project: Project, generation: Generation) -> Iterator[Doc
     ledger = open_ledger_if_exists(project, generation.retriever)
     if ledger is not None:
         with ledger:
-            view = ledger.seen_from(standing_of(ledger, generation))
+            view = ledger.view_at(ledger_cursor(ledger, generation))
             for event in view.pending().events:
                 pending[event.document_id] = event.document
 
@@ -196,10 +196,10 @@ def _export_ledger(project: Project, generation: Generation, folder: Path) -> di
     with ledger:
         origins = [
             {"document_id": document_id, "source": source}
-            for document_id, source in sorted(ledger.origins().items())
+            for document_id, source in sorted(ledger.document_sources().items())
         ]
         feedback = [vars(opinion) for opinion in ledger.feedback()]
-        view = ledger.seen_from(standing_of(ledger, generation))
+        view = ledger.view_at(ledger_cursor(ledger, generation))
         events = _event_rows(view, ledger.position().event)
         return {
             ORIGINS_FILE: write_json_lines(folder / ORIGINS_FILE, origins),
@@ -208,7 +208,7 @@ def _export_ledger(project: Project, generation: Generation, folder: Path) -> di
         }
 
 
-def _event_rows(view: LogView, last_event: int) -> Iterator[dict[str, Any]]:
+def _event_rows(view: LedgerView, last_event: int) -> Iterator[dict[str, Any]]:
     for first in range(1, last_event + 1, EVENTS_PER_QUERY):
         for event in view.events(first, first + EVENTS_PER_QUERY - 1):
             yield {

@@ -198,7 +198,7 @@ def _record_feedback(project: Project, folder: Path, report: ImportReport) -> No
     if opinions:
         with open_ledger(project) as ledger:
             for opinion in opinions:
-                ledger.judge(opinion, opinion.received)
+                ledger.record_feedback(opinion, opinion.received)
 
 
 def _feedback_fault(values: Mapping[str, Any]) -> str | None:

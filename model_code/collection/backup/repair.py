@@ -22,12 +22,12 @@ from model_code.collection.generations.generation import (
     REPAIR,
     Generation,
     document_hashes,
-    removed_by_part,
+    removed_by_segment,
 )
 from model_code.collection.generations.generation_store import (
     CURRENT,
     GENERATIONS,
-    Collection,
+    GenerationStore,
     default_retriever,
     set_default_retriever,
 )
@@ -36,14 +36,14 @@ from model_code.collection.index.project_ledger import (
     URL,
     WRITER_LOCK,
     contents,
+    ledger_cursor,
     ledger_file,
     ledger_url,
     open_ledger,
     open_ledger_if_exists,
     open_matching_ledger,
-    standing_of,
 )
-from model_code.collection.ledger.events import ANOTHER, Standing
+from model_code.collection.ledger.events import ANOTHER, LedgerCursor
 from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.migration import salvaged, salvaged_feedback, salvaged_origins
 from model_code.collection.segments.documents import DOCUMENTS, INDEX, PASSAGES, read_columns
@@ -72,14 +72,14 @@ def problems(project: Project) -> Iterator[str]:
         )
 
 
-def _collections(project: Project) -> list[Collection]:
+def _collections(project: Project) -> list[GenerationStore]:
     """Those of which anything is there."""
     names = {
         path.parent.name
         for kind in (CURRENT, GENERATIONS)
         for path in project.live.glob(f"*/{kind}")
     }
-    return [Collection(project.live, name) for name in sorted(names)]
+    return [GenerationStore(project.live, name) for name in sorted(names)]
 
 
 def _errors(check: Callable[..., object], *arguments: object) -> list[str]:
@@ -100,12 +100,12 @@ def _require_whole_log(project: Project) -> None:
             raise Damaged(f"the ledger is damaged ({damage})", REPAIR)
 
 
-def _require_agreement(project: Project, collection: Collection) -> None:
+def _require_agreement(project: Project, collection: GenerationStore) -> None:
     """FreshetError where index, documents, counts and log of the current generation, whose files
     are whole, say different things.
     """
     generation = collection.current()
-    for number in removed_by_part(generation):
+    for number in removed_by_segment(generation):
         folder = generation.sibling(number)
         if not (folder / INDEX / MANIFEST).is_file():
             continue
@@ -132,8 +132,8 @@ def _require_log(project: Project, generation: Generation) -> None:
     if ledger is None:
         return
     with ledger:
-        standing, hashes = standing_of(ledger, generation), document_hashes(generation)
-        arrived = ledger.seen_from(standing).snapshot()
+        cursor, hashes = ledger_cursor(ledger, generation), document_hashes(generation)
+        arrived = ledger.view_at(cursor).snapshot()
         wrong = [
             each.document_id
             for each in arrived
@@ -160,7 +160,7 @@ class Files:
     that are not.
     """
 
-    collection: Collection
+    collection: GenerationStore
     number: int | None
     texts: Generation | None
     whole: Generation | None
@@ -168,7 +168,7 @@ class Files:
     builds: tuple[Generation, ...]
 
     @classmethod
-    def inspect(cls, collection: Collection) -> Files:
+    def inspect(cls, collection: GenerationStore) -> Files:
         """Read every file."""
         number, generations, damaged = None, [], []
         with suppress(Damaged):
@@ -285,7 +285,7 @@ def _open_log(
     done.append(f"the ledger was damaged: it is set aside as {aside}, and a new one is written")
     ledger = open_ledger(project)
     for said in salvaged_feedback(aside):
-        ledger.judge(said, said.received)
+        ledger.record_feedback(said, said.received)
     return ledger, salvaged(aside, after), salvaged_origins(aside)
 
 
@@ -300,7 +300,7 @@ def _lost(ledger: Ledger, live: Sequence[Files]) -> dict[str, str]:
     lost: dict[str, str] = {}
     for files in live:
         for generation in filter(None, (files.texts, files.whole)):
-            if (reason := ledger.unsound(standing_of(ledger, generation).position)) is not None:
+            if (reason := ledger.mismatch(ledger_cursor(ledger, generation).position)) is not None:
                 lost.setdefault(files.name, reason)
     return lost
 
@@ -328,7 +328,7 @@ def _statements(
     ahead = [files for files in newest if lost.get(files.name) not in (None, ANOTHER)]
     sound = [files for files in newest if files.name not in lost]
     foreign = [files for files in newest if lost.get(files.name) == ANOTHER]
-    log = Statement("the ledger", ledger.contents(), lambda ids: ())  # which has them already
+    log = Statement("the ledger", ledger.content_hashes(), lambda ids: ())  # which has them already
     order: list[Files | None] = (
         [*ahead, None, *sound, *foreign] if sound else [*ahead, *foreign, None]
     )
@@ -350,7 +350,7 @@ def _say(
     said: dict[str, Statement] = {}
     for statement in statements:
         said |= dict.fromkeys(statement.hashes.keys() - said.keys(), statement)
-    logged = ledger.contents()
+    logged = ledger.content_hashes()
     # what the log has to lead from: where retrievers go on, and the builds that may be opened again
     starts = [
         document_hashes(each) for files in live for each in (*files.builds, files.whole) if each
@@ -402,12 +402,12 @@ def _go_on(ledger: Ledger, files: Files, lost: bool) -> Iterator[str]:
         yield f"{collection.folder / CURRENT} names generation {whole.number} again"
     if lost:
         current = collection.publish_again(
-            whole, Standing(ledger.position(0), replay=True), {"adopted": ledger.id}
+            whole, LedgerCursor(ledger.position(0), replay=True), {"adopted": ledger.id}
         )
         yield f"{files.name} goes on with the log {ledger.id}, as generation {current.number}"
     elif files.number is not None and whole.number != files.number:
         current = collection.publish_again(
-            whole, standing_of(ledger, whole), {"rewound_to": whole.number}
+            whole, ledger_cursor(ledger, whole), {"rewound_to": whole.number}
         )
         yield f"{files.name} is at generation {whole.number} again, as {current.number}, and takes in what it lacks"
 

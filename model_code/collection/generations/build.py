@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from model_code.collection.generations.generation import Generation
-from model_code.collection.generations.generation_store import Collection
-from model_code.collection.ledger.events import Standing
+from model_code.collection.generations.generation_store import GenerationStore
+from model_code.collection.ledger.events import LedgerCursor
 from model_code.collection.segments.documents import (
     DOCUMENTS,
     ENCODER,
@@ -23,7 +23,7 @@ from model_code.collection.segments.documents import (
     read_columns,
     write_documents,
 )
-from model_code.collection.segments.segment import Placements, recentred
+from model_code.collection.segments.segment import Placements, recenter_hierarchy
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import MANIFEST, read_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, TOPICS, Hierarchy
@@ -33,7 +33,7 @@ from model_code.text.passages import TextRules
 
 
 @dataclass(frozen=True)
-class Parts:
+class BuildArtifacts:
     """The parts of a build: the stages' output folders, and the corpus's `documents.parquet`."""
 
     encoder: Path
@@ -43,23 +43,23 @@ class Parts:
 
 
 def add_build(
-    collection: Collection,
-    parts: Parts,
+    collection: GenerationStore,
+    parts: BuildArtifacts,
     provenance: Mapping[str, Any],
     text: TextRules | None,
-    standing: Standing,
+    cursor: LedgerCursor,
     choose: Callable[[Sequence[Generation]], Generation | None],
 ) -> Generation:
     """Add a finished build to a collection; nobody searches it before a `switch`.
 
     provenance: what the manifest shall say of the build (model version, run id, stage key); text:
-    how it cut documents into passages, without which nothing can be added; standing: up to which
+    how it cut documents into passages, without which nothing can be added; cursor: up to which
     event of the log it holds all documents. choose: picks one of the generations that the
     collection has of this very build, oldest first, or none of them. The files are copied, so that
     no later build changes what is searched. FreshetError if the parts do not belong together; then
     nothing is changed.
     """
-    with collection.aside() as folder:
+    with collection.staging_dir() as folder:
         facts = copy_build(folder, parts, text)
         number = collection.next_number()
         facts |= {
@@ -69,11 +69,11 @@ def add_build(
             "removed": None,
             "provenance": dict(provenance),
         }
-        manifest = collection.seal(folder, facts, standing)
-        return choose(collection.copies_of(manifest)) or collection.keep(folder, number)
+        manifest = collection.write_manifest(folder, facts, cursor)
+        return choose(collection.find_copies(manifest)) or collection.commit(folder, number)
 
 
-def copy_build(folder: Path, parts: Parts, text: TextRules | None) -> dict[str, Any]:
+def copy_build(folder: Path, parts: BuildArtifacts, text: TextRules | None) -> dict[str, Any]:
     """Fill `folder` with the parts of a build and return the facts for its manifest.
 
     Only the documents that the index holds are taken over, and the tree gets the centroids of the
@@ -129,7 +129,7 @@ def _place(folder: Path, tree: Hierarchy, vectors: np.ndarray) -> None:
         raise FreshetError(
             f"the hierarchy places {len(tree.leaves)} passages, but the index holds {len(vectors)}; run both again"
         )
-    centred = recentred(tree, vectors)
+    centred = recenter_hierarchy(tree, vectors)
     centred.save(folder / HIERARCHY)
     Placements(centred.paths(), Placements.find(centred, vectors).cosines).save(folder)
 

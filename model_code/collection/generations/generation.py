@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model_code.collection.ledger.events import Position, Standing
+from model_code.collection.ledger.events import LedgerCursor, Position
 from model_code.collection.segments.documents import COLUMNS, DOCUMENTS, DocumentFile, read_columns
 from model_code.errors import Damaged, FreshetError
 from model_code.files import (
@@ -54,7 +54,7 @@ class Generation:
     # that of the one that lists which documents of the parts are no more; None: all are there
     removed: int | None
     # where it stands in the log; None if a version made it that did not say so
-    standing: Standing | None
+    cursor: LedgerCursor | None
 
     @classmethod
     def read(cls, folder: Path) -> Generation:
@@ -62,20 +62,20 @@ class Generation:
         known.
         """
         manifest = read_manifest(folder, *FORMATS, remedy=REPAIR)
-        base, place, standing = manifest["base"], manifest.get("position"), None
+        base, place, cursor = manifest["base"], manifest.get("position"), None
         if place is not None:
-            standing = Standing(Position(**place), manifest["trained"], manifest["replay"])
+            cursor = LedgerCursor(Position(**place), manifest["trained"], manifest["replay"])
         parts = base, manifest.get("build", base), tuple(manifest["segments"]), manifest["removed"]
         facts = int(folder.name), manifest["retriever"], manifest["fingerprint"]
-        return cls(folder, manifest, *facts, *parts, standing)
+        return cls(folder, manifest, *facts, *parts, cursor)
 
     @property
     def watermark(self) -> int:
         """The last event of the log that the generation contains; 0 before the first."""
         return (
             self.manifest["ledger"]["watermark"]
-            if self.standing is None
-            else self.standing.position.event
+            if self.cursor is None
+            else self.cursor.position.event
         )
 
     @property
@@ -122,7 +122,7 @@ class Generation:
         """The same for the files alone that say which documents it holds: whoever copies texts asks
         first.
         """
-        for number in removed_by_part(self):
+        for number in removed_by_segment(self):
             part = self._needed(number)
             verify_file_checksum(part.folder, part.manifest, DOCUMENTS, REPAIR)
         if self.removed is not None:
@@ -140,7 +140,7 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class Intact(AbstractContextManager[None]):
+class verify_checksums_on_error(AbstractContextManager[None]):
     """In this block a generation's files are read: where that fails as one is damaged, this is what
     is said.
 
@@ -161,13 +161,13 @@ Removed = dict[int, frozenset[str]]
 """Number of a part -> ids of its documents that are no more."""
 
 
-def removed_by_part(generation: Generation) -> Removed:
+def removed_by_segment(generation: Generation) -> Removed:
     """The numbers of the parts that a generation searches, the base first, and what is removed from
     each.
     """
     table: dict[str, list[str]] = {}
     if generation.removed is not None:
-        with Intact(generation):
+        with verify_checksums_on_error(generation):
             table = read_json(generation.sibling(generation.removed) / REMOVED)
     return {
         number: frozenset(table.get(str(number), ()))
@@ -182,8 +182,8 @@ def document_rows(
     files.
     """
     keys, documents = set(ids), {}
-    with Intact(generation):
-        for number, removed in removed_by_part(generation).items():
+    with verify_checksums_on_error(generation):
+        for number, removed in removed_by_segment(generation).items():
             rows = DocumentFile(generation.sibling(number) / DOCUMENTS).read(keys, columns)
             documents |= {id_: row for id_, row in rows.items() if id_ not in removed}
     return documents
@@ -204,7 +204,7 @@ def trained_documents(generation: Generation) -> set[str]:
 
 def added_since_training(generation: Generation) -> set[str]:
     """The documents that the generation finds and that its retriever was not trained on."""
-    with Intact(generation):
+    with verify_checksums_on_error(generation):
         return document_hashes(generation).keys() - trained_documents(generation)
 
 
@@ -215,7 +215,7 @@ def document_hashes(generation: Generation) -> dict[str, str]:
 
 def live_rows(generation: Generation, *columns: str) -> Iterator[tuple[Any, ...]]:
     """These columns of every document that the generation finds; the first one is the id."""
-    for number, gone in removed_by_part(generation).items():
+    for number, gone in removed_by_segment(generation).items():
         for row in zip(
             *read_columns(generation.sibling(number) / DOCUMENTS, *columns), strict=True
         ):

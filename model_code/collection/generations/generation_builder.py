@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from model_code.collection.generations.generation import Generation, Intact, Removed, write_removed
-from model_code.collection.generations.generation_store import ONCE, Collection
+from model_code.collection.generations.generation import Generation, verify_checksums_on_error, Removed, write_removed
+from model_code.collection.generations.generation_store import ONCE, GenerationStore
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.ledger.events import Standing
+from model_code.collection.ledger.events import LedgerCursor
 from model_code.collection.segments.segment import (
-    Base,
-    Part,
-    PartView,
+    BaseSegment,
+    LoadedSegment,
+    SegmentView,
     merge_segments,
     open_segment,
     write_segment,
@@ -37,7 +37,7 @@ from model_code.text.passages import TextRules
 
 
 @dataclass(frozen=True)
-class Applied:
+class ApplyResult:
     """What became of a call's changes: the ids of documents, ascending, by what they are to who
     searches.
 
@@ -53,7 +53,7 @@ class Applied:
     before: int = 0
 
 
-Guard = Callable[[Searcher, Applied], None]
+Guard = Callable[[Searcher, ApplyResult], None]
 """Told what an addition came to, with a searcher of the generation that is about to become current;
 raises to refuse
 """
@@ -70,8 +70,8 @@ class NetChanges:
     removed: Removed
 
     @classmethod
-    def of(
-        cls, changes: Iterable[Change], views: Sequence[PartView], anew: Ids[str] = ()
+    def compute(
+        cls, changes: Iterable[Change], views: Sequence[SegmentView], anew: Ids[str] = ()
     ) -> NetChanges:
         """The effect of `changes`, in their order, on the parts of a generation: the last one of
         each document.
@@ -81,10 +81,10 @@ class NetChanges:
         changed in between.
         """
         net = cls([], {status: [] for status in STATUSES}, {})
-        gone = {view.part.number: set(view.removed) for view in views}
+        gone = {view.segment.number: set(view.removed) for view in views}
         for key, change in sorted({change.document_id: change for change in changes}.items()):
             owner = _owner(views, key)
-            before = None if owner is None else owner.part.content_hashes[key]
+            before = None if owner is None else owner.segment.content_hashes[key]
             status = status_of(change, before)
             if status == "unchanged" and before is not None and key in anew:
                 status = "updated"
@@ -92,11 +92,11 @@ class NetChanges:
             if isinstance(change, Document) and status != "unchanged":
                 net.puts.append(change)
             if owner is not None and status != "unchanged":
-                gone[owner.part.number].add(key)
+                gone[owner.segment.number].add(key)
         return replace(net, removed={number: frozenset(keys) for number, keys in gone.items()})
 
 
-def steps(changes: Iterable[Change], views: Sequence[PartView]) -> list[Change]:
+def effective_changes(changes: Iterable[Change], views: Sequence[SegmentView]) -> list[Change]:
     """Those of `changes` that change a document when all are made one after the other, in their
     order.
 
@@ -110,7 +110,7 @@ def steps(changes: Iterable[Change], views: Sequence[PartView]) -> list[Change]:
         if document_id not in contents:
             owner = _owner(views, document_id)
             contents[document_id] = (
-                None if owner is None else owner.part.content_hashes[document_id]
+                None if owner is None else owner.segment.content_hashes[document_id]
             )
         if contents[document_id] != after:
             effective.append(change)
@@ -118,7 +118,7 @@ def steps(changes: Iterable[Change], views: Sequence[PartView]) -> list[Change]:
     return effective
 
 
-def _owner(views: Sequence[PartView], document_id: str) -> PartView | None:
+def _owner(views: Sequence[SegmentView], document_id: str) -> SegmentView | None:
     """The part that has a document."""
     return next((view for view in reversed(views) if document_id in view), None)
 
@@ -147,10 +147,10 @@ REFUSED = "the new generation is refused"
 CLEARLY = 1e-3  # a score that is smaller by this share is so, and not by rounding
 ROUNDING = 1e-6  # a norm or a score that is larger by this share is so, and not by rounding
 FRESH = "fresh"  # the folder of a segment that is merged at once
-WriteSegment = Callable[[Path, Base, Sequence[Document], TextRules], Part]
+WriteSegment = Callable[[Path, BaseSegment, Sequence[Document], TextRules], LoadedSegment]
 
 
-class Draft:
+class GenerationDraft:
     """What the next generation will search: `base`, shared `segments`, oldest first, and `fresh`, a
     new one, if any.
     """
@@ -160,13 +160,13 @@ class Draft:
         nothing left go.
         """
         views = [
-            PartView(view.part, removed.get(view.part.number, frozenset()))
+            SegmentView(view.segment, removed.get(view.segment.number, frozenset()))
             for view in searcher.views
         ]
         self.folder, self.current, self.before = folder, searcher.generation, searcher.views
-        self.root: Base = searcher.base
+        self.root: BaseSegment = searcher.base
         self.base, self.segments = views[0], [view for view in views[1:] if view.documents]
-        self.fresh: PartView | None = None
+        self.fresh: SegmentView | None = None
 
     def add(self, puts: Sequence[Document], write: WriteSegment, most: int) -> None:
         """Write a segment of new documents; where there would be more than `most`, merge it with
@@ -174,7 +174,7 @@ class Draft:
         """
         merged = merge_count([*(view.documents for view in self.segments), len(puts)], most)
         target = self.folder / FRESH if merged else self.folder
-        self.fresh = PartView(write(target, self.root, puts, self.current.text))
+        self.fresh = SegmentView(write(target, self.root, puts, self.current.text))
         if merged:
             self.merge(merged - 1)
             shutil.rmtree(target)
@@ -191,7 +191,7 @@ class Draft:
         self.segments, self.fresh = shared, None
         if merged:
             merge_segments(self.folder, merged)
-            self.fresh = PartView(open_segment(self.root, self.folder))
+            self.fresh = SegmentView(open_segment(self.root, self.folder))
 
     def facts(self, number: int) -> dict[str, Any]:
         """What the manifest of generation `number` says of parts and counts; writes `removed.json`
@@ -199,8 +199,8 @@ class Draft:
         """
         shared = [self.base, *self.segments]
         views = shared + ([] if self.fresh is None else [self.fresh])
-        before = {view.part.number: view.removed for view in self.before}
-        removed = {view.part.number: view.removed for view in shared if view.removed}
+        before = {view.segment.number: view.removed for view in self.before}
+        removed = {view.segment.number: view.removed for view in shared if view.removed}
         # whose `removed.json` holds; it may name other parts too
         lists = self.current.removed if removed else None
         if any(gone != before[number] for number, gone in removed.items()):
@@ -209,7 +209,7 @@ class Draft:
         return {
             "base": self.current.base,
             "build": self.current.build,
-            "segments": [view.part.number for view in self.segments]
+            "segments": [view.segment.number for view in self.segments]
             + ([] if self.fresh is None else [number]),
             "removed": lists,
             "fingerprint": self.current.fingerprint,
@@ -220,10 +220,10 @@ class Draft:
 
 
 # by number, the parts of a collection that others have in memory
-Loaded = Callable[[], dict[int, Part]]
+LoadedSegments = Callable[[], dict[int, LoadedSegment]]
 
 
-class LiveWriter:
+class GenerationBuilder:
     """Changes one retriever's live collection; there must be one writer at a time. Encoder and
     parts stay loaded.
     """
@@ -240,9 +240,9 @@ class LiveWriter:
         newest first.
         """
         self.max_segments = max_segments
-        self.collection, self.refine = Collection(live, retriever), refine
+        self.collection, self.refine = GenerationStore(live, retriever), refine
         self._searcher: Searcher | None = None
-        self.loaded: Loaded = dict
+        self.loaded: LoadedSegments = dict
         # what is changed in place of the current one: nobody searches it yet
         self.opened: Generation | None = None
 
@@ -260,31 +260,31 @@ class LiveWriter:
     def apply(
         self,
         changes: Sequence[Change],
-        standing: Standing,
+        cursor: LedgerCursor,
         provenance: Mapping[str, Any],
         guard: Guard | None = None,
         anew: Ids[str] = (),
-    ) -> Applied:
+    ) -> ApplyResult:
         """Make the net effect of `changes`, in their order, the current generation; only the last
         of a document counts.
 
-        standing: where the new generation stands in the log. Where nothing changes, one is made
+        cursor: where the new generation stands in the log. Where nothing changes, one is made
         only to stand there. guard: looks at the new generation before anyone else; if it raises,
         the generation is deleted. FreshetError if the collection is not live, or its build does not
-        say how documents become passages; then nothing is changed. anew: see `NetChanges.of`.
+        say how documents become passages; then nothing is changed. anew: see `NetChanges.compute`.
         """
         searcher = self.searcher
         current = searcher.generation
-        with Intact(current):
-            net = NetChanges.of(changes, searcher.views, anew)
+        with verify_checksums_on_error(current):
+            net = NetChanges.compute(changes, searcher.views, anew)
             ids = {status: tuple(keys) for status, keys in net.ids.items()}
-            applied = Applied(current, **ids, before=current.manifest["documents"])
+            applied = ApplyResult(current, **ids, before=current.manifest["documents"])
             if (
                 not (applied.added or applied.updated or applied.deleted)
-                and standing == current.standing
+                and cursor == current.cursor
             ):
                 return applied
-            opened = self._make(searcher, net.removed, net.puts, standing, provenance)
+            opened = self._make(searcher, net.removed, net.puts, cursor, provenance)
             applied = replace(applied, generation=opened.generation)
             try:
                 if guard is not None:
@@ -292,31 +292,31 @@ class LiveWriter:
             except BaseException:
                 self.collection.delete(applied.generation.folder)
                 raise
-            self.collection.switch(applied.generation)
+            self.collection.set_current(applied.generation)
             self._searcher = opened
         return applied
 
-    def compact(self, standing: Standing | None = None) -> Generation:
+    def compact(self, cursor: LedgerCursor | None = None) -> Generation:
         """Merge all segments into one, without what is removed from them; the current generation if
         that changes none.
 
-        standing: that of the current generation, None if it says so itself. No ranking changes:
+        cursor: that of the current generation, None if it says so itself. No ranking changes:
         vectors are copied, not made again.
         """
         searcher = self.searcher
         current, segments = searcher.generation, searcher.views[1:]
         if not segments or (len(segments) == 1 and not segments[0].removed):
             return current
-        removed = {view.part.number: view.removed for view in searcher.views}
+        removed = {view.segment.number: view.removed for view in searcher.views}
         said = current.manifest["provenance"].items()
         provenance = {name: value for name, value in said if name not in ONCE} | {
             "compacted": current.number
         }
-        with Intact(current):
+        with verify_checksums_on_error(current):
             self._searcher = self._make(
-                searcher, removed, None, standing or current.standing, provenance
+                searcher, removed, None, cursor or current.cursor, provenance
             )
-            return self.collection.switch(self._searcher.generation)
+            return self.collection.set_current(self._searcher.generation)
 
     def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> tuple[int, ...]:
         """Delete all generations but the `keep` newest, the current one, the `registered`, and what
@@ -333,32 +333,32 @@ class LiveWriter:
         searcher: Searcher,
         removed: Removed,
         puts: Sequence[Document] | None,
-        standing: Standing,
+        cursor: LedgerCursor,
         provenance: Mapping[str, Any],
     ) -> Searcher:
         """A generation on top of the searcher's that nobody searches yet; puts: None merges all
         segments instead.
         """
         made_of = searcher.generation.number
-        with self.collection.aside(after=made_of) as folder:
-            draft = Draft(folder, searcher, removed)
+        with self.collection.staging_dir(after=made_of) as folder:
+            draft = GenerationDraft(folder, searcher, removed)
             if puts is None:
                 draft.merge(len(draft.segments))
             elif puts:
                 draft.add(puts, partial(self._write_segment, refine=self.refine), self.max_segments)
             number = self.collection.next_number()
             facts = {**draft.facts(number), "provenance": dict(provenance)}
-            self.collection.seal(folder, facts, standing, parent=made_of)
-            generation = self.collection.keep(folder, number)
+            self.collection.write_manifest(folder, facts, cursor, parent=made_of)
+            generation = self.collection.commit(folder, number)
         loaded = searcher.parts
         if draft.fresh is not None:
-            draft.fresh.part.follow(generation.folder)
-            loaded[number] = draft.fresh.part
+            draft.fresh.segment.follow(generation.folder)
+            loaded[number] = draft.fresh.segment
         return Searcher(self.collection.live, generation, loaded)
 
 
-def everything_is_found(
-    searcher: Searcher, applied: Applied, sample: int = SAMPLE, seed: int = 0
+def verify_searchable(
+    searcher: Searcher, applied: ApplyResult, sample: int = SAMPLE, seed: int = 0
 ) -> None:
     """Refuse a generation in which a changed document, or one of a sample of the others, is not
     found as it should.
@@ -404,20 +404,20 @@ def everything_is_found(
     _refuse(missed, "older, and no longer found by its own vector")
 
 
-def _lost_documents(searcher: Searcher, owners: Mapping[str, PartView]) -> list[str]:
+def _lost_documents(searcher: Searcher, owners: Mapping[str, SegmentView]) -> list[str]:
     """Those documents that their own vector does not find before what is new; FreshetError for
     vectors that are no numbers. owners: the part that has each document.
     """
-    new = [view for view in searcher.views if view.part.number == searcher.generation.number]
+    new = [view for view in searcher.views if view.segment.number == searcher.generation.number]
     if not owners or not new:
         return []
-    vectors = own_vectors(owners)
+    vectors = first_vectors(owners)
     _refuse([key for key, vector in vectors.items() if not np.isfinite(vector).all()], "not finite")
     _refuse(
         [key for key, vector in vectors.items() if owners[key] in new and not vector.any()],
         "of an empty vector",
     )
-    rankings = new[0].part.dense.search_encoded(np.stack(list(vectors.values())), 1)
+    rankings = new[0].segment.dense.search_encoded(np.stack(list(vectors.values())), 1)
     return [
         key
         for (key, vector), ranking in zip(vectors.items(), rankings, strict=True)
@@ -425,11 +425,11 @@ def _lost_documents(searcher: Searcher, owners: Mapping[str, PartView]) -> list[
     ]
 
 
-def own_vectors(owners: Mapping[str, PartView]) -> dict[str, np.ndarray]:
+def first_vectors(owners: Mapping[str, SegmentView]) -> dict[str, np.ndarray]:
     """The first vector (H,) of each document, in their order; owners: the dense part that has it."""
     vectors: dict[str, np.ndarray] = {}
     for view in dict.fromkeys(owners.values()):
-        index = view.part.dense.index
+        index = view.segment.dense.index
         ids, rows = (
             index.ids.document_ids,
             index.ids.rows_of([key for key, owner in owners.items() if owner is view]),
@@ -440,7 +440,7 @@ def own_vectors(owners: Mapping[str, PartView]) -> dict[str, np.ndarray]:
 
 
 def _is_found(
-    searcher: Searcher, key: str, query: np.ndarray, ranking: Ranking, owner: PartView, alone: bool
+    searcher: Searcher, key: str, query: np.ndarray, ranking: Ranking, owner: SegmentView, alone: bool
 ) -> bool:
     """Whether the document leads the ranking of its own vector, or what does may well lead: by an
     equal score, or by a longer vector, as |q| |d| bounds the inner product of a query with a
@@ -458,10 +458,10 @@ def _is_found(
     square = float(query.astype(np.float64) @ query)  # its own score, but for rounding
     if alone and best < square - CLEARLY * abs(square):
         return True
-    score = float(owner.part.dense.score_encoded(query[None], [[key]])[0][0])
+    score = float(owner.segment.dense.score_encoded(query[None], [[key]])[0][0])
     if score > best:
-        return alone or owner.part.dense.index.approximate is not None
-    index = searcher.view_of(winner).part.dense.index
+        return alone or owner.segment.dense.index.approximate is not None
+    index = searcher.view_of(winner).segment.dense.index
     longest = max(float(np.linalg.norm(index.vectors[row])) for row in index.ids.rows_of([winner]))
     return best - score <= ROUNDING * abs(best) or longest > float(np.linalg.norm(query)) * (
         1 + ROUNDING
@@ -476,12 +476,12 @@ def _by_words(searcher: Searcher, changed: Sequence[str]) -> None:
 
 
 def _sample(
-    views: Sequence[PartView], but: set[str], number: int, seed: list[int]
-) -> dict[str, PartView]:
+    views: Sequence[SegmentView], but: set[str], number: int, seed: list[int]
+) -> dict[str, SegmentView]:
     """At most `number` documents that can be found, others than `but`, ascending, with the part
     that has each.
     """
-    rows = [view.part.rows.document_ids for view in views]
+    rows = [view.segment.rows.document_ids for view in views]
     sizes, drawn = np.cumsum([len(ids) for ids in rows]), {}
     for row in np.random.default_rng(seed).integers(0, sizes[-1], number).tolist():
         part = int(np.searchsorted(sizes, row, side="right"))

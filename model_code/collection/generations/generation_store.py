@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from model_code.collection.generations.generation import FORMAT, REPAIR, Generation
-from model_code.collection.ledger.events import Standing
+from model_code.collection.ledger.events import LedgerCursor
 from model_code.collection.segments.documents import DOCUMENTS
-from model_code.collection.segments.folder_lock import unread
+from model_code.collection.segments.folder_lock import exclusive_lock_if_unused
 from model_code.errors import Damaged, FreshetError
 from model_code.files import MANIFEST, deferred_fsync, fsync, fsync_tree, write_manifest, write_text
 from model_code.settings import require
@@ -36,7 +36,7 @@ ONCE = ("model_version", "stage_key", "mlflow_run", "events")
 COPIED = ("base", "build", "segments", "removed", "fingerprint", "text", "documents", "passages")
 
 
-class Collection:
+class GenerationStore:
     """The generations of one retriever under the folder `live`. Any number of readers; one writer
     at a time.
     """
@@ -98,7 +98,7 @@ class Collection:
             )
         return Generation.read(folder)
 
-    def switch(self, generation: Generation) -> Generation:
+    def set_current(self, generation: Generation) -> Generation:
         """Make a generation the current one that is whole: it was just made, or `verify_all` said
         so.
         """
@@ -106,7 +106,7 @@ class Collection:
         return generation
 
     def publish_again(
-        self, generation: Generation, standing: Standing, provenance: Mapping[str, Any]
+        self, generation: Generation, cursor: LedgerCursor, provenance: Mapping[str, Any]
     ) -> Generation:
         """Make a generation the current one under a new number, which shares all of its files.
 
@@ -120,24 +120,24 @@ class Collection:
             for name, value in generation.manifest["provenance"].items()
             if name not in ONCE
         }
-        with self.aside() as folder:
+        with self.staging_dir() as folder:
             facts = {"build": generation.build, **stated, "provenance": {**said, **provenance}}
-            self.seal(folder, facts, standing, parent=generation.number)
-            again = self.keep(folder, self.next_number())
-        return self.switch(again)
+            self.write_manifest(folder, facts, cursor, parent=generation.number)
+            again = self.commit(folder, self.next_number())
+        return self.set_current(again)
 
     @contextmanager
-    def aside(self, after: int | None = None) -> Iterator[Path]:
+    def staging_dir(self, after: int | None = None) -> Iterator[Path]:
         """An empty folder on the collection's own disk to make a generation in; what is left of it
         is removed.
 
-        `keep` forces its files to the disk, all at once. What a writer left that was killed, at any
+        `commit` forces its files to the disk, all at once. What a writer left that was killed, at any
         point before the switch, is removed first. after: a generation that was made to be
         continued, though nobody has searched it.
         """
         parent = self.folder / GENERATIONS
         parent.mkdir(parents=True, exist_ok=True)
-        self.tidy(after)
+        self.remove_uncommitted(after)
         path = Path(tempfile.mkdtemp(prefix=MAKING, dir=parent))
         path.chmod(0o755)
         try:
@@ -146,8 +146,8 @@ class Collection:
         finally:
             shutil.rmtree(path, ignore_errors=True)
 
-    def tidy(self, after: int | None = None) -> None:
-        """Remove what was never switched to, and what was half deleted; after: see `aside`.
+    def remove_uncommitted(self, after: int | None = None) -> None:
+        """Remove what was never switched to, and what was half deleted; after: see `staging_dir`.
 
         Earlier versions went back by the pointer alone: of theirs, what lies above it may have been
         searched.
@@ -164,8 +164,12 @@ class Collection:
                 if generation is not None and generation.manifest["format"] == FORMAT:
                     self.delete(generation.folder)
 
-    def seal(
-        self, folder: Path, facts: Mapping[str, Any], standing: Standing, parent: int | None = None
+    def write_manifest(
+        self,
+        folder: Path,
+        facts: Mapping[str, Any],
+        cursor: LedgerCursor,
+        parent: int | None = None,
     ) -> dict[str, Any]:
         """Write the manifest of a new generation over its finished files, and return it.
 
@@ -174,10 +178,10 @@ class Collection:
         return write_manifest(
             folder,
             FORMAT,
-            {**facts, **asdict(standing), "retriever": self.retriever, "parent": parent},
+            {**facts, **asdict(cursor), "retriever": self.retriever, "parent": parent},
         )
 
-    def copies_of(self, stated: Mapping[str, Any]) -> list[Generation]:
+    def find_copies(self, stated: Mapping[str, Any]) -> list[Generation]:
         """The whole generations of the build that has the files which a manifest states, oldest
         first.
         """
@@ -195,7 +199,7 @@ class Collection:
             else []
         )
 
-    def keep(self, folder: Path, number: int) -> Generation:
+    def commit(self, folder: Path, number: int) -> Generation:
         """Give a folder, which is sealed, its number, the `next_number`."""
         fsync_tree(folder)
         target = folder.with_name(f"{number:06d}")
@@ -240,7 +244,7 @@ class Collection:
         return tuple(reversed(deleted))
 
     def _delete_unread(self, generation: Generation) -> bool:
-        with unread(generation.folder) as free:
+        with exclusive_lock_if_unused(generation.folder) as free:
             if free:
                 self.delete(generation.folder)
             return free
@@ -272,7 +276,7 @@ def default_retriever(live: Path) -> str:
 
 def set_default_retriever(live: Path, retriever: str) -> None:
     """Search `retriever` when none is named; FreshetError if it has no live collection."""
-    Collection(live, retriever).current()
+    GenerationStore(live, retriever).current()
     write_text(live / CURRENT, f"{retriever}\n")
 
 

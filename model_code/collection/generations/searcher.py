@@ -13,11 +13,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from model_code.collection.generations.generation import Generation, Intact, removed_by_part
-from model_code.collection.generations.generation_store import Collection, default_retriever
+from model_code.collection.generations.generation import Generation, verify_checksums_on_error, removed_by_segment
+from model_code.collection.generations.generation_store import GenerationStore, default_retriever
 from model_code.collection.results import Hit
-from model_code.collection.segments.documents import document_of
-from model_code.collection.segments.segment import Base, Part, PartView, open_segment
+from model_code.collection.segments.documents import document_from_row
+from model_code.collection.segments.segment import BaseSegment, LoadedSegment, SegmentView, open_segment
 from model_code.errors import FreshetError
 from model_code.retrieval.protocol import Ranking, Retriever
 from model_code.text.documents import Document
@@ -35,18 +35,18 @@ class Searcher:
     What only some searches need, such as fields, is read by the first of them and kept.
     """
 
-    def __init__(self, live: Path, generation: Generation, loaded: Mapping[int, Part]) -> None:
+    def __init__(self, live: Path, generation: Generation, loaded: Mapping[int, LoadedSegment]) -> None:
         """Load the parts of `generation` that are not among those `loaded`, by their numbers;
         Damaged if one is.
         """
         self.live, self.generation = live, generation
-        with Intact(generation):
-            loaded = {number: part for number, part in loaded.items() if part.reading.is_there()}
+        with verify_checksums_on_error(generation):
+            loaded = {number: part for number, part in loaded.items() if part.lock.is_valid()}
             base = loaded.get(generation.base)
             self.base = (
                 base
-                if isinstance(base, Base)
-                else Base.open(generation.sibling(generation.base), generation.fingerprint)
+                if isinstance(base, BaseSegment)
+                else BaseSegment.open(generation.sibling(generation.base), generation.fingerprint)
             )
             segments = {
                 n: loaded.get(n) or open_segment(self.base, generation.sibling(n))
@@ -54,8 +54,8 @@ class Searcher:
             }
             parts = {generation.base: self.base} | segments
             self.views = tuple(
-                PartView(parts[number], gone)
-                for number, gone in removed_by_part(generation).items()
+                SegmentView(parts[number], gone)
+                for number, gone in removed_by_segment(generation).items()
             )
 
     @cached_property
@@ -63,7 +63,7 @@ class Searcher:
         """The search of all parts together; put together by the first that asks, as not all who
         open a searcher do.
         """
-        return type(self.base.retriever).join_segments([view.segment for view in self.views])
+        return type(self.base.retriever).join_segments([view.searchable for view in self.views])
 
     @classmethod
     def open(cls, live: Path, retriever: str | None = None) -> Searcher:
@@ -81,7 +81,7 @@ class Searcher:
         Numbers begin anew where a live collection was deleted: the manifest tells one generation
         from another.
         """
-        if Collection(self.live, self.generation.retriever).current() == self.generation:
+        if GenerationStore(self.live, self.generation.retriever).current() == self.generation:
             return self
         return _open(self.live, self.generation.retriever, self.parts)
 
@@ -93,11 +93,11 @@ class Searcher:
         return self
 
     @property
-    def parts(self) -> dict[int, Part]:
+    def parts(self) -> dict[int, LoadedSegment]:
         """What is loaded, by its generation's number; it never changes, so that searchers and
         threads share it.
         """
-        return {view.part.number: view.part for view in self.views}
+        return {view.segment.number: view.segment for view in self.views}
 
     def search(
         self, text: str, k: int = 10, filters: Filters = (), explain: bool = False
@@ -117,7 +117,7 @@ class Searcher:
         one is empty.
         """
         require_queries(texts)
-        with Intact(self.generation):
+        with verify_checksums_on_error(self.generation):
             allowed = None
             if filters:
                 from model_code.collection.segments.filters import (
@@ -139,7 +139,7 @@ class Searcher:
         """Whether a search can `explain` what a score is made of."""
         return self.retriever.can_explain
 
-    def view_of(self, document_id: str) -> PartView:
+    def view_of(self, document_id: str) -> SegmentView:
         """The part that has a document; FreshetError if none has."""
         for view in reversed(self.views):
             if document_id in view:
@@ -152,7 +152,7 @@ class Searcher:
     def _fields(self) -> Index:
         from model_code.collection.segments.filters import MergedFields
 
-        return MergedFields([(view.part.fields, view.removed) for view in self.views])
+        return MergedFields([(view.segment.fields, view.removed) for view in self.views])
 
     @cached_property
     def _document_ids(self) -> Set[str]:
@@ -169,8 +169,8 @@ class Searcher:
         rows = {}
         for view in self.views:
             names = [name for name in document_ids if name in view]
-            rows |= view.part.document_file.read(names) if names else {}
-        return {name: document_of(row) for name, row in rows.items()}
+            rows |= view.segment.document_file.read(names) if names else {}
+        return {name: document_from_row(row) for name, row in rows.items()}
 
     def ids_after(self, after: str, limit: int) -> list[str]:
         """The next `limit` documents that can be found, by ascending id."""
@@ -192,7 +192,7 @@ class Searcher:
 
     def _hit(self, rank: int, score: float, document: Document, text: str, query: Any) -> Hit:
         """query: the encoded `text`, which the best passage is found and the snippet is cut by."""
-        part = self.view_of(document.document_id).part
+        part = self.view_of(document.document_id).segment
         rows = part.rows.rows_of([document.document_id])
         best = (
             self.retriever.best_passage_encoded(query, document.document_id) if len(rows) > 1 else 0
@@ -229,11 +229,11 @@ class Searcher:
         return places[best] if len(places) == passages else Span(0, len(text))
 
 
-def _open(live: Path, retriever: str, loaded: Mapping[int, Part]) -> Searcher:
+def _open(live: Path, retriever: str, loaded: Mapping[int, LoadedSegment]) -> Searcher:
     """Load the current generation; once more if it was replaced, and its folders deleted, while it
     was being read.
     """
-    collection = Collection(live, retriever)
+    collection = GenerationStore(live, retriever)
     number = collection.current_number()
     try:
         return Searcher(live, collection.current(), loaded)

@@ -7,17 +7,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from model_code.collection.generations.build import Parts, add_build
+from model_code.collection.generations.build import BuildArtifacts, add_build
 from model_code.collection.generations.generation import Generation
-from model_code.collection.generations.generation_store import Collection, set_default_retriever
+from model_code.collection.generations.generation_store import (
+    GenerationStore,
+    set_default_retriever,
+)
 from model_code.collection.index.live_index import LiveIndex, apply_pending, make_generation_builder
 from model_code.collection.index.project_ledger import (
     WRITER_LOCK,
     in_a_log,
+    ledger_cursor,
     open_ledger_if_exists,
-    standing_of,
 )
-from model_code.collection.ledger.events import Position, Standing
+from model_code.collection.ledger.events import LedgerCursor, Position
 from model_code.collection.ledger.ledger import Ledger
 from model_code.project import Project, file_lock
 from model_code.text.passages import TextRules
@@ -29,7 +32,7 @@ MODEL_VERSION = "model_version"
 def open_build(
     project: Project,
     retriever: str,
-    parts: Parts,
+    parts: BuildArtifacts,
     provenance: Mapping[str, Any],
     text: TextRules | None,
     snapshot: Position,
@@ -40,20 +43,20 @@ def open_build(
     One that was opened before goes on from its newest generation. An error or a crash leaves the
     old generation current.
     """
-    collection = Collection(project.live, retriever)
+    collection = GenerationStore(project.live, retriever)
     with file_lock(project.live / WRITER_LOCK):
         ledger = open_ledger_if_exists(project, retriever)
         if collection.current_number() is not None and (
             ledger is not None or in_a_log(collection.current())
         ):
             LiveIndex(project, retriever).begin()
-        standing = _standing(ledger, snapshot)
+        cursor = _standing(ledger, snapshot)
         opened = add_build(
             collection,
             parts,
             provenance,
             text,
-            standing,
+            cursor,
             lambda copies: _newest(ledger, collection, copies),
         )
         generation = _complete(project, collection, opened, ledger)
@@ -61,7 +64,7 @@ def open_build(
         return generation
 
 
-def registered_builds(collection: Collection) -> list[Generation]:
+def registered_builds(collection: GenerationStore) -> list[Generation]:
     """The generations that a registered version was opened as, whether the registry still has it or
     not.
     """
@@ -70,19 +73,19 @@ def registered_builds(collection: Collection) -> list[Generation]:
     ]
 
 
-def _standing(ledger: Ledger | None, snapshot: Position) -> Standing:
+def _standing(ledger: Ledger | None, snapshot: Position) -> LedgerCursor:
     """Where a build stands. Of a snapshot of another log nothing is known: all that this one has is
     applied to it.
     """
     if ledger is None:
-        return Standing()
-    if ledger.unsound(snapshot) is not None:
-        return Standing(ledger.position(0), replay=True)
-    return Standing(ledger.position(snapshot.event), trained=snapshot.event)
+        return LedgerCursor()
+    if ledger.mismatch(snapshot) is not None:
+        return LedgerCursor(ledger.position(0), replay=True)
+    return LedgerCursor(ledger.position(snapshot.event), trained=snapshot.event)
 
 
 def _newest(
-    ledger: Ledger | None, collection: Collection, copies: Sequence[Generation]
+    ledger: Ledger | None, collection: GenerationStore, copies: Sequence[Generation]
 ) -> Generation | None:
     """The generation of a build to go on from: the one that stands furthest in this log."""
     if ledger is None:
@@ -90,28 +93,28 @@ def _newest(
             generation for generation in copies if generation.number == collection.current_number()
         ]
         return (current or copies or [None])[-1]
-    standings = ((standing_of(ledger, generation).position, generation) for generation in copies)
+    standings = ((ledger_cursor(ledger, generation).position, generation) for generation in copies)
     sound = [
         (position.event, each.number, each)
         for position, each in standings
-        if ledger.unsound(position) is None
+        if ledger.mismatch(position) is None
     ]
     return max(sound, key=lambda each: each[:2])[2] if sound else None
 
 
 def _complete(
-    project: Project, collection: Collection, opened: Generation, ledger: Ledger | None
+    project: Project, collection: GenerationStore, opened: Generation, ledger: Ledger | None
 ) -> Generation:
     """The build, or what it was continued by, with what it lacks, current."""
-    standing = opened.standing or Standing() if ledger is None else standing_of(ledger, opened)
+    cursor = opened.cursor or LedgerCursor() if ledger is None else ledger_cursor(ledger, opened)
     if ledger is not None:
-        pending = ledger.seen_from(standing).pending()
+        pending = ledger.view_at(cursor).pending()
         if pending.events:
             writer = make_generation_builder(project, collection.retriever)
             writer.opened = opened
-            return apply_pending(writer, standing, pending).generation
+            return apply_pending(writer, cursor, pending).generation
     current = collection.current_number()
     if current is not None and opened.number < current:
-        return collection.publish_again(opened, standing, {})
+        return collection.publish_again(opened, cursor, {})
     opened.verify_all()
-    return collection.switch(opened)
+    return collection.set_current(opened)

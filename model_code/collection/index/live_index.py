@@ -18,28 +18,28 @@ from typing import Any, Protocol
 
 from model_code.collection.generations.generation import Generation, document_hashes, document_rows
 from model_code.collection.generations.generation_builder import (
-    Applied,
-    LiveWriter,
-    Loaded,
-    everything_is_found,
+    ApplyResult,
+    GenerationBuilder,
+    LoadedSegments,
+    verify_searchable,
 )
 from model_code.collection.generations.generation_store import (
-    Collection,
+    GenerationStore,
     default_retriever,
     retrievers,
 )
 from model_code.collection.index.project_ledger import (
     WRITER_LOCK,
     contents,
+    ledger_cursor,
     open_ledger,
     open_ledger_if_exists,
     require_no_log,
     require_sound,
-    standing_of,
 )
-from model_code.collection.ledger.events import EventKind, Receipt, Standing
-from model_code.collection.ledger.ledger import Ledger, Target
-from model_code.collection.ledger.states import LogView, Pending
+from model_code.collection.ledger.events import EventKind, LedgerCursor, Receipt
+from model_code.collection.ledger.ledger import Ledger, RevertTarget
+from model_code.collection.ledger.states import LedgerView, Pending
 from model_code.corpus.clean_rows import CleanRows, RawRow, clean_rows
 from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.rows import Rejection, printable
@@ -75,10 +75,10 @@ class LiveIndex:
         self,
         project: Project,
         retriever: str | None = None,
-        loaded: Loaded = dict,
+        loaded: LoadedSegments = dict,
         find_service: FindService = lambda project: None,
     ) -> None:
-        """retriever: the one that is searched by default; loaded: see `Loaded`. FreshetError if
+        """retriever: the one that is searched by default; loaded: see `LoadedSegments`. FreshetError if
         nothing is live.
 
         find_service: finds a running service of the project, which then applies what this process
@@ -89,7 +89,7 @@ class LiveIndex:
             retriever or default_retriever(project.live),
             loaded,
         )
-        self.collection = Collection(project.live, self.retriever)
+        self.collection = GenerationStore(project.live, self.retriever)
         self.collection.current()
         self.find_service = find_service
         self._ledger: Ledger | None = None
@@ -113,7 +113,7 @@ class LiveIndex:
         return self._ledger
 
     @cached_property
-    def writer(self) -> LiveWriter:
+    def writer(self) -> GenerationBuilder:
         """The writer of the live collection; it keeps encoder and index in memory."""
         writer = make_generation_builder(self.project, self.retriever)
         writer.loaded = self.loaded
@@ -191,30 +191,30 @@ class LiveIndex:
         """Return the content hash of each document, as if all pending events were applied."""
         hashes = document_hashes(self.generation)
         if self.ledger_if_exists is not None:
-            for event in self.log_view.pending().events:
+            for event in self.ledger_view.pending().events:
                 if event.kind == EventKind.PUT:
                     hashes[event.document_id] = event.content_hash
                 else:
                     hashes.pop(event.document_id, None)
         return hashes
 
-    def apply(self, limit: int | None = None) -> Applied | None:
+    def apply(self, limit: int | None = None) -> ApplyResult | None:
         """Make the oldest pending events (at least `limit`) a new generation; None if there are
         none.
 
         FreshetError if not every document would be found by its own vector, see
-        `everything_is_found`; the events stay pending.
+        `verify_searchable`; the events stay pending.
         """
-        with self._writing() as log_view:
-            pending = log_view.pending(limit)
+        with self._writing() as ledger_view:
+            pending = ledger_view.pending(limit)
             return (
-                apply_pending(self.writer, log_view.standing, pending) if pending.events else None
+                apply_pending(self.writer, ledger_view.cursor, pending) if pending.events else None
             )
 
     def compact(self) -> Generation:
         """Merge the generation's segments into one; rankings stay as they are."""
-        with self._writing() as log_view:
-            return self.writer.compact(log_view.standing)
+        with self._writing() as ledger_view:
+            return self.writer.compact(ledger_view.cursor)
 
     def revert(self, number: int) -> Generation:
         """Take all documents back to what generation `number` holds, and search it again.
@@ -230,16 +230,18 @@ class LiveIndex:
                 f"freshet rollback --generation N; freshet rewind --retriever {self.retriever} --generation {number} "
                 f"searches an older index of {self.retriever}, which then takes in what it lacks"
             )
-        if standing_of(self.ledger, self.generation).replay:
+        if ledger_cursor(self.ledger, self.generation).replay:
             self.apply()  # else nobody knows what of the log no search has found yet
-        with self._writing() as log_view:
+        with self._writing() as ledger_view:
             current, chosen = self.generation, self.collection.read(number)
             if chosen.number == current.number:
                 return current
 
             chosen.verify_all()
-            place, files = standing_of(self.ledger, chosen), partial(contents, chosen)
-            target = Target(self.retriever, number, place, current.number, log_view.standing, files)
+            place, files = ledger_cursor(self.ledger, chosen), partial(contents, chosen)
+            target = RevertTarget(
+                self.retriever, number, place, current.number, ledger_view.cursor, files
+            )
             event = self.ledger.revert(target)
             return self._publish_reverted(number, event)
 
@@ -249,8 +251,8 @@ class LiveIndex:
         """
         with self._writing():
             chosen = self.collection.read(number)
-            standing = standing_of(self.ledger, chosen)
-            return self.collection.publish_again(chosen, standing, {"rewound_to": number})
+            cursor = ledger_cursor(self.ledger, chosen)
+            return self.collection.publish_again(chosen, cursor, {"rewound_to": number})
 
     def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> tuple[int, ...]:
         """Delete generations that neither the `keep` newest, the current nor the `registered` ones
@@ -260,9 +262,9 @@ class LiveIndex:
             return self.writer.collect_garbage(keep, registered)
 
     @property
-    def log_view(self) -> LogView:
+    def ledger_view(self) -> LedgerView:
         """The log as the generation sees it that is searched now."""
-        return self.ledger.seen_from(standing_of(self.ledger, self.generation))
+        return self.ledger.view_at(ledger_cursor(self.ledger, self.generation))
 
     def begin(self) -> None:
         """Do what every writer does first: remove what one that was killed left, finish its revert,
@@ -274,29 +276,29 @@ class LiveIndex:
     def _publish_reverted(self, number: int, event: int) -> Generation:
         """The generation that a revert goes back to, at the event of the revert."""
         chosen = self.collection.read(number)
-        before = standing_of(self.ledger, chosen)
-        trained = before.trained if self.ledger.unsound(before.position) is None else 0
-        standing = Standing(self.ledger.position(event), trained)
-        return self.collection.publish_again(chosen, standing, {"reverted_to": number})
+        before = ledger_cursor(self.ledger, chosen)
+        trained = before.trained if self.ledger.mismatch(before.position) is None else 0
+        cursor = LedgerCursor(self.ledger.position(event), trained)
+        return self.collection.publish_again(chosen, cursor, {"reverted_to": number})
 
     @contextmanager
-    def _writing(self) -> Iterator[LogView]:
+    def _writing(self) -> Iterator[LedgerView]:
         """Hold the one writer's lock, with a log that is the collection's own; yields its view of
         the log.
 
         What a writer that was killed left is removed, and a revert that it had begun is finished.
         """
         with file_lock(self.collection.live / WRITER_LOCK):
-            self.collection.tidy()
+            self.collection.remove_uncommitted()
             ledger, current = self.ledger, self.generation
-            standing, last = require_sound(ledger, current), ledger.last_revert()
+            cursor, last = require_sound(ledger, current), ledger.last_revert()
             mine = last is not None and (last.retriever, last.current) == (
                 self.retriever,
                 current.number,
             )
-            if mine and last.id > standing.position.event:
-                standing = standing_of(ledger, self._publish_reverted(last.generation, last.id))
-            yield ledger.seen_from(standing)
+            if mine and last.id > cursor.position.event:
+                cursor = ledger_cursor(ledger, self._publish_reverted(last.generation, last.id))
+            yield ledger.view_at(cursor)
 
 
 def additions_folder(project: Project) -> Path:
@@ -304,29 +306,29 @@ def additions_folder(project: Project) -> Path:
     return project.state / "additions"
 
 
-def make_generation_builder(project: Project, retriever: str) -> LiveWriter:
+def make_generation_builder(project: Project, retriever: str) -> GenerationBuilder:
     """The writer of a retriever's live collection; plain where the settings leave encodings as they
     are.
     """
     chosen = project.settings("additions", AdditionSettings)
     if not chosen.refine:
-        return LiveWriter(project.live, retriever)
-    from model_code.incdsi.generation_builder import RefiningWriter  # with all of IncDSI
+        return GenerationBuilder(project.live, retriever)
+    from model_code.incdsi.generation_builder import IncDsiGenerationBuilder  # with all of IncDSI
 
-    return RefiningWriter(project.live, retriever, chosen, additions_folder(project))
+    return IncDsiGenerationBuilder(project.live, retriever, chosen, additions_folder(project))
 
 
-def apply_pending(writer: LiveWriter, standing: Standing, pending: Pending) -> Applied:
+def apply_pending(writer: GenerationBuilder, cursor: LedgerCursor, pending: Pending) -> ApplyResult:
     """Make pending events the next generation, which says in its provenance where they came from.
 
-    standing: where the generation stands that they are applied to.
+    cursor: where the generation stands that they are applied to.
     """
     events = pending.events
     sources = sorted({event.source for event in events})
     provenance = {"sources": sources, "events": [events[0].id, events[-1].id]}
-    standing = replace(standing, position=pending.position, replay=False)
+    cursor = replace(cursor, position=pending.position, replay=False)
     changes = [event.document or Remove(event.document_id) for event in events]
-    return writer.apply(changes, standing, provenance, everything_is_found)
+    return writer.apply(changes, cursor, provenance, verify_searchable)
 
 
 def live_retrievers(project: Project) -> list[str]:

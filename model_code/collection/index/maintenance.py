@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.index.live_index import LiveIndex, live_retrievers
 from model_code.collection.settings import LiveSettings
 from model_code.errors import FreshetError
@@ -84,7 +84,7 @@ class BackgroundMaintenance:
         what a retrain that has just begun reads. `freshet tools gc` asks the registry, too, which
         builds may go.
         """
-        collection = Collection(self.project.live, name)
+        collection = GenerationStore(self.project.live, name)
         if collection.next_number() < COLLECTED:
             return False
         from model_code.collection.index.builds import registered_builds

@@ -10,14 +10,14 @@ from pathlib import Path
 from model_code.collection.generations.generation import Generation, document_rows
 from model_code.collection.generations.generation_store import (
     CURRENT,
-    Collection,
+    GenerationStore,
     default_retriever,
 )
-from model_code.collection.ledger.database import Database, existing_database, sqlite_file
-from model_code.collection.ledger.events import ANOTHER, Feedback, Standing
-from model_code.collection.ledger.ledger import Contents, Ledger
+from model_code.collection.ledger.database import Database, open_database_if_exists, sqlite_file
+from model_code.collection.ledger.events import ANOTHER, Feedback, LedgerCursor
+from model_code.collection.ledger.ledger import DocumentContents, Ledger
 from model_code.collection.ledger.states import Backlog
-from model_code.collection.segments.documents import document_of
+from model_code.collection.segments.documents import document_from_row
 from model_code.errors import FreshetError
 from model_code.project import Project, file_lock, sqlite_url
 
@@ -62,18 +62,18 @@ def open_ledger(project: Project, retriever: str = "") -> Ledger:
 
 def open_ledger_if_exists(project: Project, retriever: str = "") -> Ledger | None:
     """The project's log, or None if no document ever arrived: looking makes none."""
-    database = existing_database(ledger_url(project), partial(_migrate, project))
+    database = open_database_if_exists(ledger_url(project), partial(_migrate, project))
     return None if database is None else Ledger(database, retriever)
 
 
-def standing_of(ledger: Ledger, generation: Generation) -> Standing:
+def ledger_cursor(ledger: Ledger, generation: Generation) -> LedgerCursor:
     """Where a generation stands; one of an earlier version does not say so, and any log's events
     are new to it.
     """
-    if generation.standing is not None:
-        return generation.standing
+    if generation.cursor is not None:
+        return generation.cursor
     base = Generation.read(generation.sibling(generation.base))
-    return Standing(ledger.position(0), trained=base.watermark, replay=True)
+    return LedgerCursor(ledger.position(0), trained=base.watermark, replay=True)
 
 
 def read_feedback(project: Project) -> list[Feedback]:
@@ -86,21 +86,21 @@ def backlog_of(ledger: Ledger, generation: Generation) -> Backlog | None:
     """What waits for a generation; None where nothing does, or the log is not the one that it
     stands in.
     """
-    standing = standing_of(ledger, generation)
-    if ledger.unsound(standing.position) is not None:
+    cursor = ledger_cursor(ledger, generation)
+    if ledger.mismatch(cursor.position) is not None:
         return None
-    backlog = ledger.seen_from(standing).backlog()
+    backlog = ledger.view_at(cursor).backlog()
     return backlog if backlog.number else None
 
 
-def require_sound(ledger: Ledger, generation: Generation) -> Standing:
+def require_sound(ledger: Ledger, generation: Generation) -> LedgerCursor:
     """Where a generation stands; FreshetError if that is not in this log: whoever goes on would
     lose documents.
     """
-    standing = standing_of(ledger, generation)
-    if (reason := ledger.unsound(standing.position)) is not None:
+    cursor = ledger_cursor(ledger, generation)
+    if (reason := ledger.mismatch(cursor.position)) is not None:
         raise FreshetError(_lost(generation, f"this is {reason}"))
-    return standing
+    return cursor
 
 
 def require_no_log(generation: Generation) -> None:
@@ -129,8 +129,8 @@ def open_matching_ledger(project: Project, generation: Generation) -> Ledger | N
 
 def in_a_log(generation: Generation) -> bool:
     """Whether a generation stands in a log, so that it says what it holds."""
-    standing = generation.standing
-    return generation.watermark > 0 if standing is None else standing.position.log is not None
+    cursor = generation.cursor
+    return generation.watermark > 0 if cursor is None else cursor.position.log is not None
 
 
 def _lost(generation: Generation, reason: str) -> str:
@@ -143,12 +143,12 @@ def _lost(generation: Generation, reason: str) -> str:
     )
 
 
-def contents(generation: Generation, ids: Ids[str]) -> Contents:
+def contents(generation: Generation, ids: Ids[str]) -> DocumentContents:
     """Those of some documents that a generation holds, as the log takes them: content hash and
     document.
     """
     return {
-        id_: (row["content_hash"], document_of(row))
+        id_: (row["content_hash"], document_from_row(row))
         for id_, row in document_rows(generation, ids).items()
     }
 
@@ -161,7 +161,7 @@ def _migrate(project: Project, database: Database) -> None:
 
     with file_lock(project.live / WRITER_LOCK):
         if (project.live / CURRENT).is_file():
-            current = Collection(project.live, default_retriever(project.live)).current()
+            current = GenerationStore(project.live, default_retriever(project.live)).current()
             migrate(database, current.retriever, current.number, partial(contents, current))
         else:
             migrate(database, None, 0, lambda ids: {})

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from model_code.collection.generations.generation import Generation, added_since_training
-from model_code.collection.generations.generation_store import Collection, default_retriever
-from model_code.collection.index.project_ledger import open_ledger_if_exists, standing_of
+from model_code.collection.generations.generation_store import GenerationStore, default_retriever
+from model_code.collection.index.project_ledger import ledger_cursor, open_ledger_if_exists
 from model_code.collection.ledger.events import Position
 from model_code.files import MANIFEST, hash_path, read_json, write_json
 from model_code.project import Project
@@ -54,9 +54,9 @@ class RetrainPlan:
 
 def plan_retrain(project: Project, key: str) -> RetrainPlan:
     """A retrain on what is live now; writes nothing."""
-    generation = Collection(project.live, default_retriever(project.live)).current()
+    generation = GenerationStore(project.live, default_retriever(project.live)).current()
     ledger = open_ledger_if_exists(project)
-    position = Position() if ledger is None else standing_of(ledger, generation).position
+    position = Position() if ledger is None else ledger_cursor(ledger, generation).position
     return RetrainPlan(
         key,
         generation.retriever,
@@ -75,9 +75,9 @@ def is_from_another_collection(project: Project, plan: RetrainPlan) -> bool:
     key says nothing.
     """
     ledger, position = open_ledger_if_exists(project), plan.snapshot
-    if position.log is not None and (ledger is None or ledger.unsound(position) is not None):
+    if position.log is not None and (ledger is None or ledger.mismatch(position) is not None):
         return True
-    collection = Collection(project.live, plan.retriever)
+    collection = GenerationStore(project.live, plan.retriever)
     # none if it was not kept
     same = [each for each in collection.generations() if each.number == plan.generation]
     return bool(plan.origin and same and _origin(same[0]) != plan.origin)
@@ -124,4 +124,4 @@ def retrain_workspace(project: Project, key: str) -> Project:
 
 def read_planned_generation(project: Project, plan: RetrainPlan) -> Generation:
     """The generation that the plan names; FreshetError if it is deleted meanwhile."""
-    return Collection(project.live, plan.retriever).read(plan.generation)
+    return GenerationStore(project.live, plan.retriever).read(plan.generation)

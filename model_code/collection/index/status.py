@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.project_ledger import open_matching_ledger, standing_of
+from model_code.collection.index.project_ledger import ledger_cursor, open_matching_ledger
 from model_code.collection.ledger.events import EventState
-from model_code.collection.ledger.states import LogView
+from model_code.collection.ledger.states import LedgerView
 from model_code.files import MANIFEST, read_json, write_json
 from model_code.project import Project
 
@@ -28,7 +28,7 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
     Times are texts in ISO 8601, in UTC. `ledger` is None if no document ever arrived; FreshetError
     if it is lost.
     """
-    current = Collection(project.live, retriever).current()
+    current = GenerationStore(project.live, retriever).current()
     status = {
         "retriever": retriever,
         "generation": current.number,
@@ -41,20 +41,20 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
     if ledger is None:
         return status
     with ledger:
-        log_view = ledger.seen_from(standing_of(ledger, current))
-        waits = log_view.backlog()
+        ledger_view = ledger.view_at(ledger_cursor(ledger, current))
+        waits = ledger_view.backlog()
         status["ledger"] = {
-            "documents": {str(state): number for state, number in log_view.counts().items()},
+            "documents": {str(state): number for state, number in ledger_view.counts().items()},
             "lag": {"pending": waits.number, "seconds": waits.seconds},
-            "work": _dated(work.as_dict() for work in ledger.work.last(retriever, SHOWN)),
-            "drift": next(iter(_dated(ledger.last_drift(1))), None),
-            "rejections": _dated(ledger.last_rejections(SHOWN)),
+            "work": _dated(work.as_dict() for work in ledger.tasks.last(retriever, SHOWN)),
+            "drift": next(iter(_dated(ledger.recent_drift_reports(1))), None),
+            "rejections": _dated(ledger.recent_rejections(SHOWN)),
         }
     return status
 
 
 def probe_newest_document(
-    project: Project, searcher: Searcher, log_view: LogView
+    project: Project, searcher: Searcher, ledger_view: LedgerView
 ) -> dict[str, Any] | None:
     """How the first document of the newest batch fared, kept for `read_canary`; None where a generation
     brought none.
@@ -67,7 +67,7 @@ def probe_newest_document(
     if "events" not in generation.manifest["provenance"]:
         return None
     first, last = generation.manifest["provenance"]["events"]
-    events = log_view.events(first, min(last, first + TRIED))
+    events = ledger_view.events(first, min(last, first + TRIED))
     event = next(
         (event for event in events if event.state == EventState.LIVE and event.document), None
     )

@@ -41,7 +41,7 @@ CHUNK = 500  # values in one IN (...): SQLite once took no more than 999
 VERSION = 3
 metadata = MetaData()
 # of an event; SQLite's integers are of 64 bits anyway
-Number = BigInteger().with_variant(Integer, "sqlite")
+EventId = BigInteger().with_variant(Integer, "sqlite")
 
 log = Table(  # its identity, and the version of its tables
     "ledger_version",  # where an older Freshet looks, which then says that it cannot read this one
@@ -53,14 +53,14 @@ log = Table(  # its identity, and the version of its tables
 events = Table(
     "ledger_events",
     metadata,
-    Column("id", Number, primary_key=True),
+    Column("id", EventId, primary_key=True),
     Column("kind", String, nullable=False),
     Column("document_id", String, nullable=False),
     Column("content_hash", String, nullable=False),
     Column("payload", JSON(none_as_null=True)),
     Column("source", String, nullable=False),
     Column("received", Float(53), nullable=False),
-    Column("again", Number),
+    Column("again", EventId),
     sqlite_autoincrement=True,  # an id is a position: it must never be given out twice
 )
 # literally, as the partial index is only used for this text
@@ -108,8 +108,8 @@ drift_reports = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("retriever", String, nullable=False),
-    Column("first_event", Number, nullable=False),
-    Column("last_event", Number, nullable=False),
+    Column("first_event", EventId, nullable=False),
+    Column("last_event", EventId, nullable=False),
     Column("recorded", Float(53), nullable=False),
     Column("report", JSON, nullable=False),
 )
@@ -202,13 +202,13 @@ def open_database(url: str, migrate: Callable[[Database], None] | None = None) -
 
     migrate: what brings one of an earlier version to that of today.
     """
-    database = existing_database(url, migrate)
+    database = open_database_if_exists(url, migrate)
     if database is None:
         _create(url)
     return database or open_database(url)
 
 
-def existing_database(
+def open_database_if_exists(
     url: str, migrate: Callable[[Database], None] | None = None
 ) -> Database | None:
     """The same, or None if there are no tables."""

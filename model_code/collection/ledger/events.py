@@ -86,7 +86,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Standing:
+class LedgerCursor:
     """Where a generation stands: the position up to which it holds all documents.
 
     trained: the last event of which its retriever may have been trained; replay: it says nothing of

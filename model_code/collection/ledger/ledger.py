@@ -29,16 +29,16 @@ from model_code.collection.ledger.events import (
     EventKind,
     EventState,
     Feedback,
+    LedgerCursor,
     Opinion,
     Position,
     Receipt,
-    Standing,
 )
 from model_code.collection.ledger.states import (
     HEAD,
     IS_CHANGE,
     Event,
-    LogView,
+    LedgerView,
     Revert,
     contains,
     history_of,
@@ -48,13 +48,13 @@ from model_code.collection.ledger.states import (
     repeats_of,
     select_events,
 )
-from model_code.collection.ledger.tasks import WorkTable
+from model_code.collection.ledger.tasks import TaskTable
 from model_code.corpus.rows import Rejection
 from model_code.errors import FreshetError
 from model_code.files import hash_text
 from model_code.text.documents import Document
 
-Contents = Mapping[str, tuple[str, Document]]
+DocumentContents = Mapping[str, tuple[str, Document]]
 """By id, the content hash of a document in a generation's files, and the document as these tell it
 """
 Row = dict[str, Any]
@@ -70,7 +70,7 @@ LAST = sa.select(events.c.document_id, events.c.kind, events.c.content_hash).whe
 
 
 @dataclass(frozen=True)
-class Target:
+class RevertTarget:
     """A generation to go back to: whose it is, its number, where it stands, and the one that is
     current.
 
@@ -79,17 +79,17 @@ class Target:
 
     retriever: str
     generation: int
-    standing: Standing
+    cursor: LedgerCursor
     current: int
-    current_standing: Standing
-    contents: Callable[[Collection[str]], Contents]
+    current_cursor: LedgerCursor
+    contents: Callable[[Collection[str]], DocumentContents]
 
 
 class Ledger:
     """What arrived, in order. Every method is one transaction; writers take turns, in any number of
     threads and processes. Times are seconds since 1970.
 
-    Events are told by their ids, which only rise. `seen_from` tells what became of them in a
+    Events are told by their ids, which only rise. `view_at` tells what became of them in a
     generation. retriever: whose drift reports are meant; events and work are everybody's.
     """
 
@@ -100,7 +100,7 @@ class Ledger:
             database.is_replaced,
             database.damage,
         )
-        self.work = WorkTable(database)
+        self.tasks = TaskTable(database)
 
     @classmethod
     def open(
@@ -193,7 +193,7 @@ class Ledger:
 
     # What people say of it
 
-    def judge(self, verdict: Feedback, now: float | None = None) -> str:
+    def record_feedback(self, verdict: Feedback, now: float | None = None) -> str:
         """Keep a verdict, and return the one that counts: of one person, query and document the
         latest, save that a click takes no thumb back.
         """
@@ -222,7 +222,7 @@ class Ledger:
 
     # Going back
 
-    def revert(self, target: Target) -> int:
+    def revert(self, target: RevertTarget) -> int:
         """Take the documents back to what a generation holds; return the id of the event that says
         so.
 
@@ -230,12 +230,12 @@ class Ledger:
         what no search has found yet: it waits on. One transaction, so all of it happens or nothing.
         FreshetError if the generation's files still hold a document that was erased.
         """
-        received, standing = time.time(), target.standing
+        received, cursor = time.time(), target.cursor
         # for good: no event ever changes
-        exact = not standing.replay and self.unsound(standing.position) is None
-        to = standing.position.event if exact else 0
+        exact = not cursor.replay and self.mismatch(cursor.position) is None
+        to = cursor.position.event if exact else 0
         with self._database.write() as connection:
-            waiting = _pending_ids(connection, to, target.current_standing.position.event)
+            waiting = _pending_ids(connection, to, target.current_cursor.position.event)
             source = f"revert to {target.retriever} generation {target.generation}"
             common = {"source": source, "received": received}
             rows = _compensations(connection, to, target)
@@ -272,7 +272,7 @@ class Ledger:
         with self._database.read() as connection:
             return position_at(connection, connection.scalar(HEAD) if event is None else event)
 
-    def unsound(self, position: Position) -> str | None:
+    def mismatch(self, position: Position) -> str | None:
         """Why the position is none of this log: that this is "another log", or "an older copy of
         it"; None if it is.
         """
@@ -283,9 +283,9 @@ class Ledger:
             return ANOTHER
         return None if actual == position else "an older copy of it"
 
-    def seen_from(self, standing: Standing) -> LogView:
+    def view_at(self, cursor: LedgerCursor) -> LedgerView:
         """The log as a generation sees it that stands there."""
-        return LogView(self._database, standing)
+        return LedgerView(self._database, cursor)
 
     # Questions
 
@@ -297,7 +297,7 @@ class Ledger:
                 for row in last_events(connection, document_ids)
             }
 
-    def contents(self) -> dict[str, str]:
+    def content_hashes(self) -> dict[str, str]:
         """By id, the content hash of each document that the log names, by its last event; "" for a
         removal.
         """
@@ -309,7 +309,7 @@ class Ledger:
             )
             return dict(map(tuple, rows))
 
-    def origins(self) -> dict[str, str]:
+    def document_sources(self) -> dict[str, str]:
         """By id, the source that a document last arrived from; what a revert brought back came from
         where it was.
         """
@@ -323,7 +323,7 @@ class Ledger:
             )
             return {document_id: source for document_id, source in rows}
 
-    def last_rejections(self, number: int) -> list[Row]:
+    def recent_rejections(self, number: int) -> list[Row]:
         """The last refused rows, newest first, with row, document_id, reason, source and time
         received.
         """
@@ -338,7 +338,7 @@ class Ledger:
 
     # What was measured
 
-    def record_drift(self, report: Mapping[str, Any], batch: tuple[int, int]) -> int:
+    def record_drift_report(self, report: Mapping[str, Any], batch: tuple[int, int]) -> int:
         """Keep a drift report (values JSON can hold) on the events from batch[0] to batch[1];
         return its id.
         """
@@ -352,7 +352,7 @@ class Ledger:
             added = connection.execute(sa.insert(drift_reports).values(**row, recorded=time.time()))
             return added.inserted_primary_key[0]
 
-    def last_drift(self, number: int) -> list[Row]:
+    def recent_drift_reports(self, number: int) -> list[Row]:
         """The last drift reports, newest first, with first_event, last_event, report and time
         recorded.
         """
@@ -409,18 +409,18 @@ def _not_received(connection: sa.Connection, batch: str, rows: Sequence[Row]) ->
     """
     if connection.scalar(sa.select(batches.c.batch).where(batches.c.batch == batch)) is None:
         return list(rows)
-    standing = _standing_contents(connection, [row["document_id"] for row in rows])
-    return [row for row in rows if (row["document_id"], row["content_hash"]) not in standing]
+    cursor = _counting_contents(connection, [row["document_id"] for row in rows])
+    return [row for row in rows if (row["document_id"], row["content_hash"]) not in cursor]
 
 
-def _standing_contents(
+def _counting_contents(
     connection: sa.Connection, document_ids: Iterable[str]
 ) -> set[tuple[str, str]]:
     """Document and content hash of what was put and, the last time that it was, still counts.
 
     What waited while a revert came was put once, though the log has it twice.
     """
-    head = Standing(Position(event=connection.scalar(HEAD)))
+    head = LedgerCursor(Position(event=connection.scalar(HEAD)))
     last: dict[tuple[str, str], EventState] = {}
     for ids in chunks(sorted(document_ids)):
         puts = events.c.document_id.in_(ids) & (events.c.kind == EventKind.PUT)
@@ -437,7 +437,7 @@ def _identity(refused: Rejection, source: str) -> str:
     )
 
 
-def _compensations(connection: sa.Connection, to: int, target: Target) -> list[Row]:
+def _compensations(connection: sa.Connection, to: int, target: RevertTarget) -> list[Row]:
     """What takes each document that changed after the event `to` back to what it was then, by
     document.
 
@@ -477,7 +477,7 @@ def _contents_at(
     return rows
 
 
-def _logged_rows(connection: sa.Connection, files: Contents) -> dict[str, Row]:
+def _logged_rows(connection: sa.Connection, files: DocumentContents) -> dict[str, Row]:
     """The documents of files as the log has them, where it does.
 
     Files of earlier versions told neither queries nor dates, and the dates went into no content

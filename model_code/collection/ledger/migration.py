@@ -33,7 +33,12 @@ from model_code.collection.ledger.database import (
     metadata,
 )
 from model_code.collection.ledger.events import EventKind, Feedback
-from model_code.collection.ledger.ledger import Contents, insert_events, put_row, removal_row
+from model_code.collection.ledger.ledger import (
+    DocumentContents,
+    insert_events,
+    put_row,
+    removal_row,
+)
 from model_code.errors import FreshetError
 from model_code.text.documents import Change, Document, Remove
 
@@ -46,7 +51,7 @@ def migrate(
     database: Database,
     default: str | None,
     current: int,
-    read: Callable[[Collection[str]], Contents],
+    read: Callable[[Collection[str]], DocumentContents],
 ) -> None:
     """Migrate, unless another process did so meanwhile.
 
@@ -117,7 +122,9 @@ def _hash_anew(connection: sa.Connection) -> None:
 
 
 def _forget(
-    connection: sa.Connection, undone: Collection[int], read: Callable[[Collection[str]], Contents]
+    connection: sa.Connection,
+    undone: Collection[int],
+    read: Callable[[Collection[str]], DocumentContents],
 ) -> None:
     """Delete what was taken back; where no other event names its document, say what holds of it."""
     named: set[str] = set()

@@ -24,7 +24,7 @@ from model_code.collection.ledger.database import (
     log,
     rejections,
 )
-from model_code.collection.ledger.events import EventKind, EventState, Position, Standing
+from model_code.collection.ledger.events import EventKind, EventState, LedgerCursor, Position
 from model_code.files import hash_text
 from model_code.text.documents import Document
 
@@ -177,7 +177,7 @@ class Backlog:
 
 
 @dataclass(frozen=True)
-class LogView:
+class LedgerView:
     """The log as a generation sees it that stands there. Every method is one transaction.
 
     An event that waited while a revert came was appended once more: both are one event here, which
@@ -185,7 +185,7 @@ class LogView:
     """
 
     _database: Database
-    standing: Standing
+    cursor: LedgerCursor
 
     def pending(self, limit: int | None = None) -> Pending:
         """What leads from the generation to the end of the log, or at least `limit` events of it.
@@ -194,9 +194,9 @@ class LogView:
         """
         with self._database.read() as connection:
             history, head = history_of(connection), connection.scalar(HEAD)
-            path = history.path(self.standing.position.event, head, self.standing.replay)
-            end = max(head, self.standing.position.event)
-            if limit is not None and not self.standing.replay:
+            path = history.path(self.cursor.position.event, head, self.cursor.replay)
+            end = max(head, self.cursor.position.event)
+            if limit is not None and not self.cursor.replay:
                 ids = (
                     sa.select(events.c.id)
                     .where(in_intervals(path), IS_CHANGE)
@@ -210,17 +210,17 @@ class LogView:
                 Event(**row._mapping) for part in parts for row in connection.execute(CHANGES, part)
             )
             return Pending(
-                changes, position_at(connection, end) if changes else self.standing.position
+                changes, position_at(connection, end) if changes else self.cursor.position
             )
 
     def backlog(self) -> Backlog:
         """What waits, without its contents."""
         count, first, last = sa.func.count(), sa.func.min(events.c.id), sa.func.max(events.c.id)
         facts = sa.select(count, first, last, sa.func.min(events.c.received)).where(IS_CHANGE)
-        standing = self.standing
+        cursor = self.cursor
         with self._database.read() as connection:
             path = history_of(connection).path(
-                standing.position.event, connection.scalar(HEAD), standing.replay
+                cursor.position.event, connection.scalar(HEAD), cursor.replay
             )
             return Backlog(*connection.execute(facts.where(in_intervals(path))).one())
 
@@ -229,7 +229,7 @@ class LogView:
         at most.
         """
         with self._database.read() as connection:
-            here, once = _Here.read(connection, self.standing), events.c.again.is_(None)
+            here, once = _Here.read(connection, self.cursor), events.c.again.is_(None)
             repeated = events.c.id.in_(sa.select(events.c.again).where(IS_AGAIN))
             arrived, waiting = (
                 once & sa.not_(in_intervals(here.blocks)),
@@ -272,7 +272,7 @@ class LogView:
     def snapshot(self) -> Iterator[Document]:
         """The documents of the generation that came through the log, by id."""
         with self._database.read() as connection:
-            last = _last(history_of(connection).effective(self.standing.position.event))
+            last = _last(history_of(connection).effective(self.cursor.position.event))
             query = sa.select(events.c.document_id, events.c.payload).where(
                 events.c.id.in_(sa.select(last.c.event)),
                 events.c.kind == EventKind.PUT,
@@ -291,7 +291,7 @@ class LogView:
         superseded.
         """
         last = _last(effective)
-        trained = events.c.id <= self.standing.trained
+        trained = events.c.id <= self.cursor.trained
         query = sa.select(events.c.kind, trained, sa.func.count(), sa.func.sum(last.c.number))
         query = query.select_from(last.join(events, events.c.id == last.c.event)).group_by(
             events.c.kind, trained
@@ -306,16 +306,16 @@ class LogView:
 
     def _select(self, condition: sa.ColumnElement[bool]) -> list[Event]:
         with self._database.read() as connection:
-            return select_events(connection, self.standing, condition)
+            return select_events(connection, self.cursor, condition)
 
 
 def select_events(
-    connection: sa.Connection, standing: Standing, condition: sa.ColumnElement[bool]
+    connection: sa.Connection, cursor: LedgerCursor, condition: sa.ColumnElement[bool]
 ) -> list[Event]:
     """Events, oldest first, with what became of them; a revert's own is left out."""
     query = sa.select(events).where(condition, IS_CHANGE).order_by(events.c.id)
     changes = [Event(**row._mapping) for row in connection.execute(query)]
-    here = _Here.read(connection, standing)
+    here = _Here.read(connection, cursor)
     named = {event.document_id for event in changes}
     last = {
         row.document_id: row.id
@@ -328,24 +328,24 @@ def select_events(
 
 @dataclass(frozen=True)
 class _Here:
-    """The intervals that count at a standing, those that lead from there, and what reverts
+    """The intervals that count at a cursor, those that lead from there, and what reverts
     appended.
 
     repeats: for each event that was appended once more, itself and what repeats it.
     """
 
-    standing: Standing
+    cursor: LedgerCursor
     effective: list[Interval]
     path: list[Interval]
     blocks: list[Interval]
     repeats: Mapping[int, list[int]]
 
     @classmethod
-    def read(cls, connection: sa.Connection, standing: Standing) -> _Here:
-        """Ask the log for all that follows from a standing, once."""
-        history, event = history_of(connection), standing.position.event
-        path = history.path(event, connection.scalar(HEAD), standing.replay)
-        return cls(standing, history.effective(event), path, history.blocks, repeats_of(connection))
+    def read(cls, connection: sa.Connection, cursor: LedgerCursor) -> _Here:
+        """Ask the log for all that follows from a cursor, once."""
+        history, event = history_of(connection), cursor.position.event
+        path = history.path(event, connection.scalar(HEAD), cursor.replay)
+        return cls(cursor, history.effective(event), path, history.blocks, repeats_of(connection))
 
     def is_pending(self, same: Iterable[int]) -> bool:
         """Whether one event, which may be in the log several times, waits."""
@@ -358,7 +358,7 @@ class _Here:
         """What became of an event whose document's last one that counts is `last`."""
         same = self.repeats.get(event.again or event.id, [event.id])
         if counted := [each for each in same if contains(self.effective, each)]:
-            trained = counted[0] <= self.standing.trained
+            trained = counted[0] <= self.cursor.trained
             return state_of(event.kind, trained) if last in counted else EventState.SUPERSEDED
         if contains(self.blocks, event.id):
             return None

@@ -1,9 +1,10 @@
-"""Work: what a project has to do next (an addition, a look at drift, a pilot, a retrain), and what
-came of it.
+"""Tasks: the work that a project has to do next, and its outcome.
 
-Work is asked for once: while it is open, asking for the same returns it. One that fails is tried
-again, at most `ATTEMPTS` times; then a person must look. Its id is random, as Dagster never forgets
-a run's key and another log would give the same numbers again.
+A task is requested once: while it is open, requesting it again returns the same task. A failed task
+is tried again, up to `MAX_ATTEMPTS` times; after that a person has to look at it.
+
+Task ids are random. Dagster never forgets the key of a run, and a ledger that is created anew would
+otherwise number its tasks like the one before it.
 """
 
 from __future__ import annotations
@@ -18,25 +19,29 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from model_code.collection.ledger.database import Database, Number, metadata
+from model_code.collection.ledger.database import Database, EventId, metadata
 
-ATTEMPTS = 3  # at the same work; after so many failures a person must look
+MAX_ATTEMPTS = 3
 
 
-class WorkKind(StrEnum):
-    """What is to be done: apply what waits, look at its drift, train on a sample of what is live,
-    or on all of it.
+class TaskKind(StrEnum):
+    """What a task does.
+
+    `ADD` applies pending events, `DRIFT_CHECK` measures their drift, `PILOT` trains on a sample of
+    the live documents, and `RETRAIN` trains on all of them.
     """
 
     ADD = "add"
-    DRIFT = "drift"
+    DRIFT_CHECK = "drift"
     PILOT = "pilot"
     RETRAIN = "retrain"
 
 
-class WorkState(StrEnum):
-    """`OPEN` while it is due or runs. `REFUSED`: done, and it led to nothing, as gate, pilot or
-    look says.
+class TaskState(StrEnum):
+    """Whether a task is due or running (`OPEN`), or how it ended.
+
+    `REFUSED` means that the task ran to its end without an effect, because the gate, the pilot or
+    the drift check decided so.
     """
 
     OPEN = "open"
@@ -48,49 +53,75 @@ class WorkState(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class EventRange:
-    """The events of the log from `first` to `last`."""
+    """The events of the ledger with ids from `first` to `last`, both included."""
 
     first: int
     last: int
 
 
 @dataclass(frozen=True)
-class Work:
-    """Something to do for a retriever, and why.
+class Task:
+    """One task of a retriever.
 
-    about: the events that it is about; None where a person asked. attempts: including the one that
-    is due. asked_by: "sensor", "drift", "person", or the id of the pilot that asked. asked, ended:
-    seconds since 1970. outcome: what came of it, in words; details: the same as plain values.
+    Attributes:
+        id: Random identity of the task.
+        kind: What the task does.
+        retriever: Name of the retriever that the task is for.
+        event_range: Events that the task is about; None if a person started it.
+        state: Whether the task is open, or how it ended.
+        attempts: Number of attempts, including the one that is due.
+        reason: Why the task was requested.
+        requested_by: "sensor", "drift", "person", or the id of the pilot that requested a retrain.
+        requested: Time of the request, in seconds since 1970.
+        run_id: Id of the last Dagster run of the task, if there was one.
+        ended: Time when the task was closed, in seconds since 1970.
+        outcome: The outcome as a sentence.
+        details: The outcome as values that JSON can hold.
     """
 
     id: str
-    kind: WorkKind
+    kind: TaskKind
     retriever: str
-    about: EventRange | None
-    state: WorkState
+    event_range: EventRange | None
+    state: TaskState
     attempts: int
     reason: str
-    asked_by: str
-    asked: float
+    requested_by: str
+    requested: float
     run_id: str | None = None
     ended: float | None = None
     outcome: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """The work as plain values."""
-        about = [self.about.first, self.about.last] if self.about else None
-        return {**vars(self), "about": about, "details": dict(self.details)}
+        """Return the task as plain values, under the keys that the status command prints."""
+        event_range = None
+        if self.event_range is not None:
+            event_range = [self.event_range.first, self.event_range.last]
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "retriever": self.retriever,
+            "about": event_range,
+            "state": self.state,
+            "attempts": self.attempts,
+            "reason": self.reason,
+            "asked_by": self.requested_by,
+            "asked": self.requested,
+            "run_id": self.run_id,
+            "ended": self.ended,
+            "outcome": self.outcome,
+            "details": dict(self.details),
+        }
 
     @property
     def run_key(self) -> str:
-        """The key of the Dagster run of this attempt, which also names its partition and the folder
-        that it works in.
+        """Key of the Dagster run of the current attempt.
 
-        It is compared, never parsed. Kind and moment are for people; what is random makes it unlike
-        any other.
+        The key also names the run's partition and its working folder. It is compared, never parsed:
+        kind and time are there for people, and the part of the random id makes it unique.
         """
-        moment = datetime.fromtimestamp(self.asked, UTC)
+        moment = datetime.fromtimestamp(self.requested, UTC)
         return f"{self.kind}-{moment:%Y-%m-%d-%H%M}-{self.id[-8:]}-{self.attempts}"
 
 
@@ -100,8 +131,8 @@ table = sa.Table(
     sa.Column("id", sa.String, primary_key=True),
     sa.Column("kind", sa.String, nullable=False),
     sa.Column("retriever", sa.String, nullable=False),
-    sa.Column("first_event", Number),
-    sa.Column("last_event", Number),
+    sa.Column("first_event", EventId),
+    sa.Column("last_event", EventId),
     sa.Column("state", sa.String, nullable=False),
     sa.Column("attempts", sa.Integer, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
@@ -112,9 +143,7 @@ table = sa.Table(
     sa.Column("outcome", sa.Text),
     sa.Column("details", sa.JSON, nullable=False),
 )
-# later versions may keep other kinds here, which are theirs
-IS_KNOWN = table.c.kind.in_(list(WorkKind))
-# literally, as a partial index is only used for this text
+# The value is written into the SQL text, because a partial index is only used for that exact text.
 IS_OPEN = table.c.state == sa.literal_column("'open'")
 sa.Index(
     "work_open",
@@ -126,173 +155,251 @@ sa.Index(
 
 
 @dataclass(frozen=True)
-class WorkTable:
-    """The work of one project. Every method is one transaction; of two that ask at once one finds
-    what the other asked.
+class TaskTable:
+    """The tasks of a project, which `Ledger.tasks` holds.
 
-    `ledger.work` is that of a log.
+    Every method is one transaction. If two processes request the same task at once, one of them
+    finds the task of the other.
     """
 
     _database: Database
 
-    # Asking
+    def request(
+        self,
+        kind: TaskKind,
+        retriever: str,
+        event_range: EventRange,
+        reason: str,
+        requested_by: str,
+    ) -> Task | None:
+        """Return the open task for these events, or open a new one.
 
-    def ask(
-        self, kind: WorkKind, retriever: str, about: EventRange, reason: str, asked_by: str
-    ) -> Work | None:
-        """The open work about these events: that which is there, or a new one. None if it failed or
-        was canceled.
+        A requested retrain closes the open pilots of the retriever, since a pilot would only tell
+        whether a retrain is due.
 
-        A retrain takes the place of the pilots that are open, which would only tell whether one is
-        due.
+        Args:
+            kind: What the task shall do.
+            retriever: Retriever that the task is for.
+            event_range: Events that the task is about.
+            reason: Why the task is requested.
+            requested_by: "sensor", "drift", "person", or the id of the pilot that requests it.
+
+        Returns:
+            The open task, or None if the same task failed or was canceled before.
         """
         with self._database.write() as connection:
-            return _ask(connection, kind, retriever, about, reason, asked_by)
+            return _request(connection, kind, retriever, event_range, reason, requested_by)
 
-    def keep_only(self, kind: WorkKind, retriever: str, about: EventRange | None) -> None:
-        """End what is open of a kind and about other events: it was done, or is part of what is
-        asked for now.
+    def close_others(self, kind: TaskKind, retriever: str, event_range: EventRange | None) -> None:
+        """Close the open tasks of a kind that are about other events than `event_range`.
+
+        Such a task was done meanwhile, or is part of the task that is due now.
+
+        Args:
+            kind: Kind of the tasks to close.
+            retriever: Retriever whose tasks are closed.
+            event_range: Events whose task stays open; None closes all of them.
         """
-        others = sa.true() if about is None else sa.not_(_about(about))
+        is_other = sa.true()
+        if event_range is not None:
+            is_other = sa.not_(_has_range(event_range))
+        values = _closing_values(TaskState.DONE, "nothing of it waits any more")
         with self._database.write() as connection:
-            ended = _ended(WorkState.DONE, "nothing of it waits any more")
-            _end(connection, ended, table.c.kind == kind, table.c.retriever == retriever, others)
+            _update_open(
+                connection, values, table.c.kind == kind, table.c.retriever == retriever, is_other
+            )
 
-    # Ending
+    def fail(self, task: Task, outcome: str, run_id: str | None = None) -> None:
+        """Record a failed attempt: the task is due again, unless this was the last attempt.
 
-    def fail(self, work: Work, outcome: str, run_id: str | None = None) -> None:
-        """Note that an attempt failed; the work is due again, unless it was the last attempt."""
-        again = {"attempts": work.attempts + 1, "outcome": outcome, "run_id": run_id}
-        failed = _ended(WorkState.FAILED, outcome, run_id)
+        Args:
+            task: Task whose attempt failed.
+            outcome: Why the attempt failed.
+            run_id: Dagster run of the attempt.
+        """
+        if task.attempts >= MAX_ATTEMPTS:
+            values = _closing_values(TaskState.FAILED, outcome, run_id)
+        else:
+            values = {"attempts": task.attempts + 1, "outcome": outcome, "run_id": run_id}
         with self._database.write() as connection:
-            _end(connection, failed if work.attempts >= ATTEMPTS else again, table.c.id == work.id)
+            _update_open(connection, values, table.c.id == task.id)
 
     def end(
         self,
-        work: Work,
-        state: WorkState,
+        task: Task,
+        state: TaskState,
         outcome: str,
         run_id: str | None = None,
         details: Mapping[str, Any] | None = None,
         retrain: bool = False,
     ) -> None:
-        """Note what came of one; one that is not open any more stays as it is.
+        """Close a task; a task that is not open any more stays as it is.
 
-        retrain: ask for a retrain about the same events, in the same transaction, so that a kill
-        loses neither; not where the work was settled meanwhile.
+        Args:
+            task: Task to close.
+            state: How the task ended.
+            outcome: The outcome as a sentence.
+            run_id: Dagster run of the attempt.
+            details: The outcome as values that JSON can hold.
+            retrain: Also request a retrain about the same events, unless the task was closed
+                meanwhile. Both happen in one transaction, so that an interrupted process loses
+                neither.
         """
+        values = _closing_values(state, outcome, run_id, details)
         with self._database.write() as connection:
-            ended = _end(connection, _ended(state, outcome, run_id, details), table.c.id == work.id)
-            if ended and retrain and work.about:
-                _ask(
+            closed = _update_open(connection, values, table.c.id == task.id)
+            if closed and retrain and task.event_range is not None:
+                _request(
                     connection,
-                    WorkKind.RETRAIN,
-                    work.retriever,
-                    work.about,
-                    outcome,
-                    asked_by=work.id,
+                    TaskKind.RETRAIN,
+                    task.retriever,
+                    task.event_range,
+                    reason=outcome,
+                    requested_by=task.id,
                 )
 
-    def conclude_retrains(
+    def close_retrains(
         self,
         retriever: str,
-        state: WorkState,
+        state: TaskState,
         outcome: str,
         details: Mapping[str, Any],
         run_id: str | None = None,
     ) -> None:
-        """Note what came of a retrain: of all that are open, whoever began it; one that nobody
-        asked for is noted too.
+        """Close all open retrain tasks of a retriever with the outcome of a retrain.
 
-        Open pilots end with it: what it leaves in doubt, a later report asks for again.
+        If none is open, because a person started the retrain, a closed task is recorded. Open
+        pilots are closed too: if doubts remain, a later drift report requests a new pilot.
+
+        Args:
+            retriever: Retriever that was retrained.
+            state: How the retrain ended.
+            outcome: The outcome as a sentence.
+            details: The outcome as values that JSON can hold.
+            run_id: Dagster run of the retrain.
         """
-        ended = _ended(state, outcome, run_id, details)
+        values = _closing_values(state, outcome, run_id, details)
+        is_retrain = table.c.kind == TaskKind.RETRAIN
         with self._database.write() as connection:
-            if not _end(
-                connection, ended, table.c.kind == WorkKind.RETRAIN, table.c.retriever == retriever
-            ):
-                _insert(connection, WorkKind.RETRAIN, retriever, None, **ended)
-            _settle_pilots(connection, retriever, "a retrain ended")
+            closed = _update_open(connection, values, is_retrain, table.c.retriever == retriever)
+            if not closed:
+                _insert(connection, TaskKind.RETRAIN, retriever, None, values)
+            _close_pilots(connection, retriever, "a retrain ended")
 
-    def note(
+    def record_outcome(
         self,
-        kind: WorkKind,
+        kind: TaskKind,
         retriever: str,
-        state: WorkState,
+        state: TaskState,
         outcome: str,
         details: Mapping[str, Any],
     ) -> None:
-        """Note what came of work that a person did and that answers nothing that was asked."""
+        """Record the outcome of work that a person did without a task.
+
+        Args:
+            kind: Kind of the work.
+            retriever: Retriever that the work was for.
+            state: How the work ended.
+            outcome: The outcome as a sentence.
+            details: The outcome as values that JSON can hold.
+        """
+        values = _closing_values(state, outcome, details=details)
         with self._database.write() as connection:
-            _insert(connection, kind, retriever, None, **_ended(state, outcome, details=details))
+            _insert(connection, kind, retriever, None, values)
 
-    # Questions
+    def open(self, retriever: str | None = None, *kinds: TaskKind) -> list[Task]:
+        """Return the open tasks, oldest first.
 
-    def open(self, retriever: str | None = None, *kinds: WorkKind) -> list[Work]:
-        """The open work, oldest first, of a retriever, or of all; of some kinds, or of any."""
-        conditions = [IS_OPEN] + ([] if retriever is None else [table.c.retriever == retriever])
+        Args:
+            retriever: Retriever whose tasks are returned; None returns those of all retrievers.
+            *kinds: Kinds of the tasks; without any, tasks of all kinds are returned.
+        """
+        conditions = [IS_OPEN]
+        if retriever is not None:
+            conditions.append(table.c.retriever == retriever)
+        if kinds:
+            conditions.append(table.c.kind.in_(kinds))
         with self._database.read() as connection:
-            return _select(connection, *conditions, *([table.c.kind.in_(kinds)] if kinds else []))
+            return _select(connection, *conditions)
 
-    def of_run(self, run_key: str) -> Work | None:
-        """The open work whose present attempt has this key."""
-        return next((work for work in self.open() if work.run_key == run_key), None)
+    def find_by_run_key(self, run_key: str) -> Task | None:
+        """Return the open task whose current attempt has this run key, or None."""
+        for task in self.open():
+            if task.run_key == run_key:
+                return task
+        return None
 
-    def last(self, retriever: str, number: int, *kinds: WorkKind) -> list[Work]:
-        """The work that was asked for or ended last, newest first."""
-        conditions = [IS_KNOWN, table.c.retriever == retriever] + (
-            [table.c.kind.in_(kinds)] if kinds else []
-        )
-        newest = sa.func.coalesce(table.c.ended, table.c.asked).desc(), table.c.id.desc()
-        query = sa.select(table).where(*conditions).order_by(*newest).limit(number)
+    def last(self, retriever: str, number: int, *kinds: TaskKind) -> list[Task]:
+        """Return the tasks that were requested or closed last, newest first.
+
+        Args:
+            retriever: Retriever whose tasks are returned.
+            number: Largest number of tasks to return.
+            *kinds: Kinds of the tasks; without any, tasks of all kinds are returned.
+        """
+        query = sa.select(table).where(table.c.retriever == retriever)
+        if kinds:
+            query = query.where(table.c.kind.in_(kinds))
+        changed = sa.func.coalesce(table.c.ended, table.c.asked)
+        query = query.order_by(changed.desc(), table.c.id.desc()).limit(number)
         with self._database.read() as connection:
-            return [_work(row) for row in connection.execute(query)]
+            return [_task_from_row(row) for row in connection.execute(query)]
 
 
-def _ask(
+def _request(
     connection: sa.Connection,
-    kind: WorkKind,
+    kind: TaskKind,
     retriever: str,
-    about: EventRange,
+    event_range: EventRange,
     reason: str,
-    asked_by: str,
-) -> Work | None:
-    subject = table.c.kind == kind, table.c.retriever == retriever, _about(about)
-    same = _select(
-        connection,
-        *subject,
-        table.c.state.in_((WorkState.OPEN, WorkState.FAILED, WorkState.CANCELED)),
-    )
+    requested_by: str,
+) -> Task | None:
+    is_same = [table.c.kind == kind, table.c.retriever == retriever, _has_range(event_range)]
+    blocking_states = (TaskState.OPEN, TaskState.FAILED, TaskState.CANCELED)
+    same = _select(connection, *is_same, table.c.state.in_(blocking_states))
     if same:
-        return same[-1] if same[-1].state == WorkState.OPEN else None
-    if kind == WorkKind.RETRAIN:
-        _settle_pilots(connection, retriever, "a retrain was asked for")
-    _insert(connection, kind, retriever, about, reason=reason, asked_by=asked_by)
-    return _select(connection, *subject, IS_OPEN)[-1]
+        newest = same[-1]
+        return newest if newest.state == TaskState.OPEN else None
+
+    if kind == TaskKind.RETRAIN:
+        _close_pilots(connection, retriever, "a retrain was asked for")
+    values = {"reason": reason, "asked_by": requested_by}
+    _insert(connection, kind, retriever, event_range, values)
+    return _select(connection, *is_same, IS_OPEN)[-1]
 
 
-def _about(events: EventRange) -> sa.ColumnElement[bool]:
+def _has_range(events: EventRange) -> sa.ColumnElement[bool]:
     return (table.c.first_event == events.first) & (table.c.last_event == events.last)
 
 
 def _insert(
     connection: sa.Connection,
-    kind: WorkKind,
+    kind: TaskKind,
     retriever: str,
-    about: EventRange | None,
-    **values: Any,
+    event_range: EventRange | None,
+    values: Mapping[str, Any],
 ) -> None:
-    """Add a row; it is open, asked for now and by a person unless `values` say otherwise."""
-    events = {"first_event": about.first, "last_event": about.last} if about else {}
-    person = {"reason": "a person asked", "asked_by": "person", "asked": time.time()}
-    row = {"state": WorkState.OPEN, "attempts": 1, "details": {}, **person, **events, **values}
-    connection.execute(
-        sa.insert(table).values(id=str(uuid4()), kind=kind, retriever=retriever, **row)
-    )
+    """Insert a task; unless `values` differ, it is open and requested by a person now."""
+    row: dict[str, Any] = {
+        "id": str(uuid4()),
+        "kind": kind,
+        "retriever": retriever,
+        "state": TaskState.OPEN,
+        "attempts": 1,
+        "details": {},
+        "reason": "a person asked",
+        "asked_by": "person",
+        "asked": time.time(),
+    }
+    if event_range is not None:
+        row["first_event"] = event_range.first
+        row["last_event"] = event_range.last
+    row.update(values)
+    connection.execute(sa.insert(table).values(row))
 
 
-def _ended(
-    state: WorkState,
+def _closing_values(
+    state: TaskState,
     outcome: str,
     run_id: str | None = None,
     details: Mapping[str, Any] | None = None,
@@ -306,27 +413,41 @@ def _ended(
     }
 
 
-def _end(
-    connection: sa.Connection, values: Mapping[str, Any], *which: sa.ColumnElement[bool]
+def _update_open(
+    connection: sa.Connection, values: Mapping[str, Any], *conditions: sa.ColumnElement[bool]
 ) -> bool:
-    """Note what came of open work; whether there was such."""
-    return connection.execute(sa.update(table).where(IS_OPEN, *which).values(values)).rowcount > 0
+    """Write `values` into the open tasks that meet the conditions; return whether there are any."""
+    update = sa.update(table).where(IS_OPEN, *conditions).values(values)
+    return connection.execute(update).rowcount > 0
 
 
-def _settle_pilots(connection: sa.Connection, retriever: str, outcome: str) -> None:
-    pilots = table.c.kind == WorkKind.PILOT, table.c.retriever == retriever
-    _end(connection, _ended(WorkState.DONE, outcome), *pilots)
+def _close_pilots(connection: sa.Connection, retriever: str, outcome: str) -> None:
+    values = _closing_values(TaskState.DONE, outcome)
+    is_pilot = table.c.kind == TaskKind.PILOT
+    _update_open(connection, values, is_pilot, table.c.retriever == retriever)
 
 
-def _select(connection: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[Work]:
-    query = sa.select(table).where(IS_KNOWN, *conditions).order_by(table.c.asked, table.c.id)
-    return [_work(row) for row in connection.execute(query)]
+def _select(connection: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[Task]:
+    query = sa.select(table).where(*conditions).order_by(table.c.asked, table.c.id)
+    return [_task_from_row(row) for row in connection.execute(query)]
 
 
-def _work(row: sa.Row[Any]) -> Work:
-    values = dict(row._mapping)
-    first, last = values.pop("first_event"), values.pop("last_event")
-    about = None if first is None else EventRange(first, last)
-    return Work(
-        **values | {"about": about, "kind": WorkKind(row.kind), "state": WorkState(row.state)}
+def _task_from_row(row: sa.Row[Any]) -> Task:
+    event_range = None
+    if row.first_event is not None:
+        event_range = EventRange(row.first_event, row.last_event)
+    return Task(
+        id=row.id,
+        kind=TaskKind(row.kind),
+        retriever=row.retriever,
+        event_range=event_range,
+        state=TaskState(row.state),
+        attempts=row.attempts,
+        reason=row.reason,
+        requested_by=row.asked_by,
+        requested=row.asked,
+        run_id=row.run_id,
+        ended=row.ended,
+        outcome=row.outcome,
+        details=row.details,
     )

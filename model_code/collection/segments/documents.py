@@ -26,7 +26,7 @@ ROW_GROUP = 64  # documents; a lookup reads whole row groups, found by their fir
 Row = dict[str, Any]
 
 
-def document_of(row: Row) -> Document:
+def document_from_row(row: Row) -> Document:
     """The document that a row tells; one of an earlier version tells neither queries nor date."""
     queries = tuple(json.loads(row.get("queries", "[]")))
     fields = json.loads(row["fields"])

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-class Reading:
+class SharedFolderLock:
     """A folder that is read: nobody deletes it before this object is freed, or its process ends."""
 
     def __init__(self, folder: Path) -> None:
@@ -27,7 +27,7 @@ class Reading:
         self.folder, self._handle = folder, handle
         self._closed = weakref.finalize(self, os.close, handle)
 
-    def is_there(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether the folder still has its name, and no other one has got it since."""
         return self.folder.is_dir() and os.path.samestat(
             os.fstat(self._handle), os.stat(self.folder)
@@ -35,7 +35,7 @@ class Reading:
 
 
 @contextmanager
-def unread(folder: Path) -> Iterator[bool]:
+def exclusive_lock_if_unused(folder: Path) -> Iterator[bool]:
     """Whether nobody reads `folder`; if so, nobody begins to while this lasts."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

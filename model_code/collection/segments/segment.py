@@ -26,7 +26,7 @@ from model_code.collection.segments.documents import (
     read_columns,
     write_rows,
 )
-from model_code.collection.segments.folder_lock import Reading
+from model_code.collection.segments.folder_lock import SharedFolderLock
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import MANIFEST, atomic_write, read_json, verify_file_checksum, write_json
 from model_code.hierarchy.tree import TOPICS, Hierarchy
@@ -59,7 +59,7 @@ class Placements:
     @classmethod
     def find(cls, tree: Hierarchy, vectors: np.ndarray) -> Placements:
         """Place passages with `vectors` (n, H) of any norm."""
-        units = unit(vectors)
+        units = normalize_rows(vectors)
         paths = tree.place(units)
         return cls(
             paths, np.einsum("nh,nh->n", units, tree.centroids[-1][paths[:, -1]], dtype=np.float32)
@@ -117,18 +117,18 @@ class Refined:
         return cls(stated["statuses"], dict(zip(stated["documents"], rows, strict=True)))
 
     @classmethod
-    def joined(cls, views: Sequence[PartView]) -> Refined:
+    def joined(cls, views: Sequence[SegmentView]) -> Refined:
         """Of what is left of several parts."""
         statuses: dict[str, str] = {}
         queries: dict[str, np.ndarray] = {}
         for view in views:
-            refined = cls.load(view.part.folder)
+            refined = cls.load(view.segment.folder)
             statuses |= {key: status for key, status in refined.statuses.items() if key in view}
             queries |= {key: row for key, row in refined.queries.items() if key in view}
         return cls(statuses, queries)
 
 
-def recentred(tree: Hierarchy, vectors: np.ndarray) -> Hierarchy:
+def recenter_hierarchy(tree: Hierarchy, vectors: np.ndarray) -> Hierarchy:
     """The same tree with the centroids of other `vectors` (N, H) of its passages.
 
     A node's centroid is the mean of the unit vectors below it, scaled to unit norm, as in spherical
@@ -136,25 +136,25 @@ def recentred(tree: Hierarchy, vectors: np.ndarray) -> Hierarchy:
     """
     starts = np.searchsorted(tree.leaves[tree.order], np.arange(len(tree.parents[-1])))
     # (leaves, H)
-    sums = np.add.reduceat(unit(vectors)[tree.order], starts, axis=0, dtype=np.float64)
-    centroids = [unit(sums)]
+    sums = np.add.reduceat(normalize_rows(vectors)[tree.order], starts, axis=0, dtype=np.float64)
+    centroids = [normalize_rows(sums)]
     for parents in tree.parents[:0:-1]:
         sums = np.add.reduceat(sums, np.searchsorted(parents, np.arange(parents[-1] + 1)), axis=0)
-        centroids.insert(0, unit(sums))
+        centroids.insert(0, normalize_rows(sums))
     return Hierarchy(tuple(centroids), tree.parents, tree.leaves)
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
+def normalize_rows(vectors: np.ndarray) -> np.ndarray:
     """Rows scaled to unit norm, float32; a row of zeros stays one.
 
-    >>> unit(np.array([[0.0, 0.5], [0.0, 0.0]])).tolist()
+    >>> normalize_rows(np.array([[0.0, 0.5], [0.0, 0.0]])).tolist()
     [[0.0, 1.0], [0.0, 0.0]]
     """
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
 
 
-class Part:
+class LoadedSegment:
     """Retriever, documents and places of a folder; `rows`: the document of each passage that is
     placed.
 
@@ -164,14 +164,14 @@ class Part:
 
     def __init__(self, folder: Path, retriever: IndexedRetriever, rows: IdMap) -> None:
         """FileNotFoundError if the folder was deleted meanwhile."""
-        self.reading = Reading(folder)
+        self.lock = SharedFolderLock(folder)
         self.folder, self.retriever, self.rows = folder, retriever, rows
         # of its generation, if that is made
         self.number = int(folder.name) if folder.name.isdigit() else None
 
     def follow(self, folder: Path) -> None:
         """Note that the folder has got another name: what of it is open stays so."""
-        self.folder = self.reading.folder = folder
+        self.folder = self.lock.folder = folder
         self.number = int(folder.name)
 
     @property
@@ -221,7 +221,7 @@ class Part:
         return read_fields(self.documents)
 
 
-class Base(Part):
+class BaseSegment(LoadedSegment):
     """The part that was built, with the hierarchy that all passages are placed in."""
 
     def __init__(
@@ -231,7 +231,7 @@ class Base(Part):
         self.tree = tree
 
     @classmethod
-    def open(cls, folder: Path, fingerprint: str) -> Base:
+    def open(cls, folder: Path, fingerprint: str) -> BaseSegment:
         """Load a base; FingerprintMismatch if its encoder does not have the fingerprint that the
         manifest states.
         """
@@ -255,52 +255,52 @@ class Base(Part):
         return read_json(path) if path.is_file() else []
 
 
-def open_segment(base: Part, folder: Path) -> Part:
+def open_segment(base: LoadedSegment, folder: Path) -> LoadedSegment:
     """Load a segment, whose vectors must be of the encoder of `base`."""
-    return Part(folder, base.retriever.reopen(folder / INDEX), IdMap(read_json(folder / PASSAGES)))
+    return LoadedSegment(folder, base.retriever.reopen(folder / INDEX), IdMap(read_json(folder / PASSAGES)))
 
 
 @dataclass(frozen=True, eq=False)
-class PartView:
+class SegmentView:
     """A part as a generation sees it: without the documents that are removed by then."""
 
-    part: Part
+    segment: LoadedSegment
     removed: frozenset[str] = frozenset()
 
     @cached_property
     def segment(self) -> RetrieverSegment:
         """The retriever's side of it."""
-        return RetrieverSegment(self.part.retriever, self.part.rows, self.removed)
+        return RetrieverSegment(self.segment.retriever, self.segment.rows, self.removed)
 
     def __contains__(self, document_id: object) -> bool:
         """Whether the document is in the part and not removed."""
-        return document_id in self.part.rows.rows_by_document and document_id not in self.removed
+        return document_id in self.segment.rows.rows_by_document and document_id not in self.removed
 
     @cached_property
     def documents(self) -> int:
         """Number of documents that can be found."""
-        return len(self.part.rows.rows_by_document) - len(self.removed)
+        return len(self.segment.rows.rows_by_document) - len(self.removed)
 
     @property
     def passages(self) -> int:
         """Number of passages that can be found."""
-        return len(self.part.rows) - len(self.part.rows.rows_of(self.removed))
+        return len(self.segment.rows) - len(self.segment.rows.rows_of(self.removed))
 
     def ids_after(self, after: str) -> Iterator[str]:
         """The documents that can be found beyond an id, ascending."""
-        ids = self.part.sorted_ids
+        ids = self.segment.sorted_ids
         return (
             ids[i] for i in range(bisect_right(ids, after), len(ids)) if ids[i] not in self.removed
         )
 
     def document_ids(self) -> list[str]:
         """The documents that can be found, ascending."""
-        return sorted(set(self.part.rows.document_ids) - self.removed)
+        return sorted(set(self.segment.rows.document_ids) - self.removed)
 
 
 def write_segment(
-    folder: Path, base: Base, puts: Sequence[Document], text: TextRules, refine: Refine | None
-) -> Part:
+    folder: Path, base: BaseSegment, puts: Sequence[Document], text: TextRules, refine: Refine | None
+) -> LoadedSegment:
     """Encode, index and place the documents of `puts`, which differ, in `folder`; encoder and tree
     are the base's.
 
@@ -328,29 +328,29 @@ def new_passages(
     )
 
 
-def merge_segments(folder: Path, views: Sequence[PartView]) -> None:
+def merge_segments(folder: Path, views: Sequence[SegmentView]) -> None:
     """One segment in `folder` of what is left of several, as it is: nothing is encoded or placed
     anew.
     """
     views = [view for view in views if view.documents]
     for view in views:
-        if (view.part.folder / MANIFEST).is_file():  # all but the one that is being made
+        if (view.segment.folder / MANIFEST).is_file():  # all but the one that is being made
             verify_file_checksum(
-                view.part.folder, read_json(view.part.folder / MANIFEST), DOCUMENTS
+                view.segment.folder, read_json(view.segment.folder / MANIFEST), DOCUMENTS
             )
-    parts = [(view.part.retriever, view.document_ids()) for view in views]
-    views[0].part.retriever.merge(parts, folder / INDEX)
+    parts = [(view.segment.retriever, view.document_ids()) for view in views]
+    views[0].segment.retriever.merge(parts, folder / INDEX)
     documents, ids, placements = [], [], []
     for view in views:
-        columns = read_columns(view.part.documents, *COLUMNS)
+        columns = read_columns(view.segment.documents, *COLUMNS)
         documents += [
             dict(zip(COLUMNS, row, strict=True))
             for row in zip(*columns, strict=True)
             if row[0] in view
         ]
-        rows = view.part.rows.rows_of(view.document_ids())
-        ids += [view.part.rows.document_ids[row] for row in rows.tolist()]
-        placements.append(view.part.placements.take(rows))
+        rows = view.segment.rows.rows_of(view.document_ids())
+        ids += [view.segment.rows.document_ids[row] for row in rows.tolist()]
+        placements.append(view.segment.placements.take(rows))
     write_rows(documents, folder / DOCUMENTS)
     write_json(folder / PASSAGES, ids, lines=False)
     Placements.join(placements).save(folder)

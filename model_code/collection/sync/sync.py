@@ -119,7 +119,7 @@ def sync(
         source = _contents(remembered, memory, settings)
         index = live.content_hashes()
         ledger = live.ledger_if_exists
-        origins = {} if ledger is None else ledger.origins()
+        origins = {} if ledger is None else ledger.document_sources()
         mine = {
             id_
             for id_, content in index.items()

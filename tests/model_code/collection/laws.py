@@ -14,10 +14,10 @@ import pandas as pd
 
 from benchmarks.opened_build import open_generation_zero
 from model_code.collection.generations.generation import Generation
-from model_code.collection.generations.generation_builder import LiveWriter
-from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.generation_builder import GenerationBuilder
+from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.ledger.events import Position, Standing
+from model_code.collection.ledger.events import LedgerCursor, Position
 from model_code.dsi.vectors import complete, document_means
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
@@ -61,16 +61,16 @@ ENCODING_SCALE = 1.5
 Texts = Mapping[str, tuple[str, str]]
 
 
-def up_to(event: int) -> Standing:
+def up_to(event: int) -> LedgerCursor:
     """Where a generation stands that holds all events up to this one."""
-    return Standing(Position("log", event, "mark"))
+    return LedgerCursor(Position("log", event, "mark"))
 
 
 def go_back(live: Path, number: int, retriever: str = "r") -> Generation:
     """Search a generation again, under a new number."""
-    collection = Collection(live, retriever)
+    collection = GenerationStore(live, retriever)
     generation = collection.read(number)
-    return collection.publish_again(generation, generation.standing, {})
+    return collection.publish_again(generation, generation.cursor, {})
 
 
 def corpus(names: Iterable[str], seed: int) -> dict[str, tuple[str, str]]:
@@ -211,13 +211,15 @@ def reranked(
     return [top_k_ranking(ids, row, len(ids)) for ids, row in zip(names, scores, strict=True)]
 
 
-def rankings(live: Path | LiveWriter | Searcher, k: int = 50) -> list[list[tuple[str, float]]]:
+def rankings(
+    live: Path | GenerationBuilder | Searcher, k: int = 50
+) -> list[list[tuple[str, float]]]:
     """What is found for every query, with scores."""
     searcher = (
         live
         if isinstance(live, Searcher)
         else live.searcher
-        if isinstance(live, LiveWriter)
+        if isinstance(live, GenerationBuilder)
         else None
     )
     return (searcher or Searcher.open(live, "r")).retriever.search(QUERIES, k)

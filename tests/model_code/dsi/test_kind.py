@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from model_code.collection.generations.generation import Generation
-from model_code.collection.generations.generation_builder import LiveWriter
+from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.collection.generations.searcher import Searcher
 from model_code.context import StageContext
 from model_code.dsi.settings import DocumentVectorSettings
@@ -133,14 +133,14 @@ def test_a_new_document_starts_where_training_would_have_started_it(built, tmp_p
     training, indexing = built
     go_live(tmp_path, *built)
     monkeypatch.setattr(Generation, "text", RULES)
-    writer = LiveWriter(tmp_path / "live", "dsi")
+    writer = GenerationBuilder(tmp_path / "live", "dsi")
     text = "ask1 ask2 ask3 ask4 ask5 ask6"
     writer.apply(
         [Document("new", "", text, {}, ("ask1", "ask2")), Document("other", "", "ask9")],
         up_to(1),
         {},
     )
-    retriever = writer.searcher.views[1].part.retriever
+    retriever = writer.searcher.views[1].segment.retriever
     encode = retriever.encoder.encode
     mean = encode(RULES.passages("", text)).astype(np.float64).mean(axis=0)
     np.testing.assert_allclose(retriever.index.vectors[0], mean / np.linalg.norm(mean), atol=1e-6)
@@ -155,4 +155,4 @@ def test_a_new_document_starts_where_training_would_have_started_it(built, tmp_p
     writer.compact()
     after = writer.searcher.retriever.search(["ask1 ask2"], 26)[0]
     assert after == [hit for hit in before if hit[0] != "d03"]
-    assert writer.searcher.views[1].part.retriever.encoding_scale == 1.0
+    assert writer.searcher.views[1].segment.retriever.encoding_scale == 1.0

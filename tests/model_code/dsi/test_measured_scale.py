@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from model_code.collection.generations.generation import Generation
-from model_code.collection.generations.generation_builder import LiveWriter
+from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.context import StageContext
 from model_code.dsi import fit
 from model_code.dsi.fit import ENOUGH, encoding_scale
@@ -156,13 +156,13 @@ def test_an_added_document_has_the_measured_length(tmp_path: Path, monkeypatch: 
     assert opened.encoding_scale == report["encoding_scale"] != 1
     go_live(tmp_path, context, indexing)
     monkeypatch.setattr(Generation, "text", RULES)
-    writer = LiveWriter(tmp_path / "live", "dsi")
+    writer = GenerationBuilder(tmp_path / "live", "dsi")
     for number in (1, 2):
         writer.apply([Document(f"new{number}", "", f"ask{number} ask2")], up_to(number), {})
     writer.compact()
     (segment,) = writer.searcher.views[1:]
-    found: DenseIndex = segment.part.retriever.index
+    found: DenseIndex = segment.segment.retriever.index
     np.testing.assert_allclose(
         np.linalg.norm(found.vectors, axis=1), report["encoding_scale"], rtol=1e-6
     )
-    assert segment.part.retriever.encoding_scale == report["encoding_scale"]
+    assert segment.segment.retriever.encoding_scale == report["encoding_scale"]

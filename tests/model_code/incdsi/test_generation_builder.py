@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_code.collection.generations.generation_builder import LiveWriter
-from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.generation_builder import GenerationBuilder
+from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
 from model_code.errors import FreshetError, SettingsError
 from model_code.incdsi.adder import IncDsiAdder, NewDocument
-from model_code.incdsi.generation_builder import RefiningWriter
+from model_code.incdsi.generation_builder import IncDsiGenerationBuilder
 from model_code.incdsi.settings import AdditionSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.incdsi.store import QUERIES, load_state, statuses
@@ -69,14 +69,14 @@ def live(opened: Path, tmp_path: Path) -> Path:
 
 def writer_of(
     live: Path, settings: AdditionSettings = ON, folder: str = "additions"
-) -> RefiningWriter:
-    return RefiningWriter(live, "r", settings, live.with_name(folder))
+) -> IncDsiGenerationBuilder:
+    return IncDsiGenerationBuilder(live, "r", settings, live.with_name(folder))
 
 
 def vectors(live: Path) -> dict[str, list[float]]:
     found = {}
     for view in Searcher.open(live, "r").views:
-        index = view.part.retriever.index
+        index = view.segment.retriever.index
         found |= {
             key: row.tolist()
             for key, row in zip(index.document_ids, index.vectors, strict=True)
@@ -185,7 +185,7 @@ def test_a_document_that_is_changed_and_changed_back_is_updated(live: Path) -> N
 
 def test_a_vector_is_that_of_the_solver_over_all_others(live: Path) -> None:
     plain = Path(shutil.copytree(live, live.with_name("plain")))
-    LiveWriter(plain, "r").apply(HISTORY[0], up_to(1), {})
+    GenerationBuilder(plain, "r").apply(HISTORY[0], up_to(1), {})
     encoded = vectors(plain)
     writer = writer_of(live)
     writer.apply(HISTORY[0], up_to(1), {})
@@ -219,7 +219,7 @@ def test_rolling_back_takes_the_later_additions_out_of_the_state(live: Path) -> 
 
 
 def test_additions_that_were_not_refined_are_taken_in_from_their_texts(live: Path) -> None:
-    LiveWriter(live, "r").apply(HISTORY[0], up_to(1), {})
+    GenerationBuilder(live, "r").apply(HISTORY[0], up_to(1), {})
     assert state_of(live).ids[-2:] == ["n0", "n1"]
     writer_of(live).apply([Document("n3", "word1", "word2")], up_to(2), {})
     assert state_of(live).ids[-3:] == ["n0", "n1", "n3"]
@@ -271,7 +271,7 @@ def test_statuses_are_told_and_nothing_is_unsearchable(live: Path) -> None:
 def test_a_failed_publication_leaves_no_trace(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = writer_of(live)
     with monkeypatch.context() as patch:
-        patch.setattr(Collection, "seal", lambda *_, **__: 1 / 0)
+        patch.setattr(GenerationStore, "write_manifest", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             writer.apply(HISTORY[0], up_to(1), {})
     writer.apply(HISTORY[0], up_to(1), {})
@@ -282,7 +282,7 @@ def test_a_failed_publication_leaves_no_trace(live: Path, monkeypatch: pytest.Mo
 
 
 def passages(live: Path, document: str) -> list[list[float]]:
-    indexes = [view.part.retriever.index for view in Searcher.open(live, "r").views]
+    indexes = [view.segment.retriever.index for view in Searcher.open(live, "r").views]
     rows = [
         pair for index in indexes for pair in zip(index.document_ids, index.vectors, strict=True)
     ]
@@ -294,7 +294,7 @@ def test_a_document_of_several_passages_is_added_as_it_is_beside_refined_ones(li
         Path(shutil.copytree(live, live.with_name(name))) for name in ("plain", "alone")
     )
     long = Document("long", *LONG, {}, ("word1 word9",))
-    LiveWriter(plain, "r").apply([long], up_to(1), {})
+    GenerationBuilder(plain, "r").apply([long], up_to(1), {})
     writer_of(alone).apply(HISTORY[0], up_to(1), {})
     writer = writer_of(live)
     applied = writer.apply([*HISTORY[0], long], up_to(1), {})
@@ -318,4 +318,4 @@ def test_what_cannot_be_refined_is_refused(kind: str, tmp_path: Path) -> None:
     live = open_build(kind, tmp_path, tmp_path / "encoder", dict(list(SHORT.items())[:4]))
     with pytest.raises(SettingsError, match="cannot be refined"):
         writer_of(live).apply([Document("n", WORDS[0], WORDS[1])], up_to(1), {})
-    assert Collection(live, "r").current_number() == 0
+    assert GenerationStore(live, "r").current_number() == 0

@@ -11,7 +11,7 @@ import pytest
 
 from model_code.collection.generations.generation import Generation
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.incdsi.generation_builder import RefiningWriter
+from model_code.incdsi.generation_builder import IncDsiGenerationBuilder
 from model_code.incdsi.settings import AdditionSettings
 from model_code.incdsi.store import load_state, statuses
 from model_code.stages import train
@@ -50,8 +50,8 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [root / name for name in names]
 
 
-def play(root: Path, history: list[list[Change]] = HISTORY) -> RefiningWriter:
-    writer = RefiningWriter(root / "live", "dsi", ON, root / "additions")
+def play(root: Path, history: list[list[Change]] = HISTORY) -> IncDsiGenerationBuilder:
+    writer = IncDsiGenerationBuilder(root / "live", "dsi", ON, root / "additions")
     for number, changes in enumerate(history, start=1):
         writer.apply(changes, up_to(number), {})
     return writer

@@ -13,7 +13,15 @@ from scipy.optimize import lsq_linear, minimize
 
 from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, mean_query
 from model_code.incdsi.settings import IncDsiSettings
-from model_code.incdsi.solver import Problem, Rivals, Task, _newton, _settled, _unbounded, minimise
+from model_code.incdsi.solver import (
+    DocumentProblem,
+    Problem,
+    Rivals,
+    _newton,
+    _settled,
+    _unbounded,
+    minimise,
+)
 from tests.model_code.incdsi.small import Oracle, make
 
 
@@ -24,9 +32,9 @@ def test_the_value_is_that_of_the_formula(pulled: bool) -> None:
     document = document if pulled else NewDocument("bare", document.queries)
     oracle, query = Oracle(state, document, settings), mean_query(document.queries)
     best = float((state.vectors.view.astype(np.float64) @ query).max())
-    problem = Task(state, query, best, document.prior, settings, state.score_deviation).problem(
-        np.arange(20)
-    )
+    problem = DocumentProblem(
+        state, query, best, document.prior, settings, state.score_deviation
+    ).problem(np.arange(20))
     for vector in np.random.default_rng(1).normal(size=(5, 8)):
         assert problem.value(vector) == pytest.approx(oracle.value(vector), rel=1e-12)
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from dvc.repo import Repo
 
-from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.index.live_index import additions_folder
 from model_code.files import hash_path
 from model_code.incdsi.settings import AdditionSettings
@@ -179,7 +179,7 @@ def refined(tmp_path):
     """
     project = make_project(tmp_path)
     open_build(project, BASE | {"a": "about a"})
-    for generation in Collection(project.live, "hce").generations():
+    for generation in GenerationStore(project.live, "hce").generations():
         folder = store_of(project, generation)
         folder.mkdir(parents=True)
         (folder / "queries.npy").write_bytes(b"0" * 1_000_000)
@@ -190,7 +190,7 @@ def refined(tmp_path):
 
 def test_what_belongs_to_a_generation_stays_and_goes_with_it(refined):
     assert garbage.unneeded_stores(refined) == []
-    first, _ = Collection(refined.live, "hce").generations()
+    first, _ = GenerationStore(refined.live, "hce").generations()
     store = store_of(refined, first)
     shutil.rmtree(first.folder)
     (item,) = garbage.find_garbage(refined, keep=3)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.opened_build import open_generation_zero
-from model_code.collection.ledger.events import Standing
+from model_code.collection.ledger.events import LedgerCursor
 from model_code.encoding.encoder import Encoder
 from model_code.files import write_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
@@ -51,5 +51,5 @@ def open_build(root, built, retriever="hce", event=0):
         documents=built / "documents.parquet",
         provenance={},
         text=rules,
-        standing=trained_at(Project(root), event) if event else Standing(),
+        cursor=trained_at(Project(root), event) if event else LedgerCursor(),
     )

@@ -14,7 +14,7 @@ import pytest
 from model_code.collection.generations.generation_store import set_default_retriever
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import open_ledger
-from model_code.collection.ledger.tasks import ATTEMPTS, EventRange, WorkKind, WorkState
+from model_code.collection.ledger.tasks import MAX_ATTEMPTS, EventRange, TaskKind, TaskState
 from model_code.errors import FreshetError
 from model_code.files import write_text
 from orchestration.freshness import drift as drift_module
@@ -41,8 +41,8 @@ def test_other_documents_trip_and_a_dry_run_keeps_nothing(project):
     assert "TRIPPED" in first.text
     assert first.decision.dry_run
     assert first.report == second.report
-    assert ledger.last_drift(5) == []
-    assert ledger.work.last("hce", 5) == []
+    assert ledger.recent_drift_reports(5) == []
+    assert ledger.tasks.last("hce", 5) == []
 
 
 def test_of_stored_vectors_a_report_takes_those_of_what_arrived_and_no_others(project, monkeypatch):
@@ -58,11 +58,11 @@ def test_a_small_batch_waits_for_more_and_documents_like_the_old_ones_are_only_a
     ledger = add(project, documents(SEA, 12, "few", 3))
     assert check_drift(project) is None
     assert "too few documents" in check_drift(project, record=False).decision.reasons[0]
-    assert ledger.last_drift(1) == []
+    assert ledger.recent_drift_reports(1) == []
     add(project, documents(SEA, 12, "others", 4))
     watched = check_drift(project)
     assert (watched.decision.action, watched.exceeded, watched.report.documents) == ("add", (), 24)
-    assert ledger.last_drift(1)[0]["last_event"] == 24
+    assert ledger.recent_drift_reports(1)[0]["last_event"] == 24
     assert check_drift(project) is None, "the same documents are not reported twice"
 
 
@@ -73,20 +73,20 @@ def test_a_look_that_finds_too_few_documents_is_refused_and_more_that_arrive_are
     collection.remove(list(gone), "test")
     collection.apply()
     (look,) = request_due_tasks(project)
-    ask_of_later = ledger.work.ask(
-        WorkKind.DRIFT, "hce", EventRange(25, 44), "arrived meanwhile", asked_by="sensor"
+    ask_of_later = ledger.tasks.request(
+        TaskKind.DRIFT_CHECK, "hce", EventRange(25, 44), "arrived meanwhile", requested_by="sensor"
     )
     assert check_drift(project) is None
-    assert ledger.work.open() == [ask_of_later]
-    (told,) = ledger.work.last("hce", 1, WorkKind.DRIFT)
+    assert ledger.tasks.open() == [ask_of_later]
+    (told,) = ledger.tasks.last("hce", 1, TaskKind.DRIFT_CHECK)
     assert (told.id, told.state, told.outcome) == (
         look.id,
-        WorkState.REFUSED,
+        TaskState.REFUSED,
         "fewer than drift.minimum_batch documents arrived",
     )
     assert request_due_tasks(project) == []
     add(project, documents(SEA, 24, "more", 8))
-    assert [work.kind for work in request_due_tasks(project)] == [WorkKind.DRIFT]
+    assert [work.kind for work in request_due_tasks(project)] == [TaskKind.DRIFT_CHECK]
     assert check_drift(project).report.documents == 24
     assert request_due_tasks(project) == []
 
@@ -163,7 +163,7 @@ def test_a_small_corpus_is_measured_in_growth(project, own_measures):
     assert (watched.exceeded, watched.decision.action) == (("growth",), "retrain")
     why = {measure.name: measure.why for measure in watched.report.unmeasured}["domain_auc"]
     assert why == "the reference has 150, fewer than 3 x drift.minimum_batch = 300"
-    assert ledger.last_drift(1)[0]["last_event"] == 130
+    assert ledger.recent_drift_reports(1)[0]["last_event"] == 130
 
 
 def test_what_was_deleted_meanwhile_is_not_measured(project):
@@ -205,17 +205,17 @@ def told(ledger):
 def report(ledger, batch, action="add"):
     """As `check_drift` keeps one, with what it calls for."""
     if action == "retrain":
-        ledger.work.ask(WorkKind.RETRAIN, "hce", batch, "topics moved", asked_by="drift")
-    ledger.record_drift({"decision": {"action": action}}, (batch.first, batch.last))
+        ledger.tasks.request(TaskKind.RETRAIN, "hce", batch, "topics moved", requested_by="drift")
+    ledger.record_drift_report({"decision": {"action": action}}, (batch.first, batch.last))
 
 
 def test_the_cooldown_counts_retrains_that_were_carried_out(ledger):
     report(ledger, EventRange(1, 24), "retrain")
     assert told(ledger) == [("retrain", False, True)]
-    ledger.work.fail(*ledger.work.open("hce"), "disk full")
+    ledger.tasks.fail(*ledger.tasks.open("hce"), "disk full")
     assert told(ledger) == [("retrain", False, True)], "it will be tried again"
     report(ledger, EventRange(25, 48))
-    ledger.work.conclude_retrains("hce", WorkState.DONE, "better", {})
+    ledger.tasks.close_retrains("hce", TaskState.DONE, "better", {})
     assert told(ledger) == [("add", True, False), ("retrain", True, False)], (
         "as of when it took effect"
     )
@@ -223,16 +223,16 @@ def test_the_cooldown_counts_retrains_that_were_carried_out(ledger):
 
 def test_a_retrain_that_was_given_up_holds_nothing_back(ledger):
     report(ledger, EventRange(1, 24), "retrain")
-    for _ in range(ATTEMPTS):
-        ledger.work.fail(*ledger.work.open("hce"), "disk full")
+    for _ in range(MAX_ATTEMPTS):
+        ledger.tasks.fail(*ledger.tasks.open("hce"), "disk full")
     assert told(ledger) == [("retrain", False, False)]
 
 
 def test_a_person_s_retrain_counts_if_it_was_promoted(ledger):
     report(ledger, EventRange(1, 24))
-    ledger.work.conclude_retrains("hce", WorkState.REFUSED, "worse", {})
+    ledger.tasks.close_retrains("hce", TaskState.REFUSED, "worse", {})
     assert told(ledger) == [("add", True, False)]
-    ledger.work.conclude_retrains("hce", WorkState.DONE, "better", {})
+    ledger.tasks.close_retrains("hce", TaskState.DONE, "better", {})
     assert told(ledger) == [("add", True, False), ("retrain", True, False)]
 
 
@@ -246,7 +246,7 @@ def test_where_nobody_judged_no_retrain_is_asked_for_and_one_by_hand_is_refused_
     decision = check_drift(project).decision
     assert (decision.action, decision.wanted) == ("add", "retrain"), "growth is past its limit"
     assert decision.reasons[-1] == f"held back: {NO_JUDGED_QUERIES}"
-    assert ledger.work.last("hce", 5) == []
+    assert ledger.tasks.last("hce", 5) == []
     with pytest.raises(FreshetError, match="nobody has judged queries"):
         retrain(project, "by hand", print)
     assert not (project.state / "retraining").exists(), "the next one begins with what is live then"
@@ -263,7 +263,7 @@ def test_while_a_retrain_runs_no_other_is_asked_for(project, corpus):
     assert (second.action, second.wanted) == ("add", "retrain")
     assert "held back: a retrain was asked for before and is not settled yet" in second.reasons
     assert request_due_tasks(project) == [work]
-    assert ledger.work.last("hce", 9) == [work]
+    assert ledger.tasks.last("hce", 9) == [work]
 
 
 def test_two_that_watch_at_once_report_the_same_events_once(project, monkeypatch):
@@ -283,4 +283,4 @@ def test_two_that_watch_at_once_report_the_same_events_once(project, monkeypatch
     for thread in threads:
         thread.join()
     assert sorted(one is None for one in found) == [False, True]
-    assert len(ledger.last_drift(9)) == 1
+    assert len(ledger.recent_drift_reports(9)) == 1

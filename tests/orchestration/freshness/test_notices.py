@@ -11,7 +11,7 @@ from urllib.error import URLError
 import dagster as dg
 import pytest
 
-from model_code.collection.ledger.tasks import ATTEMPTS, EventRange, WorkKind
+from model_code.collection.ledger.tasks import MAX_ATTEMPTS, EventRange, TaskKind
 from orchestration import parameters
 from orchestration.freshness import notices as notices_module
 from orchestration.registry import history
@@ -83,14 +83,14 @@ def go_wrong(project, monkeypatch):
     receive(project, "a")
     monkeypatch.setattr(notices_module, "LONGEST_WAIT", 0.0)
     ledger = collection_of(project).ledger
-    pilot = ledger.work.ask(
-        WorkKind.PILOT, "hce", EventRange(1, 1), "topics moved", asked_by="drift"
+    pilot = ledger.tasks.request(
+        TaskKind.PILOT, "hce", EventRange(1, 1), "topics moved", requested_by="drift"
     )
-    for attempt in range(ATTEMPTS):
-        ledger.work.fail(pilot, "out of memory", f"run-{attempt}")
-        pilot = next(iter(ledger.work.open("hce", WorkKind.PILOT)), pilot)
+    for attempt in range(MAX_ATTEMPTS):
+        ledger.tasks.fail(pilot, "out of memory", f"run-{attempt}")
+        pilot = next(iter(ledger.tasks.open("hce", TaskKind.PILOT)), pilot)
     measures = [{"name": "topics", "value": 0.3, "threshold": 0.1, "tripped": True}]
-    ledger.record_drift({"report": {"measures": measures}}, (1, 1))
+    ledger.record_drift_report({"report": {"measures": measures}}, (1, 1))
     history.append(project, "refuse", "1", "2", {"passed": False, "reasons": ["worse: hit@1"]})
 
 

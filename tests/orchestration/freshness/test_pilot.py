@@ -12,10 +12,13 @@ import dagster as dg
 import pytest
 
 from assets.live import PILOTS, retrain_pilot
-from model_code.collection.generations.generation_store import Collection, set_default_retriever
+from model_code.collection.generations.generation_store import (
+    GenerationStore,
+    set_default_retriever,
+)
 from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.index.retrain_plan import plan_retrain
-from model_code.collection.ledger.tasks import EventRange, WorkKind, WorkState
+from model_code.collection.ledger.tasks import EventRange, TaskKind, TaskState
 from model_code.corpus.tables import Judgements
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
@@ -115,7 +118,7 @@ def test_where_old_documents_are_few_new_ones_take_their_places():
 def test_what_is_searched_is_that_of_the_start_and_judged_by_people_s_queries_for_new_documents(
     project, steps
 ):
-    before = Collection(project.live, "hce").current().number
+    before = GenerationStore(project.live, "hce").current().number
     result = run_pilot(project, 100, print)
     margin = parameters.load(project.params_file).drift.quality_margin
     assert steps == [
@@ -131,7 +134,7 @@ def test_what_is_searched_is_that_of_the_start_and_judged_by_people_s_queries_fo
         "a retrain is due (trained on 5 documents, 3 of them new, 3 queries)"
     )
     assert told(project) == []
-    assert Collection(project.live, "hce").current().number == before
+    assert GenerationStore(project.live, "hce").current().number == before
     assert not (project.state / FOLDER).exists()
 
 
@@ -266,20 +269,20 @@ def ledger(project):
 
 def asked_by_drift(project):
     """The key under which the sensor starts it; the report is kept, too."""
-    ledger(project).record_drift({"decision": {"action": "add", "pilot": True}}, (1, 5))
-    ask(project, WorkKind.PILOT)
+    ledger(project).record_drift_report({"decision": {"action": "add", "pilot": True}}, (1, 5))
+    ask(project, TaskKind.PILOT)
     (work,) = request_due_tasks(project)
-    assert work.kind == WorkKind.PILOT
+    assert work.kind == TaskKind.PILOT
     return work.run_key
 
 
 def ask(project, kind, about=BATCH):
-    return ledger(project).work.ask(kind, "hce", about, "domain_auc", asked_by="drift")
+    return ledger(project).tasks.request(kind, "hce", about, "domain_auc", requested_by="drift")
 
 
 def told(project):
     """The work that there is, newest first."""
-    return [(work.kind.value, work.state.value) for work in ledger(project).work.last("hce", 9)]
+    return [(work.kind.value, work.state.value) for work in ledger(project).tasks.last("hce", 9)]
 
 
 def kinds(project):
@@ -298,7 +301,7 @@ def test_where_drift_asked_a_retrain_follows_if_it_is_due(project, monkeypatch, 
     assert past_decisions(ledger(project), 3) == [
         asked_for if due else PastDecision("add", pilot=True)
     ]
-    assert answer == ledger(project).work.last("hce", 1, WorkKind.PILOT)[0].outcome
+    assert answer == ledger(project).tasks.last("hce", 1, TaskKind.PILOT)[0].outcome
 
 
 @pytest.mark.parametrize("due", [True, False])
@@ -312,14 +315,14 @@ def test_by_hand_it_asks_for_nothing_and_leaves_drift_s_own_to_be_made(project, 
     assert sorted(told(project)) == [("pilot", "done"), ("pilot", "done"), ("pilot", "open")]
 
 
-@pytest.mark.parametrize("ended", [None, WorkState.DONE, WorkState.REFUSED])
+@pytest.mark.parametrize("ended", [None, TaskState.DONE, TaskState.REFUSED])
 def test_a_retrain_that_came_while_it_trained_is_not_asked_for_again(project, monkeypatch, ended):
     key = asked_by_drift(project)
 
     def meanwhile():
-        ask(project, WorkKind.RETRAIN, EventRange(6, 7))
+        ask(project, TaskKind.RETRAIN, EventRange(6, 7))
         if ended is not None:
-            ledger(project).work.conclude_retrains("hce", ended, "harm", {})
+            ledger(project).tasks.close_retrains("hce", ended, "harm", {})
 
     answering(monkeypatch, meanwhile=meanwhile)
     assert run_requested_pilot(project, key, print).startswith("a retrain is due")
@@ -347,10 +350,10 @@ def test_where_another_retriever_is_searched_meanwhile_the_one_that_asked_is_tol
     open_build(project, BASE, retriever="other")
     set_default_retriever(project.live, "other")
     record_run_end(project, key, "1", "out of memory", canceled=False)
-    (again,) = ledger(project).work.open("hce")
+    (again,) = ledger(project).tasks.open("hce")
     told_why = run_requested_pilot(project, again.run_key, print)
     assert told_why == "no pilot: other is searched now, and drift of hce called for it"
-    assert (sizes, ledger(project).work.last("other", 9)) == ([], [])
+    assert (sizes, ledger(project).tasks.last("other", 9)) == ([], [])
     assert told(project) == [("pilot", "refused")]
 
 
@@ -371,7 +374,7 @@ def test_one_that_cannot_be_is_not_asked_for_again(project, monkeypatch, why):
 
 def test_one_that_trains_for_long_is_heard_although_another_is_called_for(project, monkeypatch):
     key = asked_by_drift(project)
-    answering(monkeypatch, meanwhile=lambda: ask(project, WorkKind.PILOT, EventRange(6, 9)))
+    answering(monkeypatch, meanwhile=lambda: ask(project, TaskKind.PILOT, EventRange(6, 9)))
     run_requested_pilot(project, key, print)
     assert sorted(told(project)) == [("pilot", "done"), ("pilot", "done"), ("retrain", "open")]
     assert kinds(project) == ["retrain"], "and the other one is not made"
@@ -385,7 +388,7 @@ def test_dagster_shows_its_answer(project, monkeypatch):
         done = dg.materialize(
             [retrain_pilot], resources={"project": project}, partition_key=key, instance=instance
         )
-    assert (JOBS[WorkKind.PILOT].name, JOBS[WorkKind.PILOT].partitions_def) == ("pilot", PILOTS)
+    assert (JOBS[TaskKind.PILOT].name, JOBS[TaskKind.PILOT].partitions_def) == ("pilot", PILOTS)
     (made,) = done.get_asset_materialization_events()
     assert made.materialization.metadata["what happened"].value.startswith("a retrain is due")
     assert kinds(project) == ["retrain"]

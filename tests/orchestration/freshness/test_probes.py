@@ -144,7 +144,7 @@ def test_without_queries_or_judged_ones_of_old_documents_there_is_nothing_to_com
 
 def arrivals(project, number):
     settings = parameters.load(project.params_file)
-    gatherer = BatchReader(Searcher.open(project.live), settings, LiveIndex(project).log_view)
+    gatherer = BatchReader(Searcher.open(project.live), settings, LiveIndex(project).ledger_view)
     return gatherer.arrivals(EventRange(1, number))
 
 

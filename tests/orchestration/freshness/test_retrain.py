@@ -14,8 +14,8 @@ from model_code.collection.index import retrain_plan
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.index.retrain_plan import PLAN, retrain_folder
-from model_code.collection.ledger.events import Position, Standing
-from model_code.collection.ledger.tasks import WorkKind, WorkTable
+from model_code.collection.ledger.events import LedgerCursor, Position
+from model_code.collection.ledger.tasks import TaskKind, TaskTable
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.project import Project
@@ -59,8 +59,8 @@ def promoting(monkeypatch, project, passed=True):
     def promote(workspace, rules, wanted, verdict):
         asked.append(wanted)
         if passed:
-            standing = Standing(wanted.snapshot, trained=wanted.snapshot.event)
-            open_build(project, BASE, standing, wanted.retriever)
+            cursor = LedgerCursor(wanted.snapshot, trained=wanted.snapshot.event)
+            open_build(project, BASE, cursor, wanted.retriever)
         return PromotionResult(
             wanted if passed else None,
             passed,
@@ -75,7 +75,7 @@ def promoting(monkeypatch, project, passed=True):
 def states(project):
     return {
         str(state): number
-        for state, number in LiveIndex(project, "hce").log_view.counts().items()
+        for state, number in LiveIndex(project, "hce").ledger_view.counts().items()
         if number
     }
 
@@ -182,7 +182,7 @@ def test_a_promotion_that_was_cut_off_is_noted_to_its_end_and_once(project, monk
     ready = train_challenger(project, KEY, print)
     if killed:
         with monkeypatch.context() as patch:
-            patch.setattr(WorkTable, "conclude_retrains", interrupted)
+            patch.setattr(TaskTable, "close_retrains", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 promote_or_reject(ready)
         assert states(project) == {"absorbed": 3}, "what is trained on follows from what is live"
@@ -197,7 +197,7 @@ def ended(project, retriever="hce"):
     """What became of retrains, newest first."""
     return [
         work.state
-        for work in open_ledger(project, retriever).work.last(retriever, 9, WorkKind.RETRAIN)
+        for work in open_ledger(project, retriever).tasks.last(retriever, 9, TaskKind.RETRAIN)
     ]
 
 

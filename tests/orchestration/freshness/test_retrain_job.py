@@ -18,7 +18,7 @@ import pytest
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.index.status import live_status
-from model_code.collection.ledger.tasks import EventRange, WorkKind
+from model_code.collection.ledger.tasks import EventRange, TaskKind
 from model_code.evaluation.settings import PromotionSettings
 from model_code.files import canonical_json, write_json
 from model_code.text.passages import TextRules
@@ -41,12 +41,12 @@ NEW = documents(SPACE, 24, "space", 2)
 
 def work(project):
     """The ledger's table of it."""
-    return open_ledger(project, "hce").work
+    return open_ledger(project, "hce").tasks
 
 
 def retrains(project):
     """What became of them, newest first."""
-    return [each.state.value for each in work(project).last("hce", 9, WorkKind.RETRAIN)]
+    return [each.state.value for each in work(project).last("hce", 9, TaskKind.RETRAIN)]
 
 
 def moves(project):
@@ -180,8 +180,12 @@ def test_behind_a_gate_that_passes_the_challenger_is_champion_and_live(loop, tra
     """Which drift asked for later."""
     project, page = loop
     trains("c", gain=0.1)
-    work(project).ask(
-        WorkKind.RETRAIN, "hce", EventRange(1, 24), "growth is above its limit", asked_by="drift"
+    work(project).request(
+        TaskKind.RETRAIN,
+        "hce",
+        EventRange(1, 24),
+        "growth is above its limit",
+        requested_by="drift",
     )
     (request,) = page.look().run_requests
     done = page.run(request.job_name, request.partition_key)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from model_code.collection.generations.generation import document_hashes
-from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.ledger.events import Feedback
 from model_code.corpus.cleaning import clean_document
 from model_code.corpus.settings import CorpusSettings
@@ -34,7 +34,7 @@ def project(tmp_path):
 
 def snapshot(project, only=None):
     folder = project.root / "snapshot"
-    export_snapshot(project, Collection(project.live, "hce").current(), folder, only)
+    export_snapshot(project, GenerationStore(project.live, "hce").current(), folder, only)
     return {
         name: pd.read_parquet(folder / f"{name}.parquet")
         for name in ("documents", "queries", "qrels")
@@ -80,7 +80,7 @@ def test_a_retrain_is_unjudged_where_its_gate_has_no_query(project, judges):
         qrels.with_name("queries.parquet").unlink()
     queries = [f"asks {number}" for number in range(40 * (judges == "documents"))]
     add(collection_of(project), row("a", queries=queries))
-    unjudged = gate_has_no_queries(project, Collection(project.live, "hce").current())
+    unjudged = gate_has_no_queries(project, GenerationStore(project.live, "hce").current())
     assert unjudged is (judges in ("nobody", "dev", "nobody of what is live"))
 
 
@@ -103,7 +103,7 @@ def test_the_strings_that_answer_a_query_go_along(project):
 
 def test_a_document_keeps_its_date_and_is_read_back_as_it_was(project):
     add(collection_of(project), row("a", date="2026-11-25"), {"id": "b", "text": "b"})
-    generation = Collection(project.live, "hce").current()
+    generation = GenerationStore(project.live, "hce").current()
     snapshot(project)
     settings = CorpusSettings(source="snapshot", path="snapshot")
     read = {
@@ -148,7 +148,7 @@ def test_what_people_said_of_hits_is_judged_like_the_corpus_and_a_thumb_down_is_
         ("of what is gone", "gone", "up", 1, "ada"),
     ]
     for query, document, verdict, rank, who in said:
-        collection.ledger.judge(Feedback(query, document, verdict, rank, who))
+        collection.ledger.record_feedback(Feedback(query, document, verdict, rank, who))
     found = snapshot(project)
     assert set(found["queries"]["text"]) == {"how to sort", "new"}
     rows = found["qrels"][["query_id", "document_id", "relevance", "split"]].itertuples(

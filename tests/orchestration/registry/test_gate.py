@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.opened_build import open_generation_zero
-from model_code.collection.generations.generation_builder import LiveWriter
+from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.scores import SystemScores, load_gate_scores, load_scores
@@ -108,7 +108,7 @@ def test_the_live_generation_is_what_counts_without_what_the_challenger_could_no
     scores = load_scores(rescore_champion(project, champion), "test").values
     assert scores.loc["test:engine-11", "nDCG@10"] > 0
     newcomer = Document("newcomer", "", TEXTS["engine-11"])
-    LiveWriter(project.live, "hce").apply([newcomer], up_to(1), provenance={})
+    GenerationBuilder(project.live, "hce").apply([newcomer], up_to(1), provenance={})
     found = live_searcher(project, champion).search(TEXTS["engine-11"], k=3)
     assert "newcomer" in [hit.document_id for hit in found]
     rows = (rescore_champion(project, champion) / "run.test.trec").read_text().splitlines()

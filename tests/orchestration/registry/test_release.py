@@ -18,7 +18,7 @@ from fastapi.testclient import TestClient
 
 from assets.registry import follow_alias
 from model_code.collection.generations.generation import Generation
-from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import open_ledger
 from model_code.errors import FreshetError, SettingsError
@@ -116,7 +116,7 @@ def settings(project, words, stride, title="true"):
 
 
 def current(project):
-    return Collection(project.live, "r").current()
+    return GenerationStore(project.live, "r").current()
 
 
 def build_version(project):
@@ -266,7 +266,7 @@ def test_a_version_knows_up_to_which_event_it_was_built_wherever_its_generation_
     assert (opened.watermark, opened.build, opened.segments) == (1, opened.number, ()), (
         "nothing is added a second time"
     )
-    assert (opened.standing.trained, LiveIndex(project).log_view.pending().events) == (1, ())
+    assert (opened.cursor.trained, LiveIndex(project).ledger_view.pending().events) == (1, ())
 
 
 def test_a_version_of_another_log_is_opened_with_all_that_this_one_has(builds, project):
@@ -278,9 +278,9 @@ def test_a_version_of_another_log_is_opened_with_all_that_this_one_has(builds, p
     with open_ledger(project) as ledger:
         ledger.receive([Document(sorted(NEW)[1], *NEW[sorted(NEW)[1]])], "test")
     release.promote(project)
-    opened = Collection(project.live, "r").current()
-    assert (opened.watermark, opened.standing.trained, opened.standing.replay) == (1, 0, False)
-    assert LiveIndex(project).log_view.pending().events == ()
+    opened = GenerationStore(project.live, "r").current()
+    assert (opened.watermark, opened.cursor.trained, opened.cursor.replay) == (1, 0, False)
+    assert LiveIndex(project).ledger_view.pending().events == ()
 
 
 def move_alias(project, number):
@@ -346,7 +346,7 @@ def test_an_alias_moved_by_hand_is_followed_with_what_waits_and_rolled_back(
     assert "moved by hand, against the gate: as the test wants it" in move.summary
     assert moves(project)[2:] == [("moved by hand", "2", "1")]
     assert history.read(project)[-1]["verdict"]["passed"] is False
-    assert LiveIndex(project).log_view.pending().events == ()
+    assert LiveIndex(project).ledger_view.pending().events == ()
     assert (release.manual_alias_change(project), release.reconcile_alias(project)) == (None, None)
     assert release.rollback(project).champion.version == build_version(project) == "2"
     assert current(project).manifest["documents"] == len(OLD) + 1
@@ -391,7 +391,7 @@ def test_a_running_service_answers_throughout_a_move_by_hand_and_its_rollback(
         assert moves(project)[2:] == [("moved by hand", "2", "1")]
         assert release.rollback(project).champion.version == build_version(project) == "2"
         assert answers_newest()
-    assert LiveIndex(project).log_view.pending().events == ()
+    assert LiveIndex(project).ledger_view.pending().events == ()
     assert current(project).manifest["documents"] == len(OLD) + 1
 
 
@@ -428,7 +428,7 @@ def test_by_the_other_setting_the_alias_goes_back_and_nothing_else_changes(
         "2",
     )
     assert moves(project)[2:] == [("put back", "2", "1")]
-    assert (len(LiveIndex(project).log_view.pending().events), current(project).number) == (
+    assert (len(LiveIndex(project).ledger_view.pending().events), current(project).number) == (
         1,
         number,
     )

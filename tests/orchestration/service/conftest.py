@@ -132,7 +132,7 @@ class FakeCollection:
     def __init__(self, live: FakeLive, retriever: str = "hce") -> None:
         self.live, self.retriever, self.events = live, retriever, 0
 
-    log_view = None
+    ledger_view = None
 
     def warm(self):
         pass

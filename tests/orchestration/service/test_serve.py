@@ -203,7 +203,7 @@ def test_it_ends_gracefully(project, process, client):
     assert not (project.state / "service.json").exists()
     assert find_running_service(project) is None
     collection = LiveIndex(project)
-    assert collection.log_view.backlog().number == 0
+    assert collection.ledger_view.backlog().number == 0
     assert collection.apply() is None
 
 
@@ -228,4 +228,4 @@ def test_it_ends_in_its_time_whoever_holds_the_lock_and_answers_who_waits(projec
         "stopped; what could not be made searchable in time waits in the ledger"
     )
     assert errors == "" or errors.startswith(f"waiting: process {os.getpid()} (")
-    assert LiveIndex(project).log_view.backlog().number == 2
+    assert LiveIndex(project).ledger_view.backlog().number == 2

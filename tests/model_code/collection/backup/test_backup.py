@@ -111,7 +111,7 @@ def test_what_was_erased_is_in_no_file_and_does_not_come_back(own, tmp_path):
     for text in ("word1 quokka one", "word2 quokka two"):
         add(live, row("n1", text, queries=["what is quokka"]), row("n2", "word3"))
     assert len(set(held_in(own.live, "quokka"))) >= 3, "two generations, and the ledger"
-    live.ledger.judge(Feedback("where do quokka live", "n1", "up"))
+    live.ledger.record_feedback(Feedback("where do quokka live", "n1", "up"))
     backup(own, tmp_path / "earlier")
     outcome = erase_documents(live, ["n1", "unknown"])
     assert (outcome.deleted, outcome.erased) == (["n1"], ["n1"])
@@ -126,7 +126,7 @@ def test_what_was_erased_is_in_no_file_and_does_not_come_back(own, tmp_path):
     assert said.exit_code == 0
     assert "what was erased since is here again" in said.output.replace("\n", " ")
     assert list(held_in(tmp_path / "elsewhere" / "live", "quokka"))
-    assert [event.payload is None for event in live.log_view.life("n1")] == [True] * 3
+    assert [event.payload is None for event in live.ledger_view.life("n1")] == [True] * 3
     again = add(LiveIndex(own), row("n1", "word2 quokka two", queries=["what is quokka"]))
     assert again.added == ("n1",), "the same content is new again"
 

@@ -54,7 +54,7 @@ def source(own: Project, elsewhere: Project) -> Project:
     index.receive([added, row("d03", "word9")], "api")
     index.remove(["d04"], "test")
     index.apply()
-    index.ledger.judge(FEEDBACK, FEEDBACK.received)
+    index.ledger.record_feedback(FEEDBACK, FEEDBACK.received)
     return own
 
 
@@ -147,7 +147,10 @@ def test_second_import_changes_nothing(elsewhere, export_folder):
 def test_imported_documents_keep_their_origin(source, elsewhere, export_folder):
     import_project(elsewhere, export_folder)
 
-    assert LiveIndex(elsewhere).ledger.origins() == LiveIndex(source).ledger.origins()
+    assert (
+        LiveIndex(elsewhere).ledger.document_sources()
+        == LiveIndex(source).ledger.document_sources()
+    )
 
 
 def test_pending_documents_are_exported(source, tmp_path):

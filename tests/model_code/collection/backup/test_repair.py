@@ -13,11 +13,11 @@ import pytest
 
 from model_code.collection.backup.repair import problems, repair
 from model_code.collection.generations.generation import document_hashes
-from model_code.collection.generations.generation_store import Collection, retrievers
+from model_code.collection.generations.generation_store import GenerationStore, retrievers
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import open_ledger, read_feedback
-from model_code.collection.ledger.events import Feedback, Position, Standing
+from model_code.collection.ledger.events import Feedback, LedgerCursor, Position
 from model_code.errors import Damaged, FreshetError
 from orchestration import cli
 from tests.live_example import BASE, add, collection_of, make_project, open_build, row, texts
@@ -108,7 +108,7 @@ def live(own, monkeypatch):
 def test_a_torn_file_is_told_in_one_line_and_mended_by_the_command_that_it_names(
     live, kind, capsys, monkeypatch
 ):
-    collection = Collection(live.live, "r")
+    collection = GenerationStore(live.live, "r")
     before = document_hashes(collection.current())
     name, tear = TORN[kind]
     file = live.live / name.format(current=collection.current().number)
@@ -151,7 +151,7 @@ def test_what_waits_in_a_torn_ledger_is_read_out_of_it_and_of_what_a_killed_writ
     live,
 ):
     collection, said = LiveIndex(live), Feedback("what is word1", "d03", "up", 2, "me", 5.0)
-    collection.ledger.judge(said, said.received)
+    collection.ledger.record_feedback(said, said.received)
     collection.receive([row("n1", "word1")], "sync notes")
     collection.apply()
     collection.receive([row("waiting", "word7 " * 2000)], "test")
@@ -170,7 +170,7 @@ def test_what_waits_in_a_torn_ledger_is_read_out_of_it_and_of_what_a_killed_writ
     assert list(problems(live)) == []
     assert read_feedback(live) == [said]
     with open_ledger(live) as ledger:
-        assert ledger.origins()["n1"] == "sync notes", (
+        assert ledger.document_sources()["n1"] == "sync notes", (
             "so that a sync still deletes what its source no longer has"
         )
         assert ledger.latest(["d03"])["d03"].document.text == "word8"
@@ -251,7 +251,7 @@ def test_what_waits_is_not_taken_for_lost_while_one_retriever_stands_in_the_log(
     first = collection_of(two, "hce")
     first.receive([row("a", "newest"), row("waiting")], "api")
     first.remove(["b"], "api")
-    elsewhere = Standing(Position("elsewhere", 3, "m"))
+    elsewhere = LedgerCursor(Position("elsewhere", 3, "m"))
     open_build(two, BASE | {"b": "old", "a": "old"}, elsewhere, "other")
     assert repair(two, collection_of=collection_of)
     for name in ("hce", "other"):

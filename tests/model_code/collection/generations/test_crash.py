@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from model_code.collection.generations.generation_builder import LiveWriter
-from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.generation_builder import GenerationBuilder
+from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
 from model_code.text.documents import Document, Remove
 from tests.model_code.collection.laws import OLD, rankings, up_to
@@ -47,7 +47,7 @@ class Crash:
 
 def crash(live: Path, changes: list[Document | Remove], event: int, at: int) -> bool:
     """Apply `changes` and die at an operation; False if there were fewer."""
-    writer = LiveWriter(live, "r", max_segments=2)
+    writer = GenerationBuilder(live, "r", max_segments=2)
     assert writer.searcher
     with pytest.MonkeyPatch.context() as patch:
         Crash(patch, at)
@@ -68,13 +68,13 @@ def test_dying_at_any_file_operation_leaves_old_or_new(live: Path) -> None:
             Document("d03", "", f"word{at % 29}"),
         )
         changes = [added, Remove(f"n{at - 3}"), updated]
-        old, before = Collection(live, "r").current(), rankings(live)
+        old, before = GenerationStore(live, "r").current(), rankings(live)
         died = crash(live, changes, at, at)
         found = Searcher.open(live, "r")
         found.generation.verify_all()
         seen.add(is_new := found.generation.watermark == at)
         assert is_new or (found.generation == old and rankings(found) == before)
-        writer = LiveWriter(live, "r", max_segments=2)
+        writer = GenerationBuilder(live, "r", max_segments=2)
         applied = writer.apply(changes, up_to(at), {})
         assert f"n{at}" in (applied.unchanged if is_new else applied.added)
         assert not is_new or rankings(found) == rankings(writer)
@@ -83,7 +83,7 @@ def test_dying_at_any_file_operation_leaves_old_or_new(live: Path) -> None:
     assert at > 12
     writer.apply([Remove("d03")], up_to(at + 1), {})
     assert all(path.name.isdigit() for path in (live / "r" / "generations").iterdir())
-    numbers = [generation.number for generation in Collection(live, "r").generations()]
+    numbers = [generation.number for generation in GenerationStore(live, "r").generations()]
     assert numbers == list(range(at + 2)), "no generation was left that was never switched to"
 
 
@@ -100,7 +100,7 @@ def test_every_file_is_on_the_disk_before_its_generation_gets_its_name(
         named.append({str(path) for path in (source, *Path(source).rglob("*"))} - synced)
         rename(source, target, **options)
 
-    writer = LiveWriter(live, "r")
+    writer = GenerationBuilder(live, "r")
     monkeypatch.setattr("os.fsync", sync)
     monkeypatch.setattr("os.rename", checked)
     writer.apply([Document("n", "word1", "word3"), Remove("d03")], up_to(1), {})
@@ -108,7 +108,7 @@ def test_every_file_is_on_the_disk_before_its_generation_gets_its_name(
 
 
 def test_dying_while_garbage_is_deleted_leaves_whole_generations(live: Path) -> None:
-    writer, at = LiveWriter(live, "r", max_segments=2), 0
+    writer, at = GenerationBuilder(live, "r", max_segments=2), 0
     for event in range(1, 7):
         writer.apply([Document(f"n{event}", "word1", "word2")], up_to(event), {})
     expected, died = rankings(writer), True
@@ -121,21 +121,21 @@ def test_dying_while_garbage_is_deleted_leaves_whole_generations(live: Path) -> 
                 died = False
             except Killed:
                 pass
-        for generation in Collection(live, "r").generations():
+        for generation in GenerationStore(live, "r").generations():
             generation.verify_all()
         assert rankings(live) == expected
         at += 2
-    assert len(Collection(live, "r").generations()) < 7
+    assert len(GenerationStore(live, "r").generations()) < 7
 
 
 CHILD = """
 import sys
 from pathlib import Path
 from model_code.text.documents import Document
-from model_code.collection.ledger.events import Position, Standing
-from model_code.collection.generations.generation_builder import LiveWriter
-up_to = lambda event: Standing(Position("log", event, "mark"))
-writer = LiveWriter(Path(sys.argv[1]), "r", max_segments=2)
+from model_code.collection.ledger.events import Position, LedgerCursor
+from model_code.collection.generations.generation_builder import GenerationBuilder
+up_to = lambda event: LedgerCursor(Position("log", event, "mark"))
+writer = GenerationBuilder(Path(sys.argv[1]), "r", max_segments=2)
 event = writer.searcher.generation.watermark
 while True:
     event += 1
@@ -163,5 +163,5 @@ def test_kill_9_at_any_moment_loses_nothing_that_was_reported(live: Path) -> Non
         assert reported <= watermark <= reported + 1
         added = {f"n{event}" for event in range(1, watermark + 1)}
         assert {hit.document_id for hit in searcher.search("word1", 1000)} == added | OLD.keys()
-    LiveWriter(live, "r").apply([Remove("n1")], up_to(watermark + 1), {})
+    GenerationBuilder(live, "r").apply([Remove("n1")], up_to(watermark + 1), {})
     assert all(path.name.isdigit() for path in (live / "r" / "generations").iterdir())

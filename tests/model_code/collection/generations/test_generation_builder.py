@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from model_code.collection.generations.generation import added_since_training, trained_documents
-from model_code.collection.generations.generation_builder import LiveWriter
-from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.generation_builder import GenerationBuilder
+from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.segments.folder_lock import unread
+from model_code.collection.segments.folder_lock import exclusive_lock_if_unused
 from model_code.collection.segments.segment import Placements
 from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
 from model_code.files import read_json, write_manifest
@@ -42,16 +42,16 @@ def encoder(dense: Path) -> Path:
 
 
 @pytest.fixture
-def writer(live: Path) -> LiveWriter:
+def writer(live: Path) -> GenerationBuilder:
     """The collection's writer."""
-    return LiveWriter(live, "r")
+    return GenerationBuilder(live, "r")
 
 
 def names_below(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_net_effect_counts_and_each_document_has_a_status(writer: LiveWriter) -> None:
+def test_the_net_effect_counts_and_each_document_has_a_status(writer: GenerationBuilder) -> None:
     changed = Document("d03", "word1", "word2 word3")
     first = [
         put("d00x", NEW),
@@ -73,12 +73,12 @@ def test_the_net_effect_counts_and_each_document_has_a_status(writer: LiveWriter
         [1],
         1,
     )
-    assert (applied.generation.standing, manifest["provenance"]) == (up_to(9), {"by": "test"})
+    assert (applied.generation.cursor, manifest["provenance"]) == (up_to(9), {"by": "test"})
     assert manifest["documents"] == len(OLD)
-    assert Collection(writer.collection.live, "r").current() == applied.generation
+    assert GenerationStore(writer.collection.live, "r").current() == applied.generation
 
 
-def test_the_same_changes_again_change_nothing(writer: LiveWriter) -> None:
+def test_the_same_changes_again_change_nothing(writer: GenerationBuilder) -> None:
     changes = [
         put("d00x", NEW, ("word1 word2",)),
         Remove("d06"),
@@ -102,24 +102,24 @@ def test_the_same_changes_again_change_nothing(writer: LiveWriter) -> None:
 
 
 def test_a_segment_stays_open_under_the_name_that_it_gets_and_is_read_once(
-    writer: LiveWriter, monkeypatch
+    writer: GenerationBuilder, monkeypatch
 ) -> None:
     assert writer.searcher
     read, load = [], DenseIndex.load
     monkeypatch.setattr(DenseIndex, "load", lambda folder: read.append(folder) or load(folder))
     made = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
-    part = writer.searcher.views[-1].part
+    part = writer.searcher.views[-1].segment
     assert (part.folder, part.number, len(read)) == (made.folder, made.number, 1)
-    assert part.reading.is_there()
+    assert part.lock.is_valid()
     assert rankings(writer) == rankings(Searcher.open(writer.collection.live, "r"))
-    with unread(made.folder) as free:
+    with exclusive_lock_if_unused(made.folder) as free:
         assert not free
     shutil.rmtree(made.folder)
-    assert not part.reading.is_there()
+    assert not part.lock.is_valid()
 
 
 def test_a_generation_holds_only_what_it_added_and_tells_what_was_since_training(
-    writer: LiveWriter,
+    writer: GenerationBuilder,
 ) -> None:
     added = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
     assert (trained_documents(added), added_since_training(added)) == (OLD.keys(), {"d00x"})
@@ -140,10 +140,10 @@ def test_a_generation_holds_only_what_it_added_and_tells_what_was_since_training
 
 
 def test_added_passages_are_placed_by_the_tree_in_the_encoders_own_space(
-    writer: LiveWriter,
+    writer: GenerationBuilder,
 ) -> None:
     writer.apply([put("d00x", NEW), put("d01x", NEW)], up_to(1), {})
-    base, segment = (view.part for view in writer.searcher.views)
+    base, segment = (view.segment for view in writer.searcher.views)
     tree, vectors = writer.searcher.base.tree, segment.retriever.index.vectors
     for leaf in range(4):
         mean = base.retriever.index.vectors[tree.leaves == leaf].astype(np.float64).mean(axis=0)
@@ -164,7 +164,7 @@ def test_added_passages_are_placed_by_the_tree_in_the_encoders_own_space(
 
 
 def test_a_renewed_searcher_shares_all_that_it_had_and_the_old_one_answers_as_before(
-    writer: LiveWriter, monkeypatch: pytest.MonkeyPatch
+    writer: GenerationBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer.apply([put("d00x", NEW)], up_to(1), {})
     old = Searcher.open(writer.collection.live, "r")
@@ -172,7 +172,7 @@ def test_a_renewed_searcher_shares_all_that_it_had_and_the_old_one_answers_as_be
     assert old.renewed() is old
     writer.apply([put("d01x", NEW), Remove("d00x"), Remove("d03")], up_to(2), {})
     monkeypatch.setattr(
-        "model_code.collection.segments.segment.Base.open",
+        "model_code.collection.segments.segment.BaseSegment.open",
         lambda folder, fingerprint: pytest.fail("read the base again"),
     )
     new = old.renewed()
@@ -188,7 +188,7 @@ def test_a_renewed_searcher_shares_all_that_it_had_and_the_old_one_answers_as_be
 
 
 def test_a_generation_of_the_same_number_in_a_collection_that_was_made_anew_is_another(
-    writer: LiveWriter, encoder: Path, tmp_path: Path
+    writer: GenerationBuilder, encoder: Path, tmp_path: Path
 ) -> None:
     old = Searcher.open(writer.collection.live, "r")
     shutil.rmtree(writer.collection.live)
@@ -201,7 +201,7 @@ def test_a_generation_of_the_same_number_in_a_collection_that_was_made_anew_is_a
     assert {name for ranking in rankings(new) for name, _ in ranking} == NEW.keys()
 
 
-def test_garbage_is_what_no_kept_generation_needs(writer: LiveWriter) -> None:
+def test_garbage_is_what_no_kept_generation_needs(writer: GenerationBuilder) -> None:
     for event, name in enumerate(NEW, start=1):
         writer.apply([put(name, NEW)], up_to(event), {})
     writer.apply([Remove("d02")], up_to(9), {"by": "test", "model_version": 3})
@@ -227,7 +227,7 @@ def test_garbage_is_what_no_kept_generation_needs(writer: LiveWriter) -> None:
 
 
 def test_there_are_never_more_segments_than_asked_for(live: Path) -> None:
-    writer, most = LiveWriter(live, "r", max_segments=3), []
+    writer, most = GenerationBuilder(live, "r", max_segments=3), []
     for event, name in enumerate(NEW, start=1):
         generation = writer.apply([put(name, NEW)], up_to(event), {}).generation
         most.append(len(generation.segments))
@@ -244,12 +244,12 @@ def test_refine_makes_the_vectors_that_are_indexed(live: Path) -> None:
             [own.mean(axis=0) if len(own) else v for v, own in zip(vectors, queries, strict=True)]
         )
 
-    writer = LiveWriter(live, "r", refine=refine)
+    writer = GenerationBuilder(live, "r", refine=refine)
     asked = Document("a", "word1", "word2", {}, ("word5 word6", "word6 word5"))
     writer.apply([asked, Document("b", "word1", "word3")], up_to(1), {})
     assert seen == [(["a", "b"], [(2, 32), (0, 32)])]
     encoder = writer.searcher.retriever.encoder
-    index = writer.searcher.views[1].part.retriever.index
+    index = writer.searcher.views[1].segment.retriever.index
     np.testing.assert_allclose(
         index.vectors[0], encoder.encode(["word5 word6", "word6 word5"]).mean(axis=0), atol=1e-6
     )
@@ -258,7 +258,7 @@ def test_refine_makes_the_vectors_that_are_indexed(live: Path) -> None:
     writer.apply([Remove("d01")], up_to(2), {})
     writer.compact()
     assert {hit for ranking in rankings(writer) for hit in ranking} == left
-    bad = LiveWriter(live, "r", refine=lambda ids, vectors, queries: vectors[:, :3])
+    bad = GenerationBuilder(live, "r", refine=lambda ids, vectors, queries: vectors[:, :3])
     with pytest.raises(FreshetError, match="refine gave vectors of shape"):
         bad.apply([Document("c", "word1", "word2")], up_to(3), {})
 
@@ -270,11 +270,11 @@ def test_what_cannot_be_applied_is_refused_and_changes_nothing(
         Document("a", "", "")
     unknown = open_build("dense", tmp_path / "unknown", encoder, OLD, rules=None)
     with pytest.raises(FreshetError, match="does not say how its documents were cut"):
-        LiveWriter(unknown, "r").apply([put("d00x", NEW)], up_to(1), {})
-    assert LiveWriter(unknown, "r").apply([Remove("d03")], up_to(1), {}).deleted == ("d03",)
+        GenerationBuilder(unknown, "r").apply([put("d00x", NEW)], up_to(1), {})
+    assert GenerationBuilder(unknown, "r").apply([Remove("d03")], up_to(1), {}).deleted == ("d03",)
 
 
-def test_a_segment_of_another_encoder_is_refused(writer: LiveWriter) -> None:
+def test_a_segment_of_another_encoder_is_refused(writer: GenerationBuilder) -> None:
     folder = writer.apply([put("d00x", NEW)], up_to(1), {}).generation.folder
     facts = read_json(folder / "index" / "manifest.json") | {"fingerprint": "f" * 64}
     facts.pop("checksums")
@@ -284,7 +284,7 @@ def test_a_segment_of_another_encoder_is_refused(writer: LiveWriter) -> None:
 
 
 def test_opening_the_same_build_again_keeps_what_was_added(
-    writer: LiveWriter, encoder: Path, tmp_path: Path
+    writer: GenerationBuilder, encoder: Path, tmp_path: Path
 ) -> None:
     added = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
     open_build("dense", tmp_path, encoder, OLD)
@@ -300,7 +300,7 @@ def test_opening_the_same_build_again_keeps_what_was_added(
     assert now == [replace(hit, generation=4) for hit in before]
 
 
-def test_a_damaged_shared_folder_is_found_when_going_back(writer: LiveWriter) -> None:
+def test_a_damaged_shared_folder_is_found_when_going_back(writer: GenerationBuilder) -> None:
     first = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
     writer.apply([put("d01x", NEW)], up_to(2), {})
     (first.folder / "documents.parquet").write_bytes(b"nonsense")
@@ -316,7 +316,7 @@ def test_a_damaged_shared_folder_is_found_when_going_back(writer: LiveWriter) ->
 def test_a_generation_of_which_only_the_shared_folder_stays_is_no_place_to_go_back_to(
     live: Path,
 ) -> None:
-    writer = LiveWriter(live, "r")
+    writer = GenerationBuilder(live, "r")
     changes = [
         Document("n1", "word1", "word2"),
         Remove("d03"),
@@ -326,13 +326,13 @@ def test_a_generation_of_which_only_the_shared_folder_stays_is_no_place_to_go_ba
     for event, change in enumerate(changes, start=1):
         writer.apply([change], up_to(event), {})
     assert writer.collect_garbage(keep=1) == (2,)
-    assert {one.number: one.complete for one in Collection(live, "r").generations()} == {
+    assert {one.number: one.complete for one in GenerationStore(live, "r").generations()} == {
         0: True,
         1: True,
         3: False,
         4: True,
     }
     with pytest.raises(FreshetError, match="generation 3 of 'r' needs .*000002, which is gone"):
-        Collection(live, "r").read(3).verify_all()
+        GenerationStore(live, "r").read(3).verify_all()
     with pytest.raises(FreshetError, match="has no generation 2; there are: 0, 1, 4"):
-        Collection(live, "r").read(2)
+        GenerationStore(live, "r").read(2)

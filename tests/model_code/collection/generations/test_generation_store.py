@@ -14,13 +14,13 @@ import pytest
 from model_code.collection.generations import generation_store as collection
 from model_code.collection.generations.generation import Generation
 from model_code.collection.generations.generation_store import (
-    Collection,
+    GenerationStore,
     default_retriever,
     retrievers,
     set_default_retriever,
 )
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.ledger.events import Standing
+from model_code.collection.ledger.events import LedgerCursor
 from model_code.collection.segments.documents import DOCUMENTS, DocumentFile
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import hash_path, read_json, write_json
@@ -44,7 +44,7 @@ def test_generation_zero_states_what_it_is_and_opening_the_same_build_again_chan
     assert manifest["fingerprint"] == read_json(build.index / "manifest.json")["fingerprint"]
     assert (manifest["parent"], manifest["documents"], manifest["passages"]) == (None, 9, 10)
     assert manifest["provenance"] == {"model_version": 3}
-    assert Collection(tmp_path / "live", "hce").current() == generation
+    assert GenerationStore(tmp_path / "live", "hce").current() == generation
     assert default_retriever(tmp_path / "live") == "hce"
     assert set(
         DocumentFile(generation.folder / DOCUMENTS).read(["csv.reader", "later.document"])
@@ -70,7 +70,7 @@ def test_another_build_is_the_next_generation_and_going_back_shares_the_files_of
     build: Build, other_build: Build, tmp_path: Path
 ) -> None:
     first, second = build.open(tmp_path, model_version=1), other_build.open(tmp_path)
-    live = Collection(tmp_path / "live", "hce")
+    live = GenerationStore(tmp_path / "live", "hce")
     assert (second.number, second.manifest["parent"], live.current()) == (1, None, second)
     again = build.open(tmp_path)
     assert (again.number, again.build, again.manifest["parent"]) == (2, 0, 0)
@@ -91,16 +91,16 @@ def test_what_lies_above_the_current_generation_is_deleted_by_the_next_writer(
     pointer alone.
     """
     first = build.open(tmp_path)
-    live = Collection(tmp_path / "live", "hce")
+    live = GenerationStore(tmp_path / "live", "hce")
     for number in (1, 2):
         shutil.copytree(first.folder, first.folder.with_name(f"{number:06d}"))
     older = first.folder.with_name("000001") / "manifest.json"
     stated = {name: value for name, value in read_json(older).items() if name != "position"}
     write_json(older, stated | {"format": 3, "ledger": {"watermark": 4}})
-    live.tidy()
-    left = [(each.number, each.standing is None, each.watermark) for each in live.generations()]
+    live.remove_uncommitted()
+    left = [(each.number, each.cursor is None, each.watermark) for each in live.generations()]
     assert left == [(0, False, 0), (1, True, 4)]
-    assert live.publish_again(first, Standing(), {}).number == 2
+    assert live.publish_again(first, LedgerCursor(), {}).number == 2
 
 
 def test_two_retrievers_live_side_by_side(build: Build, other_build: Build, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_crash_at_any_step_leaves_the_old_generation(
         patch.setattr(collection.shutil, "rmtree", lambda *arguments, **options: None)
         with pytest.raises(KeyboardInterrupt):
             other_build.open(tmp_path)
-    live = Collection(tmp_path / "live", "hce")
+    live = GenerationStore(tmp_path / "live", "hce")
     assert live.current() == first
     assert Searcher.open(tmp_path / "live").search("split a string", 1)
     assert other_build.open(tmp_path).number == 1
@@ -162,7 +162,7 @@ def test_parts_that_do_not_belong_together_are_refused(
         FreshetError, match="places 8 passages of 8 documents, but the index holds 9"
     ):
         replace(build, hierarchy=tmp_path / "tree").open(tmp_path)
-    assert Collection(tmp_path / "live", "hce").generations() == []
+    assert GenerationStore(tmp_path / "live", "hce").generations() == []
     with pytest.raises(FreshetError, match="nothing is live yet"):
         default_retriever(tmp_path / "live")
 
@@ -173,10 +173,10 @@ def test_a_damaged_generation_is_never_switched_to(
 ) -> None:
     file = build.open(tmp_path).folder / DOCUMENTS
     second = other_build.open(tmp_path)
-    live = Collection(tmp_path / "live", "hce")
+    live = GenerationStore(tmp_path / "live", "hce")
     file.unlink() if damage == "missing" else file.write_bytes(b"nonsense")
     with pytest.raises(FreshetError, match=f"documents.parquet (is|was) {damage}"):
-        live.publish_again(live.read(0), Standing(), {})
+        live.publish_again(live.read(0), LedgerCursor(), {})
     assert (live.current(), len(live.generations())) == (second, 2)
     with pytest.raises(FreshetError, match="no generation 7; there are: 0, 1"):
         live.read(7)

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from model_code.collection.generations.generation_builder import (
-    LiveWriter,
-    everything_is_found,
-    own_vectors,
+    GenerationBuilder,
+    first_vectors,
+    verify_searchable,
 )
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.segments.segment import PartView
+from model_code.collection.segments.segment import SegmentView
 from model_code.errors import FreshetError
 from model_code.retrieval.dense import DenseRetriever
 from model_code.text.documents import Document, Remove
@@ -44,9 +44,9 @@ def opened(request, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def writer(opened, tmp_path) -> LiveWriter:
+def writer(opened, tmp_path) -> GenerationBuilder:
     """A writer of a copy."""
-    return LiveWriter(Path(shutil.copytree(opened, tmp_path / "live")), "r")
+    return GenerationBuilder(Path(shutil.copytree(opened, tmp_path / "live")), "r")
 
 
 CHANGES = [
@@ -58,14 +58,14 @@ CHANGES = [
 
 def test_sound_changes_pass_and_are_made(writer):
     twin = Document("twin", *NEW["d00x"])  # of equal vectors, either may come first
-    applied = writer.apply([*CHANGES, twin], up_to(1), {}, everything_is_found)
+    applied = writer.apply([*CHANGES, twin], up_to(1), {}, verify_searchable)
     assert writer.collection.current() == applied.generation
     assert (applied.updated, applied.deleted, len(applied.added)) == (
         ("d03",),
         ("d05",),
         len(NEW) + 1,
     )
-    assert writer.apply([Remove("twin")], up_to(2), {}, everything_is_found).deleted == ("twin",)
+    assert writer.apply([Remove("twin")], up_to(2), {}, verify_searchable).deleted == ("twin",)
 
 
 def test_a_refused_generation_leaves_nothing(writer):
@@ -78,7 +78,7 @@ def test_a_refused_generation_leaves_nothing(writer):
         writer.apply(CHANGES, up_to(1), {}, refuse)
     assert sorted(writer.collection.folder.rglob("*")) == files
     assert (writer.collection.current_number(), rankings(writer)) == (0, before)
-    assert writer.apply(CHANGES, up_to(1), {}, everything_is_found).generation.number == 1
+    assert writer.apply(CHANGES, up_to(1), {}, verify_searchable).generation.number == 1
 
 
 def dense(opened):
@@ -94,7 +94,7 @@ def faulty(writer, fault, event=1):
         fault(searcher)
         said.append(
             pytest.raises(
-                FreshetError, everything_is_found, searcher, applied, sample=200
+                FreshetError, verify_searchable, searcher, applied, sample=200
             ).value.args[0]
         )
 
@@ -106,7 +106,7 @@ def test_vectors_that_are_no_numbers_are_refused(opened, writer):
     dense(opened)
 
     def fault(searcher):
-        index = searcher.views[1].part.retriever.index
+        index = searcher.views[1].segment.retriever.index
         index.vectors = np.full_like(index.vectors, np.nan)
 
     assert faulty(writer, fault) == f"'d00x' is not finite ({len(NEW) + 1} such in all)"
@@ -114,14 +114,14 @@ def test_vectors_that_are_no_numbers_are_refused(opened, writer):
 
 MISPLACED = {
     "'d05' is deleted, but still there": lambda base, new: (
-        PartView(base.part, base.removed - {"d05"}),
+        SegmentView(base.segment, base.removed - {"d05"}),
         new,
     ),
     "'d02x' is added, but in no part": lambda base, new: (
         base,
-        PartView(new.part, frozenset({"d02x"})),
+        SegmentView(new.segment, frozenset({"d02x"})),
     ),
-    "'d03' is in two parts": lambda base, new: (PartView(base.part, frozenset({"d05"})), new),
+    "'d03' is in two parts": lambda base, new: (SegmentView(base.segment, frozenset({"d05"})), new),
 }
 
 
@@ -152,27 +152,27 @@ def test_an_older_document_behind_a_new_one_that_has_no_longer_vector_is_refused
     dense(opened)
 
     def guard(searcher, applied):
-        index = searcher.views[-1].part.retriever.index
+        index = searcher.views[-1].segment.retriever.index
         index.search = lambda queries, k, fingerprint: [[("d00x", 2.0)]] * len(queries)
         with pytest.raises(FreshetError, match="older, and no longer found by its own vector"):
-            everything_is_found(searcher, applied)
+            verify_searchable(searcher, applied)
 
     writer.apply([put("d00x", NEW)], up_to(1), {}, guard)
 
 
 def lose(searcher):
     base, *others = searcher.views
-    searcher.views = (PartView(base.part, base.removed | {"d07"}), *others)
+    searcher.views = (SegmentView(base.segment, base.removed | {"d07"}), *others)
 
 
 def find_again(searcher):
     base, *others = searcher.views
-    searcher.views = (PartView(base.part, base.removed - {"d06"}), *others)
+    searcher.views = (SegmentView(base.segment, base.removed - {"d06"}), *others)
 
 
 @pytest.mark.parametrize(("fault", "sign"), [(lose, -1), (find_again, 1)])
 def test_older_documents_that_are_lost_or_come_back_are_refused(writer, fault, sign):
-    before = writer.apply([Remove("d06")], up_to(1), {}, everything_is_found).generation.manifest[
+    before = writer.apply([Remove("d06")], up_to(1), {}, verify_searchable).generation.manifest[
         "documents"
     ]
     added, found = len(NEW) - 1, before + len(NEW) - 1 + sign  # d05 goes
@@ -186,7 +186,7 @@ def test_a_shared_part_is_not_searched(opened, writer):
 
     def guard(searcher, applied):
         searcher.base.retriever.index.search = None
-        everything_is_found(searcher, applied)
+        verify_searchable(searcher, applied)
 
     assert writer.apply(CHANGES, up_to(1), {}, guard).generation.number == 1
 
@@ -200,10 +200,10 @@ def test_a_shorter_vector_on_top_is_refused_and_a_longer_one_is_not(opened, tmp_
     def grow(ids, vectors, queries):
         return np.ascontiguousarray(vectors * np.where(np.array(ids) == "d00x", 9, 1)[:, None])
 
-    writer = LiveWriter(Path(shutil.copytree(opened, tmp_path / "live")), "r", refine=grow)
-    assert writer.apply(CHANGES, up_to(1), {}, everything_is_found).generation.number == 1
+    writer = GenerationBuilder(Path(shutil.copytree(opened, tmp_path / "live")), "r", refine=grow)
+    assert writer.apply(CHANGES, up_to(1), {}, verify_searchable).generation.number == 1
     searcher = writer.searcher
-    long, short = own_vectors(dict.fromkeys(("d00x", "d01x"), searcher.views[1])).values()
+    long, short = first_vectors(dict.fromkeys(("d00x", "d01x"), searcher.views[1])).values()
     ((winner, best),) = searcher.retriever.search_encoded(short[None], 1)[0]
     assert (winner, best > 1) == ("d00x", True)
     assert np.linalg.norm(long) > np.linalg.norm(short)
@@ -211,11 +211,11 @@ def test_a_shorter_vector_on_top_is_refused_and_a_longer_one_is_not(opened, tmp_
 
 def test_a_copy_that_rounding_puts_ahead_is_no_fault(opened, tmp_path):
     dense(opened)
-    own = own_vectors({"d00": PartView(Searcher.open(opened, "r").base)})["d00"]
+    own = first_vectors({"d00": SegmentView(Searcher.open(opened, "r").base)})["d00"]
 
     def copied(ids, vectors, queries):
         return np.array([own * np.float32(1 + 3e-7) for _ in ids])
 
-    writer = LiveWriter(Path(shutil.copytree(opened, tmp_path / "live")), "r", refine=copied)
-    guard = partial(everything_is_found, sample=500)  # all of the older ones
+    writer = GenerationBuilder(Path(shutil.copytree(opened, tmp_path / "live")), "r", refine=copied)
+    guard = partial(verify_searchable, sample=500)  # all of the older ones
     assert writer.apply([put("d00x", NEW)], up_to(1), {}, guard).generation.number == 1

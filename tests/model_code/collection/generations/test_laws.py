@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from model_code.collection.generations.generation_builder import LiveWriter
-from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.generation_builder import GenerationBuilder
+from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
 from model_code.text.documents import Document, Remove
 from tests.model_code.collection.laws import (
@@ -85,8 +85,8 @@ def rebuilt(kind: str, encoder: Path, tmp_path: Path):
     return lambda texts: Searcher.open(open_build(kind, tmp_path / "rebuilt", encoder, texts), "r")
 
 
-def singles(live: Path, changes: list, **settings: int) -> LiveWriter:
-    writer = LiveWriter(live, "r", **settings)
+def singles(live: Path, changes: list, **settings: int) -> GenerationBuilder:
+    writer = GenerationBuilder(live, "r", **settings)
     for event, change in enumerate(changes, start=writer.searcher.generation.watermark + 1):
         writer.apply([change], up_to(event), {})
     return writer
@@ -100,7 +100,7 @@ def test_single_additions_are_one_batch_and_a_rebuild_in_any_order(
     shuffled = [put(name, NEW) for name in NEW]
     random.Random(0).shuffle(shuffled)
     one = singles(live, shuffled, max_segments=3)
-    batch = LiveWriter(other, "r")
+    batch = GenerationBuilder(other, "r")
     applied = batch.apply([put(name, NEW) for name in NEW], up_to(1), {})
     whole = rebuilt(ALL)
     for k in (1, 3, 50):
@@ -151,7 +151,7 @@ def test_an_update_is_a_deletion_and_an_addition(live: Path, tmp_path: Path) -> 
     replaced = singles(other, [Remove("d03"), put("d03", CHANGED)])
     assert rankings(updated) == rankings(replaced)
     back = singles(live, [put("d03", OLD)])
-    assert rankings(back) == rankings(Searcher(live, Collection(live, "r").read(0), {}))
+    assert rankings(back) == rankings(Searcher(live, GenerationStore(live, "r").read(0), {}))
 
 
 @pytest.mark.parametrize("kind", INDEXED, indirect=True, scope="module")
@@ -190,7 +190,7 @@ def test_filters_and_hits_see_all_parts(live: Path, rebuilt) -> None:
 @pytest.mark.parametrize("events", [12, pytest.param(170, marks=pytest.mark.long)])
 def test_many_random_changes_end_like_a_rebuild(live: Path, rebuilt, events: int) -> None:
     """Three changes an event, so more than 500 in the long form; scores are compared to the bit."""
-    rng, writer, texts = random.Random(3), LiveWriter(live, "r", max_segments=2), dict(OLD)
+    rng, writer, texts = random.Random(3), GenerationBuilder(live, "r", max_segments=2), dict(OLD)
     for event in range(1, events + 1):
         changes: list[Document | Remove] = []
         for number, name in enumerate(rng.choices(sorted(ALL), k=3)):

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from model_code.collection.generations.generation_builder import LiveWriter
+from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.collection.generations.searcher import Searcher
 from model_code.text.documents import Document, Remove
 from tests.model_code.collection.laws import up_to
@@ -88,7 +88,7 @@ def lose_power(
     """
     shutil.rmtree(folder, ignore_errors=True)
     live = Path(shutil.copytree(dense / "live", folder))
-    writer, reported = LiveWriter(live, "r"), False
+    writer, reported = GenerationBuilder(live, "r"), False
     assert writer.searcher
     with pytest.MonkeyPatch.context() as patch:
         disk = Disk(live, patch, at)
@@ -100,7 +100,7 @@ def lose_power(
     found.generation.verify_all()
     is_new = found.generation.watermark == 1
     assert is_new or not reported, "what was reported is lost"
-    applied = LiveWriter(live, "r").apply(CHANGES, up_to(2), {})
+    applied = GenerationBuilder(live, "r").apply(CHANGES, up_to(2), {})
     assert "n" in (applied.unchanged if is_new else applied.added)
     assert all(path.name.isdigit() for path in (live / "r" / "generations").iterdir())
     return reported, disk.done

@@ -15,22 +15,22 @@ from pathlib import Path
 
 import pytest
 
-from model_code.collection.generations.generation_builder import LiveWriter
-from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.generation_builder import GenerationBuilder
+from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.segments.folder_lock import Reading, unread
+from model_code.collection.segments.folder_lock import SharedFolderLock, exclusive_lock_if_unused
 from model_code.text.documents import Document, Remove
 from tests.model_code.collection.laws import rankings, up_to
 
 pytestmark = pytest.mark.usefixtures("no_waiting_for_the_disk")
 
 
-def add(writer: LiveWriter, number: int) -> None:
+def add(writer: GenerationBuilder, number: int) -> None:
     writer.apply([Document(f"n{number}", "word1", f"word{number % 5} word2")], up_to(number), {})
 
 
 def test_what_a_searcher_reads_stays_until_it_is_let_go(live: Path) -> None:
-    writer = LiveWriter(live, "r", max_segments=1)
+    writer = GenerationBuilder(live, "r", max_segments=1)
     add(writer, 1)
     reader = Searcher.open(live, "r")
     expected = reader.search("word1 word2", k=50)
@@ -46,7 +46,7 @@ def test_what_a_searcher_reads_stays_until_it_is_let_go(live: Path) -> None:
 
 
 def test_what_is_read_stays_with_all_that_it_needs(live: Path) -> None:
-    writer = LiveWriter(live, "r")
+    writer = GenerationBuilder(live, "r")
     for event, change in enumerate(
         [Document("n1", "word1", "word2"), Remove("d03"), Document("n2", "word1", "word3")]
     ):
@@ -61,7 +61,7 @@ def test_what_is_read_stays_with_all_that_it_needs(live: Path) -> None:
 
 
 def test_readers_and_a_writer_that_collects_at_every_change(live: Path) -> None:
-    writer, stop, wrong = LiveWriter(live, "r", max_segments=1), threading.Event(), []
+    writer, stop, wrong = GenerationBuilder(live, "r", max_segments=1), threading.Event(), []
     done = [0] * 4
 
     def read(place: int) -> None:
@@ -89,14 +89,14 @@ def test_readers_and_a_writer_that_collects_at_every_change(live: Path) -> None:
     assert wrong == []
     assert min(done) > 0
     writer.collect_garbage(keep=1)
-    collection = Collection(live, "r")
+    collection = GenerationStore(live, "r")
     assert [one.number for one in collection.generations()] == sorted(collection.current().needs)
 
 
 def test_readers_and_a_writer_share_what_is_loaded(live: Path) -> None:
     reader, writer, stop, found = (
         Searcher.open(live, "r"),
-        LiveWriter(live, "r"),
+        GenerationBuilder(live, "r"),
         threading.Event(),
         [],
     )
@@ -117,14 +117,16 @@ def test_readers_and_a_writer_share_what_is_loaded(live: Path) -> None:
         thread.join()
     assert set(found) == {True}
     assert writer.searcher.base is reader.base
-    alone = LiveWriter(live, "r")
+    alone = GenerationBuilder(live, "r")
     assert alone.searcher.base is not reader.base
     assert rankings(writer) == rankings(alone)
 
 
 def test_another_process_counts_and_lets_go_when_it_ends(tmp_path: Path) -> None:
-    hold = "import sys\nfrom pathlib import Path\nfrom model_code.collection.segments.folder_lock import Reading\n"
-    hold += "held = Reading(Path(sys.argv[1]))\nprint('held', flush=True)\nsys.stdin.read()\n"
+    hold = "import sys\nfrom pathlib import Path\nfrom model_code.collection.segments.folder_lock import SharedFolderLock\n"
+    hold += (
+        "held = SharedFolderLock(Path(sys.argv[1]))\nprint('held', flush=True)\nsys.stdin.read()\n"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", hold, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -133,28 +135,28 @@ def test_another_process_counts_and_lets_go_when_it_ends(tmp_path: Path) -> None
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        with unread(tmp_path) as free:
+        with exclusive_lock_if_unused(tmp_path) as free:
             assert not free
         other.kill()
         other.wait()
-    with unread(tmp_path) as free:
+    with exclusive_lock_if_unused(tmp_path) as free:
         assert free
 
 
 def test_what_is_being_deleted_cannot_be_opened(tmp_path: Path) -> None:
-    with unread(tmp_path) as free:
+    with exclusive_lock_if_unused(tmp_path) as free:
         assert free
         with pytest.raises(FileNotFoundError, match="is being deleted"):
-            Reading(tmp_path)
-    first, second = Reading(tmp_path), Reading(tmp_path)
+            SharedFolderLock(tmp_path)
+    first, second = SharedFolderLock(tmp_path), SharedFolderLock(tmp_path)
     del first
-    with unread(tmp_path) as free:
+    with exclusive_lock_if_unused(tmp_path) as free:
         assert not free
     del second
-    with unread(tmp_path) as free:
+    with exclusive_lock_if_unused(tmp_path) as free:
         assert free
     with pytest.raises(FileNotFoundError):
-        Reading(tmp_path / "gone")
+        SharedFolderLock(tmp_path / "gone")
 
 
 @pytest.mark.parametrize("made_again", [False, True])
@@ -173,5 +175,5 @@ def test_what_was_deleted_between_the_opening_and_the_lock_is_not_read(
 
     monkeypatch.setattr(fcntl, "flock", late)
     with pytest.raises(FileNotFoundError, match="000001 is being deleted, or was"):
-        Reading(folder)
+        SharedFolderLock(folder)
     assert len(os.listdir("/dev/fd")) == open_files

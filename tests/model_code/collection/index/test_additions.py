@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from model_code.collection.generations.generation_builder import LiveWriter
-from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.generation_builder import GenerationBuilder
+from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
 from model_code.incdsi.adder import Status
-from model_code.incdsi.generation_builder import RefiningWriter
+from model_code.incdsi.generation_builder import IncDsiGenerationBuilder
 from model_code.incdsi.store import statuses
 from model_code.project import Project
 from orchestration import parameters
@@ -27,16 +27,16 @@ def set_additions(project: Project, *assignments: str) -> None:
 
 def told(project: Project) -> dict[str, str]:
     """The statuses of what is live."""
-    return statuses(Collection(project.live, "r").current())
+    return statuses(GenerationStore(project.live, "r").current())
 
 
 def test_documents_that_arrive_are_refined_if_asked_for_and_their_statuses_told(
     own: Project,
 ) -> None:
-    assert type(LiveIndex(own).writer) is LiveWriter
+    assert type(LiveIndex(own).writer) is GenerationBuilder
     set_additions(own, "refine=true")
     collection = LiveIndex(own)
-    assert type(collection.writer) is RefiningWriter
+    assert type(collection.writer) is IncDsiGenerationBuilder
     collection.receive(
         [{"id": "n", "title": "word1", "text": "word2 word3", "queries": ["word4"]}], "test"
     )
@@ -51,7 +51,7 @@ def test_documents_that_arrive_are_refined_if_asked_for_and_their_statuses_told(
 def vectors(project: Project, retriever: str = "r") -> dict[str, list[float]]:
     found = {}
     for view in Searcher.open(project.live, retriever).views:
-        index = view.part.retriever.index
+        index = view.segment.retriever.index
         found |= {
             key: row.tolist()
             for key, row in zip(index.document_ids, index.vectors, strict=True)
@@ -72,13 +72,15 @@ def test_crashes_and_pieces_leave_the_ledgers_order_and_so_the_vectors(
     once = Project(Path(shutil.copytree(own.root, tmp_path / "once")))
     LiveIndex(once).apply()
     LiveIndex(own).apply(1)
-    for step in ("keep", "switch"):
+    for step in ("commit", "set_current"):
         with monkeypatch.context() as patch:
-            patch.setattr(Collection, step, lambda *_, **__: 1 / 0)
+            patch.setattr(GenerationStore, step, lambda *_, **__: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 LiveIndex(own).apply(2)
     while LiveIndex(own).apply(limit=2):
         pass
     assert vectors(own) == vectors(once)
     assert {"z", "aaa", "mmmm", "b"} <= vectors(own).keys()
-    assert len(Collection(own.live, "r").current().segments) == 3, "one for each group that adds"
+    assert len(GenerationStore(own.live, "r").current().segments) == 3, (
+        "one for each group that adds"
+    )

@@ -19,12 +19,12 @@ from model_code.corpus.clean_rows import read_file
 from model_code.errors import FreshetError
 from orchestration.cli import app, garbage
 from tests.document_files import pdf
-from tests.live_example import BASE, StandInWriter, collection_of, make_project, texts
+from tests.live_example import BASE, StandInBuilder, collection_of, make_project, texts
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    writer = property(lambda self: StandInWriter(self.project.live, self.retriever))
+    writer = property(lambda self: StandInBuilder(self.project.live, self.retriever))
     monkeypatch.setattr(LiveIndex, "writer", writer)
     monkeypatch.chdir(tmp_path)
     return make_project(tmp_path)
@@ -272,7 +272,7 @@ def test_the_running_service_makes_searchable_what_is_recorded_here(project, mor
     )
     assert (outcome.generation, asked) == (1, [1])
     assert [row["row"] for row in outcome.rejected] == [4]
-    assert own.log_view.counts()["rejected"] == 1
+    assert own.ledger_view.counts()["rejected"] == 1
     assert commands.add_files(own, [more], only_known=True).unchanged == 3
     assert asked == [1], "nothing new: the service is not asked"
     assert commands.delete_documents(own, ["a"]).deleted == ["a"]
@@ -281,7 +281,7 @@ def test_the_running_service_makes_searchable_what_is_recorded_here(project, mor
 def test_a_file_whose_name_is_no_utf_8_is_added(run, project, tmp_path):
     (tmp_path / "caf\udce9.jsonl").write_text('{"id": "a", "title": "a", "text": "some text"}\n')
     assert run("add", "caf\udce9.jsonl")[1] == "1 added (generation 1)\n"
-    assert collection_of(project).log_view.life("a")[0].source == "caf?.jsonl"
+    assert collection_of(project).ledger_view.life("a")[0].source == "caf?.jsonl"
 
 
 def test_what_the_service_has_not_applied_yet_waits(project, monkeypatch):

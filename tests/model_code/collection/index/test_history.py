@@ -37,7 +37,7 @@ from model_code.text.documents import Document
 from tests.benchmarks.test_faults import MUTATIONS
 from tests.live_example import (
     BASE,
-    StandInWriter,
+    StandInBuilder,
     make_generation,
     make_project,
     open_build,
@@ -321,7 +321,7 @@ class History:
         collection = LiveIndex(self.project)
         documents, snapshot = (
             texts(self.project, IDS, self.default),
-            collection.generation.standing.position,
+            collection.generation.cursor.position,
         )
         collection.receive([row("n0", self.text("n0"))], "while it was trained")
         collection.ledger.close()
@@ -408,15 +408,15 @@ def telling(history: History, patch: pytest.MonkeyPatch) -> None:
         history.acknowledge([(one, None) for one in ids])
         return receipt
 
-    def add_build(collection, documents, provenance, text, standing, choose):
+    def add_build(collection, documents, provenance, text, cursor, choose):
         rows = [document_row(Document(one, one, each)) for one, each in documents.items()]
-        return make_generation(collection, rows, None, standing, provenance)
+        return make_generation(collection, rows, None, cursor, provenance)
 
     patch.setattr(LiveIndex, "receive", received)
     patch.setattr(LiveIndex, "remove", removed)
     for module in ("builds", "live_index"):
         writer = f"model_code.collection.index.{module}.make_generation_builder"
-        patch.setattr(writer, lambda own, name: StandInWriter(own.live, name))
+        patch.setattr(writer, lambda own, name: StandInBuilder(own.live, name))
     patch.setattr("model_code.collection.index.builds.add_build", add_build)
 
 

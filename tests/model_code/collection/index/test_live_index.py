@@ -16,13 +16,13 @@ from types import SimpleNamespace
 import pytest
 
 from model_code.collection.backup.repair import repair
-from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.index.changes import delete_documents
 from model_code.collection.index.live_index import forecast_changes
 from model_code.collection.index.project_ledger import backlog_of, ledger_url, open_ledger
 from model_code.collection.index.status import live_status, live_status_lines, probe_newest_document
-from model_code.collection.ledger.events import Position, Standing
-from model_code.collection.ledger.tasks import EventRange, WorkKind
+from model_code.collection.ledger.events import LedgerCursor, Position
+from model_code.collection.ledger.tasks import EventRange, TaskKind
 from model_code.errors import FreshetError
 from model_code.project import Project
 from model_code.text.documents import Document, Remove
@@ -50,11 +50,13 @@ def collection(project):
 
 
 def current(project: Project):
-    return Collection(project.live, "hce").current()
+    return GenerationStore(project.live, "hce").current()
 
 
 def states(collection) -> dict[str, int]:
-    return {str(state): number for state, number in collection.log_view.counts().items() if number}
+    return {
+        str(state): number for state, number in collection.ledger_view.counts().items() if number
+    }
 
 
 def test_an_id_that_no_document_can_have_is_refused_alone_and_told_in_short(project, collection):
@@ -86,7 +88,7 @@ def test_documents_become_searchable_and_twice_the_same_changes_nothing(project,
         == 2
     )
     assert collection.apply() is None
-    assert [event.state for event in collection.log_view.life("a")] == ["live"]
+    assert [event.state for event in collection.ledger_view.life("a")] == ["live"]
 
 
 def test_rows_are_cleaned_and_refused_by_the_corpus_rules(collection):
@@ -108,7 +110,7 @@ def test_rows_are_cleaned_and_refused_by_the_corpus_rules(collection):
         (6, "e", "wrong type"),
     ]
     assert (receipt.received, receipt.unchanged, len(receipt.events)) == (len(rows), 0, 2)
-    first, second = collection.log_view.pending().events
+    first, second = collection.ledger_view.pending().events
     assert first.document_id == "7"
     assert first.payload == {
         "title": "Two lines",
@@ -120,7 +122,7 @@ def test_rows_are_cleaned_and_refused_by_the_corpus_rules(collection):
         ["what is d?"],
         {"package": "y"},
     )
-    assert collection.log_view.counts()["rejected"] == 4
+    assert collection.ledger_view.counts()["rejected"] == 4
 
 
 def test_removing_takes_ids_of_the_base_and_of_the_ledger_and_refuses_others(project, collection):
@@ -148,7 +150,7 @@ def test_pending_documents_can_be_applied_in_batches_and_are_read_no_further(pro
     collection.receive([row(one) for one in "abcde"], "api")
     assert collection.apply(limit=2).added == ("a", "b")
     assert states(collection) == {"pending": 3, "live": 2}
-    assert len(collection.log_view.pending(2).events) == 2
+    assert len(collection.ledger_view.pending(2).events) == 2
     assert collection.apply(limit=9).added == ("c", "d", "e")
     assert current(project).watermark == 5
 
@@ -188,7 +190,7 @@ def test_what_waits_at_a_revert_is_searchable_after_the_next_application(project
     assert states(collection) == {"pending": 2, "rolled_back": 1}
     assert collection.apply().added == ("a", "waiting")
     assert texts(project, ["a", "waiting"]) == {"a": "2", "waiting": "some text"}
-    assert [event.state for event in collection.log_view.events(*receipt.events)] == [
+    assert [event.state for event in collection.ledger_view.events(*receipt.events)] == [
         "live",
         "live",
     ]
@@ -217,7 +219,7 @@ def test_documents_go_back_in_all_retrievers_and_only_with_the_default_one(proje
 def test_what_a_build_of_another_log_was_trained_on_says_nothing_of_this_ones_events(
     project, collection
 ):
-    open_build(project, BASE, Standing(Position("elsewhere", 9, "mark"), trained=9))
+    open_build(project, BASE, LedgerCursor(Position("elsewhere", 9, "mark"), trained=9))
     open_build(project, BASE)
     add(collection, row("a"))
     collection.revert(1)
@@ -225,14 +227,14 @@ def test_what_a_build_of_another_log_was_trained_on_says_nothing_of_this_ones_ev
     assert states(collection) == {"live": 1, "rolled_back": 1}
 
 
-@pytest.mark.parametrize("step", ["publish_again", "seal", "keep", "switch"])
+@pytest.mark.parametrize("step", ["publish_again", "write_manifest", "commit", "set_current"])
 def test_a_revert_that_is_killed_after_its_commit_ends_like_one_that_was_not(
     project, collection, monkeypatch, step
 ):
     add(collection, row("a"))
     collection.receive([row("b")], "api")
     with monkeypatch.context() as patch:
-        patch.setattr(Collection, step, lambda *_, **__: 1 / 0)
+        patch.setattr(GenerationStore, step, lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             collection.revert(0)
     assert texts(project, "ab") == {"a": "some text"}, "the old generation is searched"
@@ -248,7 +250,7 @@ def test_a_revert_that_is_asked_for_again_after_it_was_killed_takes_nothing_else
 ):
     add(collection, row("a"))
     with monkeypatch.context() as patch:
-        patch.setattr(Collection, "publish_again", lambda *_, **__: 1 / 0)
+        patch.setattr(GenerationStore, "publish_again", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             collection.revert(0)
     collection.receive([row("b")], "api")
@@ -273,7 +275,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next_one_and_nothing_is_los
 ):
     collection.receive([row("a")], "api")
     with monkeypatch.context() as patch:
-        patch.setattr(Collection, "switch", lambda *_, **__: 1 / 0)
+        patch.setattr(GenerationStore, "set_current", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             collection.apply()
     assert (len(collection.collection.generations()), states(collection)) == (2, {"pending": 1})
@@ -350,9 +352,9 @@ def test_status_reads_only_and_tells_states_lag_and_drift(project, collection):
     collection.receive([row("c")], "api")
     report = {"measures": [{"name": "auc", "value": 0.61234, "threshold": 0.6, "tripped": True}]}
     report["decision"] = {"action": "add", "reasons": ["auc below its threshold"]}
-    collection.ledger.record_drift(report, (1, 1))
-    collection.ledger.work.ask(
-        WorkKind.PILOT, "hce", EventRange(1, 1), "who knows", asked_by="drift"
+    collection.ledger.record_drift_report(report, (1, 1))
+    collection.ledger.tasks.request(
+        TaskKind.PILOT, "hce", EventRange(1, 1), "who knows", requested_by="drift"
     )
     status = json.loads(json.dumps(live_status(project, "hce")))
     assert (
@@ -394,13 +396,13 @@ def test_a_document_of_the_newest_batch_is_looked_for_by_its_title(
                 for number, one in enumerate(hits, start=1)
             ]
 
-    assert probe_newest_document(project, Finder(), collection.log_view) is None, (
+    assert probe_newest_document(project, Finder(), collection.ledger_view) is None, (
         "a build brought none"
     )
     collection.receive([row("gone"), row("a"), row("b")], "api")
     collection.remove(["gone"], "api")
     collection.apply()
-    found = probe_newest_document(project, Finder(), collection.log_view)
+    found = probe_newest_document(project, Finder(), collection.ledger_view)
     assert asked == [("a", 10)]
     assert (found["document"], found["rank"], 0 <= found["lag"] < 60) == ("a", rank, True)
     assert live_status(project, "hce")["newest"] == found
@@ -411,7 +413,7 @@ def test_a_document_of_the_newest_batch_is_looked_for_by_its_title(
     open_build(project, BASE, retriever="other")
     assert live_status(project, "other")["newest"] is None
     collection.rewind(1)
-    assert probe_newest_document(project, Finder(), collection.log_view) is None, (
+    assert probe_newest_document(project, Finder(), collection.ledger_view) is None, (
         "nothing arrived by this generation"
     )
 
@@ -504,8 +506,8 @@ def test_a_log_that_is_replaced_under_an_open_collection_is_noticed(lost, tmp_pa
 def test_forty_looks_leave_no_file_open(project, collection):
     """As a sensor looks at every tick: what waits, what was asked for, the status."""
     receive(project, "a")
-    collection.ledger.work.ask(
-        WorkKind.RETRAIN, "hce", EventRange(1, 1), "topics moved", asked_by="drift"
+    collection.ledger.tasks.request(
+        TaskKind.RETRAIN, "hce", EventRange(1, 1), "topics moved", requested_by="drift"
     )
     tick(project)
     gc.collect()

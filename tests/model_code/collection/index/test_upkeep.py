@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from model_code.collection.generations.generation_store import Collection
+from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.index.changes import add_files
 from model_code.collection.index.live_index import LiveIndex, live_retrievers
 from model_code.collection.index.maintenance import BackgroundMaintenance
@@ -16,14 +16,22 @@ from model_code.collection.index.retrain_plan import RetrainPlan, retrain_worksp
 from model_code.collection.index.status import live_status
 from model_code.collection.ledger.tasks import EventRange
 from orchestration.freshness.due_tasks import request_due_tasks
-from tests.live_example import BASE, StandInWriter, make_project, open_build, row, texts, trained_at
+from tests.live_example import (
+    BASE,
+    StandInBuilder,
+    make_project,
+    open_build,
+    row,
+    texts,
+    trained_at,
+)
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """Two retrievers are live, "hce" by default."""
     monkeypatch.setattr("os.fsync", lambda handle: None)
-    writer = property(lambda self: StandInWriter(self.project.live, self.retriever))
+    writer = property(lambda self: StandInBuilder(self.project.live, self.retriever))
     monkeypatch.setattr(LiveIndex, "writer", writer)
     project = make_project(tmp_path)
     open_build(project, BASE, retriever="other")
@@ -40,11 +48,11 @@ def receive(project, *names):
 
 
 def pending(project, name):
-    return LiveIndex(project, name).log_view.backlog().number
+    return LiveIndex(project, name).ledger_view.backlog().number
 
 
 def generations(project, name="hce"):
-    return [one.number for one in Collection(project.live, name).generations()]
+    return [one.number for one in GenerationStore(project.live, name).generations()]
 
 
 def test_every_live_retriever_takes_in_what_arrives_the_default_first(project):
@@ -76,14 +84,14 @@ def test_it_goes_on_in_pieces_and_the_status_tells_how_far_each_is_behind(projec
 
 def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_path):
     open_build(project, BASE, retriever="third")
-    real = StandInWriter.apply
+    real = StandInBuilder.apply
 
     def apply(self, *arguments):
         if self.collection.retriever == "other":
             raise OSError("no space left")
         return real(self, *arguments)
 
-    monkeypatch.setattr(StandInWriter, "apply", apply)
+    monkeypatch.setattr(StandInBuilder, "apply", apply)
     (tmp_path / "a.jsonl").write_text('{"id": "a", "title": "a", "text": "about a"}\n')
     outcome = add_files(LiveIndex(project), [tmp_path / "a.jsonl"])
     assert (outcome.added, outcome.behind) == (["a"], {"other": "no space left"})
@@ -93,11 +101,11 @@ def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_pa
         0,
     )
     (work,) = request_due_tasks(project)
-    assert (work.kind, work.retriever, work.about) == ("add", "other", EventRange(1, 1))
+    assert (work.kind, work.retriever, work.event_range) == ("add", "other", EventRange(1, 1))
     assert work.reason == "1 changes wait for other"
     upkeep = BackgroundMaintenance(project)
     assert upkeep.run_all() == outcome.behind
-    monkeypatch.setattr(StandInWriter, "apply", real)
+    monkeypatch.setattr(StandInBuilder, "apply", real)
     assert upkeep.run_all() == {}, "the next addition is another attempt"
     assert request_due_tasks(project) == []
 
@@ -105,14 +113,14 @@ def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_pa
 def test_old_generations_go_when_so_many_can_whatever_process_made_them(project, monkeypatch):
     settings(project, keep_generations=2)
     monkeypatch.setattr("model_code.collection.index.maintenance.COLLECTED", 4)
-    real, freed = StandInWriter.collect_garbage, []
+    real, freed = StandInBuilder.collect_garbage, []
 
     def collect_garbage(self, keep, registered=()):
         done = real(self, keep, registered)
         freed.extend([done] if self.collection.retriever == "hce" else [])
         return done
 
-    monkeypatch.setattr(StandInWriter, "collect_garbage", collect_garbage)
+    monkeypatch.setattr(StandInBuilder, "collect_garbage", collect_garbage)
     for number in range(10):
         receive(project, f"d{number}")
         LiveIndex(project).apply()
@@ -120,7 +128,7 @@ def test_old_generations_go_when_so_many_can_whatever_process_made_them(project,
         assert BackgroundMaintenance(project).run_all() == {}, "each in a process of its own"
     assert [len(each) for each in freed] == [5, 4, 4, 4]
     assert len(texts(project, [f"d{i}" for i in range(10)])) == 10
-    assert Collection(project.live, "hce").current().needs <= set(generations(project))
+    assert GenerationStore(project.live, "hce").current().needs <= set(generations(project))
 
 
 def test_without_a_number_nothing_is_deleted(project, monkeypatch):

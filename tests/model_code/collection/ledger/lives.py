@@ -17,8 +17,8 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from model_code.collection.ledger.database import events
-from model_code.collection.ledger.events import EventKind, Standing
-from model_code.collection.ledger.ledger import Ledger, Target
+from model_code.collection.ledger.events import EventKind, LedgerCursor
+from model_code.collection.ledger.ledger import Ledger, RevertTarget
 from model_code.collection.ledger.states import Event
 from model_code.text.documents import Document
 
@@ -39,7 +39,7 @@ class Generation:
     """corpus: the documents of its build; build: what tells builds apart."""
 
     documents: Documents
-    standing: Standing
+    cursor: LedgerCursor
     corpus: Documents
     build: int
 
@@ -83,7 +83,7 @@ class World:
         self.default = "a"
         self.truth: dict[str, str | None] = {}
         self.acknowledged: set[int] = set()
-        self.known_builds: list[tuple[str, int, Documents, Standing]] = []
+        self.known_builds: list[tuple[str, int, Documents, LedgerCursor]] = []
         self.kill_in: int | None = None
         self.busy = 0.0
         self.open_new("a")
@@ -117,25 +117,25 @@ class World:
         for number in [number for number in live.generations if number > live.current]:
             self.write()
             del live.generations[number]
-        if self.ledger.unsound(live.now.standing.position):
+        if self.ledger.mismatch(live.now.cursor.position):
             raise Refused
         last = self.ledger.last_revert()
         mine = last and (last.retriever, last.current) == (live.name, live.current)
-        if mine and last.id > live.now.standing.position.event:
+        if mine and last.id > live.now.cursor.position.event:
             self.publish_reverted(live, last.generation, last.id)
 
     def publish_reverted(self, live: Live, number: int, event: int) -> None:
         generation = live.generations[number]
-        standing = replace(generation.standing, position=self.ledger.position(event), replay=False)
-        self.publish(live, replace(generation, standing=standing))
+        cursor = replace(generation.cursor, position=self.ledger.position(event), replay=False)
+        self.publish(live, replace(generation, cursor=cursor))
 
     def applied(self, generation: Generation, limit: int | None = None) -> Generation | None:
-        pending = self.ledger.seen_from(generation.standing).pending(limit)
+        pending = self.ledger.view_at(generation.cursor).pending(limit)
         if not pending.events:
             return None
-        standing = replace(generation.standing, position=pending.position, replay=False)
+        cursor = replace(generation.cursor, position=pending.position, replay=False)
         return replace(
-            generation, documents=fold(generation.documents, pending.events), standing=standing
+            generation, documents=fold(generation.documents, pending.events), cursor=cursor
         )
 
     # What users do
@@ -169,29 +169,29 @@ class World:
         if snapshot:
             self.apply(self.default)
             source = self.lives[self.default].now
-            corpus, position = source.documents, source.standing.position
-            standing = Standing(position, trained=position.event)
+            corpus, position = source.documents, source.cursor.position
+            cursor = LedgerCursor(position, trained=position.event)
         else:
-            corpus, standing = self.chance.choice(self.corpora), Standing()
-        self.known_builds.append((name, next(self.builds), corpus, standing))
+            corpus, cursor = self.chance.choice(self.corpora), LedgerCursor()
+        self.known_builds.append((name, next(self.builds), corpus, cursor))
         self.promote(self.known_builds[-1])
 
-    def promote(self, build: tuple[str, int, Documents, Standing]) -> None:
-        name, number, corpus, standing = build
+    def promote(self, build: tuple[str, int, Documents, LedgerCursor]) -> None:
+        name, number, corpus, cursor = build
         live = self.lives[name]
         self.begin(live)
         sound = [
-            (each.standing.position.event, number_, each)
+            (each.cursor.position.event, number_, each)
             for number_, each in live.generations.items()
-            if each.build == number and not self.ledger.unsound(each.standing.position)
+            if each.build == number and not self.ledger.mismatch(each.cursor.position)
         ]
         if sound:
             _, found, first = max(sound, key=lambda each: each[:2])
             already = found == live.current
         else:
-            if self.ledger.unsound(standing.position):
-                standing = Standing(self.ledger.position(0), replay=True)
-            first, already = Generation(dict(corpus), standing, corpus, number), False
+            if self.ledger.mismatch(cursor.position):
+                cursor = LedgerCursor(self.ledger.position(0), replay=True)
+            first, already = Generation(dict(corpus), cursor, corpus, number), False
         after = self.applied(first)
         if not (already and after is None):
             self.publish(live, first if not already else after, None if already else after)
@@ -204,17 +204,17 @@ class World:
         if number == live.current or number not in live.generations:
             return
         generation = live.generations[number]
-        standing, files = generation.standing, generation.documents
+        cursor, files = generation.cursor, generation.documents
 
         def held(names):
             return {name: told(name, files[name]) for name in names if name in files}
 
-        target = Target(live.name, number, standing, live.current, live.now.standing, held)
+        target = RevertTarget(live.name, number, cursor, live.current, live.now.cursor, held)
         self.write()
         log = self.log()
-        exact = not standing.replay and not self.ledger.unsound(standing.position)
-        at = effective(log, standing.position.event if exact else 0)
-        searched = at | effective(log, live.now.standing.position.event)
+        exact = not cursor.replay and not self.ledger.mismatch(cursor.position)
+        at = effective(log, cursor.position.event if exact else 0)
+        searched = at | effective(log, live.now.cursor.position.event)
         repeats = {event.id: event.again or event.id for event in log}
         known = {repeats[event] for event in searched}
         counting = effective(log, log[-1].id if log else 0)
@@ -255,12 +255,12 @@ class World:
 
     def adopt(self, name: str) -> None:
         live = self.lives[name]
-        if live.current is None or not self.ledger.unsound(live.now.standing.position):
+        if live.current is None or not self.ledger.mismatch(live.now.cursor.position):
             return
         for number in [number for number in live.generations if number > live.current]:
             del live.generations[number]
-        standing = Standing(self.ledger.position(0), replay=True)
-        self.publish(live, replace(live.now, standing=standing))
+        cursor = LedgerCursor(self.ledger.position(0), replay=True)
+        self.publish(live, replace(live.now, cursor=cursor))
 
     def drain(self) -> None:
         """Everything that waits is applied everywhere."""

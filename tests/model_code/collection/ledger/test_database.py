@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from model_code.collection.ledger import database as schema
-from model_code.collection.ledger.database import existing_database, open_database
-from model_code.collection.ledger.events import Feedback, Standing
+from model_code.collection.ledger.database import open_database, open_database_if_exists
+from model_code.collection.ledger.events import Feedback, LedgerCursor
 from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.migration import migrate
 from model_code.collection.ledger.states import REVERTS, _last
@@ -26,10 +26,10 @@ from model_code.text.documents import Document
 
 def test_looking_creates_nothing(tmp_path):
     url = f"sqlite:///{tmp_path}/live/ledger.sqlite"
-    assert existing_database(url) is None
+    assert open_database_if_exists(url) is None
     assert list(tmp_path.iterdir()) == []
     Ledger.open(url).close()
-    assert existing_database(url) is not None
+    assert open_database_if_exists(url) is not None
 
 
 def test_another_version_is_refused(tmp_path, sqlite_url):
@@ -125,7 +125,7 @@ def test_a_ledger_of_version_2_gets_a_place_for_feedback_and_keeps_the_rest(tmp_
             ("bob", "click", 2),
         )
         said = [Feedback("q", "a", verdict, rank, who) for who, verdict, rank in verdicts]
-        assert [ledger.judge(each, now=i) for i, each in enumerate(said)] == [
+        assert [ledger.record_feedback(each, now=i) for i, each in enumerate(said)] == [
             "click",
             "up",
             "up",
@@ -154,7 +154,7 @@ def test_what_an_earlier_upgrade_appended_counts_as_events_do(sqlite_url):
         with ledger._database.write() as connection:
             connection.execute(sa.insert(schema.events).values(row | {"payload": facts}))
         ledger.receive([Document("b", "B", "text")], "test")
-        seen = ledger.seen_from(Standing(ledger.position()))
+        seen = ledger.view_at(LedgerCursor(ledger.position()))
         assert ([each.document_id for each in seen.snapshot()], ledger.last_revert()) == (
             ["b"],
             None,

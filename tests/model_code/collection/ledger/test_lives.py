@@ -16,7 +16,7 @@ import pytest
 
 from model_code.collection.ledger import ledger as library
 from model_code.collection.ledger import states
-from model_code.collection.ledger.events import Position, Standing
+from model_code.collection.ledger.events import LedgerCursor, Position
 from tests.model_code.collection.ledger.lives import (
     Killed,
     Refused,
@@ -66,9 +66,9 @@ def holds_what_its_position_says(world: World) -> None:
     for each in world.lives.values():
         for number in each.searched & each.generations.keys():
             generation = each.generations[number]
-            standing = generation.standing
-            if not standing.replay:
-                between = [e for e in log if standing.trained < e.id <= standing.position.event]
+            cursor = generation.cursor
+            if not cursor.replay:
+                between = [e for e in log if cursor.trained < e.id <= cursor.position.event]
                 assert generation.documents == fold(generation.corpus, between), (each.name, number)
 
 
@@ -107,11 +107,11 @@ def test_the_states_are_those_of_the_definition(tmp_path):
     def check(world):
         log = world.log()
         for each in filter(lambda each: each.current is not None, world.lives.values()):
-            standing = each.now.standing
-            if not standing.replay and not world.ledger.unsound(standing.position):
-                assert nonzero(world.ledger.seen_from(standing).counts()) == defined(
-                    log, standing
-                ), each.name
+            cursor = each.now.cursor
+            if not cursor.replay and not world.ledger.mismatch(cursor.position):
+                assert nonzero(world.ledger.view_at(cursor).counts()) == defined(log, cursor), (
+                    each.name
+                )
 
     for seed in range(LIVES // 3):
         live(tmp_path, seed, check=check).ledger.close()
@@ -121,7 +121,7 @@ def nonzero(counts):
     return {str(state): number for state, number in counts.items() if number}
 
 
-def defined(log, standing):
+def defined(log, cursor):
     """The counts by state, event by event."""
     reverts = [event for event in log if event.kind == "revert"]
     appended = {
@@ -129,10 +129,10 @@ def defined(log, standing):
         for event in reverts
         for number in range(event.payload["first"] or event.id, event.id + 1)
     }
-    counting = effective(log, standing.position.event)
-    path = {event.id for event in log if event.id > standing.position.event}
+    counting = effective(log, cursor.position.event)
+    path = {event.id for event in log if event.id > cursor.position.event}
     for event in reversed(reverts):
-        if event.id in path and event.payload["to"] >= standing.position.event:
+        if event.id in path and event.payload["to"] >= cursor.position.event:
             path -= set(range(event.payload["to"] + 1, event.id + 1))
     first = {event.id: event.again or event.id for event in log if event.id not in appended}
     last = {event.document_id: event.id for event in log if event.id in counting}
@@ -143,7 +143,7 @@ def defined(log, standing):
         if event.id in counting:
             state = "superseded"
             if last[event.document_id] == event.id:
-                trained = event.id <= standing.trained
+                trained = event.id <= cursor.trained
                 state = "deleted" if event.kind == "remove" else "absorbed" if trained else "live"
             found[state] = found.get(state, 0) + 1
     found["pending"] = len(pending)
@@ -153,10 +153,12 @@ def defined(log, standing):
 
 def test_so_many_changes_are_read_as_were_asked_for(tmp_path):
     world = World(tmp_path, random.Random(0))
-    assert world.ledger.seen_from(Standing()).pending() == states.Pending((), Standing().position)
+    assert world.ledger.view_at(LedgerCursor()).pending() == states.Pending(
+        (), LedgerCursor().position
+    )
     for _ in range(3):
         world.receive_some()
-    view = world.ledger.seen_from(Standing())
+    view = world.ledger.view_at(LedgerCursor())
     every = view.pending().events
     for limit in (1, 2, len(every)):
         found = view.pending(limit)
@@ -176,14 +178,14 @@ def test_a_lost_log_is_refused_at_every_write_until_it_is_adopted(tmp_path, kind
             for each in world.lives.values()
             if each.current is not None
         }
-        stale = [name for name in before if world.lives[name].now.standing.position.event > 0]
+        stale = [name for name in before if world.lives[name].now.cursor.position.event > 0]
         world.restore(None if kind == "another log" else "copy")
         for _ in range(8 if kind != "older copy" else 0):
             world.receive_some()
-        unsound = [n for n in before if world.ledger.unsound(world.lives[n].now.standing.position)]
-        assert set(stale) <= set(unsound) or kind == "older copy"
-        world.default = (unsound or ["a"])[0]
-        for name in unsound:
+        mismatch = [n for n in before if world.ledger.mismatch(world.lives[n].now.cursor.position)]
+        assert set(stale) <= set(mismatch) or kind == "older copy"
+        world.default = (mismatch or ["a"])[0]
+        for name in mismatch:
             with pytest.raises(Refused):
                 world.rewind(name, world.lives[name].current)
             for write in (world.apply, world.compact, world.collect_garbage, world.open_new):
@@ -192,7 +194,7 @@ def test_a_lost_log_is_refused_at_every_write_until_it_is_adopted(tmp_path, kind
             world.adopt(name)
         world.drain()
         last = {event.document_id: event for event in world.log() if event.kind != "revert"}
-        for name in unsound:
+        for name in mismatch:
             now = world.lives[name].now.documents
             said = {each: event.document.text for each, event in last.items() if event.document}
             kept = {each: text for each, text in before[name].items() if each not in last}
@@ -219,8 +221,8 @@ def test_going_back_and_forth_again_ends_where_it_began(tmp_path):
         world.ledger.close()
 
 
-def standing(ledger, event):
-    return Standing(ledger.position(event))
+def cursor(ledger, event):
+    return LedgerCursor(ledger.position(event))
 
 
 def gone_back(tmp_path, to, current, held=lambda names: {}):
@@ -232,10 +234,10 @@ def gone_back(tmp_path, to, current, held=lambda names: {}):
         ledger.receive([document("a", "1")], "test")
         ledger.receive([document("b", "1")], "test")
     to, current = (
-        each if isinstance(each, Standing) else standing(ledger, each) for each in (to, current)
+        each if isinstance(each, LedgerCursor) else cursor(ledger, each) for each in (to, current)
     )
-    event = ledger.revert(library.Target("r", 1, to, 2, current, held))
-    return ledger, ledger.seen_from(standing(ledger, event)).pending().events
+    event = ledger.revert(library.RevertTarget("r", 1, to, 2, current, held))
+    return ledger, ledger.view_at(cursor(ledger, event)).pending().events
 
 
 def test_what_the_generation_holds_that_one_goes_back_to_does_not_wait(tmp_path):
@@ -248,7 +250,7 @@ def test_what_waited_at_a_revert_and_was_searched_since_is_taken_back_by_the_nex
     assert (waits.document_id, waits.again) == ("b", 2)
     ledger, waits = gone_back(tmp_path, to=1, current=2)
     assert waits == ()
-    assert {name: bool(content) for name, content in ledger.contents().items()} == {
+    assert {name: bool(content) for name, content in ledger.content_hashes().items()} == {
         "a": True,
         "b": False,
     }
@@ -256,12 +258,14 @@ def test_what_waited_at_a_revert_and_was_searched_since_is_taken_back_by_the_nex
 
 def test_who_stands_at_the_beginning_gets_what_a_revert_took_from_files(tmp_path):
     files = {"a": told("a", "of the files")}
-    foreign = Standing(Position("another log", 1, "mark"))
+    foreign = LedgerCursor(Position("another log", 1, "mark"))
     held = lambda names: {each: files[each] for each in files if each in names}  # noqa: E731
     ledger, waits = gone_back(tmp_path, foreign, 2, held)
     assert waits == ()
-    assert fold({}, ledger.seen_from(Standing()).pending().events) == {"a": "of the files"}
-    assert ledger.origins()["a"] == "test", "a revert is no source that documents arrive from"
+    assert fold({}, ledger.view_at(LedgerCursor()).pending().events) == {"a": "of the files"}
+    assert ledger.document_sources()["a"] == "test", (
+        "a revert is no source that documents arrive from"
+    )
 
 
 def test_the_time_of_a_pending_question_does_not_grow_with_the_log(tmp_path):

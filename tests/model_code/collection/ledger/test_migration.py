@@ -15,8 +15,8 @@ import sqlalchemy as sa
 
 from model_code.collection.ledger import migration
 from model_code.collection.ledger.database import Database
-from model_code.collection.ledger.events import Standing
-from model_code.collection.ledger.ledger import Ledger, Target
+from model_code.collection.ledger.events import LedgerCursor
+from model_code.collection.ledger.ledger import Ledger, RevertTarget
 from model_code.collection.ledger.migration import migrate
 from model_code.errors import FreshetError
 from model_code.text.documents import Document
@@ -86,13 +86,13 @@ def migrate_at(url: str, life: dict, current: int | None = None) -> Ledger:
 def test_every_generation_is_led_to_what_was_in_effect_and_can_be_gone_back_to(sqlite_url, number):
     life = OLD["lives"][number]
     with migrated(sqlite_url, life) as ledger:
-        live, standing = life["live"]["hce"], Standing(ledger.position(0), replay=True)
+        live, cursor = life["live"]["hce"], LedgerCursor(ledger.position(0), replay=True)
         undone = {
             row[1]
             for row in life["tables"]["ledger_outcomes"]
             if row[0] == "hce" and row[2] == "rolled_back"
         }
-        every = ledger.seen_from(standing).pending()
+        every = ledger.view_at(cursor).pending()
         left = [event for event in every.events if event.source != "migration"]
         assert {event.id for event in left} == {
             row[0] for row in life["tables"]["ledger_events"]
@@ -104,13 +104,13 @@ def test_every_generation_is_led_to_what_was_in_effect_and_can_be_gone_back_to(s
                     retriever,
                     generation,
                 )
-        current = Standing(every.position)
+        current = LedgerCursor(every.position)
         for generation, told in live["generations"].items():
             ledger.revert(
-                Target(
+                RevertTarget(
                     "hce",
                     int(generation),
-                    standing,
+                    cursor,
                     live["current"],
                     current,
                     held(told["documents"]),

@@ -60,8 +60,8 @@ def test_finished_files_are_received_in_order_and_moved(collection):
     done = ["done/fern.md", "done/new.jsonl", "done/old.csv"]
     assert listing(collection) == [".hidden.jsonl", ".lock", *done, "growing.jsonl.part"]
     assert collection.apply().added == ("a", "fern.md")
-    assert collection.log_view.life("a")[-1].payload["text"] == "2"
-    assert collection.log_view.life("a")[-1].source == "inbox/new.jsonl"
+    assert collection.ledger_view.life("a")[-1].payload["text"] == "2"
+    assert collection.ledger_view.life("a")[-1].source == "inbox/new.jsonl"
     assert inbox.receive_inbox(collection) == []
 
 
@@ -108,7 +108,7 @@ def test_the_same_content_again_is_received_no_more_whatever_its_name(collection
     take(collection, "one.jsonl", LINE.format("a", "1"))
     collection.receive([row("a", "2")], "api")
     assert take(collection, "two.jsonl", LINE.format("a", "1")).receipt.events == ()
-    assert collection.log_view.life("a")[-1].payload["text"] == "2"
+    assert collection.ledger_view.life("a")[-1].payload["text"] == "2"
     assert listing(collection) == [".lock", "done/one.jsonl", "done/two.jsonl"]
 
 
@@ -119,7 +119,11 @@ def test_a_file_whose_documents_were_rolled_back_is_received_again(collection):
     for _ in range(2):
         again = take(collection, "one.jsonl", LINE.format("a", "1"))
         collection.apply()
-    assert [event.state for event in collection.log_view.life("a")] == ["rolled_back", None, "live"]
+    assert [event.state for event in collection.ledger_view.life("a")] == [
+        "rolled_back",
+        None,
+        "live",
+    ]
     assert (again.receipt.events, again.receipt.unchanged) == ((), 1)
 
 
@@ -142,7 +146,7 @@ def test_a_file_of_which_every_row_was_refused_fails_and_says_why(collection):
     assert lines[0] == "no row was accepted, 25 were refused:"
     assert lines[1].startswith("row 1  a  empty text")
     assert lines[-2:] == ["and 5 more", "Mend the file and drop it into inbox/ again."]
-    assert collection.log_view.counts()["rejected"] == 25
+    assert collection.ledger_view.counts()["rejected"] == 25
 
 
 def test_a_file_that_said_nothing_new_is_received_again_after_a_rollback(collection):
@@ -158,7 +162,7 @@ def test_a_file_that_said_nothing_new_does_not_undo_what_came_after_it(collectio
     collection.receive([row("a", "1")], "api")
     for again in (False, True):
         take(collection, "one.jsonl", LINE.format("a", "1"))
-        assert collection.log_view.life("a")[-1].payload["text"] == ("2" if again else "1")
+        assert collection.ledger_view.life("a")[-1].payload["text"] == ("2" if again else "1")
         collection.receive([row("a", "2")], "api")
 
 
@@ -168,7 +172,7 @@ def test_files_of_one_name_and_other_content_are_all_kept_and_broken_ones_each_w
     for number in "123":
         take(collection, "x.jsonl", LINE.format("a", number))
         take(collection, "x.pdf", f"%PDF {number}")
-    assert len(collection.log_view.life("a")) == 3
+    assert len(collection.ledger_view.life("a")) == 3
     folder = collection.project.root / "inbox"
     assert len(list((folder / "done").iterdir())) == 3
     failed = {path.name for path in (folder / "failed").iterdir()}
@@ -220,7 +224,7 @@ def test_a_crash_at_any_point_receives_everything_once(collection, monkeypatch, 
             inbox.receive_inbox(collection)
         except KeyboardInterrupt:
             continue
-    assert [event.payload["text"] for event in collection.log_view.life("a")] == ["1", "2"]
+    assert [event.payload["text"] for event in collection.ledger_view.life("a")] == ["1", "2"]
     assert listing(collection) == [
         ".lock",
         "done/a.jsonl",
@@ -252,7 +256,7 @@ def test_a_name_that_is_no_utf_8_is_received_like_any_other(collection):
     found = {taken.file: taken.reason for taken in inbox.receive_inbox(collection)}
     assert found.keys() == {"caf?.jsonl", "caf?.xls"}
     assert "caf?.xls has an unknown format" in found["caf?.xls"]
-    assert collection.log_view.life("a")[-1].source == "inbox/caf?.jsonl"
+    assert collection.ledger_view.life("a")[-1].source == "inbox/caf?.jsonl"
     assert [os.fsencode(name) for name in listing(collection)] == [
         b".lock",
         b"done/caf\xe9.jsonl",
