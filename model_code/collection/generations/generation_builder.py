@@ -17,7 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from model_code.collection.generations.generation import Generation, verify_checksums_on_error, Removed, write_removed
+from model_code.collection.generations.generation import (
+    Generation,
+    Removed,
+    verify_checksums_on_error,
+    write_removed,
+)
 from model_code.collection.generations.generation_store import ONCE, GenerationStore
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.ledger.events import LedgerCursor
@@ -440,7 +445,12 @@ def first_vectors(owners: Mapping[str, SegmentView]) -> dict[str, np.ndarray]:
 
 
 def _is_found(
-    searcher: Searcher, key: str, query: np.ndarray, ranking: Ranking, owner: SegmentView, alone: bool
+    searcher: Searcher,
+    key: str,
+    query: np.ndarray,
+    ranking: Ranking,
+    owner: SegmentView,
+    alone: bool,
 ) -> bool:
     """Whether the document leads the ranking of its own vector, or what does may well lead: by an
     equal score, or by a longer vector, as |q| |d| bounds the inner product of a query with a

@@ -13,11 +13,20 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from model_code.collection.generations.generation import Generation, verify_checksums_on_error, removed_by_segment
+from model_code.collection.generations.generation import (
+    Generation,
+    removed_by_segment,
+    verify_checksums_on_error,
+)
 from model_code.collection.generations.generation_store import GenerationStore, default_retriever
 from model_code.collection.results import Hit
 from model_code.collection.segments.documents import document_from_row
-from model_code.collection.segments.segment import BaseSegment, LoadedSegment, SegmentView, open_segment
+from model_code.collection.segments.segment import (
+    BaseSegment,
+    LoadedSegment,
+    SegmentView,
+    open_segment,
+)
 from model_code.errors import FreshetError
 from model_code.retrieval.protocol import Ranking, Retriever
 from model_code.text.documents import Document
@@ -35,7 +44,9 @@ class Searcher:
     What only some searches need, such as fields, is read by the first of them and kept.
     """
 
-    def __init__(self, live: Path, generation: Generation, loaded: Mapping[int, LoadedSegment]) -> None:
+    def __init__(
+        self, live: Path, generation: Generation, loaded: Mapping[int, LoadedSegment]
+    ) -> None:
         """Load the parts of `generation` that are not among those `loaded`, by their numbers;
         Damaged if one is.
         """

@@ -257,7 +257,9 @@ class BaseSegment(LoadedSegment):
 
 def open_segment(base: LoadedSegment, folder: Path) -> LoadedSegment:
     """Load a segment, whose vectors must be of the encoder of `base`."""
-    return LoadedSegment(folder, base.retriever.reopen(folder / INDEX), IdMap(read_json(folder / PASSAGES)))
+    return LoadedSegment(
+        folder, base.retriever.reopen(folder / INDEX), IdMap(read_json(folder / PASSAGES))
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,7 +301,11 @@ class SegmentView:
 
 
 def write_segment(
-    folder: Path, base: BaseSegment, puts: Sequence[Document], text: TextRules, refine: Refine | None
+    folder: Path,
+    base: BaseSegment,
+    puts: Sequence[Document],
+    text: TextRules,
+    refine: Refine | None,
 ) -> LoadedSegment:
     """Encode, index and place the documents of `puts`, which differ, in `folder`; encoder and tree
     are the base's.
