@@ -270,7 +270,7 @@ class SegmentView:
     removed: frozenset[str] = frozenset()
 
     @cached_property
-    def segment(self) -> RetrieverSegment:
+    def searchable(self) -> RetrieverSegment:
         """The retriever's side of it."""
         return RetrieverSegment(self.segment.retriever, self.segment.rows, self.removed)
 
