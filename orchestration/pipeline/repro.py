@@ -50,14 +50,14 @@ def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
             why = f"params.yaml lacks {', '.join(lacking)}, which a build writes there"
             planned[stage.address] = PlannedStage(stage.address, "maybe", (why,))
             continue
-        required_stages = [
+        before = [
             planned[earlier.address]
             for earlier in stages.upstream(stage, table)
             if earlier.address in planned
         ]
         changes = [line for entry in status.get(stage.address, ()) for line in _describe(entry)]
         changes = changes if stage.address in ran else ["it never ran"]
-        planned[stage.address] = _plan_one(stage.address, changes, required_stages)
+        planned[stage.address] = _plan_one(stage.address, changes, before)
     return list(planned.values())
 
 
@@ -90,7 +90,7 @@ def _needed(table: Sequence[stages.Stage], targets: Sequence[str]) -> list[stage
 
 
 def _plan_one(address: str, changes: list[str], before: list[PlannedStage]) -> PlannedStage:
-    moving = [stage.address for stage in required_stages if stage.action != "skip"]
+    moving = [stage.address for stage in before if stage.action != "skip"]
     # an artifact that is missing or changed is no reason where a stage before this one is about to
     # write it anyway
     written = ("deleted artifacts/", "modified artifacts/") if moving else ()
