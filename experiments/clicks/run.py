@@ -35,12 +35,7 @@ from model_code.files import read_json, write_json
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.fused import FusedRetriever, FusedSearch
 from model_code.retrieval.kinds import open_retriever
-from model_code.stages.fusion import (
-    MIN_LEARNING_QUERIES,
-    WEIGHT_GRID,
-    default_weights,
-    learn_weights,
-)
+from model_code.stages.fuse import GRID, LEAST, default_weights, learn_weights
 from orchestration.freshness.probes import feedback_relevance
 from orchestration.freshness.snapshot import arrival_query_id
 
@@ -196,7 +191,7 @@ class Bench:
         """The weight of BM25 that the product learns, the default one where too few queries are
         judged.
         """
-        if len(taught.queries) < MIN_LEARNING_QUERIES:
+        if len(taught.queries) < LEAST:
             return self.first
         return learn_weights(self.search, taught, METRIC).weights["bm25"]
 
@@ -231,10 +226,10 @@ def life(bench: Bench, behaviour: str, seed: int, asked: Asked) -> dict[str, Any
     seen, unseen = gate_draw(bench, SEEN, seed)
     ours, theirs = bench.scores(weight), bench.scores(bench.first)
     own = [scored(bench.run(value, tested), tested) for value in (weight, bench.first)]
-    people = [scores.only(seen) for scores in (ours, theirs)]
+    people = [scores.restrict_to(seen) for scores in (ours, theirs)]
     both = [joined(*pair) for pair in zip(people, own, strict=True)]
     gates = {"people": people, "both": both, "users": own}
-    gain = _goal(judge_promotion(ours.only(unseen), theirs.only(unseen), RULES, seed))
+    gain = _goal(judge_promotion(ours.restrict_to(unseen), theirs.restrict_to(unseen), RULES, seed))
     return row | {
         "gain": gain.difference,
         "low": gain.low,
@@ -273,7 +268,7 @@ def judgements(asked: Asked, said: Sequence[Feedback]) -> Judgements:
 
 def gates(bench: Bench) -> list[dict[str, Any]]:
     """For each weight of the grid, what it is worth, and how often gates of three sizes promote it."""
-    ours = {weight: bench.scores(weight) for weight in WEIGHT_GRID if weight != bench.first}
+    ours = {weight: bench.scores(weight) for weight in GRID if weight != bench.first}
     theirs, rows = bench.scores(bench.first), []
     for weight, scores in ours.items():
         gain = _goal(judge_promotion(scores, theirs, RULES))
@@ -287,7 +282,8 @@ def gates(bench: Bench) -> list[dict[str, Any]]:
         for size in SIZES:
             seen = [gate_draw(bench, size, draw)[0] for draw in range(DRAWS)]
             passed = [
-                judge_promotion(scores.only(own), theirs.only(own), RULES).passed for own in seen
+                judge_promotion(scores.restrict_to(own), theirs.restrict_to(own), RULES).passed
+                for own in seen
             ]
             row["promoted"][size] = sum(passed)
         rows.append(row)

@@ -15,12 +15,12 @@ from typing import Any
 
 from experiments.tables import measure_projects
 from model_code.evaluation.scores import average_over_seeds, load_scores, strip_seed
-from model_code.evaluation.significance import bootstrap_over_seeds, paired_randomisation_test
+from model_code.evaluation.significance import interval_over_seeds, paired_randomisation_test
 from model_code.project import Project
 from orchestration.cli.build import load_comparison
 
 HERE = Path(__file__).parent
-PAIR, SAMPLES, DRAWS = ("fused", "hce"), 2000, 10_000
+PAIR, DRAWS = ("fused", "hce"), 10_000
 METRICS = ("nDCG@10", "hit@1", "R@100")
 
 
@@ -67,8 +67,8 @@ def less_its_part(evaluations: Path) -> dict[str, Any]:
         for one in average_over_seeds(load_scores(folder, "test") for folder in folders)
     }
     fused, part = (systems[name] for name in PAIR)
-    low, high = bootstrap_over_seeds(
-        fused.runs(METRICS[:1]), part.runs(METRICS[:1]), SAMPLES, 0.95, 0
+    low, high = interval_over_seeds(
+        fused.runs(METRICS[:1]), part.runs(METRICS[:1]), confidence=0.95, lowest=-1.0
     )
     gains = (fused.values - part.values)[[METRICS[0]]].to_numpy()
     p = paired_randomisation_test(gains, DRAWS, 0)[0]

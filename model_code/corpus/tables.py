@@ -34,7 +34,7 @@ NULLABLE = {("documents", "date"), ("queries", "split"), ("quarantine", "record_
 
 @dataclass(frozen=True)
 class Corpus:
-    """The corpus stage's tables, with the columns that `COLUMNS` states.
+    """The corpus stage's tables, with the columns that `contracts.py` states.
 
     The row number of `passages` is the passage number; `queries` and `qrels` carry the split, one
     of `SPLITS`, which a query that nobody judged lacks. `answers` is JSON of the strings that
@@ -56,7 +56,10 @@ class Corpus:
             relevant.setdefault(query, {})[document] = int(relevance)
         texts = dict(zip(self.queries["query_id"], self.queries["text"], strict=True))
         answers = _answers(self.queries, relevant)
-        return Judgements({query: texts[query] for query in relevant}, relevant, "qrels", answers)
+        queries = {query: texts[query] for query in relevant}
+        trained = set(self.qrels.loc[self.qrels["split"] == "train", "document_id"])
+        asked = frozenset(query for query, grades in relevant.items() if grades.keys() & trained)
+        return Judgements(queries, relevant, "qrels", answers, asked)
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class Judgements:
     qrels: dict[str, dict[str, int]]
     source: str
     answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    # Ids of queries with a relevant document that a judged training query asks for, too.
+    asked_in_training: frozenset[str] = frozenset()
 
 
 def make_table(table: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -1,3 +1,1 @@
-"""How good a retriever is: metrics, significance, comparison with the baselines, reports and the
-promotion gate.
-"""
+"""Evaluation: metrics, significance, comparison with the baselines, reports and the gate."""

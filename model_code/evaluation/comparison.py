@@ -1,6 +1,4 @@
-"""All systems on the same queries: means with bootstrap intervals, paired differences from the
-reference systems.
-"""
+"""Comparison of all systems on the same queries: means with intervals, and paired differences."""
 
 from __future__ import annotations
 
@@ -12,59 +10,86 @@ import pandas as pd
 
 from model_code.corpus.settings import SPLITS
 from model_code.evaluation.scores import SCORE_DECIMALS, SystemScores, check_comparable
-from model_code.evaluation.settings import EvaluationSettings
+from model_code.evaluation.settings import UNTRAINED_SYSTEMS, EvaluationSettings
 from model_code.evaluation.significance import (
-    bootstrap_over_seeds,
+    MIN_BOOTSTRAP_QUERIES,
+    MIN_SEEDS,
     holm,
     interval_of_means,
+    interval_over_seeds,
     paired_randomisation_test,
 )
 
-SMALLEST_GROUP = 20  # queries; below, an interval says nothing
+# In a smaller group an interval is too wide to say anything.
+MIN_GROUP_QUERIES = 20
+# What an interval is over.
+QUERIES = "queries"
+QUERIES_AND_SEEDS = "queries and seeds"
+
+Cell = dict[str, Any]
 
 
 def compare_systems(
     systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int
 ) -> dict[str, Any]:
-    """Compare systems scored on the same queries.
+    """Compare systems that were scored on the same queries.
 
-    Returns {"split", "queries", "systems": {system: {metric: {"value", "low", "high", "queries"}}},
-    "differences": [{"system", "reference", "metric", "difference", "low", "high", "p", "p_holm"}]}.
-    Each system is tested against each of `settings.references` that stands before it in `sort_systems`;
-    variants (`R.NAME`) are not tested. Holm's correction is over the differences on one metric.
-    Raises `FreshetError` for systems with different queries or metrics.
+    Each system is tested against each of `settings.references` that comes before it in
+    `sort_systems`. Variants (`R.NAME`) are not tested. Holm's correction is over the differences on
+    one metric.
+
+    Every mean and difference says what its interval is over. With at least `MIN_SEEDS` trainings of
+    each trained system it is over queries and seeds. With fewer it is over the queries of these
+    trainings alone, and does not say how far another training would lie.
+
+    Args:
+        systems: Scores on one split.
+        settings: References, number of resamples, confidence.
+        seed: Seed of the resamples.
+
+    Returns:
+        {"split", "queries", "systems": {system: {metric: {"value", "low", "high", "over", "trainings",
+        "queries"}}}, "differences": [{"system", "reference", "metric", "difference", "low", "high",
+        "over", "trainings", "p", "p_holm"}]}. "over" is "queries" or "queries and seeds". "trainings"
+        is 0 for a system that is not trained, and of a difference the smaller number of trainings.
+
+    Raises:
+        FreshetError: If the systems were scored on different queries or metrics.
     """
     systems = sort_systems(systems, settings.references)
     check_comparable(systems)
-    queries, estimates = systems[0].queries, {}
+
+    queries = systems[0].queries
+    estimates = {}
     for scores in systems:
         cells = _cells(scores, None, settings, seed)
-        estimates[scores.system] = {
-            metric: cell | {"queries": queries} for metric, cell in cells.items()
-        }
-    differences = _differences(systems, settings, seed)
+        for cell in cells.values():
+            cell["queries"] = queries
+        estimates[scores.system] = cells
+
     return {
         "split": systems[0].split,
         "queries": queries,
         "systems": estimates,
-        "differences": differences,
+        "differences": _differences(systems, settings, seed),
     }
 
 
 def sort_systems(systems: Sequence[SystemScores], references: Sequence[str]) -> list[SystemScores]:
-    """The references first, in their own order, then the other systems by name, then the variants
-    by name.
-    """
+    """Return the references first, in their order, then other systems and then variants, by name."""
     rank = {name: i for i, name in enumerate(references)}
-    return sorted(
-        systems,
-        key=lambda scores: (is_variant(name := scores.system), rank.get(name, len(rank)), name),
-    )
+
+    def key(scores: SystemScores) -> tuple[bool, int, str]:
+        name = scores.system
+        return is_variant(name), rank.get(name, len(rank)), name
+
+    return sorted(systems, key=key)
 
 
 def is_variant(system: str) -> bool:
-    """Whether a system is another search of one that is compared, too; no retriever's own name
-    holds a dot.
+    """Tell whether a system is another search of a system that is compared, too.
+
+    No retriever's name contains a dot.
 
     >>> is_variant("hce"), is_variant("hce.rrf")
     (False, True)
@@ -72,14 +97,19 @@ def is_variant(system: str) -> bool:
     return "." in system
 
 
+def count_trainings(scores: SystemScores) -> int:
+    """Return how many trainings the scores are the mean of: 0 for a system that is not trained."""
+    base = scores.system.partition(".")[0]
+    if base in UNTRAINED_SYSTEMS:
+        return 0
+    return max(1, len(scores.seeds))
+
+
 def _differences(
     systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int
-) -> list[dict[str, Any]]:
-    """Paired differences, metric by metric."""
-    plain, metrics = (
-        [system for system in systems if not is_variant(system.system)],
-        list(systems[0].values.columns),
-    )
+) -> list[Cell]:
+    """Return the paired differences, metric by metric."""
+    plain = [system for system in systems if not is_variant(system.system)]
     pairs = [
         (system, reference)
         for i, system in enumerate(plain)
@@ -88,83 +118,122 @@ def _differences(
     ]
     if not pairs:
         return []
-    cells = [_cells(*pair, settings, seed) for pair in pairs]
-    differences = np.hstack(
-        [(system.values - reference.values)[metrics].to_numpy() for system, reference in pairs]
-    )
-    p = paired_randomisation_test(differences, settings.permutations, seed).reshape(
-        len(pairs), len(metrics)
-    )
-    tests = np.stack([p, np.apply_along_axis(holm, 0, p)], axis=-1).round(SCORE_DECIMALS).tolist()
-    return [
-        {
-            "system": system.system,
-            "reference": reference.system,
-            "metric": metric,
-            **cells[i][metric],
-        }
-        | dict(zip(("p", "p_holm"), tests[i][j], strict=True))
-        for j, metric in enumerate(metrics)
-        for i, (system, reference) in enumerate(pairs)
+
+    metrics = list(systems[0].values.columns)
+    columns = [
+        (system.values - reference.values)[metrics].to_numpy() for system, reference in pairs
     ]
+    p = paired_randomisation_test(np.hstack(columns), settings.permutations, seed)
+    p = p.reshape(len(pairs), len(metrics))
+    p_holm = np.apply_along_axis(holm, 0, p)
+
+    cells = [_cells(system, reference, settings, seed) for system, reference in pairs]
+    rows = []
+    for j, metric in enumerate(metrics):
+        for i, (system, reference) in enumerate(pairs):
+            row: Cell = {
+                "system": system.system,
+                "reference": reference.system,
+                "metric": metric,
+                **cells[i][metric],
+            }
+            row["p"] = round(float(p[i, j]), SCORE_DECIMALS)
+            row["p_holm"] = round(float(p_holm[i, j]), SCORE_DECIMALS)
+            rows.append(row)
+    return rows
 
 
 def _cells(
     system: SystemScores, reference: SystemScores | None, settings: EvaluationSettings, seed: int
-) -> dict[str, dict[str, float]]:
-    """Of each metric a system's mean `value`, or its `difference` from a reference, and the
-    interval, rounded.
-
-    Intervals are over queries, and over seeds where there are several.
-    """
-    name, lowest = ("value", 0.0) if reference is None else ("difference", -1.0)
+) -> dict[str, Cell]:
+    """Return the mean of each metric, or its difference from a reference, with its interval."""
     metrics = list(system.values.columns)
-    table = (system.values if reference is None else system.values - reference.values)[metrics]
-    values, samples = np.ascontiguousarray(table.to_numpy()), settings.bootstrap_samples
-    if system.seeds or (reference and reference.seeds):
-        others = reference.runs(metrics) if reference else None
-        low, high = bootstrap_over_seeds(
-            system.runs(metrics), others, samples, settings.confidence, seed
-        )
+    table = system.values
+    trained = [count_trainings(system)]
+    name = "value"
+    lowest = 0.0
+    if reference is not None:
+        table = table - reference.values
+        trained.append(count_trainings(reference))
+        name = "difference"
+        lowest = -1.0
+
+    values = np.ascontiguousarray(table[metrics].to_numpy())
+    trainings = min((number for number in trained if number), default=0)
+    is_over_seeds = trainings >= MIN_SEEDS and len(values) >= MIN_BOOTSTRAP_QUERIES
+    if is_over_seeds:
+        others = None if reference is None else reference.runs(metrics)
+        bounds = interval_over_seeds(system.runs(metrics), others, settings.confidence, lowest)
+        over = QUERIES_AND_SEEDS
     else:
-        low, high = interval_of_means(values, samples, settings.confidence, seed, lowest)
-    # no -0.0
-    rows = (np.column_stack([values.mean(axis=0), low, high]).round(SCORE_DECIMALS) + 0.0).tolist()
-    return {
-        metric: dict(zip((name, "low", "high"), row, strict=True))
-        for metric, row in zip(metrics, rows, strict=True)
-    }
+        samples = settings.bootstrap_samples
+        bounds = interval_of_means(values, samples, settings.confidence, seed, lowest)
+        over = QUERIES
+
+    means = values.mean(axis=0)
+    cells: dict[str, Cell] = {}
+    for i, metric in enumerate(metrics):
+        cells[metric] = {
+            name: _round(means[i]),
+            "low": _round(bounds[0][i]),
+            "high": _round(bounds[1][i]),
+            "over": over,
+            "trainings": trainings,
+        }
+    return cells
+
+
+def _round(value: float) -> float:
+    # Adding 0 turns -0.0 into 0.0.
+    return round(float(value), SCORE_DECIMALS) + 0.0
 
 
 def query_groups(qrels: pd.DataFrame, split: str, query_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Split queries by whether any of their relevant documents also answers a query of another
-    split.
+    """Group queries by whether a relevant document also answers a query of another split.
 
-    Supervised training can only raise the "unseen" ones by generalising, the "seen" ones also by
-    remembering (SciFact: 64 % of the test judgements point at documents of training queries). Both
-    groups, or none if either is too small.
+    Supervised training can raise scores on "unseen" queries only by generalising, on "seen" ones also
+    by remembering. In SciFact, 64 % of the test judgements point at documents of training queries.
+
+    Args:
+        qrels: Table with query_id, document_id and split.
+        split: The reported split.
+        query_ids: Its evaluated queries.
+
+    Returns:
+        {"unseen": [...], "seen": [...]}, or {} if a group has fewer than `MIN_GROUP_QUERIES`.
     """
-    others = qrels[qrels["split"].isin(set(SPLITS) - {split})]
+    other_splits = set(SPLITS) - {split}
+    others = qrels[qrels["split"].isin(other_splits)]
     reported = qrels[(qrels["split"] == split) & qrels["query_id"].isin(list(query_ids))]
-    touched = set(reported.loc[reported["document_id"].isin(others["document_id"]), "query_id"])
-    seen = sorted(touched)
-    unseen = sorted(set(query_ids) - touched)
-    return {"unseen": unseen, "seen": seen} if min(len(seen), len(unseen)) >= SMALLEST_GROUP else {}
+    is_shared = reported["document_id"].isin(others["document_id"])
+
+    shared = set(reported.loc[is_shared, "query_id"])
+    groups = {"unseen": sorted(set(query_ids) - shared), "seen": sorted(shared)}
+    if min(map(len, groups.values())) < MIN_GROUP_QUERIES:
+        return {}
+    return groups
 
 
 def most_changed_queries(
     best: SystemScores, reference: SystemScores, metric: str, number: int = 10
 ) -> dict[str, list[tuple[str, float]]]:
-    """The queries that `best` "won" and "lost" by most against `reference`, each with the
-    difference; ties by id.
+    """Return the queries that `best` won and lost by most against `reference`.
+
+    Returns:
+        {"won": [(query id, difference), ...], "lost": [...]}, at most `number` each, the largest
+        difference first. Ties are broken by query id, draws are left out.
     """
     difference = (best.values[metric] - reference.values[metric]).sort_index()
     ascending = difference.sort_values(kind="stable")
-    won, lost = ascending[ascending > 0].iloc[::-1], ascending[ascending < 0]
-    return {
-        name: [
-            (str(query), round(float(value), SCORE_DECIMALS))
-            for query, value in part.iloc[:number].items()
-        ]
-        for name, part in (("won", won), ("lost", lost))
+    outcomes = {
+        "won": ascending[ascending > 0].iloc[::-1],
+        "lost": ascending[ascending < 0],
     }
+
+    changed = {}
+    for name, queries in outcomes.items():
+        first = queries.iloc[:number]
+        changed[name] = [
+            (str(query), round(float(value), SCORE_DECIMALS)) for query, value in first.items()
+        ]
+    return changed

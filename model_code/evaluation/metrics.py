@@ -1,9 +1,12 @@
-"""Metrics by the names the literature gives them ("nDCG@10", "R@100", "MRR@10", "MAP", "hit@1"),
-per query.
+"""Metrics of rankings, by the names of the literature: nDCG@10, R@100, MRR@10, MAP, hit@1.
 
-A run is judged by qrels into arrays; each measure is a short function of these. All agree with
-trec_eval (Buckley & Voorhees). Throughout, r_i is the relevance of the document at rank i, R the
-number of documents of relevance >= 1.
+A run is looked up in the qrels once, which gives arrays of relevance by rank. Each metric is a short
+function of these arrays. All metrics agree with trec_eval (Buckley & Voorhees), which the tests check
+with pytrec_eval.
+
+ir_measures wraps the same pytrec_eval. It is not used here: 11 metrics of 665 queries take 0.09 s in
+this module and 0.47 s there, it would need scores that fall strictly, and the tests would compare
+pytrec_eval with itself.
 """
 
 from __future__ import annotations
@@ -17,17 +20,21 @@ import numpy as np
 from model_code.errors import FreshetError
 from model_code.settings import require
 
-Ranking = Sequence[tuple[str, float]]  # (document id, score), best first
-Run = Mapping[str, Ranking]  # query id -> ranking
-Qrels = Mapping[str, Mapping[str, int]]  # query id -> document id -> relevance
+Ranking = Sequence[tuple[str, float]]
+"""(document id, score), best first."""
+Run = Mapping[str, Ranking]
+"""Ranking by query id."""
+Qrels = Mapping[str, Mapping[str, int]]
+"""Relevance by query id and document id."""
 
 
 class Gains(NamedTuple):
-    """Relevance by rank for Q queries. A measure is a function of these arrays, so it never sees an
-    id.
+    """Relevance by rank for Q queries.
 
-    `retrieved` (Q, K) holds the relevance of the document at each rank of the run, `ideal` (Q, R)
-    that of all relevant documents, best first; both are filled up with zeros.
+    Attributes:
+        query_ids: Ids of the queries, ascending.
+        retrieved: Relevance of the document at each rank of the run, (Q, K), padded with zeros.
+        ideal: Relevance of all relevant documents, best first, (Q, R), padded with zeros.
     """
 
     query_ids: tuple[str, ...]
@@ -35,70 +42,85 @@ class Gains(NamedTuple):
     ideal: np.ndarray
 
 
-def judge(run: Run, qrels: Qrels) -> Gains:
-    """Look up the relevance of every retrieved document, for all queries of `qrels` in the order of
-    their ids.
+def look_up_gains(run: Run, qrels: Qrels) -> Gains:
+    """Look up the relevance of every retrieved document.
 
-    Documents without a judgement count as not relevant, queries without a ranking as having
-    retrieved nothing; ranked queries without judgements are left out. The order of a ranking is its
-    rank order: scores are not read.
+    Documents without a judgement count as not relevant. Queries without a ranking count as having
+    retrieved nothing, and ranked queries without judgements are left out. The order of a ranking is
+    its rank order: scores are not read.
 
-    >>> gains = judge({"q": [("a", 2.0), ("b", 1.0)]}, {"q": {"b": 1, "c": 2}, "unanswered": {"a": 1}})
+    Args:
+        run: The rankings.
+        qrels: The judgements. Every query in it is scored.
+
+    Raises:
+        FreshetError: If a ranking contains a document twice.
+
+    >>> gains = look_up_gains({"q": [("a", 2.0), ("b", 1.0)]}, {"q": {"b": 1, "c": 2}, "unanswered": {"a": 1}})
     >>> gains.retrieved.tolist(), gains.ideal.tolist()
     ([[0.0, 1.0], [0.0, 0.0]], [[2.0, 1.0], [1.0, 0.0]])
     """
     query_ids = tuple(sorted(qrels))
-    retrieved, ideal = [], []
+    retrieved = []
+    ideal = []
     for query_id in query_ids:
         relevance = qrels[query_id]
         documents = [document_id for document_id, _ in run.get(query_id, ())]
         if len(set(documents)) != len(documents):
-            twice = next(document for document in documents if documents.count(document) > 1)
+            repeated = next(document for document in documents if documents.count(document) > 1)
             raise FreshetError(
-                f"query {query_id!r} ranks document {twice!r} twice; a run may name each document once"
+                f"query {query_id!r} ranks document {repeated!r} twice; a run may name each document once"
             )
         retrieved.append([max(relevance.get(document_id, 0), 0) for document_id in documents])
-        ideal.append(sorted((value for value in relevance.values() if value > 0), reverse=True))
-    return Gains(query_ids, _padded(retrieved), _padded(ideal))
+        ideal.append(sorted((grade for grade in relevance.values() if grade > 0), reverse=True))
+    return Gains(query_ids, _pad(retrieved), _pad(ideal))
 
 
-def _padded(rows: list[list[int]]) -> np.ndarray:
+def _pad(rows: list[list[int]]) -> np.ndarray:
     width = max(map(len, rows), default=0)
-    return np.array([row + [0] * (width - len(row)) for row in rows], dtype=float).reshape(
-        len(rows), width
-    )
+    table = np.zeros((len(rows), width))
+    for i, row in enumerate(rows):
+        table[i, : len(row)] = row
+    return table
 
 
 def ndcg(gains: Gains, cutoff: int) -> np.ndarray:
-    """Normalised discounted cumulative gain: sum_{i<=k} r_i / log2(i + 1), over that of the ideal
-    ranking, (Q,).
+    """Return the normalised discounted cumulative gain of each query, (Q,).
 
-    Linear gain as trec_eval's `ndcg_cut` (Järvelin & Kekäläinen 2002), not 2^r - 1.
+    It is sum over ranks i <= k of r_i / log2(i + 1), divided by that of the ideal ranking. The gain is
+    linear as in trec_eval's `ndcg_cut` (Järvelin & Kekäläinen 2002), not 2^r - 1.
     """
-    return _ratio(_discounted(gains.retrieved[:, :cutoff]), _discounted(gains.ideal[:, :cutoff]))
+    return _ratio(_discount(gains.retrieved[:, :cutoff]), _discount(gains.ideal[:, :cutoff]))
 
 
 def recall(gains: Gains, cutoff: int) -> np.ndarray:
-    """Share of the R relevant documents that stand in the first k ranks, (Q,)."""
-    return _ratio((gains.retrieved[:, :cutoff] > 0).sum(axis=1), (gains.ideal > 0).sum(axis=1))
+    """Return the share of each query's relevant documents that are in the first k ranks, (Q,)."""
+    found = (gains.retrieved[:, :cutoff] > 0).sum(axis=1)
+    return _ratio(found, (gains.ideal > 0).sum(axis=1))
 
 
 def hit(gains: Gains, cutoff: int) -> np.ndarray:
-    """1 if any of the first k documents is relevant, else 0, (Q,): trec_eval's `success`."""
+    """Return 1 for queries with a relevant document in the first k ranks, else 0, (Q,).
+
+    This is trec_eval's `success`.
+    """
     return (gains.retrieved[:, :cutoff] > 0).any(axis=1).astype(float)
 
 
 def reciprocal_rank(gains: Gains, cutoff: int) -> np.ndarray:
-    """1 / rank of the first relevant document, 0 if it stands below rank k, (Q,); its mean is
-    MRR@k.
+    """Return 1 / rank of each query's first relevant document, 0 if it is below rank k, (Q,).
+
+    The mean over queries is MRR@k.
     """
     relevant = gains.retrieved[:, :cutoff] > 0
     return (relevant / _ranks(relevant)).max(axis=1, initial=0.0)
 
 
 def average_precision(gains: Gains, cutoff: int | None = None) -> np.ndarray:
-    """Precision at each relevant document's rank, summed over the whole run and divided by R, (Q,);
-    its mean is MAP.
+    """Return the average precision of each query, (Q,).
+
+    It is the precision at each relevant document's rank, summed over the run and divided by the number
+    of relevant documents. The mean over queries is MAP.
     """
     relevant = gains.retrieved[:, :cutoff] > 0
     precision = relevant.cumsum(axis=1) / _ranks(relevant)
@@ -109,22 +131,31 @@ def _ranks(table: np.ndarray) -> np.ndarray:
     return np.arange(1, table.shape[1] + 1)
 
 
-def _discounted(relevance: np.ndarray) -> np.ndarray:
+def _discount(relevance: np.ndarray) -> np.ndarray:
     return (relevance / np.log2(_ranks(relevance) + 1)).sum(axis=1)
 
 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    return np.divide(numerator, denominator, out=np.zeros(len(numerator)), where=denominator > 0)
+    zeros = np.zeros(len(numerator))
+    return np.divide(numerator, denominator, out=zeros, where=denominator > 0)
 
 
-Measure = Callable[[Gains, Any], np.ndarray]  # each query's value (Q,), in [0, 1]
-MEASURES: dict[str, Measure] = {"nDCG": ndcg, "R": recall, "MRR": reciprocal_rank, "hit": hit}
-METRIC = re.compile(rf"({'|'.join(MEASURES)})@([1-9]\d*)|MAP")
+Metric = Callable[[Gains, Any], np.ndarray]
+"""Maps gains and a cutoff to each query's value, (Q,), in [0, 1]."""
+METRICS_WITH_CUTOFF: dict[str, Metric] = {
+    "nDCG": ndcg,
+    "R": recall,
+    "MRR": reciprocal_rank,
+    "hit": hit,
+}
+METRIC_NAME = re.compile(rf"({'|'.join(METRICS_WITH_CUTOFF)})@([1-9]\d*)|MAP")
 
 
-def parse_metric(name: str) -> tuple[Measure, int | None]:
-    """A metric's measure and its cutoff: the number of ranks that it looks at, None for the whole
-    run.
+def parse_metric(name: str) -> tuple[Metric, int | None]:
+    """Return a metric's function and its cutoff, None for a metric of the whole run.
+
+    Raises:
+        SettingsError: If there is no such metric.
 
     >>> parse_metric("nDCG@10")[1], parse_metric("MAP")[1]
     (10, None)
@@ -132,35 +163,39 @@ def parse_metric(name: str) -> tuple[Measure, int | None]:
     Traceback (most recent call last):
     model_code.errors.SettingsError: 'ndcg' is not a metric; write one of nDCG@k, R@k, MRR@k, hit@k, MAP with k >= 1
     """
-    match = METRIC.fullmatch(name)
-    require(
-        match is not None,
-        f"{name!r} is not a metric; write one of {'@k, '.join(MEASURES)}@k, MAP with k >= 1",
-    )
+    match = METRIC_NAME.fullmatch(name)
+    allowed = ", ".join(f"{prefix}@k" for prefix in METRICS_WITH_CUTOFF)
+    require(match is not None, f"{name!r} is not a metric; write one of {allowed}, MAP with k >= 1")
     assert match is not None
-    return (MEASURES[match[1]], int(match[2])) if match[1] else (average_precision, None)
+    if match[1] is None:
+        return average_precision, None
+    return METRICS_WITH_CUTOFF[match[1]], int(match[2])
 
 
 def filter_metrics(names: Iterable[str]) -> list[str]:
-    """Those names that are metrics: of a history's row, what was measured on dev.
+    """Return the names that are metrics, such as those in a row of a training history.
 
     >>> filter_metrics(["step", "loss", "nDCG@10"])
     ['nDCG@10']
     """
-    return [name for name in names if METRIC.fullmatch(name)]
+    return [name for name in names if METRIC_NAME.fullmatch(name)]
 
 
 def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Score a run per metric and query id, over all queries of `qrels`; one without a ranking
-    scores 0.
+    """Score a run on all queries of `qrels`. A query without a ranking scores 0.
 
-    Equal to trec_eval with `-c` on the files that `run_files` writes.
+    The scores equal those of trec_eval with `-c` on the files that `write_run` writes.
+
+    Returns:
+        Score by metric and query id.
 
     >>> evaluate_run({"q": [("a", 9.0), ("b", 8.0)]}, {"q": {"b": 1}}, ["MRR@10", "hit@1"])
     {'MRR@10': {'q': 0.5}, 'hit@1': {'q': 0.0}}
     """
-    gains, parsed = judge(run, qrels), {name: parse_metric(name) for name in metrics}
-    scores = {name: measure(gains, cutoff).tolist() for name, (measure, cutoff) in parsed.items()}
-    return {
-        name: dict(zip(gains.query_ids, values, strict=True)) for name, values in scores.items()
-    }
+    gains = look_up_gains(run, qrels)
+    scores = {}
+    for name in metrics:
+        metric, cutoff = parse_metric(name)
+        values = metric(gains, cutoff).tolist()
+        scores[name] = dict(zip(gains.query_ids, values, strict=True))
+    return scores

@@ -1,7 +1,8 @@
-"""Pictures of the comparison and of trainings, as PNG. Equal numbers give equal bytes."""
+"""Pictures of comparisons and trainings, as PNG. Equal numbers give equal bytes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from typing import Any
@@ -13,7 +14,8 @@ from matplotlib.figure import Figure
 from model_code.evaluation.metrics import filter_metrics
 
 STYLE = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so every machine draws the same letters
+    # This font comes with matplotlib, so every machine draws the same letters.
+    "font.family": "DejaVu Sans",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -22,18 +24,22 @@ STYLE = {
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
 }
-# system -> metric -> {"value", "low", "high", "queries"}
-Estimates = Mapping[str, Mapping[str, Mapping[str, float]]]
+Estimates = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""{"value", "low", "high", ...} by system and metric, as `compare_systems` returns it."""
 
 
 def draw(size: tuple[float, float], paint: Callable[[Figure], None]) -> bytes:
-    """Let `paint` fill a figure of `size` inches, whatever the user's own settings of matplotlib
-    are.
+    """Return a figure as PNG, independent of the user's matplotlib settings.
+
+    Args:
+        size: Width and height in inches.
+        paint: Fills the figure.
     """
+    png = BytesIO()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
-        figure, png = Figure(figsize=size), BytesIO()
+        figure = Figure(figsize=size)
         FigureCanvasAgg(figure)
         paint(figure)
         figure.savefig(png, format="png", dpi=150, facecolor="white", metadata={"Software": None})
@@ -41,13 +47,16 @@ def draw(size: tuple[float, float], paint: Callable[[Figure], None]) -> bytes:
 
 
 def systems_plot(systems: Estimates, metrics: Sequence[str]) -> bytes:
-    """One panel per metric, two side by side, with one dot and its interval per system."""
-    names, rows = list(systems), -(-len(metrics) // 2)
+    """Draw one panel per metric, two side by side, with a dot and its interval per system."""
+    names = list(systems)
+    columns = min(len(metrics), 2)
+    rows = math.ceil(len(metrics) / 2)
 
     def paint(figure: Figure) -> None:
-        panels = figure.subplots(rows, min(len(metrics), 2), sharey=True, squeeze=False).flat
+        panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flat
         for panel in panels[len(metrics) :]:
             panel.set_axis_off()
+
         for metric, axes in zip(metrics, panels, strict=False):
             for i, name in enumerate(names):
                 cell = systems[name][metric]
@@ -60,27 +69,36 @@ def systems_plot(systems: Estimates, metrics: Sequence[str]) -> bytes:
                 ylim=(len(names) - 0.5, -0.5),
             )
 
-    return draw((7, rows * (0.27 * len(names) + 0.8)), paint)
+    height = rows * (0.27 * len(names) + 0.8)
+    return draw((7, height), paint)
 
 
 def training_plot(
     history: Sequence[Mapping[str, Any]], measured: Sequence[str] = ()
 ) -> bytes | None:
-    """Loss and dev metrics of a training against the step; None without any.
+    """Draw the loss and the dev metrics of a training against the step.
 
-    measured: what else of a history's row was measured on dev, beside metrics.
+    Args:
+        history: Rows with "step" and values.
+        measured: Further values of the rows that were measured on dev and are not metrics.
+
+    Returns:
+        A PNG, or None if the history has none of these values.
     """
     names = list(dict.fromkeys(name for row in history for name in row))
-    panels = [name for name in ("loss", *filter_metrics(names), *measured) if name in names]
+    wanted = ["loss", *filter_metrics(names), *measured]
+    panels = [name for name in wanted if name in names]
     if not panels:
         return None
 
     def paint(figure: Figure) -> None:
-        for name, axes in zip(
-            panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True
-        ):
-            logged = [(row["step"], row[name]) for row in history if name in row]
-            axes.plot(*zip(*logged, strict=True), marker="o", markersize=3)
-            axes.set(xlabel="step", title=name if name == "loss" else f"dev {name}")
+        all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+        for name, axes in zip(panels, all_axes, strict=True):
+            rows = [row for row in history if name in row]
+            steps = [row["step"] for row in rows]
+            values = [row[name] for row in rows]
+            axes.plot(steps, values, marker="o", markersize=3)
+            title = name if name == "loss" else f"dev {name}"
+            axes.set(xlabel="step", title=title)
 
     return draw((3.6 * len(panels), 3.3), paint)

@@ -1,22 +1,30 @@
-"""The gate before the registry: may a challenger take the champion's place?"""
+"""The gate: may a challenger replace the champion?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.evaluation.scores import SystemScores, check_comparable
+from model_code.evaluation.scores import SCORE_DECIMALS, SystemScores, check_comparable
 from model_code.evaluation.settings import PromotionSettings
 from model_code.evaluation.significance import bootstrap_interval, paired_randomisation_test
 
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Challenger minus champion on one metric: means, interval of the difference and p of the
-    paired test.
+    """Challenger minus champion on one metric.
+
+    Attributes:
+        metric: Name of the metric, with the group of queries in brackets if it is a part of them.
+        challenger: Mean score of the challenger.
+        champion: Mean score of the champion.
+        difference: Mean difference.
+        low: Lower bound of the difference, one-sided at alpha.
+        high: Upper bound of the difference, one-sided at alpha.
+        p: Two-sided p of the paired randomisation test.
     """
 
     metric: str
@@ -30,12 +38,23 @@ class PairedDifference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate decided and why; the promotion history keeps all of it."""
+    """The decision of the gate, with its reasons and numbers. The promotion history keeps all of it.
+
+    Attributes:
+        passed: Whether the challenger may be promoted.
+        reasons: One sentence each.
+        queries: Number of queries that were judged.
+        intervals: The differences that the decision is based on.
+        by_training_documents: The same differences apart for the queries that ask for documents which
+            judged training queries ask for, too ("asked_in_training"), and for the others
+            ("not_asked_in_training"). They are for readers: nothing is decided by them.
+    """
 
     passed: bool
     reasons: tuple[str, ...]
     queries: int
     intervals: tuple[PairedDifference, ...]
+    by_training_documents: Mapping[str, tuple[PairedDifference, ...]] = field(default_factory=dict)
 
 
 def judge_promotion(
@@ -44,24 +63,45 @@ def judge_promotion(
     settings: PromotionSettings,
     seed: int = 0,
 ) -> Verdict:
-    """Pass the challenger if it is better on `settings.metric` and not worse on any of
-    `settings.protected`.
+    """Pass the challenger if it is better on one metric and not worse on any protected metric.
 
-    On the same queries, with d = mean of challenger - champion, p of the two-sided paired
-    randomisation test and [low, high] the bootstrap interval of d at 1 - 2 alpha (so each bound is
-    one-sided at alpha): *better* is d > 0 and p < alpha; *worse* is d < 0 and p < alpha; *not
-    worse* is neither worse nor low < -margin, that is, the queries rule out a loss of more than the
-    margin (a non-inferiority test). All conditions must hold together, so no correction for their
-    number is needed (an intersection-union test). Without a champion the challenger passes. Raises
-    `FreshetError` if the two were not scored on the same queries.
+    Let d be the mean of challenger - champion, p the two-sided p of the paired randomisation test, and
+    [low, high] the bootstrap interval of d at 1 - 2 alpha, so that each bound is one-sided at alpha.
+
+    - *Better* is d > 0 and p < alpha.
+    - *Worse* is d < 0 and p < alpha.
+    - *Not worse* is neither worse nor low < -margin: the queries rule out a loss beyond the margin (a
+      non-inferiority test).
+
+    All conditions must hold together, so their number needs no correction (an intersection-union
+    test).
+
+    Args:
+        challenger: Its scores.
+        champion: The champion's scores on the same queries. None if there is no champion: then the
+            challenger passes.
+        settings: Metrics, alpha and margin.
+        seed: Seed of the resamples.
+
+    Raises:
+        FreshetError: If the two were not scored on the same queries, or a metric was not scored.
     """
     if champion is None:
         return Verdict(True, ("there is no champion yet",), challenger.queries, ())
     check_comparable([challenger, champion])
-    intervals = _paired_differences(challenger, champion, settings, seed)
-    objections = _no_gain(intervals, settings) + _losses(intervals, settings)
-    reasons = tuple(objections) or (f"better: {_row_text(intervals[settings.metric])}",)
-    return Verdict(not objections, reasons, challenger.queries, tuple(intervals.values()))
+
+    differences = _paired_differences(challenger, champion, settings, seed)
+    objections = _missing_gain(differences, settings) + _losses(differences, settings)
+    reasons = tuple(objections)
+    if not objections:
+        reasons = (f"better: {_difference_text(differences[settings.metric])}",)
+    return Verdict(
+        not objections,
+        reasons,
+        challenger.queries,
+        tuple(differences.values()),
+        _by_training_documents(challenger, champion, settings, seed),
+    )
 
 
 def judge_retrain(
@@ -71,31 +111,53 @@ def judge_retrain(
     new: Set[str],
     seed: int = 0,
 ) -> Verdict:
-    """Pass a retrained challenger if it is better on the queries `new` and not worse on any
-    protected metric elsewhere.
+    """Pass a retrained challenger if it finds new documents better and old ones not worse.
 
-    new: ids of queries that ask for documents added since the champion was trained. That is what a
-    retrain is for: a champion that adds well may keep its place. If none of `new` is judged, or no
-    other, all queries are judged together by `judge_promotion`, and the first reason says so.
-    Raises `FreshetError` as `judge_promotion` does.
+    It must be better on the queries `new`, which is what a retrain is for: a champion that serves new
+    documents well may stay. It must not be worse on any protected metric on the other queries. If no
+    query of `new`, or no other, is judged, `judge_promotion` judges all queries together, and the
+    first reason says so.
+
+    Args:
+        challenger: Its scores.
+        champion: The champion's scores on the same queries, or None.
+        settings: Metrics, alpha and margin.
+        new: Ids of queries that ask for documents which were added since the champion was trained.
+        seed: Seed of the resamples.
+
+    Raises:
+        FreshetError: As `judge_promotion`.
     """
-    recent_queries = [query for query in challenger.values.index if query in new]
-    others = [query for query in challenger.values.index if query not in new]
-    if champion is None or not recent_queries or not others:
+    if champion is None:
+        return judge_promotion(challenger, champion, settings, seed)
+
+    new_queries = [query for query in challenger.values.index if query in new]
+    old_queries = [query for query in challenger.values.index if query not in new]
+    if not new_queries or not old_queries:
         verdict = judge_promotion(challenger, champion, settings, seed)
-        kind = "new" if not recent_queries else "old"
-        why = f"no judged query asks for one of the {kind} documents, so all queries were judged together"
-        return verdict if champion is None else replace(verdict, reasons=(why, *verdict.reasons))
+        kind = "old" if new_queries else "new"
+        reason = (
+            f"no judged query asks for one of the {kind} documents, so all queries were judged "
+            "together"
+        )
+        return replace(verdict, reasons=(reason, *verdict.reasons))
+
     check_comparable([challenger, champion])
-    old = _paired_differences(challenger.only(others), champion.only(others), settings, seed)
-    recent = _paired_differences(
-        challenger.only(recent_queries), champion.only(recent_queries), settings, seed
+    old = _paired_differences_of(old_queries, challenger, champion, settings, seed)
+    recent = _paired_differences_of(new_queries, challenger, champion, settings, seed)
+    reasons = [f"old documents: {text}" for text in _losses(old, settings)]
+    reasons += [f"new documents: {text}" for text in _missing_gain(recent, settings)]
+    passed = not reasons
+    if passed:
+        gain = _difference_text(recent[settings.metric])
+        reasons = [f"new documents: better: {gain}; old documents: no loss"]
+    return Verdict(
+        passed,
+        tuple(reasons),
+        challenger.queries,
+        (*_name_group("old", old), *_name_group("new", recent)),
+        _by_training_documents(challenger, champion, settings, seed),
     )
-    objections = [f"old documents: {text}" for text in _losses(old, settings)]
-    objections += [f"new documents: {text}" for text in _no_gain(recent, settings)]
-    gain = f"new documents: better: {_row_text(recent[settings.metric])}; old documents: no loss"
-    rows = (*_named("old", old), *_named("new", recent))
-    return Verdict(not objections, tuple(objections) or (gain,), challenger.queries, rows)
 
 
 def judge_pilot(
@@ -106,39 +168,76 @@ def judge_pilot(
     margin: float,
     seed: int = 0,
 ) -> Verdict:
-    """Pass a challenger that was trained on a sample if it finds the new documents better by more
-    than `margin`.
+    """Pass a challenger that was trained on a sample if it finds the new documents better.
 
-    targets: by query the new document that it asks for. A document counts once, by the mean over
-    its queries, which share its fate. margin: what two trainings may lie apart by luck, which no
-    interval over documents tells; the lower end of the bootstrap interval at 1 - 2 alpha must lie
-    above it. What it takes from other queries is told beside, and decides nothing: it was trained
-    on a part of their documents.
+    A document counts once, by the mean over its queries, which share its fate. The lower bound of the
+    bootstrap interval at 1 - 2 alpha must lie above `margin`. The loss on other queries is reported and
+    decides nothing: the challenger was trained on a part of their documents.
+
+    Args:
+        challenger: Its scores.
+        champion: The champion's scores on the same queries.
+        settings: Metrics and alpha.
+        targets: New document id by the id of the query that asks for it.
+        margin: Gain that two trainings may differ by through luck. No interval over documents tells.
+        seed: Seed of the resamples.
+
+    Raises:
+        FreshetError: As `judge_promotion`.
     """
     check_comparable([challenger, champion])
     recent = _paired_differences(
-        _by_document(challenger, targets), _by_document(champion, targets), settings, seed
+        _average_by_document(challenger, targets),
+        _average_by_document(champion, targets),
+        settings,
+        seed,
     )
-    goal, rows = recent[settings.metric], _named("new", recent)
+    goal = recent[settings.metric]
+    rows = _name_group("new", recent)
     passed = goal.low > margin
-    reasons = [
-        f"new documents: {'better' if passed else f'not better by more than {margin}'}: {_row_text(goal)}"
-    ]
-    others = [query for query in challenger.values.index if query not in targets]
-    if others:
-        old = _paired_differences(challenger.only(others), champion.only(others), settings, seed)
-        reasons.append(f"old documents: {_row_text(old[settings.metric])}")
-        rows = [*_named("old", old), *rows]
+    outcome = "better" if passed else f"not better by more than {margin}"
+    reasons = [f"new documents: {outcome}: {_difference_text(goal)}"]
+
+    old_queries = [query for query in challenger.values.index if query not in targets]
+    if old_queries:
+        old = _paired_differences_of(old_queries, challenger, champion, settings, seed)
+        reasons.append(f"old documents: {_difference_text(old[settings.metric])}")
+        rows = _name_group("old", old) + rows
     return Verdict(passed, tuple(reasons), len(targets), tuple(rows))
 
 
-def _by_document(scores: SystemScores, targets: Mapping[str, str]) -> SystemScores:
-    values = scores.values[scores.values.index.isin(list(targets))]
+def _average_by_document(scores: SystemScores, targets: Mapping[str, str]) -> SystemScores:
+    values = scores.restrict_to(targets).values
     return replace(scores, values=values.groupby(values.index.map(targets)).mean())
 
 
-def _named(group: str, rows: dict[str, PairedDifference]) -> list[PairedDifference]:
-    return [replace(row, metric=f"{row.metric} ({group} documents)") for row in rows.values()]
+def _name_group(group: str, differences: dict[str, PairedDifference]) -> list[PairedDifference]:
+    return [
+        replace(row, metric=f"{row.metric} ({group} documents)") for row in differences.values()
+    ]
+
+
+def _by_training_documents(
+    challenger: SystemScores, champion: SystemScores, settings: PromotionSettings, seed: int
+) -> dict[str, tuple[PairedDifference, ...]]:
+    groups = {}
+    for name, scores in challenger.by_training_documents().items():
+        rivals = champion.restrict_to(scores.values.index)
+        rows = _paired_differences(scores, rivals, settings, seed)
+        groups[name] = tuple(rows.values())
+    return groups
+
+
+def _paired_differences_of(
+    queries: Sequence[str],
+    challenger: SystemScores,
+    champion: SystemScores,
+    settings: PromotionSettings,
+    seed: int,
+) -> dict[str, PairedDifference]:
+    return _paired_differences(
+        challenger.restrict_to(queries), champion.restrict_to(queries), settings, seed
+    )
 
 
 def _paired_differences(
@@ -152,39 +251,54 @@ def _paired_differences(
         )
     if not challenger.queries:
         raise FreshetError("the promotion gate has no judged queries")
-    ours, theirs = challenger.values[metrics].to_numpy(), champion.values[metrics].to_numpy()
-    low, high = bootstrap_interval(
-        ours - theirs, settings.bootstrap_samples, 1 - 2 * settings.alpha, seed
+
+    challenger_scores = challenger.values[metrics].to_numpy()
+    champion_scores = champion.values[metrics].to_numpy()
+    differences = challenger_scores - champion_scores
+    confidence = 1 - 2 * settings.alpha
+    low, high = bootstrap_interval(differences, settings.bootstrap_samples, confidence, seed)
+    p = paired_randomisation_test(differences, settings.permutations, seed)
+
+    columns = (
+        challenger_scores.mean(axis=0),
+        champion_scores.mean(axis=0),
+        differences.mean(axis=0),
+        low,
+        high,
+        p,
     )
-    p = paired_randomisation_test(ours - theirs, settings.permutations, seed)
-    columns = (ours.mean(axis=0), theirs.mean(axis=0), (ours - theirs).mean(axis=0), low, high, p)
-    rows = (np.column_stack(columns).round(6) + 0.0).tolist()
+    # Adding 0 turns -0.0 into 0.0.
+    rows = np.column_stack(columns).round(SCORE_DECIMALS) + 0.0
     return {
-        metric: PairedDifference(metric, *row) for metric, row in zip(metrics, rows, strict=True)
+        metric: PairedDifference(metric, *row)
+        for metric, row in zip(metrics, rows.tolist(), strict=True)
     }
 
 
-def _no_gain(intervals: dict[str, PairedDifference], settings: PromotionSettings) -> list[str]:
-    goal = intervals[settings.metric]
+def _missing_gain(
+    differences: dict[str, PairedDifference], settings: PromotionSettings
+) -> list[str]:
+    goal = differences[settings.metric]
     if goal.difference > 0 and goal.p < settings.alpha:
         return []
-    return [f"not better: {_row_text(goal)}, needs a rise with p < {settings.alpha}"]
+    return [f"not better: {_difference_text(goal)}, needs a rise with p < {settings.alpha}"]
 
 
-def _losses(intervals: dict[str, PairedDifference], settings: PromotionSettings) -> list[str]:
+def _losses(differences: dict[str, PairedDifference], settings: PromotionSettings) -> list[str]:
     objections = []
     for metric in settings.protected:
-        row = intervals[metric]
+        row = differences[metric]
+        text = _difference_text(row)
         if row.difference < 0 and row.p < settings.alpha:
-            objections.append(f"worse: {_row_text(row)}")
+            objections.append(f"worse: {text}")
         elif row.low < -settings.margin:
             objections.append(
-                f"may be worse: {_row_text(row)}, a loss beyond {settings.margin} is not ruled out"
+                f"may be worse: {text}, a loss beyond {settings.margin} is not ruled out"
             )
     return objections
 
 
-def _row_text(row: PairedDifference) -> str:
+def _difference_text(row: PairedDifference) -> str:
     return (
         f"{row.metric} {row.champion:.4f} -> {row.challenger:.4f} "
         f"({row.difference:+.4f} [{row.low:+.4f}, {row.high:+.4f}], p = {row.p:.4f})"

@@ -1,6 +1,4 @@
-"""The comparison for people: its first sentence, its tables as data frames of texts, and one page
-without a network.
-"""
+"""The comparison for readers: a summary sentence, tables as data frames of texts, and an HTML page."""
 
 from __future__ import annotations
 
@@ -11,49 +9,58 @@ from typing import Any
 
 import pandas as pd
 
-from model_code.evaluation.comparison import is_variant
+from model_code.evaluation.comparison import QUERIES_AND_SEEDS, is_variant
 
-# after the main metric, where they are measured
-HEADLINE = ("nDCG@10", "hit@1", "hit@10", "MRR@10", "R@100")
-GROUPS = {
+# Metrics that follow the main metric in tables, if they were measured.
+HEADLINE_METRICS = ("nDCG@10", "hit@1", "hit@10", "MRR@10", "R@100")
+GROUP_TITLES = {
     "unseen": "Queries none of whose relevant documents answers a query of another split",
     "seen": "Queries with a relevant document that also answers a query of another split",
 }
 UNJUDGED = "nobody has judged dev or test queries of this corpus, so that no system can be compared"
-MARK = "✓"  # before a relevant document
+RELEVANT_MARK = "✓"
+TRAININGS_TEXT = {1: "one training", 2: "two trainings"}
 
 
 def summary_sentence(comparison: Mapping[str, Any]) -> str:
-    """Which system is best, by how much, and on what: the report's first sentence; before it only
-    what limits it.
+    """Return which system is best, by how much, and on what; before it, what limits the comparison.
+
+    Args:
+        comparison: Content of `comparison.json`.
     """
-    main, systems = comparison["main_metric"], comparison["systems"]
-    limits = [
-        *([] if comparison["queries"] else [UNJUDGED]),
-        *dict.fromkeys(comparison.get("left_out", {}).values()),
-    ]
-    before = "".join(f"{limit[0].upper()}{limit[1:]}. " for limit in limits)
+    limits = []
+    if not comparison["queries"]:
+        limits.append(UNJUDGED)
+    limits.extend(dict.fromkeys(comparison.get("left_out", {}).values()))
+    limits_text = "".join(f"{limit[0].upper()}{limit[1:]}. " for limit in limits)
+
+    systems = comparison["systems"]
     if not systems:
-        return before.strip()
+        return limits_text.strip()
+
+    main = comparison["main_metric"]
     values = {name: metrics[main]["value"] for name, metrics in systems.items()}
     best, *others = sorted(systems, key=lambda name: -values[name])
-    ahead = f", {values[best] - values[others[0]]:.3f} above {others[0]}" if others else ""
-    return before + (
-        f"{best} is the best of {len(systems)} systems: {main} {format_interval(systems[best][main])}{ahead}, "
-        f"on {comparison['documents']:,} documents and {comparison['queries']:,} judged {comparison['split']} queries."
+    lead = ""
+    if others:
+        lead = f", {values[best] - values[others[0]]:.3f} above {others[0]}"
+    cell = systems[best][main]
+    return limits_text + (
+        f"{best} is the best of {len(systems)} systems: {main} {format_interval(cell)} "
+        f"(over {describe_interval(cell)}){lead}, on {comparison['documents']:,} documents and "
+        f"{comparison['queries']:,} judged {comparison['split']} queries."
     )
 
 
 def headline_metrics(comparison: Mapping[str, Any]) -> list[str]:
-    """The main metric and those of `HEADLINE` that were measured."""
+    """Return the main metric and then those of `HEADLINE_METRICS` that were measured."""
     measured = next(iter(comparison["systems"].values()), {})
-    return list(
-        dict.fromkeys([comparison["main_metric"], *(name for name in HEADLINE if name in measured)])
-    )
+    others = [name for name in HEADLINE_METRICS if name in measured]
+    return list(dict.fromkeys([comparison["main_metric"], *others]))
 
 
 def format_interval(cell: Mapping[str, float], key: str = "value", sign: str = "") -> str:
-    """A number with its interval.
+    """Format a number with its interval.
 
     >>> format_interval({"value": 0.5, "low": 0.4321, "high": 0.6})
     '0.500 [0.432, 0.600]'
@@ -61,92 +68,127 @@ def format_interval(cell: Mapping[str, float], key: str = "value", sign: str = "
     return f"{cell[key]:{sign}.3f} [{cell['low']:{sign}.3f}, {cell['high']:{sign}.3f}]"
 
 
-def systems_table(
-    comparison: Mapping[str, Any], part: Mapping[str, Any] | None = None
-) -> pd.DataFrame:
-    """Systems by metrics, variants last; the first two metrics with their intervals. part: a group
-    of the queries.
+def describe_interval(cell: Mapping[str, Any]) -> str:
+    """Tell what an interval is over.
+
+    An interval over the queries of one or two trainings does not say how far another training would
+    lie, so the number of trainings is named.
+
+    >>> describe_interval({"over": "queries", "trainings": 0})
+    'queries'
+    >>> describe_interval({"over": "queries", "trainings": 1})
+    'queries, one training'
+    >>> describe_interval({"over": "queries and seeds", "trainings": 3})
+    'queries and 3 trainings'
     """
-    shown, seeds = headline_metrics(comparison), comparison.get("seeds", {})
-    interval = f"[{100 * comparison['confidence']:g} % interval]"
-    systems = (part or comparison)["systems"]
+    trainings = cell["trainings"]
+    if cell["over"] == QUERIES_AND_SEEDS:
+        return f"queries and {trainings} trainings"
+    if not trainings:
+        return "queries"
+    return f"queries, {TRAININGS_TEXT.get(trainings, f'{trainings} trainings')}"
+
+
+def systems_table(
+    comparison: Mapping[str, Any], group: Mapping[str, Any] | None = None
+) -> pd.DataFrame:
+    """Return a table of systems by metrics, variants last, the first two metrics with intervals.
+
+    Args:
+        comparison: Content of `comparison.json`.
+        group: A group of the queries in it. None: all queries.
+    """
+    metrics = headline_metrics(comparison)
+    systems = (group or comparison)["systems"]
     rows = []
     for name in sorted(systems, key=is_variant):
-        cells = [systems[name][metric] for metric in shown]
-        named = name if seeds.get(name, 1) == 1 else f"{name} ({seeds[name]} seeds)"
-        rows.append(
-            [
-                named,
-                *map(format_interval, cells[:2]),
-                *(f"{cell['value']:.3f}" for cell in cells[2:]),
-            ]
-        )
-    return pd.DataFrame(
-        rows, columns=["system", *(f"{metric} {interval}" for metric in shown[:2]), *shown[2:]]
-    )
+        cells = [systems[name][metric] for metric in metrics]
+        row = [name]
+        row.extend(format_interval(cell) for cell in cells[:2])
+        row.extend(f"{cell['value']:.3f}" for cell in cells[2:])
+        row.append(describe_interval(cells[0]))
+        rows.append(row)
+
+    interval = f"[{100 * comparison['confidence']:g} % interval]"
+    with_interval = [f"{metric} {interval}" for metric in metrics[:2]]
+    columns = ["system", *with_interval, *metrics[2:], "interval over"]
+    return pd.DataFrame(rows, columns=columns)
 
 
-def differences_table(part: Mapping[str, Any], metric: str) -> pd.DataFrame:
-    """Paired differences on one metric, with interval and Holm-corrected p."""
-    rows = [
-        [
-            f"{row['system']} − {row['reference']}",
-            format_interval(row, "difference", "+"),
-            format_p_value(row["p_holm"]),
-        ]
-        for row in part["differences"]
-        if row["metric"] == metric
-    ]
-    return pd.DataFrame(rows, columns=["difference", metric, "p (Holm)"])
+def differences_table(group: Mapping[str, Any], metric: str) -> pd.DataFrame:
+    """Return the paired differences on one metric, with interval and Holm-corrected p."""
+    rows = []
+    for row in group["differences"]:
+        if row["metric"] == metric:
+            rows.append(
+                [
+                    f"{row['system']} − {row['reference']}",
+                    format_interval(row, "difference", "+"),
+                    format_p_value(row["p_holm"]),
+                    describe_interval(row),
+                ]
+            )
+    return pd.DataFrame(rows, columns=["difference", metric, "p (Holm)", "interval over"])
 
 
 def examples_table(comparison: Mapping[str, Any], outcome: str) -> pd.DataFrame:
-    """The queries that the best system `won` or `lost` against the next best, with what both found
-    first.
+    """Return the queries that the best system won or lost, with the first documents of both systems.
+
+    Args:
+        comparison: Content of `comparison.json`.
+        outcome: "won" or "lost", against the next best system.
     """
     examples = comparison["examples"]
     names = [examples["system"], examples["reference"]]
-
-    def ranking(documents: Sequence[tuple[str, bool]]) -> str:
-        return "; ".join(f"{MARK} {name}" if relevant else name for name, relevant in documents)
-
-    rows = [
-        [
-            row["query"],
-            f"{row['difference']:+.3f}",
-            *(ranking(row["first"][name]) for name in names),
-        ]
-        for row in examples[outcome]
-    ]
+    rows = []
+    for example in examples[outcome]:
+        row = [example["query"], f"{example['difference']:+.3f}"]
+        row.extend(_ranking_text(example["first"][name]) for name in names)
+        rows.append(row)
     return pd.DataFrame(rows, columns=["query", comparison["main_metric"], *names])
 
 
+def _ranking_text(documents: Sequence[tuple[str, bool]]) -> str:
+    marked = []
+    for name, is_relevant in documents:
+        marked.append(f"{RELEVANT_MARK} {name}" if is_relevant else name)
+    return "; ".join(marked)
+
+
 def format_p_value(p: float) -> str:
-    """A p-value in three digits.
+    """Format a p-value with three decimals.
 
     >>> format_p_value(0.00012), format_p_value(0.0321), format_p_value(1.0)
     ('< 0.001', '0.032', '1.000')
     """
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+    if p < 0.001:
+        return "< 0.001"
+    return f"{p:.3f}"
 
 
 def report_tables(comparison: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """The tables of the report under their titles, but for those without a row."""
-    main, examples = comparison["main_metric"], comparison["examples"]
-    parts = {
+    """Return the tables of the report by title, leaving out those without a row."""
+    main = comparison["main_metric"]
+    tables = {
         "Results": systems_table(comparison),
         f"Paired differences in {main}": differences_table(comparison, main),
     }
-    for name, part in comparison["groups"].items():
-        parts[f"{GROUPS[name]}: {part['queries']:,}"] = systems_table(comparison, part)
-        parts[f"The same: paired differences in {main}"] = differences_table(part, main)
-    for outcome in ("won", "lost") if examples else ():
-        title = f"Queries that {examples['system']} {outcome} against {examples['reference']} by most in {main}"
-        parts[title] = examples_table(comparison, outcome)
-    return {title: table for title, table in parts.items() if len(table)}
+    for name, group in comparison["groups"].items():
+        tables[f"{GROUP_TITLES[name]}: {group['queries']:,}"] = systems_table(comparison, group)
+        tables[f"The same: paired differences in {main}"] = differences_table(group, main)
+
+    examples = comparison["examples"]
+    if examples:
+        for outcome in ("won", "lost"):
+            title = (
+                f"Queries that {examples['system']} {outcome} against {examples['reference']} by most "
+                f"in {main}"
+            )
+            tables[title] = examples_table(comparison, outcome)
+    return {title: table for title, table in tables.items() if len(table)}
 
 
-STYLE = """
+PAGE_STYLE = """
 :root { color-scheme: light dark }
 body { margin: 2rem auto; padding: 0 1rem; max-width: 70rem; font: 16px/1.5 system-ui, sans-serif }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; display: block; overflow-x: auto }
@@ -156,27 +198,33 @@ img { max-width: 100% }
 
 
 def render_page(
-    title: str, sentences: Sequence[str], picture: bytes, shown: Mapping[str, pd.DataFrame]
+    title: str, sentences: Sequence[str], picture: bytes, tables: Mapping[str, pd.DataFrame]
 ) -> str:
-    """One HTML file: no scripts, no addresses outside of it, light or dark as the reader's system
-    is.
+    """Return one HTML file without scripts or external addresses, light or dark as the reader's system.
+
+    Args:
+        title: Title and heading.
+        sentences: A paragraph each.
+        picture: PNG of all systems.
+        tables: Tables by heading.
     """
     paragraphs = "\n".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
-    drawn = base64.b64encode(picture).decode()
+    encoded = base64.b64encode(picture).decode()
+    sections = []
+    # pandas cuts long cells by default.
     with pd.option_context("display.max_colwidth", None):
-        parts = [
-            f"<h2>{escape(name)}</h2>\n{table.to_html(index=False, border=0)}"
-            for name, table in shown.items()
-        ]
+        for name, table in tables.items():
+            html = table.to_html(index=False, border=0)
+            sections.append(f"<h2>{escape(name)}</h2>\n{html}")
     return f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title>
-<style>{STYLE}</style>
+<style>{PAGE_STYLE}</style>
 <h1>{escape(title)}</h1>
 {paragraphs}
-<img src="data:image/png;base64,{drawn}" alt="All systems, with intervals over queries">
-{"".join(parts)}
+<img src="data:image/png;base64,{encoded}" alt="All systems, with intervals over queries">
+{"".join(sections)}
 </html>
 """

@@ -1,9 +1,9 @@
 """TREC run files, the format that trec_eval, ir_measures and ranx read.
 
-trec_eval ignores the rank column: it sorts by score, as a 32-bit float, and breaks ties by document
-id, *descending*. Our rankings break ties by id ascending, so a run is written with scores that fall
-strictly from rank to rank: a tied score is lowered by the smallest step of a 32-bit float.
-trec_eval then sees exactly our order.
+trec_eval ignores the rank column. It sorts by score, as a 32-bit float, and breaks ties by document
+id in *descending* order, while our rankings break ties in ascending order. A run is therefore written
+with scores that fall strictly from rank to rank: a tied score is lowered by the smallest step of a
+32-bit float. trec_eval then sees exactly our order.
 """
 
 from __future__ import annotations
@@ -26,21 +26,34 @@ COLUMNS = ("query_id", "q0", "document_id", "rank", "score", "tag")
 
 
 def write_run(path: Path, run: Run, tag: str) -> None:
-    """Write `query Q0 document rank score tag` lines, queries by id; `tag` names the system."""
-    lines, tag = [], escape_id(tag)
+    """Write `query Q0 document rank score tag` lines, queries in ascending order of ids.
+
+    Args:
+        path: File to write.
+        run: The rankings.
+        tag: Name of the system.
+
+    Raises:
+        FreshetError: If a score is not finite.
+    """
+    escaped_tag = escape_id(tag)
+    lines = []
     for query_id in sorted(run):
-        scores = strictly_decreasing([score for _, score in run[query_id]])
+        ranking = run[query_id]
         prefix = f"{escape_id(query_id)} Q0"
+        scores = strictly_decreasing([score for _, score in ranking])
         for rank, ((document_id, _), score) in enumerate(
-            zip(run[query_id], scores, strict=True), start=1
+            zip(ranking, scores, strict=True), start=1
         ):
-            lines.append(f"{prefix} {escape_id(document_id)} {rank} {score:.9g} {tag}\n")
+            lines.append(f"{prefix} {escape_id(document_id)} {rank} {score:.9g} {escaped_tag}\n")
     write_text(path, "".join(lines))
 
 
 def strictly_decreasing(scores: Sequence[float]) -> list[float]:
-    """Scores as 32-bit floats that fall strictly: each at most the next float below its
-    predecessor.
+    """Return scores as 32-bit floats, each at most the next float below its predecessor.
+
+    Raises:
+        FreshetError: If a score is not finite.
 
     >>> strictly_decreasing([2.0, 2.0, 1.0])
     [2.0, 1.9999998807907104, 1.0]
@@ -57,17 +70,27 @@ def strictly_decreasing(scores: Sequence[float]) -> list[float]:
 
 
 def read_run_frame(path: Path) -> pd.DataFrame:
-    """A run's lines in their order; ids and tag as categories, ranks int64, scores float32.
-    FreshetError if it is none.
+    """Read the lines of a run in their order.
 
     Hundreds of thousands of lines are read in a fraction of a second.
+
+    Returns:
+        The columns of `COLUMNS`: ids and tag as categories, rank as int64, score as float32.
+
+    Raises:
+        FreshetError: If the file is not a TREC run.
     """
-    if not path.stat().st_size:  # nothing is found where nothing is asked
-        return pd.DataFrame(columns=list(COLUMNS)).astype(
-            dict.fromkeys(COLUMNS, "category") | {"rank": "int64", "score": "float32"}
-        )
+    if not path.stat().st_size:
+        # A split without queries has an empty run, which the CSV reader refuses.
+        types = dict.fromkeys(COLUMNS, "category")
+        types["rank"] = "int64"
+        types["score"] = "float32"
+        return pd.DataFrame(columns=list(COLUMNS)).astype(types)
+
     names = pa.dictionary(pa.int32(), pa.string())
-    kinds = dict.fromkeys(COLUMNS, names) | {"rank": pa.int64(), "score": pa.float64()}
+    column_types = dict.fromkeys(COLUMNS, names)
+    column_types["rank"] = pa.int64()
+    column_types["score"] = pa.float64()
     try:
         table = csv.read_csv(
             path,
@@ -76,28 +99,27 @@ def read_run_frame(path: Path) -> pd.DataFrame:
                 delimiter=" ", quote_char=False, double_quote=False, escape_char=False
             ),
             convert_options=csv.ConvertOptions(
-                column_types=kinds, strings_can_be_null=False, null_values=[]
+                column_types=column_types, strings_can_be_null=False, null_values=[]
             ),
         )
     except pa.ArrowInvalid as error:
         raise FreshetError(
             f"{path} is no TREC run of {len(COLUMNS)} fields a line: {error}"
         ) from None
+
     frame: pd.DataFrame = table.to_pandas().astype({"score": np.float32})
     for name in ("query_id", "document_id"):
-        frame[name] = frame[name].cat.rename_categories(
-            [unquote(value) for value in frame[name].cat.categories]
-        )
+        ids = [unquote(value) for value in frame[name].cat.categories]
+        frame[name] = frame[name].cat.rename_categories(ids)
     return frame
 
 
 def read_run(path: Path) -> dict[str, list[tuple[str, float]]]:
-    """Read a run in the order trec_eval gives it: score descending, then document id descending."""
+    """Read a run in trec_eval's order: score descending, then document id descending."""
     frame = read_run_frame(path)
+    rows = zip(frame["query_id"], frame["document_id"], frame["score"], strict=True)
     run: dict[str, list[tuple[str, float]]] = {}
-    for query, document, score in zip(
-        frame["query_id"], frame["document_id"], frame["score"], strict=True
-    ):
+    for query, document, score in rows:
         run.setdefault(query, []).append((document, float(score)))
     for ranking in run.values():
         ranking.sort(key=lambda hit: (hit[1], hit[0]), reverse=True)
@@ -105,14 +127,15 @@ def read_run(path: Path) -> dict[str, list[tuple[str, float]]]:
 
 
 def escape_id(name: str) -> str:
-    """Percent-encode what would break a space-separated line; ids without white space and % stay as
-    they are.
+    """Percent-encode white space and %, which would break a space-separated line.
 
-    `urllib.parse.unquote` is the inverse.
+    Other ids stay as they are. `urllib.parse.unquote` is the inverse.
 
     >>> escape_id("my notes/100%.md")
     'my%20notes/100%25.md'
     """
-    return re.sub(
-        r"[\s%]", lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name
-    )
+
+    def encode(match: re.Match[str]) -> str:
+        return "".join(f"%{byte:02X}" for byte in match[0].encode())
+
+    return re.sub(r"[\s%]", encode, name)

@@ -1,12 +1,10 @@
-"""One system's score for each query and metric, as it is kept in an evaluation folder and compared
-with others.
-"""
+"""The score of a system for each query and metric, as evaluation folders hold it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,81 +15,111 @@ from model_code.corpus.settings import GATE
 from model_code.errors import FreshetError
 from model_code.files import read_json
 
-# of values that are written down; far below any interval, far above the rounding of sums
+# Decimals of the values that are written: far below any interval, far above the rounding of sums.
 SCORE_DECIMALS = 6
 EVALUATED_SPLITS = ("dev", GATE, "test")
-RRF = "rrf"  # the variant that fuses a retriever's run with BM25's by reciprocal ranks
-# the folder, in a system's evaluation folder, that holds those of its variants
+# The variant that fuses a retriever's run with BM25's by reciprocal rank fusion.
+RRF = "rrf"
+# The subfolder of a system's evaluation folder that holds the evaluation folders of its variants.
 VARIANTS_FOLDER = "variants"
+# Queries with a relevant document that a judged training query asks for, too, and all others.
+ASKED_IN_TRAINING = "asked_in_training"
+NOT_ASKED_IN_TRAINING = "not_asked_in_training"
 
 
 @dataclass(frozen=True)
 class SystemScores:
-    """Scores of a system on `split`: `values` has one row per query (ascending ids) and one column
-    per metric.
+    """The scores of a system on one split.
+
+    Attributes:
+        system: Name of the system.
+        split: The evaluated split.
+        values: One row per query, in ascending order of ids, and one column per metric.
+        seeds: `values` of each training if they are the mean over several, else empty.
+        asked_in_training: Ids of the queries with a relevant document that a judged training query
+            asks for, too. A retriever can gain on them by remembering, on the others only by
+            generalising.
     """
 
     system: str
     split: str
     values: pd.DataFrame
-    # `values` of each training seed, where they are the mean over several
     seeds: tuple[pd.DataFrame, ...] = ()
+    asked_in_training: frozenset[str] = frozenset()
 
     def runs(self, metrics: Sequence[str]) -> np.ndarray:
-        """The scores of each seed, (seeds, queries, metrics)."""
-        return np.stack([run[list(metrics)].to_numpy() for run in self.seeds or (self.values,)])
+        """Return the scores of each training, (seeds, queries, metrics)."""
+        tables = self.seeds or (self.values,)
+        return np.stack([table[list(metrics)].to_numpy() for table in tables])
 
     @property
     def queries(self) -> int:
         """Number of judged queries."""
         return len(self.values)
 
-    def only(self, query_ids: Sequence[str]) -> SystemScores:
-        """The scores on a part of the queries."""
+    def restrict_to(self, query_ids: Iterable[str]) -> SystemScores:
+        """Return the scores on those of the queries that were scored."""
         values = self.values[self.values.index.isin(list(query_ids))]
-        seeds = tuple(run.loc[values.index] for run in self.seeds)
-        return SystemScores(self.system, self.split, values, seeds)
+        seeds = tuple(table.loc[values.index] for table in self.seeds)
+        return replace(self, values=values, seeds=seeds)
+
+    def by_training_documents(self) -> dict[str, SystemScores]:
+        """Return the scores apart for both groups of queries, leaving out a group without queries."""
+        others = set(self.values.index) - self.asked_in_training
+        groups = {
+            ASKED_IN_TRAINING: self.restrict_to(self.asked_in_training),
+            NOT_ASKED_IN_TRAINING: self.restrict_to(others),
+        }
+        return {name: scores for name, scores in groups.items() if scores.queries}
 
 
 def load_scores(folder: Path, split: str) -> SystemScores:
-    """Read one split of an evaluation folder; a split without judged queries gives zero rows."""
+    """Read one split of an evaluation folder. A split without judged queries gives zero rows."""
     summary = read_json(folder / "metrics.json")
-    long = pd.read_parquet(folder / "scores.parquet")
-    long = long[long["split"] == split]
-    values = long.pivot(index="query_id", columns="metric", values="value")
-    # in the order written, which pivot sorts away
-    values = values[list(dict.fromkeys(long["metric"]))]
-    return SystemScores(summary["system"], split, values.rename_axis(columns=None))
+    table = pd.read_parquet(folder / "scores.parquet")
+    table = table[table["split"] == split]
+
+    values = table.pivot(index="query_id", columns="metric", values="value")
+    # `pivot` sorts the metrics: restore the order in which they were written.
+    metrics = list(dict.fromkeys(table["metric"]))
+    values = values[metrics].rename_axis(columns=None)
+    asked = frozenset(table.loc[table[ASKED_IN_TRAINING].astype(bool), "query_id"])
+    return SystemScores(summary["system"], split, values, asked_in_training=asked)
 
 
 def load_gate_scores(folder: Path) -> SystemScores:
-    """`load_scores` of the queries that promotions are judged by: the gate's own, or the test
-    queries without any.
-    """
-    gate = load_scores(folder, GATE)
-    return gate if gate.queries else load_scores(folder, "test")
+    """Read the scores that promotions are judged by: those of gate, or of test if gate has none."""
+    scores = load_scores(folder, GATE)
+    if scores.queries:
+        return scores
+    return load_scores(folder, "test")
 
 
 def evaluation_folders(context: StageContext) -> list[Path]:
-    """The evaluation folders of the baselines and of the settings' retrievers and fusions, each
-    followed by those of its variants; none of what was left out.
+    """Return the evaluation folders of all systems, each followed by the folders of its variants.
+
+    Systems are the baselines, and the retrievers and fusions of the settings that were not left out.
     """
     folders = [path.parent for path in sorted(context.inputs["baselines"].glob("*/metrics.json"))]
-    built = [
-        context.inputs["evaluations"] / name
-        for name in (*context.settings["retrievers"], *context.settings["fusions"])
-    ]
-    folders += [folder for folder in built if not left_out_reason(folder)]
-    variants = f"{VARIANTS_FOLDER}/*/metrics.json"
-    return [
-        path.parent
-        for folder in folders
-        for path in (folder / "metrics.json", *sorted(folder.glob(variants)))
-    ]
+    for name in (*context.settings["retrievers"], *context.settings["fusions"]):
+        folder = context.inputs["evaluations"] / name
+        if not left_out_reason(folder):
+            folders.append(folder)
+
+    with_variants: list[Path] = []
+    for folder in folders:
+        with_variants.append(folder)
+        variants = sorted(folder.glob(f"{VARIANTS_FOLDER}/*/metrics.json"))
+        with_variants.extend(path.parent for path in variants)
+    return with_variants
 
 
 def check_comparable(systems: Sequence[SystemScores]) -> None:
-    """Refuse systems not scored on the same queries by the same metrics."""
+    """Check that all systems were scored on the same queries by the same metrics.
+
+    Raises:
+        FreshetError: If two systems differ in split, queries or metrics.
+    """
     first = systems[0]
     for other in systems[1:]:
         pair = f"{first.system!r} and {other.system!r}"
@@ -102,8 +130,8 @@ def check_comparable(systems: Sequence[SystemScores]) -> None:
         if not first.values.index.equals(other.values.index):
             unshared = first.values.index.symmetric_difference(other.values.index)
             raise FreshetError(
-                f"{pair} were scored on different queries ({len(unshared)} are not shared, such as {unshared[0]!r}); "
-                "a paired comparison needs the same ones: evaluate both again"
+                f"{pair} were scored on different queries ({len(unshared)} are not shared, such as "
+                f"{unshared[0]!r}); a paired comparison needs the same ones: evaluate both again"
             )
         missing = sorted(set(first.values.columns) ^ set(other.values.columns))
         if missing:
@@ -112,32 +140,39 @@ def check_comparable(systems: Sequence[SystemScores]) -> None:
             )
 
 
-SEED = re.compile(r"_seed\d+(?=\.|$)")  # before the dot that a variant's name follows
+# The suffix stands before the dot that begins a variant's name.
+SEED_SUFFIX = re.compile(r"_seed\d+(?=\.|$)")
 
 
 def strip_seed(system: str) -> str:
-    """What a system is whatever its training seed.
+    """Return a system's name without the suffix that tells its training seed.
 
     >>> strip_seed("hce_seed1.rrf"), strip_seed("hce")
     ('hce.rrf', 'hce')
     """
-    return SEED.sub("", system)
+    return SEED_SUFFIX.sub("", system)
 
 
 def average_over_seeds(scores: Iterable[SystemScores]) -> list[SystemScores]:
-    """Each system once, whose keys under `retrievers:` differ in `_seedN` at their end (and in
-    `seed_offset`).
+    """Return each system once, with the mean score of each query over its trainings.
 
-    A query's score is the mean over the seeds. Intervals on the result are over queries and seeds;
-    tests are over queries, for the mean of these seeds.
+    Trainings of one system are keys under `retrievers:` that differ in the suffix `_seedN` and in
+    `seed_offset`. Tests on the result are over queries, for the mean of these trainings.
+
+    Raises:
+        FreshetError: If trainings of one system were scored on different queries or metrics.
     """
-    groups: dict[str, list[SystemScores]] = {}
+    runs_by_system: dict[str, list[SystemScores]] = {}
     for run in scores:
-        groups.setdefault(strip_seed(run.system), []).append(run)
+        runs_by_system.setdefault(strip_seed(run.system), []).append(run)
+
     averaged = []
-    for system, runs in groups.items():
+    for system, runs in runs_by_system.items():
         check_comparable(runs)
-        total = sum((run.values for run in runs[1:]), start=runs[0].values)
-        seeds = tuple(run.values for run in runs[1:] and runs)
-        averaged.append(SystemScores(system, runs[0].split, total / len(runs), seeds))
+        if len(runs) == 1:
+            averaged.append(replace(runs[0], system=system))
+            continue
+        tables = tuple(run.values for run in runs)
+        mean = sum(tables[1:], start=tables[0]) / len(tables)
+        averaged.append(replace(runs[0], system=system, values=mean, seeds=tables))
     return averaged

@@ -20,12 +20,14 @@ METRICS = (
     "hit@5",
     "hit@10",
 )
+# Systems that are not trained: another seed gives the same scores.
+UNTRAINED_SYSTEMS = ("bm25", "bm25_generated", "zero_shot", "untrained")
 
 
 class EvaluationSettings(Settings):
-    """What is measured, on how many queries, and how sure its intervals are."""
+    """The metrics, the number of queries, and the confidence of intervals."""
 
-    # of all tests
+    # Every system is tested against these.
     references: ClassVar[tuple[str, ...]] = ("bm25", "zero_shot", "untrained", "contrastive")
 
     metrics: tuple[str, ...] = Field(METRICS, description="names as in the literature")
@@ -42,7 +44,7 @@ class EvaluationSettings(Settings):
     variants: bool = Field(
         True, description="also evaluate other searches of the same build and hybrids with BM25"
     )
-    # of reciprocal-rank fusion; the larger, the less a first rank counts
+    # Of reciprocal rank fusion: the larger it is, the less a first rank counts.
     fusion_constant: int = constant_field(60, ge=0)
 
     def check(self) -> None:
@@ -61,7 +63,7 @@ class EvaluationSettings(Settings):
 
 
 class PromotionSettings(Settings):
-    """What a challenger must show before it becomes the champion; see `promotion.judge_promotion`."""
+    """The conditions under which a challenger becomes champion, see `promotion.judge_promotion`."""
 
     metric: str = Field("nDCG@10", description="must rise, by the paired test")
     protected: tuple[str, ...] = Field(

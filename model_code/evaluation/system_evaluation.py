@@ -1,8 +1,12 @@
-"""Evaluate a system on the judged queries of dev, gate and test, and write the evaluation folder.
+"""Evaluate a system on the judged queries of dev, gate and test, and write its evaluation folder.
 
-The folder holds `run.{dev,gate,test}.trec` (the rankings), `scores.parquet` (query_id, split,
-metric, value) and `metrics.json` ({"system", "dev": {"queries", metric: mean, ...}, "gate": {...},
-"test": {...}}).
+The folder holds:
+
+- `run.{dev,gate,test}.trec`: the rankings,
+- `scores.parquet`: query_id, split, metric, value, asked_in_training,
+- `metrics.json`: {"system", "dev": {"queries", metric: mean, ...}, "gate": {...}, "test": {...},
+  "groups": {split: {"asked_in_training": {"queries", metric: mean, ...},
+  "not_asked_in_training": {...}}}}, where a group without queries is left out.
 """
 
 from __future__ import annotations
@@ -19,11 +23,24 @@ import pandas as pd
 from model_code.corpus.tables import Corpus, Judgements
 from model_code.evaluation.metrics import Run, evaluate_run
 from model_code.evaluation.runs import write_run
-from model_code.evaluation.scores import EVALUATED_SPLITS, SCORE_DECIMALS
+from model_code.evaluation.scores import (
+    ASKED_IN_TRAINING,
+    EVALUATED_SPLITS,
+    NOT_ASKED_IN_TRAINING,
+    SCORE_DECIMALS,
+)
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import write_json
 from model_code.retrieval.protocol import Ranking, Search
 from model_code.retrieval.top_k import rank_best_first
+
+SCORE_COLUMNS = {
+    "query_id": "object",
+    "split": "object",
+    "metric": "object",
+    "value": "float64",
+    ASKED_IN_TRAINING: "bool",
+}
 
 
 def evaluate_system(
@@ -33,49 +50,76 @@ def evaluate_system(
     settings: EvaluationSettings,
     output: Path,
 ) -> dict[str, Any]:
-    """Score the system's run on each split, and write the evaluation folder to `output`.
+    """Score a system's run on each split and write the evaluation folder.
 
-    `judgements` maps each split to its judged queries (any may have none), on which `runs` were
-    made. Returns the content of metrics.json.
+    Args:
+        system: Name of the system.
+        runs: The run on each split.
+        judgements: The judged queries of each split, on which `runs` were made. A split may have
+            none.
+        settings: Names the metrics.
+        output: The evaluation folder. It must exist.
+
+    Returns:
+        The content of `metrics.json`.
     """
     summary: dict[str, Any] = {"system": system}
-    rows: list[tuple[str, str, str, float]] = []
-    for split, part in judgements.items():
+    groups: dict[str, Any] = {}
+    rows: list[tuple[str, str, str, float, bool]] = []
+    for split, judged in judgements.items():
         write_run(output / f"run.{split}.trec", runs[split], tag=system)
-        scores = evaluate_run(runs[split], part.qrels, settings.metrics)
-        means = {
-            name: round(sum(values.values()) / len(values), SCORE_DECIMALS)
-            for name, values in scores.items()
-            if values
-        }
-        summary[split] = {"queries": len(part.queries)} | means
-        rows += [
-            (query, split, name, value)
-            for name, values in scores.items()
-            for query, value in values.items()
-        ]
-    table = pd.DataFrame(rows, columns=["query_id", "split", "metric", "value"]).astype(
-        {"value": "float64"}
-    )
+        scores = evaluate_run(runs[split], judged.qrels, settings.metrics)
+        summary[split] = _means(scores, list(judged.queries))
+        groups[split] = _group_means(scores, judged)
+        for metric, values in scores.items():
+            for query, value in values.items():
+                rows.append((query, split, metric, value, query in judged.asked_in_training))
+
+    summary["groups"] = groups
+    table = pd.DataFrame(rows, columns=list(SCORE_COLUMNS)).astype(SCORE_COLUMNS)
     table.to_parquet(output / "scores.parquet", index=False)
     write_json(output / "metrics.json", summary)
     return summary
 
 
+def _group_means(
+    scores: Mapping[str, Mapping[str, float]], judged: Judgements
+) -> dict[str, dict[str, float]]:
+    asked = [query for query in judged.queries if query in judged.asked_in_training]
+    others = [query for query in judged.queries if query not in judged.asked_in_training]
+
+    means = {}
+    if asked:
+        means[ASKED_IN_TRAINING] = _means(scores, asked)
+    if others:
+        means[NOT_ASKED_IN_TRAINING] = _means(scores, others)
+    return means
+
+
+def _means(scores: Mapping[str, Mapping[str, float]], queries: list[str]) -> dict[str, float]:
+    means: dict[str, float] = {"queries": len(queries)}
+    if queries:
+        for metric, values in scores.items():
+            total = sum(values[query] for query in queries)
+            means[metric] = round(total / len(queries), SCORE_DECIMALS)
+    return means
+
+
 def search_splits(
     search: Search, judgements: Mapping[str, Judgements], depth: int
 ) -> dict[str, Run]:
-    """The run of a system on each split; it is asked once, for all queries of a split together."""
-    return {
-        split: dict(zip(part.queries, search(list(part.queries.values()), depth), strict=True))
-        if part.queries
-        else {}
-        for split, part in judgements.items()
-    }
+    """Return a system's run on each split. All queries of a split are searched in one call."""
+    runs: dict[str, Run] = {}
+    for split, judged in judgements.items():
+        rankings: Iterable[Ranking] = ()
+        if judged.queries:
+            rankings = search(list(judged.queries.values()), depth)
+        runs[split] = dict(zip(judged.queries, rankings, strict=True))
+    return runs
 
 
 def sample_judgements(corpus: Corpus, settings: EvaluationSettings) -> dict[str, Judgements]:
-    """The judged queries of each split, `settings.max_queries` of each at most."""
+    """Return the judged queries of each split, at most `settings.max_queries` of each."""
     return {
         split: sample_queries(corpus.judgements(split), settings.max_queries)
         for split in EVALUATED_SPLITS
@@ -83,29 +127,36 @@ def sample_judgements(corpus: Corpus, settings: EvaluationSettings) -> dict[str,
 
 
 def sample_queries(judged: Judgements, limit: int | None) -> Judgements:
-    """At most `limit` queries, those with the smallest SHA-256 of their id: adding queries replaces
-    few of a sample.
+    """Return at most `limit` queries: those with the smallest SHA-256 of their id.
+
+    Queries that are added later therefore replace few of a sample.
     """
     if limit is None or len(judged.queries) <= limit:
         return judged
-    sample = set(
-        sorted(judged.queries, key=lambda query_id: hashlib.sha256(query_id.encode()).digest())[
-            :limit
-        ]
-    )
-    groups = {name: getattr(judged, name).items() for name in ("queries", "qrels", "answers")}
+
+    by_hash = sorted(judged.queries, key=lambda query: hashlib.sha256(query.encode()).digest())
+    sample = set(by_hash[:limit])
     return replace(
         judged,
-        **{name: {key: own for key, own in rows if key in sample} for name, rows in groups.items()},
+        queries={query: text for query, text in judged.queries.items() if query in sample},
+        qrels={query: grades for query, grades in judged.qrels.items() if query in sample},
+        answers={query: texts for query, texts in judged.answers.items() if query in sample},
     )
 
 
 def reciprocal_rank_fusion(rankings: Iterable[Ranking], k: int, constant: int = 60) -> Ranking:
-    """The k best documents by RRF(d) = sum over rankings of 1 / (constant + rank of d) (Cormack et
-    al. 2009, eq. 1).
+    """Fuse rankings by RRF(d) = sum over rankings of 1 / (constant + rank of d).
 
-    By ranks alone, so that scores of any scale go together. Ranks count from 1, and a ranking
-    without d adds nothing. Ties go to the smaller document id.
+    Only ranks count, so scores of any scale can be fused. Ranks count from 1, and a ranking without d
+    adds nothing. Ties go to the smaller document id. Source: Cormack et al. (2009), equation 1.
+
+    Args:
+        rankings: Rankings of one query.
+        k: Number of documents to return.
+        constant: The larger it is, the less a first rank counts.
+
+    Returns:
+        The k best documents with their fused scores.
 
     >>> reciprocal_rank_fusion([[("a", 9.0), ("b", 8.0)], [("b", 0.5), ("c", 0.4)]], k=2)
     [('b', 0.0325), ('a', 0.0164)]

@@ -1,1 +1,3 @@
-"""Pipeline stages: one module per stage, with its declaration `STAGE`, `run` and `check`."""
+"""One module per pipeline stage: `run(context)` reads input folders, writes one output folder,
+returns its report.
+"""

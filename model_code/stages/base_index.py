@@ -1,6 +1,7 @@
-"""Stage `base_index`: encode and index the passages with the base encoder, without training.
+"""The stage `base_index`: encode and index the passages with the base encoder, as it comes.
 
-The document hierarchy is clustered from these vectors, and the baseline `zero_shot` searches them.
+Its vectors are what the document hierarchy is clustered from, and its rankings the baseline
+`zero_shot`.
 """
 
 from __future__ import annotations
@@ -8,30 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from model_code.context import StageContext
-from model_code.stages.stage import Stage, artifact_paths, code_paths
-
-STAGE = Stage(
-    name="base_index",
-    description="Every passage encoded by the base encoder: the index of the zero-shot retriever.",
-    groups=("encoder", "index"),
-    inputs=artifact_paths("corpus", "acceptance"),
-    output="artifacts/base_index",
-    code=code_paths("corpus", "distributed", "encoding", "retrieval", "text"),
-)
+from model_code.encoding.encoder import Encoder
+from model_code.retrieval.indexing import index_passages
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Read `inputs["corpus"]`, write the folder `index/`, and return its counts."""
-    from model_code.encoding.encoder import Encoder
-    from model_code.retrieval.indexing import index_passages
-
-    encoder = Encoder.from_settings(context.settings["encoder"], for_search=True)
-    return index_passages(context, encoder)
-
-
-def check(context: StageContext) -> None:
-    """Require the index of a dense retriever over the passages of the corpus."""
-    from model_code.checks.indexes import check_index_folder
-    from model_code.retrieval.kinds import DEFAULT_KIND
-
-    check_index_folder(context.output / "index", DEFAULT_KIND, context)
+    """Read `inputs["corpus"]`, write the folder `index/`, return its counts."""
+    return index_passages(
+        context, Encoder.from_settings(context.settings["encoder"], for_search=True)
+    )

@@ -101,3 +101,12 @@ def test_a_document_that_begins_with_its_query_is_judged_without_it():
     assert whole.documents["text"].tolist() == list(texts.values()), (
         "what is built and goes live is whole"
     )
+
+
+def test_queries_of_training_documents_are_named():
+    made = corpus(
+        [("q0", "d1", "train"), ("q1", "d1", "test"), ("q2", "d2", "test"), ("q3", "d3", "dev")]
+    )
+
+    assert made.judgements("test").asked_in_training == {"q1"}
+    assert made.judgements("dev").asked_in_training == frozenset()

@@ -11,9 +11,14 @@ import pandas as pd
 import pytest
 
 from model_code.evaluation.comparison import compare_systems, most_changed_queries, query_groups
-from model_code.evaluation.scores import SystemScores
+from model_code.evaluation.scores import SystemScores, average_over_seeds
 from model_code.evaluation.settings import EvaluationSettings
-from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
+from model_code.evaluation.significance import (
+    bootstrap_interval,
+    holm,
+    interval_over_seeds,
+    paired_randomisation_test,
+)
 from model_code.files import canonical_json
 
 SETTINGS = EvaluationSettings(
@@ -36,7 +41,7 @@ QUALITIES = {"hce": 0.7, "contrastive": 0.6, "zero_shot": 0.5, "bm25": 0.4, "dsi
 SYSTEMS = [system(name, quality) for name, quality in QUALITIES.items()]
 
 
-def test_each_system_is_tested_once_against_each_reference_before_it_and_variants_never():
+def test_systems_are_tested_against_earlier_references():
     result = compare_systems([system("bm25.rrf", 0.72, seed=1), *SYSTEMS], SETTINGS, seed=0)
     assert list(result["systems"]) == ["bm25", "zero_shot", "contrastive", "dsi", "hce", "bm25.rrf"]
     rows = result["differences"]
@@ -57,12 +62,14 @@ def test_each_system_is_tested_once_against_each_reference_before_it_and_variant
     )
 
 
-def test_the_numbers_are_those_of_each_statistic_on_its_own():
+def test_numbers_are_those_of_the_statistics():
     result = compare_systems(SYSTEMS, SETTINGS, seed=3)
     hce, bm25 = SYSTEMS[0].values["nDCG@10"].to_numpy(), SYSTEMS[3].values["nDCG@10"].to_numpy()
     low, high = bootstrap_interval(hce[:, None], 200, 0.9, 3)
-    expected = {"value": hce.mean(), "low": low[0], "high": high[0], "queries": SIZE}
-    assert result["systems"]["hce"]["nDCG@10"] == pytest.approx(expected, abs=1e-6)
+    cell = result["systems"]["hce"]["nDCG@10"]
+    assert (cell["queries"], cell["over"], cell["trainings"]) == (SIZE, "queries", 1)
+    found = [cell[key] for key in ("value", "low", "high")]
+    assert found == pytest.approx([hce.mean(), low[0], high[0]], abs=1e-6)
     rows = [row for row in result["differences"] if row["metric"] == "nDCG@10"]
     (row,) = [row for row in rows if (row["system"], row["reference"]) == ("hce", "bm25")]
     low, high = bootstrap_interval((hce - bm25)[:, None], 200, 0.9, 3)
@@ -91,7 +98,7 @@ def test_a_better_system_is_found_and_an_equal_one_is_not():
     ]
 
 
-def test_neither_the_order_of_systems_nor_that_of_metrics_matters():
+def test_order_of_systems_and_metrics_does_not_matter():
     one = canonical_json(compare_systems(SYSTEMS, SETTINGS, seed=0))
     assert one == canonical_json(compare_systems(SYSTEMS[::-1], SETTINGS, seed=0))
     swapped = SystemScores("bm25", "test", SYSTEMS[3].values[["hit@1", "nDCG@10"]])
@@ -103,7 +110,7 @@ def test_neither_the_order_of_systems_nor_that_of_metrics_matters():
     assert sorted(one["differences"], key=by_metric) == sorted(other["differences"], key=by_metric)
 
 
-def test_another_system_beside_them_changes_only_holms_correction():
+def test_another_system_changes_only_holms_correction():
     few = compare_systems(SYSTEMS[:4], SETTINGS, seed=0)
     many = compare_systems(SYSTEMS, SETTINGS, seed=0)
     assert few["systems"]["hce"] == many["systems"]["hce"]
@@ -112,6 +119,58 @@ def test_another_system_beside_them_changes_only_holms_correction():
     assert [[row[key] for key in keys] for row in few["differences"]] == [
         [row[key] for key in keys] for row in shared
     ]
+
+
+def trained(name, seeds):
+    """A system that was trained `seeds` times."""
+    runs = [system(name if i == 0 else f"{name}_seed{i}", 0.6, seed=i) for i in range(seeds)]
+    return average_over_seeds(runs)[0]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "over"), [(1, "queries"), (2, "queries"), (3, "queries and seeds")]
+)
+def test_intervals_are_over_seeds_from_three_trainings(seeds, over):
+    hce = trained("hce", seeds)
+    result = compare_systems([SYSTEMS[3], hce], SETTINGS, seed=0)
+
+    cell = result["systems"]["hce"]["nDCG@10"]
+    assert cell["over"] == over
+    assert cell["trainings"] == seeds
+    difference = result["differences"][0]
+    assert difference["over"] == over
+    assert difference["trainings"] == seeds
+    baseline = result["systems"]["bm25"]["nDCG@10"]
+    assert baseline["over"] == "queries"
+    assert baseline["trainings"] == 0
+
+
+def test_intervals_over_seeds_are_those_of_the_statistic():
+    hce = trained("hce", 4)
+    bm25 = SYSTEMS[3]
+    result = compare_systems([bm25, hce], SETTINGS, seed=0)
+
+    metrics = ["nDCG@10"]
+    low, high = interval_over_seeds(hce.runs(metrics), None, 0.9)
+    cell = result["systems"]["hce"]["nDCG@10"]
+    assert [cell["low"], cell["high"]] == pytest.approx([low[0], high[0]], abs=1e-6)
+    low, high = interval_over_seeds(hce.runs(metrics), bm25.runs(metrics), 0.9, lowest=-1.0)
+    difference = result["differences"][0]
+    assert [difference["low"], difference["high"]] == pytest.approx([low[0], high[0]], abs=1e-6)
+
+
+def test_one_training_of_the_reference_leaves_no_interval_over_seeds():
+    result = compare_systems([trained("contrastive", 1), trained("hce", 3)], SETTINGS, seed=0)
+
+    assert result["differences"][0]["over"] == "queries"
+    assert result["differences"][0]["trainings"] == 1
+
+
+def test_few_queries_have_no_interval_over_seeds():
+    runs = [system("hce" if i == 0 else f"hce_seed{i}", 0.6, seed=i, size=5) for i in range(3)]
+    result = compare_systems(average_over_seeds(runs), SETTINGS, seed=0)
+
+    assert result["systems"]["hce"]["nDCG@10"]["over"] == "queries"
 
 
 def qrels(seen, unseen):
@@ -126,7 +185,7 @@ def ids(table):
     return sorted(set(table.loc[table["split"] == "test", "query_id"]))
 
 
-def test_one_shared_document_makes_an_evaluated_query_seen():
+def test_one_shared_document_makes_a_query_seen():
     table = qrels(seen=26, unseen=21)
     groups = query_groups(
         table, "test", [query for query in ids(table) if query not in ("u00", "s00")]
@@ -137,13 +196,13 @@ def test_one_shared_document_makes_an_evaluated_query_seen():
     }
 
 
-def test_a_group_too_small_to_say_anything_leaves_none():
+def test_small_query_groups_are_not_reported():
     for seen, unseen in [(25, 19), (19, 25), (40, 0), (0, 40)]:
         table = qrels(seen, unseen)
         assert query_groups(table, "test", ids(table)) == {}
 
 
-def test_the_most_telling_queries_are_few_and_draws_are_none_of_them():
+def test_most_changed_queries_leave_out_draws():
     values = [
         pd.DataFrame({"hit@1": column}, list("abcd"))
         for column in ([0.9, 1.0, 0.2, 0.5], [0.4, 0.0, 0.3, 0.5])

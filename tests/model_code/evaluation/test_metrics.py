@@ -12,7 +12,7 @@ import pytest
 import pytrec_eval
 
 from model_code.errors import FreshetError, SettingsError
-from model_code.evaluation.metrics import evaluate_run, judge, parse_metric
+from model_code.evaluation.metrics import evaluate_run, look_up_gains, parse_metric
 from model_code.evaluation.runs import read_run, write_run
 
 OURS_TO_TREC = {
@@ -118,7 +118,7 @@ def test_the_rank_order_counts_and_not_scores_nor_the_order_of_queries_or_judgem
 
 def test_a_document_ranked_twice_is_refused():
     with pytest.raises(FreshetError, match="ranks document 'a' twice"):
-        judge({"q": [("a", 2.0), ("b", 1.5), ("a", 1.0)]}, {"q": {"a": 1}})
+        look_up_gains({"q": [("a", 2.0), ("b", 1.5), ("a", 1.0)]}, {"q": {"a": 1}})
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
@@ -40,7 +40,7 @@ BASE = np.random.default_rng(0).uniform(0.3, 0.7, SIZE)
 CHAMPION = scores("champion", BASE)
 
 
-def test_a_clear_gain_passes_and_says_by_how_much():
+def test_clear_gain_passes():
     verdict = judge_promotion(scores("hce", BASE + 0.03 + noise(1)), CHAMPION, SETTINGS)
     assert verdict.passed
     assert verdict.reasons[0].startswith("better: nDCG@10 0.")
@@ -71,7 +71,7 @@ LATE = 0.9 + noise(5, spread=0.4)  # a recall of which nobody knows whether it f
         (BASE - 0.05, np.full(SIZE, 0.8), ["not better", "worse", "worse"]),
     ],
 )
-def test_each_way_to_be_refused_is_named(ndcg, recall, reasons):
+def test_refusals_are_named(ndcg, recall, reasons):
     verdict = judge_promotion(scores("hce", ndcg, recall), CHAMPION, SETTINGS)
     assert not verdict.passed
     assert [reason.split(":")[0] for reason in verdict.reasons] == reasons
@@ -89,7 +89,7 @@ def test_the_first_retriever_passes():
         assert (verdict.passed, verdict.reasons) == (True, ("there is no champion yet",))
 
 
-def test_without_effect_few_pass():
+def test_challengers_without_effect_seldom_pass():
     """Better needs p < alpha two-sided on the side of a gain: alpha / 2 of challengers without any
     effect.
     """
@@ -106,7 +106,7 @@ def test_without_effect_few_pass():
     assert np.mean(passed) <= 0.06
 
 
-def test_what_was_not_measured_is_named_and_no_queries_promote_nobody():
+def test_missing_scores_are_refused():
     with pytest.raises(FreshetError, match="no scores for MAP: add them to evaluation.metrics"):
         judge_promotion(CHAMPION, CHAMPION, SETTINGS.replace(protected=("MAP",)))
     nobody = scores("hce", BASE[:0], size=0)
@@ -122,7 +122,7 @@ def opened_by(verdict):
     return [reason.split(": nDCG")[0] for reason in verdict.reasons]
 
 
-def test_a_retrain_must_gain_on_new_documents_and_hold_the_old_ones():
+def test_retrain_must_gain_on_new_documents():
     gained = scores("hce", BASE + NEW_GAIN * 0.1 + noise(4, 0.02))
     verdict = judge_retrain(gained, CHAMPION, SETTINGS, NEW)
     assert verdict.passed
@@ -145,7 +145,7 @@ def test_a_retrain_must_gain_on_new_documents_and_hold_the_old_ones():
 @pytest.mark.parametrize(
     ("new", "group"), [(frozenset(), "new"), (frozenset(CHAMPION.values.index), "old")]
 )
-def test_without_judged_queries_of_one_age_all_are_judged_together_and_it_says_so(new, group):
+def test_retrain_without_new_or_old_queries(new, group):
     better = scores("hce", BASE + 0.03 + noise(1))
     verdict = judge_retrain(better, CHAMPION, SETTINGS, new)
     assert verdict.passed
@@ -160,7 +160,7 @@ def of_new(verdict):
     return next(row for row in verdict.intervals if row.metric == "nDCG@10 (new documents)")
 
 
-def test_a_pilot_asks_new_documents_alone_to_gain_more_than_its_margin_and_tells_what_old_ones_lose():
+def test_pilot_must_gain_more_than_its_margin():
     gained = scores("hce", BASE + np.where(NEW_GAIN, 0.05, -0.1) + noise(21, 0.02))
     verdict = judge_pilot(gained, CHAMPION, SETTINGS, OWN, 0.01)
     assert (verdict.passed, verdict.queries) == (True, len(NEW))
@@ -173,7 +173,7 @@ def test_a_pilot_asks_new_documents_alone_to_gain_more_than_its_margin_and_tells
     assert same.reasons[0].startswith("new documents: not better by more than 0.01: nDCG@10")
 
 
-def test_a_document_counts_once_in_a_pilot_however_many_queries_ask_for_it():
+def test_pilot_counts_each_document_once():
     ids = sorted(NEW)
     one = {query: "first" if i < 90 else query for i, query in enumerate(ids)}
     gained = scores("hce", BASE + np.isin(CHAMPION.values.index, ids[:90]) * 0.2)
@@ -181,3 +181,38 @@ def test_a_document_counts_once_in_a_pilot_however_many_queries_ask_for_it():
     verdict = judge_pilot(gained, CHAMPION, SETTINGS, one, 0.01)
     assert of_new(verdict).difference == pytest.approx(0.2 / 11, abs=1e-6)
     assert not verdict.passed
+
+
+def with_training_queries(retriever_scores, asked):
+    return replace(retriever_scores, asked_in_training=frozenset(asked))
+
+
+def test_verdict_reports_queries_of_training_documents_apart():
+    asked = [f"q{i:04}" for i in range(100)]
+    gain = np.where(np.arange(SIZE) < 100, 0.2, 0.0)
+    challenger = with_training_queries(scores("hce", BASE + gain + noise(6, 0.01)), asked)
+
+    verdict = judge_promotion(challenger, CHAMPION, SETTINGS)
+
+    groups = verdict.by_training_documents
+    assert list(groups) == ["asked_in_training", "not_asked_in_training"]
+    assert groups["asked_in_training"][0].difference == pytest.approx(0.2, abs=0.01)
+    assert groups["not_asked_in_training"][0].difference == pytest.approx(0.0, abs=0.01)
+    alone = judge_promotion(
+        challenger.restrict_to(asked), CHAMPION.restrict_to(asked), SETTINGS
+    ).intervals
+    assert groups["asked_in_training"] == alone
+    record = json.loads(json.dumps(asdict(verdict)))
+    assert record["by_training_documents"]["asked_in_training"][0]["metric"] == "nDCG@10"
+
+
+def test_groups_of_queries_decide_nothing():
+    better = scores("hce", BASE + 0.03 + noise(1))
+    grouped = with_training_queries(better, NEW)
+
+    verdicts = [judge_promotion(one, CHAMPION, SETTINGS) for one in (better, grouped)]
+    retrains = [judge_retrain(one, CHAMPION, SETTINGS, NEW) for one in (better, grouped)]
+
+    for plain, apart in (verdicts, retrains):
+        assert replace(apart, by_training_documents={}) == replace(plain, by_training_documents={})
+    assert set(retrains[1].by_training_documents) == {"asked_in_training", "not_asked_in_training"}

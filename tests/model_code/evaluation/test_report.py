@@ -44,7 +44,7 @@ def comparison(names=("bm25", "zero_shot", "hce<1>|x", "zero_shot.rrf")):
     ]
     parts = {"unseen": index[:20], "seen": index[20:]}
     groups = {
-        name: compare_systems([one.only(own) for one in systems], SETTINGS, 0)
+        name: compare_systems([one.restrict_to(own) for one in systems], SETTINGS, 0)
         for name, own in parts.items()
     }
     facts = {
@@ -71,11 +71,13 @@ def test_the_first_sentence_says_who_is_best_by_how_much_and_on_what():
             "high": value + 0.1,
         }
     assert summary_sentence(found) == (
-        "zero_shot is the best of 3 systems: nDCG@10 0.600 [0.500, 0.700], 0.050 above hce, on 1,200 documents and "
+        "zero_shot is the best of 3 systems: nDCG@10 0.600 [0.500, 0.700] (over queries), 0.050 above hce, on 1,200 documents and "
         "50 judged test queries."
     )
     found["systems"] = {"bm25": found["systems"]["bm25"]}
-    assert "[0.400, 0.600], on 1,200 documents" in summary_sentence(found), "there is no other"
+    assert "[0.400, 0.600] (over queries), on 1,200 documents" in summary_sentence(found), (
+        "there is no other"
+    )
 
 
 def test_what_was_left_out_and_that_nobody_judged_is_said_before_all_numbers():
@@ -86,19 +88,40 @@ def test_what_was_left_out_and_that_nobody_judged_is_said_before_all_numbers():
     assert nothing.endswith("Mlr is not trained.")
 
 
-def test_tables_hold_the_comparisons_numbers_variants_last_and_seeds_named():
-    found = comparison() | {"seeds": {"bm25": 3}}
+def test_systems_table_holds_the_numbers():
+    found = comparison()
     table = systems_table(found)
-    assert table["system"].tolist() == ["bm25 (3 seeds)", "zero_shot", "hce<1>|x", "zero_shot.rrf"]
-    assert list(table.columns)[1:] == ["nDCG@10 [95 % interval]", "hit@1 [95 % interval]"]
+
+    assert table["system"].tolist() == ["bm25", "zero_shot", "hce<1>|x", "zero_shot.rrf"]
+    assert list(table.columns) == [
+        "system",
+        "nDCG@10 [95 % interval]",
+        "hit@1 [95 % interval]",
+        "interval over",
+    ]
     cell = found["systems"]["bm25"]["hit@1"]
     assert table.iloc[0, 2] == f"{cell['value']:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]"
+
+
+def test_systems_table_says_what_intervals_are_over():
+    over = systems_table(comparison())["interval over"].tolist()
+
+    assert over == ["queries", "queries", "queries, one training", "queries"]
+
+
+def test_differences_table_holds_the_numbers():
+    found = comparison()
     found["differences"][0] |= {"difference": 0.5, "low": -0.1, "high": 1.0, "p_holm": 0.0004}
-    assert differences_table(found, "nDCG@10").iloc[0].tolist() == [
+
+    table = differences_table(found, "nDCG@10")
+
+    assert table.iloc[0].tolist() == [
         "zero_shot − bm25",
         "+0.500 [-0.100, +1.000]",
         "< 0.001",
+        "queries",
     ]
+    assert table["interval over"].tolist()[-1] == "queries, one training"
 
 
 def test_every_part_has_its_tables_and_what_has_no_row_is_left_out():

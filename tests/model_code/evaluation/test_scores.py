@@ -48,6 +48,6 @@ def test_seeds_of_the_same_queries_are_averaged_per_query():
 
 
 def test_a_part_of_the_queries():
-    part = scores("a").only(["q3", "q1", "unknown"])
+    part = scores("a").restrict_to(["q3", "q1", "unknown"])
     assert part.values.index.tolist() == ["q1", "q3"]
     assert replace(part, values=None) == replace(scores("a"), values=None)

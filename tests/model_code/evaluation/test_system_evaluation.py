@@ -37,7 +37,7 @@ def evaluate(folder, dev="ab", test="abca", settings=SETTINGS):
     return evaluate_system("dense", runs, judged, settings, folder)
 
 
-def test_what_is_in_the_folder_and_scores_are_long_and_complete(tmp_path):
+def test_evaluation_folder_is_complete(tmp_path):
     summary = evaluate(tmp_path / "dense")
     names = sorted(path.name for path in (tmp_path / "dense").iterdir())
     assert names == ["metrics.json", "run.dev.trec", "run.test.trec", "scores.parquet"]
@@ -50,7 +50,7 @@ def test_what_is_in_the_folder_and_scores_are_long_and_complete(tmp_path):
         "b",
     ]
     table = pd.read_parquet(tmp_path / "dense" / "scores.parquet")
-    assert list(table.columns) == ["query_id", "split", "metric", "value"]
+    assert list(table.columns) == ["query_id", "split", "metric", "value", "asked_in_training"]
     assert len(table) == (2 + 4) * 3
     means = table[table["split"] == "test"].groupby("metric")["value"].mean()
     assert means["nDCG@10"] == pytest.approx(
@@ -58,7 +58,7 @@ def test_what_is_in_the_folder_and_scores_are_long_and_complete(tmp_path):
     )
 
 
-def test_an_empty_split_is_counted_and_no_error(tmp_path):
+def test_split_without_queries_is_no_error(tmp_path):
     summary = evaluate(tmp_path / "dense", dev="")
     assert summary["dev"] == {"queries": 0}
     assert (tmp_path / "dense" / "run.dev.trec").read_text() == ""
@@ -66,7 +66,7 @@ def test_an_empty_split_is_counted_and_no_error(tmp_path):
     assert load_scores(tmp_path / "dense", "test").queries == 4
 
 
-def test_a_sample_is_fixed_grows_with_its_limit_and_ignores_the_other_queries_names():
+def test_query_sample_is_stable():
     judged = replace(
         judgements("abcd" * 25), answers={f"q{i:03}": [str(i)] for i in range(0, 100, 2)}
     )
@@ -84,9 +84,34 @@ def test_a_sample_is_fixed_grows_with_its_limit_and_ignores_the_other_queries_na
     assert sample_queries(large, 10) == small
 
 
-def test_the_sample_limits_both_splits(tmp_path):
+def test_query_sample_limits_all_splits(tmp_path):
     settings = EvaluationSettings(
         metrics=("hit@1",), main_metric="hit@1", depth=10, max_queries=1, variants=False
     )
     summary = evaluate(tmp_path / "dense", settings=settings)
     assert (summary["dev"]["queries"], summary["test"]["queries"]) == (1, 1)
+
+
+def test_groups_by_training_documents_are_reported(tmp_path):
+    """Documents a and b answer test queries; training asks for b as well."""
+    (tmp_path / "dense").mkdir()
+    judged = {"test": replace(judgements("abba"), asked_in_training=frozenset({"q001", "q002"}))}
+    runs = search_splits(always_a_then_b, judged, SETTINGS.depth)
+
+    summary = evaluate_system("dense", runs, judged, SETTINGS, tmp_path / "dense")
+
+    groups = summary["groups"]["test"]
+    assert groups["asked_in_training"]["queries"] == 2
+    assert groups["asked_in_training"]["hit@1"] == 0.0
+    assert groups["not_asked_in_training"]["queries"] == 2
+    assert groups["not_asked_in_training"]["hit@1"] == 1.0
+    assert summary["test"]["hit@1"] == 0.5
+    scores = load_scores(tmp_path / "dense", "test")
+    assert scores.asked_in_training == {"q001", "q002"}
+
+
+def test_groups_without_queries_are_left_out(tmp_path):
+    summary = evaluate(tmp_path / "dense", dev="")
+
+    assert summary["groups"]["dev"] == {}
+    assert list(summary["groups"]["test"]) == ["not_asked_in_training"]

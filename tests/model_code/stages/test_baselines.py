@@ -8,9 +8,9 @@ import shutil
 
 import pandas as pd
 import pytest
-from model_code.contracts.evaluation import check_fuse
 
 from model_code.context import StageContext
+from model_code.contracts.evaluation import check_fuse
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
@@ -200,8 +200,7 @@ def test_a_fusion_of_the_same_parts_is_the_untrained_one_whatever_they_are_calle
 
 def test_late_interaction_of_a_part_that_keeps_no_tokens_is_refused(run_fuse, tmp_path):
     with pytest.raises(
-        FreshetError,
-        match=r"fusions.fused weighs bm25.late, but that component's index keeps no tokens",
+        FreshetError, match=r"fusions.fused weighs bm25.late, but that part's index keeps no tokens"
     ):
         run_fuse(
             tmp_path / "fused",

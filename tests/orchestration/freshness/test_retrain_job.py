@@ -63,9 +63,8 @@ def build_of(folder, key, gain):
         for query in range(120)
     ]
     evaluation.mkdir()
-    pd.DataFrame(rows, columns=["query_id", "split", "metric", "value"]).to_parquet(
-        evaluation / "scores.parquet"
-    )
+    table = pd.DataFrame(rows, columns=["query_id", "split", "metric", "value"])
+    table.assign(asked_in_training=False).to_parquet(evaluation / "scores.parquet")
     summary = {"queries": 120, "nDCG@10": 0.5 + gain}
     write_json(evaluation / "metrics.json", {"system": "hce", "dev": summary, "test": summary})
     parts = {name: folder / name for name in ("encoder", "index", "hierarchy")}

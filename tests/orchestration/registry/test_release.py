@@ -57,7 +57,13 @@ def builds(tmp_path_factory):
     evaluation = root / "evaluation"
     evaluation.mkdir()
     rows = [
-        {"query_id": "q", "split": split, "metric": "nDCG@10", "value": 0.5}
+        {
+            "query_id": "q",
+            "split": split,
+            "metric": "nDCG@10",
+            "value": 0.5,
+            "asked_in_training": False,
+        }
         for split in ("dev", "test")
     ]
     pd.DataFrame(rows).to_parquet(evaluation / "scores.parquet")
