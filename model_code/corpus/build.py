@@ -25,10 +25,11 @@ from model_code.corpus.cleaning import (
     merge_duplicates,
     read_id,
 )
+from model_code.corpus.leaks import count_leaks
 from model_code.corpus.rows import Quarantine, RefusedRow, Row, RowError
 from model_code.corpus.settings import GATE, SPLITS, CorpusSettings, QuerySplitSettings
 from model_code.corpus.sources.base import Source
-from model_code.corpus.tables import COLUMNS, make_table
+from model_code.corpus.tables import COLUMNS, TABLES, Corpus, make_table
 from model_code.errors import FreshetError
 from model_code.progress import Progress, no_progress
 from model_code.text.documents import Document, canonical_fields
@@ -84,6 +85,7 @@ def build_corpus(
     tables = _tables(documents, queries, qrels, passages)
     tables["quarantine"] = make_table("quarantine", [asdict(row) for row in quarantine.refused])
     report = _report(tables, quarantine, qrels, len(merged))
+    report.update(count_leaks(Corpus(**{name: tables[name] for name in TABLES})))
     if unread := sum(query.unread for query in queries.values()):
         report["queries_with_unread_answers"] = unread
     return BuiltCorpus(tables, report)

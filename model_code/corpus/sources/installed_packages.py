@@ -26,19 +26,20 @@ import subprocess
 import sys
 import sysconfig
 import warnings
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from model_code.corpus.near_duplicates import near_duplicates
 from model_code.corpus.rows import Row, Table
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources import definitions
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text
 from model_code.progress import Progress, no_progress, report_each
+from model_code.text.phrases import documents_containing, normalize_phrase
 
 _KINDS = {
     ast.Module: "module",
@@ -65,6 +66,11 @@ class Docstring:
     def summary(self) -> str:
         """The first paragraph, in one line."""
         return " ".join(_PARAGRAPHS.split(self.text, 1)[0].split())
+
+    @property
+    def body(self) -> str:
+        """All text after the first paragraph."""
+        return "".join(_PARAGRAPHS.split(self.text, 1)[1:])
 
 
 def read_docstrings(source: bytes, module: tuple[str, ...]) -> list[Docstring]:
@@ -251,27 +257,52 @@ def read_definitions(packages: list[str]) -> list[dict[str, Any]]:
     return json.loads(done.stdout)
 
 
-def chosen_queries(docstrings: Iterator[Docstring]) -> dict[str, Docstring]:
-    """Documents that their summary asks for, by query id: what it says is said of nothing else, and
-    more follows.
+def chosen_queries(docstrings: Iterable[Docstring]) -> dict[str, Docstring]:
+    """Return the documents that their summary line asks for, by query id.
 
-    Of definitions with the same last name it is the one with the shortest name, and where there are
-    too many those with the smallest hashes stay, so that documents that come or go change few.
+    A summary is a query if enough text follows it and no other docstring contains it word for word.
+    Only one of the definitions with the same last name, and of docstrings that are near-duplicates
+    without their summaries, has a query: the one with the shortest name. So no test query asks for a
+    near-duplicate of a document that a training query asks for, and no unjudged document repeats one.
+    Of more than `MOST_QUERIES` queries those with the smallest hashes stay, so that documents that
+    come or go change few.
     """
-    candidates = sorted(docstrings, key=lambda item: (item.name.count("."), item.name))
-    times = Counter(item.summary.casefold() for item in candidates)
-    queries: dict[str, Docstring] = {}
-    for item in candidates:
-        length, words = len(item.summary.split()), len(item.text.split())
-        unique = times[item.summary.casefold()] == 1
-        if (
-            unique
-            and MIN_WORDS <= length <= MOST_SUMMARY_WORDS
-            and words - length >= MIN_BODY_WORDS
-        ):
-            queries.setdefault(item.name.rpartition(".")[2].casefold(), item)
+    items = sorted(docstrings, key=lambda item: (item.name.count("."), item.name))
+    candidates: dict[str, Docstring] = {}
+    for item in _uniquely_summarized(items):
+        candidates.setdefault(item.name.rpartition(".")[2].casefold(), item)
+
+    queries = _without_near_duplicates(candidates)
     chosen = sorted(queries, key=hash_text)[:MOST_QUERIES]
     return {query: queries[query] for query in sorted(chosen)}
+
+
+def _uniquely_summarized(items: Sequence[Docstring]) -> list[Docstring]:
+    """Return the docstrings whose summary can be a query and is found in no other docstring."""
+    phrases = {item.name: normalize_phrase(item.summary) for item in items}
+    texts = {item.name: normalize_phrase(item.text) for item in items}
+    containing = documents_containing(phrases.values(), texts)
+
+    unique = []
+    for item in items:
+        summary_words = len(item.summary.split())
+        body_words = len(item.text.split()) - summary_words
+        if not MIN_WORDS <= summary_words <= MOST_SUMMARY_WORDS or body_words < MIN_BODY_WORDS:
+            continue
+        if containing[phrases[item.name]] == {item.name}:
+            unique.append(item)
+    return unique
+
+
+def _without_near_duplicates(candidates: Mapping[str, Docstring]) -> dict[str, Docstring]:
+    """Keep the first of the docstrings whose bodies are near-duplicates of each other."""
+    bodies = {query: item.body for query, item in candidates.items()}
+    duplicates = near_duplicates(bodies, list(bodies))
+    kept: dict[str, Docstring] = {}
+    for query, item in candidates.items():
+        if duplicates.get(query, set()).isdisjoint(kept):
+            kept[query] = item
+    return kept
 
 
 def modules(package: str) -> list[tuple[tuple[str, ...], Path]]:

@@ -11,9 +11,9 @@ from model_code.queries.pseudo_queries import (
     EMPTY,
     REPEATED,
     PseudoQuery,
-    normalize_query,
     reasons_to_drop,
 )
+from model_code.text.phrases import normalize_phrase
 
 TEXTS = {
     "d1": "The quick brown fox.",
@@ -63,7 +63,7 @@ def test_equals_a_double_loop_on_random_texts():
     for n, query in enumerate(queries):
         fitting = {query.document_id}
         for document, text in documents.items():
-            if f" {normalize_query(query.text)} " in f" {text} ":
+            if f" {normalize_phrase(query.text)} " in f" {text} ":
                 fitting.add(document)
         again = any(
             (query.document_id, query.text) == (other.document_id, other.text)
@@ -75,4 +75,4 @@ def test_equals_a_double_loop_on_random_texts():
 
 
 def test_normalising_keeps_letters_of_any_script():
-    assert normalize_query("Größe_x = ΔT; 東京") == "grösse_x δt 東 京"
+    assert normalize_phrase("Größe_x = ΔT; 東京") == "grösse_x δt 東 京"

@@ -4,9 +4,10 @@ at all.
 
 from __future__ import annotations
 
-from model_code.queries.pseudo_queries import InverseCloze, normalize_query
+from model_code.queries.pseudo_queries import InverseCloze
 from model_code.queries.settings import ClozeSettings
 from model_code.text.passages import cut_passages
+from model_code.text.phrases import normalize_phrase
 from model_code.text.words import word_spans
 
 CHINESE = "排序算法把列表中的元素按照从小到大的顺序排列。"
@@ -24,4 +25,4 @@ def test_a_text_without_blanks_has_windows_spans_and_words() -> None:
     found = cloze.spans("d", CHINESE, seed=1)
     assert len(found) == 3
     assert all(span in CHINESE for span in found)
-    assert f" {normalize_query(found[0])} " in f" {normalize_query(CHINESE)} "
+    assert f" {normalize_phrase(found[0])} " in f" {normalize_phrase(CHINESE)} "

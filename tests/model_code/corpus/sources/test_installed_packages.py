@@ -69,10 +69,13 @@ def test_what_does_not_parse_has_no_docstrings():
     assert read_docstrings(b"def (", ("sea",)) == read_docstrings(b"\x00\xff", ("sea",)) == []
 
 
-BODY = " ".join(f"word{i}" for i in range(30))
+def body_of(subject: str) -> str:
+    """Thirty words that no other subject has."""
+    return " ".join(f"{subject}{i}" for i in range(30))
 
 
-def function(name: str, summary: str, body: str = BODY) -> str:
+def function(name: str, summary: str, body: str | None = None) -> str:
+    body = body_of(name) if body is None else body
     return f'def {name}():\n    """{summary}\n\n    {body}\n    """\n'
 
 
@@ -117,7 +120,7 @@ def test_documents_queries_and_qrels_of_a_package(package):
     assert documents["tidal.waves.crest"] == {
         "id": "tidal.waves.crest",
         "title": "tidal.waves.crest",
-        "text": f"Return the highest point.\n\n{BODY}",
+        "text": f"Return the highest point.\n\n{body_of('crest')}",
         "fields": {"package": "tidal", "kind": "function"},
     }
     # the summaries of both troughs are not unique, and little follows that of thin
@@ -132,20 +135,60 @@ def test_documents_queries_and_qrels_of_a_package(package):
     assert "tidal" not in sys.modules
 
 
-def test_one_query_of_each_last_name_so_that_near_duplicates_are_never_in_two_splits(monkeypatch):
-    said = [
-        ("a.b.Sort", "Sort a copy of it."),
-        ("a.sort", "Sort this very one."),
-        ("a.find", "Find where it is."),
+def docstring(name: str, summary: str, body: str | None = None) -> Docstring:
+    text = body_of(name) if body is None else body
+    return Docstring(name, "function", f"{summary}\n\n{text}")
+
+
+def queried_names(docstrings: list[Docstring]) -> dict[str, str]:
+    return {query: item.name for query, item in chosen_queries(docstrings).items()}
+
+
+def test_each_last_name_has_one_query():
+    docstrings = [
+        docstring("a.b.Sort", "Sort a copy of it."),
+        docstring("a.sort", "Sort this very one."),
+        docstring("a.find", "Find where it is."),
     ]
-    found = [Docstring(name, "function", f"{summary}\n\n{BODY}") for name, summary in said]
-    assert {query: item.name for query, item in chosen_queries(found).items()} == {
-        "find": "a.find",
-        "sort": "a.sort",
-    }
+
+    assert queried_names(docstrings) == {"find": "a.find", "sort": "a.sort"}
+
+
+def test_queries_are_limited_by_hash(monkeypatch):
+    docstrings = [
+        docstring("a.sort", "Sort this very one."),
+        docstring("a.find", "Find where it is."),
+    ]
     monkeypatch.setattr(installed_packages, "MOST_QUERIES", 1)
-    (kept,) = chosen_queries(found)
-    assert list(chosen_queries(found[::-1])) == [kept], "by hash, whatever the order"
+
+    (kept,) = chosen_queries(docstrings)
+
+    assert list(chosen_queries(docstrings[::-1])) == [kept]
+
+
+def test_near_duplicates_have_one_query():
+    body = body_of("maximum")
+    docstrings = [
+        docstring("a.argmin", "Return where it is lowest.", f"{body} lowest"),
+        docstring("a.argmax", "Return where it is highest.", f"{body} highest"),
+        docstring("a.find", "Find where it is."),
+    ]
+
+    assert queried_names(docstrings) == {"argmax": "a.argmax", "find": "a.find"}
+    assert queried_names(docstrings[::-1]) == queried_names(docstrings)
+
+
+def test_a_summary_in_another_docstring_is_no_query():
+    docstrings = [
+        docstring("a.absolute", "Return the absolute value."),
+        docstring(
+            "a.abs",
+            "Return what is above.",
+            f"See also: return the ABSOLUTE value. {body_of('see')}",
+        ),
+    ]
+
+    assert queried_names(docstrings) == {"abs": "a.abs"}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,53 @@
+"""Search for phrases, word for word, in many texts at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from model_code.text.words import split_words
+
+
+def normalize_phrase(text: str) -> str:
+    """Return the words of a text in lower case, joined by single spaces.
+
+    Texts that differ only in case, punctuation or white space are the same phrase.
+
+    >>> normalize_phrase("  Sort an *Array*, in-place!")
+    'sort an array in place'
+    """
+    return " ".join(split_words(text.casefold()))
+
+
+def documents_containing(phrases: Iterable[str], texts: Mapping[str, str]) -> dict[str, set[str]]:
+    """Return the documents that contain each phrase as a run of whole words.
+
+    A phrase is looked for only in texts that contain its rarest word.
+
+    Args:
+        phrases: Phrases from `normalize_phrase`. An empty one is found nowhere.
+        texts: Text by document id, from `normalize_phrase`.
+
+    Returns:
+        Ids of documents by phrase.
+
+    >>> documents_containing(["sort a"], {"d1": "sort a list", "d2": "sort all"})
+    {'sort a': {'d1'}}
+    """
+    words_by_document = {document: set(text.split()) for document, text in texts.items()}
+    frequency = Counter(word for found in words_by_document.values() for word in found)
+
+    containing: dict[str, set[str]] = {phrase: set() for phrase in phrases}
+    phrases_by_word: dict[str, list[str]] = {}
+    for phrase in containing:
+        if phrase:
+            rarest = min(phrase.split(), key=lambda word: (frequency[word], word))
+            phrases_by_word.setdefault(rarest, []).append(phrase)
+
+    for document, found in words_by_document.items():
+        padded = f" {texts[document]} "
+        for word in phrases_by_word.keys() & found:
+            for phrase in phrases_by_word[word]:
+                if f" {phrase} " in padded:
+                    containing[phrase].add(document)
+    return containing
