@@ -1,5 +1,7 @@
-"""Which pairs make which batch, and the tensors that its loss reads: functions of its number and
-the seed alone.
+"""Batches of training pairs, and the tensors that the losses read.
+
+The content of a batch is a function of its number and the seed alone, so that a training that resumes
+sees the same batches.
 """
 
 from __future__ import annotations
@@ -20,17 +22,26 @@ from model_code.training.data import TrainingData
 from model_code.training.negatives import NegativeSampler, make_negative_sampler
 from model_code.training.settings import TrainingSettings
 
-MIN_USEFUL_STEPS = 20  # steps that hardly move an encoder
+# Fewer steps hardly move an encoder.
+MIN_USEFUL_STEPS = 20
+
 Tokenize = Callable[[Sequence[str], int], Features]
+"""Maps texts and the maximum number of tokens to padded features, as `Encoder.tokenize`."""
 
 
 class PairStream:
     """Batches of exactly `size` pairs, epoch after epoch, each epoch in another order.
 
-    An epoch has as many whole batches as fit; the few pairs left over are others each time. A
-    document is twice in a batch only where the epoch's remaining pairs do not hold enough different
-    ones. With `leaves`, pairs whose passages lie in the same leaf of the hierarchy are laid in
-    couples first, so that most of a batch is couples of siblings.
+    An epoch has as many whole batches as fit, and the few pairs left over differ between epochs. A
+    document is in a batch twice only if the epoch's remaining pairs do not have enough different
+    documents. With `leaves`, pairs whose passages are in the same leaf of the hierarchy are put in
+    couples first, so most of a batch is couples of siblings.
+
+    Args:
+        documents: Document number of each pair, (n,).
+        size: Pairs in a batch.
+        seed: Seed of the order.
+        leaves: Leaf node of each pair's passage, (n,).
 
     >>> stream = PairStream(np.array([7, 7, 8, 8]), size=2, seed=0)
     >>> [sorted((stream.batch(number) // 2).tolist()) for number in range(4)]  # pairs 0, 1 are of document 7; 2, 3 of 8
@@ -44,82 +55,96 @@ class PairStream:
         seed: int | Sequence[int],
         leaves: np.ndarray | None = None,
     ) -> None:
-        """documents: (n,) the document of each pair; leaves: (n,) the leaf node of each pair's
-        passage.
-        """
-        self.documents, self.size, self.seed, self.leaves = (
-            documents,
-            min(size, len(documents)),
-            seed,
-            leaves,
-        )
-        self.per_epoch = len(documents) // self.size if self.size else 0
-        self._epoch, self._batches = -1, [np.empty(0, dtype=np.int64)]
+        self.documents = documents
+        self.size = min(size, len(documents))
+        self.seed = seed
+        self.leaves = leaves
+        self.per_epoch = 0
+        if self.size:
+            self.per_epoch = len(documents) // self.size
+        self._epoch = -1
+        self._batches: list[np.ndarray] = []
 
     def batch(self, number: int) -> np.ndarray:
-        """The pairs of batch `number` (0, 1, ...): (size,) int64, positions in `documents`."""
+        """Return the pairs of batch `number` (0, 1, ...): positions in `documents`, (size,) int64."""
         if not self.per_epoch:
-            return self._batches[0]
+            return np.empty(0, dtype=np.int64)
+
         epoch, index = divmod(number, self.per_epoch)
         if epoch != self._epoch:
-            self._epoch, self._batches = epoch, self._make(epoch)
+            self._epoch = epoch
+            self._batches = self._make_epoch(epoch)
         return self._batches[index]
 
-    def _make(self, epoch: int) -> list[np.ndarray]:
-        order = np.random.default_rng([*np.atleast_1d(self.seed), epoch]).permutation(
-            len(self.documents)
-        )
+    def _make_epoch(self, epoch: int) -> list[np.ndarray]:
+        rng = np.random.default_rng([*np.atleast_1d(self.seed), epoch])
+        order = rng.permutation(len(self.documents))
         if self.leaves is not None:
             order = pair_by_leaf(order, self.leaves)
         return distinct_batches(order, self.documents, self.size)
 
 
 def distinct_batches(order: np.ndarray, documents: np.ndarray, size: int) -> list[np.ndarray]:
-    """Cut `order` into batches of `size`, where a pair waits for the next batch if its document is
-    in this one already.
+    """Cut `order` into batches of `size` pairs of different documents.
+
+    A pair waits for the next batch if its document is in this batch already.
 
     >>> [batch.tolist() for batch in distinct_batches(np.array([0, 1, 2, 3]), np.array([5, 5, 6, 7]), 2)]
     [[0, 2], [1, 3]]
     """
-    waiting, batches = deque(order.tolist()), []
+    waiting = deque(order.tolist())
+    batches = []
     while len(waiting) >= size:
         batch: list[int] = []
-        seen: set[int] = set()
         deferred: list[int] = []
+        seen: set[int] = set()
         while waiting and len(batch) < size:
             pair = waiting.popleft()
-            target = batch if documents[pair] not in seen else deferred
-            target.append(pair)
-            seen.add(documents[pair])
-        unavoidable = size - len(batch)
-        batches.append(np.array(batch + deferred[:unavoidable]))
-        waiting.extendleft(reversed(deferred[unavoidable:]))
+            if documents[pair] in seen:
+                deferred.append(pair)
+            else:
+                batch.append(pair)
+                seen.add(documents[pair])
+
+        # If the remaining pairs have too few different documents, some are in the batch twice.
+        missing = size - len(batch)
+        batches.append(np.array(batch + deferred[:missing]))
+        waiting.extendleft(reversed(deferred[missing:]))
     return batches
 
 
 def pair_by_leaf(order: np.ndarray, leaves: np.ndarray) -> np.ndarray:
-    """Reorder so that pairs of equal leaf follow each other two by two; the couples keep the order
-    of their first pair.
+    """Reorder pairs so that pairs of equal leaf follow each other two by two.
+
+    The couples keep the order of their first pair.
 
     >>> pair_by_leaf(np.array([0, 1, 2, 3, 4]), np.array([9, 8, 9, 9, 8])).tolist()
     [0, 2, 1, 4, 3]
     """
-    single: dict[int, int] = {}
-    slots: defaultdict[int, list[int]] = defaultdict(list)
+    position_of_single: dict[int, int] = {}
+    couples: defaultdict[int, list[int]] = defaultdict(list)
     for position, pair in enumerate(order.tolist()):
         leaf = int(leaves[pair])
-        if leaf in single:
-            slots[single.pop(leaf)].append(pair)
+        if leaf in position_of_single:
+            couples[position_of_single.pop(leaf)].append(pair)
         else:
-            single[leaf] = position
-            slots[position].append(pair)
-    return np.array(
-        [pair for position in sorted(slots) for pair in slots[position]], dtype=np.int64
-    )
+            position_of_single[leaf] = position
+            couples[position].append(pair)
+
+    reordered: list[int] = []
+    for position in sorted(couples):
+        reordered.extend(couples[position])
+    return np.array(reordered, dtype=np.int64)
 
 
 class BatchSchedule:
-    """The pairs of every batch of a training run, the supervised ones first in each.
+    """The pairs of every batch of a training, the supervised ones first in each batch.
+
+    Args:
+        data: The training data.
+        settings: Batch size, steps or epochs, and the mix of supervised and unsupervised pairs.
+        seed: Seed of the order.
+        leaves: Leaf node of each passage, (N,), for `batches: siblings`.
 
     >>> from model_code.training.data import Passages, Pairs
     >>> corpus = Passages(["a", "b", "c", "d"], np.arange(4))
@@ -137,32 +162,30 @@ class BatchSchedule:
         seed: int,
         leaves: np.ndarray | None = None,
     ) -> None:
-        """leaves: (N,) each passage's leaf node, for `batches: siblings`."""
-        self._offset = len(data.supervised)
+        self._supervised_pairs = len(data.supervised)
         self._streams = []
         sizes = _sizes(data, settings)
         for kind, pairs in enumerate((data.supervised, data.unsupervised)):
             documents = data.passages.documents[pairs.passages]
-            nodes = (
-                leaves[pairs.passages]
-                if leaves is not None and settings.batches == "siblings"
-                else None
-            )
-            self._streams.append(PairStream(documents, sizes[kind], [seed, kind], nodes))
-        main = self._streams[0] if self._streams[0].per_epoch else self._streams[1]
-        self.per_step = settings.accumulation  # by all processes together
-        self.steps = settings.steps or max(
-            1, round(settings.epochs * main.per_epoch / self.per_step)
-        )
-        if self._streams[0].per_epoch and not settings.steps:
+            pair_leaves = None
+            if leaves is not None and settings.batches == "siblings":
+                pair_leaves = leaves[pairs.passages]
+            self._streams.append(PairStream(documents, sizes[kind], [seed, kind], pair_leaves))
+
+        # An epoch is one of the supervised pairs, if there are any.
+        supervised, unsupervised = self._streams
+        main = supervised if supervised.per_epoch else unsupervised
+        # Batches of a step, over all processes.
+        self.per_step = settings.accumulation
+        epochs_steps = max(1, round(settings.epochs * main.per_epoch / self.per_step))
+        self.steps = settings.steps or epochs_steps
+        if supervised.per_epoch and not settings.steps:
             self._warn_if_short(len(data.supervised), len(data.unsupervised), settings)
 
     def _warn_if_short(
         self, supervised: int, unsupervised: int, settings: TrainingSettings
     ) -> None:
-        """Warn of an epoch of a handful of supervised pairs, beside which pseudo-queries alone
-        would train longer.
-        """
+        """Warn if an epoch of few supervised pairs is short and pseudo-queries would train longer."""
         alone = round(settings.epochs * unsupervised / settings.batch_size / self.per_step)
         if self.steps < min(MIN_USEFUL_STEPS, alone):
             warnings.warn(
@@ -173,18 +196,19 @@ class BatchSchedule:
             )
 
     def __len__(self) -> int:
-        """Number of batches of the whole run, over all processes."""
+        """Return the number of batches of the whole training, over all processes."""
         return self.steps * self.per_step
 
     def __getitem__(self, number: int) -> np.ndarray:
-        """The pairs of batch `number`, (B,) int64, as `TrainingData.pairs` numbers them."""
+        """Return the pairs of batch `number`, (B,) int64, numbered as in `TrainingData.pairs`."""
         if not 0 <= number < len(self):
             raise IndexError(number)
         supervised, unsupervised = (stream.batch(number) for stream in self._streams)
-        return np.concatenate([supervised, unsupervised + self._offset])
+        return np.concatenate([supervised, unsupervised + self._supervised_pairs])
 
 
 def _sizes(data: TrainingData, settings: TrainingSettings) -> tuple[int, int]:
+    """Return how many supervised and unsupervised pairs a batch has."""
     if not len(data.unsupervised):
         return settings.batch_size, 0
     if not len(data.supervised):
@@ -193,21 +217,41 @@ def _sizes(data: TrainingData, settings: TrainingSettings) -> tuple[int, int]:
 
 
 class TrainingBatch(NamedTuple):
-    """B pairs and E extra negative documents as tensors."""
+    """B pairs and E extra negative passages as tensors.
 
-    queries: LengthBuckets  # of the B queries
-    documents: LengthBuckets  # of the B positives, then the E extra negatives
-    relevant: Tensor  # (B, B) bool: document j is relevant to query i
-    allowed: Tensor  # (B, E) bool: extra document e was drawn for query i
-    unsupervised: Tensor  # (B,) bool: the pair comes from a pseudo-query
-    # (B, M) int64: ancestors of each pair's passage; None without a hierarchy loss
+    Attributes:
+        queries: The B queries, tokenised.
+        documents: The B positives, then the E extra negatives, tokenised.
+        relevant: (B, B) bool, document j is relevant to query i.
+        allowed: (B, E) bool, extra passage e was drawn for query i.
+        unsupervised: (B,) bool, the pair comes from a pseudo-query.
+        paths: (B, M) int64, ancestors of each pair's passage; None without a hierarchy loss.
+        excluded: Per level (B, K_t) bool, the nodes above other relevant passages, or None if there
+            are none; None without a hierarchy loss.
+    """
+
+    queries: LengthBuckets
+    documents: LengthBuckets
+    relevant: Tensor
+    allowed: Tensor
+    unsupervised: Tensor
     paths: Tensor | None
-    # per level None or (B, K_t) bool: nodes above other relevant passages
     excluded: list[Tensor | None] | None
 
 
 class Collator:
-    """A maker of batches; equal numbers give equal batches, whatever was made before."""
+    """Makes the tensors of batches. Equal numbers give equal batches, in any order of calls.
+
+    Args:
+        data: The training data.
+        settings: Lengths, negatives and hierarchy levels.
+        tokenize: Maps texts and the maximum number of tokens to padded features.
+        seed: Seed of the negatives.
+        hierarchy: Needed if the settings give the hierarchy loss weight, or draw siblings.
+        batch_tokens: Tokens of one bucket, see `bucket_by_length`.
+        negatives: Draws the extra passages. None: the sampler that the settings name.
+        prompts: Texts that the encoder expects before queries and documents.
+    """
 
     def __init__(
         self,
@@ -218,43 +262,43 @@ class Collator:
         hierarchy: Hierarchy | None = None,
         batch_tokens: int = 1024,
         negatives: NegativeSampler | None = None,
-        prompts: Prompts = Prompts(),  # noqa: B008, which is frozen
+        prompts: Prompts | None = None,
     ) -> None:
-        """tokenize: (texts, most tokens) -> padded features, as `Encoder.tokenize`; batch_tokens:
-        see `bucket_by_length`.
-
-        negatives: where the extra documents come from; None: from what the settings name, made
-        here. prompts: what the encoder wants before texts.
-        """
-        self.data, self.settings, self.tokenize, self.seed = data, settings, tokenize, seed
-        self.batch_tokens, self.prompts = batch_tokens, prompts
+        self.data = data
+        self.settings = settings
+        self.tokenize = tokenize
+        self.seed = seed
+        self.batch_tokens = batch_tokens
+        self.prompts = Prompts() if prompts is None else prompts
         self.negatives = negatives or make_negative_sampler(data, settings, hierarchy)
         self.tree = hierarchy if settings.hierarchy_weight > 0 else None
         if self.tree is not None:
-            # (N, M)
+            # Ancestors of all passages, (N, M).
             self.paths = self.tree.paths()[:, : settings.hierarchy_levels].astype(np.int64)
 
     def __call__(self, number: int, pairs: np.ndarray) -> TrainingBatch:
-        """Batch `number` of the run, made of `pairs` (B,)."""
-        every, passages = self.data.pairs, self.data.passages
-        positives = every.passages[pairs]
-        relevant = [every.relevant[pair] for pair in pairs]
+        """Make batch `number` of the training, of the pairs (B,)."""
+        all_pairs = self.data.pairs
+        passages = self.data.passages
+        positives = all_pairs.passages[pairs]
+        relevant = [all_pairs.relevant[pair] for pair in pairs]
         relevant_passages = [passages.of_all(documents) for documents in relevant]
-        drawn = self.negatives.draw(
-            pairs, relevant_passages, np.random.default_rng([self.seed, number])
-        )
+
+        rng = np.random.default_rng([self.seed, number])
+        drawn = self.negatives.draw(pairs, relevant_passages, rng)
         extra = sorted({passage for row in drawn for passage in row})
-        documents = [passages.texts[passage] for passage in (*positives.tolist(), *extra)]
+
+        texts = [passages.texts[passage] for passage in (*positives.tolist(), *extra)]
+        documents = self.tokenize(
+            self.prompts.to_documents(texts), self.settings.document_max_tokens
+        )
+        is_relevant = membership_mask(relevant, passages.documents[positives])
+        is_allowed = membership_mask(drawn, np.array(extra, dtype=np.int64))
         return TrainingBatch(
-            queries=self.query_features([every.queries[pair] for pair in pairs]),
-            documents=bucket_by_length(
-                self.tokenize(
-                    self.prompts.to_documents(documents), self.settings.document_max_tokens
-                ),
-                self.batch_tokens,
-            ),
-            relevant=torch.from_numpy(membership_mask(relevant, passages.documents[positives])),
-            allowed=torch.from_numpy(membership_mask(drawn, np.array(extra, dtype=np.int64))),
+            queries=self.query_features([all_pairs.queries[pair] for pair in pairs]),
+            documents=bucket_by_length(documents, self.batch_tokens),
+            relevant=torch.from_numpy(is_relevant),
+            allowed=torch.from_numpy(is_allowed),
             unsupervised=torch.from_numpy(pairs >= len(self.data.supervised)),
             **self.hierarchy_targets(positives, relevant_passages),
         )
@@ -262,54 +306,66 @@ class Collator:
     def hierarchy_targets(
         self, positives: np.ndarray, relevant: Sequence[np.ndarray]
     ) -> dict[str, Any]:
-        """`paths` and `excluded` of a batch: its pairs' passages (B,), and for each those that
-        answer its query.
+        """Return `paths` and `excluded` of a batch, see `TrainingBatch`.
+
+        Args:
+            positives: The passages of the pairs, (B,).
+            relevant: For each pair, the passages that answer its query.
         """
         if self.tree is None:
             return {"paths": None, "excluded": None}
-        nodes = [len(parents) for parents in self.tree.parents[: self.paths.shape[1]]]
+        levels = self.paths.shape[1]
+        node_counts = [len(parents) for parents in self.tree.parents[:levels]]
         return {
             "paths": torch.from_numpy(self.paths[positives]),
-            "excluded": nodes_above(self.paths, nodes, relevant),
+            "excluded": nodes_above(self.paths, node_counts, relevant),
         }
 
     def query_features(self, queries: Sequence[str]) -> LengthBuckets:
-        """Queries as the encoder is given them."""
+        """Return queries with their prompt, tokenised and bucketed."""
         prompted = self.prompts.to_queries(queries)
-        return bucket_by_length(
-            self.tokenize(prompted, self.settings.query_max_tokens), self.batch_tokens
-        )
+        features = self.tokenize(prompted, self.settings.query_max_tokens)
+        return bucket_by_length(features, self.batch_tokens)
 
 
 def membership_mask(
     sets: Sequence[Sequence[int] | frozenset[int]], items: np.ndarray
 ) -> np.ndarray:
-    """Which set holds which item: (len(sets), len(items)) bool.
+    """Tell which set contains which item: (len(sets), len(items)) bool.
 
     >>> membership_mask([[3], [1, 2]], np.array([1, 3])).tolist()
     [[False, True], [True, False]]
     """
-    return np.array([np.isin(items, list(members)) for members in sets], dtype=bool).reshape(
-        len(sets), len(items)
-    )
+    mask = np.zeros((len(sets), len(items)), dtype=bool)
+    for row, members in zip(mask, sets, strict=True):
+        row[:] = np.isin(items, list(members))
+    return mask
 
 
 def nodes_above(
     paths: np.ndarray, nodes: Sequence[int], relevant: Sequence[np.ndarray]
 ) -> list[Tensor | None]:
-    """The nodes above any passage that answers a query: per level (B, K_t) bool, or None if no
-    query has several.
+    """Mark the nodes above any passage that answers a query.
 
-    paths: (N, M), of every passage. nodes: how many each level has. relevant: the passages that
-    answer each of B queries; the pair's own node stays the positive all the same.
+    The pair's own node stays the positive of the hierarchy loss although it is marked.
+
+    Args:
+        paths: Ancestors of every passage, (N, M).
+        nodes: Number of nodes of each level.
+        relevant: The passages that answer each of B queries.
+
+    Returns:
+        Per level (B, K_t) bool, or None if no query has several relevant passages.
     """
-    rows = np.repeat(np.arange(len(relevant)), [len(passages) for passages in relevant])
-    masks: list[Tensor | None] = [None] * len(nodes)
+    counts = [len(passages) for passages in relevant]
+    rows = np.repeat(np.arange(len(relevant)), counts)
     if len(rows) == len(relevant):
-        return masks
-    above = paths[np.concatenate(relevant)]
+        return [None] * len(nodes)
+
+    ancestors = paths[np.concatenate(relevant)]
+    masks: list[Tensor | None] = []
     for level, count in enumerate(nodes):
         mask = np.zeros((len(relevant), count), dtype=bool)
-        mask[rows, above[:, level]] = True
-        masks[level] = torch.from_numpy(mask)
+        mask[rows, ancestors[:, level]] = True
+        masks.append(torch.from_numpy(mask))
     return masks

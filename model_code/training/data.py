@@ -1,9 +1,9 @@
-"""What an encoder is trained on: passages, and pairs of a query and a passage that answers it.
+"""Training data: passages, and pairs of a query and a passage that answers it.
 
 Judgements are per document, training is per passage. A pair takes the passage of its document that
-shares most of the query's words (the first of equals): search ranks a document by its best passage,
-so that is the one to bring closer. For a pseudo-query cut from a document it is the passage that it
-was cut from.
+shares most of the query's words, of equals the first. Search ranks a document by its best passage, so
+this is the passage to bring closer to the query. For a pseudo-query it is the passage that it was cut
+from.
 """
 
 from __future__ import annotations
@@ -19,19 +19,24 @@ import numpy as np
 WORD = re.compile(r"\w+")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-MAX_CACHED_PASSAGES = (
-    2**14
-)  # passages whose words are at hand: a batch looks at some of them many times
+# Passages whose normalised words are kept: a batch looks at some passages many times.
+MAX_CACHED_PASSAGES = 2**14
 
 ContainsAnswer = Callable[[int], bool]
+"""Tells whether a passage, given by its number, contains an answer of one query."""
 
 
 @dataclass(frozen=True, eq=False)
 class Passages:
-    """The corpus that is searched: N passages, each of a document."""
+    """The N searched passages.
+
+    Attributes:
+        texts: Text of each passage.
+        documents: Number of each passage's document, (N,) int64, from 0 without gaps.
+    """
 
     texts: Sequence[str]
-    documents: np.ndarray  # (N,) int64, the number of each passage's document, from 0 without gaps
+    documents: np.ndarray
 
     @cached_property
     def _order(self) -> np.ndarray:
@@ -42,7 +47,7 @@ class Passages:
         return np.concatenate([[0], np.cumsum(np.bincount(self.documents))])
 
     def of(self, document: int) -> np.ndarray:
-        """The passages of a document, ascending.
+        """Return the passages of a document, ascending.
 
         >>> Passages(["a", "b", "c"], np.array([0, 1, 0])).of(0).tolist()
         [0, 2]
@@ -50,11 +55,11 @@ class Passages:
         return self._order[self._starts[document] : self._starts[document + 1]]
 
     def of_all(self, documents: Collection[int]) -> np.ndarray:
-        """The passages of at least one document, document after document."""
+        """Return the passages of at least one document, document after document."""
         return np.concatenate([self.of(document) for document in sorted(documents)])
 
     def best(self, document: int, query: str) -> int:
-        """The passage of a document that shares most words with a query, the first of equals.
+        """Return the passage of a document that shares most words with a query, of equals the first.
 
         >>> Passages(["sort a list", "open a file"], np.array([0, 0])).best(0, "opening and closing a file")
         1
@@ -62,58 +67,66 @@ class Passages:
         candidates = self.of(document)
         if len(candidates) == 1:
             return int(candidates[0])
-        words = _words(query)
-        return int(
-            max(
-                candidates, key=lambda passage: (len(words & _words(self.texts[passage])), -passage)
-            )
-        )
+
+        query_words = _words(query)
+        # `max` keeps the first of equals, and the candidates ascend.
+        best = max(candidates, key=lambda passage: len(query_words & _words(self.texts[passage])))
+        return int(best)
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """n training pairs: the texts of the queries, the passage of each, and the documents known to
-    answer each query.
+    """n training pairs.
 
-    `answers` are strings that answer a query, where the data has them; pseudo-queries have none.
+    Attributes:
+        queries: Text of each pair's query.
+        passages: Number of each pair's passage, (n,) int64.
+        relevant: Numbers of the documents that are known to answer each pair's query.
+        answers: Strings that answer a query, by its text. Pseudo-queries have none.
     """
 
     queries: Sequence[str]
-    passages: np.ndarray  # (n,) int64, passage numbers
-    relevant: Sequence[frozenset[int]]  # document numbers
-    answers: Mapping[str, Sequence[str]] = field(default_factory=dict)  # text of a query -> strings
+    passages: np.ndarray
+    relevant: Sequence[frozenset[int]]
+    answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Number of pairs."""
+        """Return the number of pairs."""
         return len(self.queries)
 
 
 def make_pairs(passages: Passages, judgements: Iterable[tuple[str, Sequence[int]]]) -> Pairs:
-    """One pair per query and relevant document, from (query text, relevant document numbers) in the
-    order given.
+    """Make one pair per query and relevant document, in the given order.
+
+    Args:
+        passages: The searched passages.
+        judgements: Query texts, each with the numbers of its relevant documents.
 
     >>> corpus = Passages(["sort a list", "open a file"], np.array([0, 1]))
     >>> pairs = make_pairs(corpus, [("ordering", [0]), ("files", [1]), ("ordering", [1])])
     >>> pairs.passages.tolist(), [sorted(documents) for documents in TrainingData(corpus, pairs, pairs).pairs.relevant]
     ([0, 1, 1], [[0, 1], [1], [0, 1], [0, 1], [1], [0, 1]])
     """
-    rows = [
-        (query, document, frozenset(documents))
-        for query, documents in judgements
-        for document in documents
-    ]
-    best = [passages.best(document, query) for query, document, _ in rows]
-    return Pairs(
-        [query for query, *_ in rows],
-        np.array(best, dtype=np.int64),
-        [relevant for *_, relevant in rows],
-    )
+    queries: list[str] = []
+    best_passages: list[int] = []
+    relevant: list[frozenset[int]] = []
+    for query, documents in judgements:
+        answering = frozenset(documents)
+        for document in documents:
+            queries.append(query)
+            best_passages.append(passages.best(document, query))
+            relevant.append(answering)
+    return Pairs(queries, np.array(best_passages, dtype=np.int64), relevant)
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """All that a trainer reads: the passages and the two kinds of pairs, either of which may be
-    empty.
+    """All that a trainer reads: the passages and both kinds of pairs, either of which may be empty.
+
+    Attributes:
+        passages: The searched passages.
+        supervised: Pairs from judgements.
+        unsupervised: Pairs from pseudo-queries.
     """
 
     passages: Passages
@@ -124,64 +137,72 @@ class TrainingData:
     def pairs(self) -> Pairs:
         """The supervised pairs, then the unsupervised ones: pair numbers count through both.
 
-        Queries of equal text are one query: what is relevant to either is relevant to both.
+        Queries of equal text are one query: a document that is relevant to either is relevant to both.
         """
         queries = [*self.supervised.queries, *self.unsupervised.queries]
         passages = np.concatenate([self.supervised.passages, self.unsupervised.passages])
-        by_query: dict[str, frozenset[int]] = {}
-        for query, documents in zip(
-            queries, [*self.supervised.relevant, *self.unsupervised.relevant], strict=True
-        ):
-            by_query[query] = by_query.get(query, frozenset()) | documents
-        relevant = [by_query[query] for query in queries]
+
+        documents_by_query: dict[str, frozenset[int]] = {}
+        all_relevant = [*self.supervised.relevant, *self.unsupervised.relevant]
+        for query, documents in zip(queries, all_relevant, strict=True):
+            documents_by_query[query] = documents_by_query.get(query, frozenset()) | documents
+
+        relevant = [documents_by_query[query] for query in queries]
         answers = {**self.unsupervised.answers, **self.supervised.answers}
         return Pairs(queries, passages, relevant, answers)
 
     @cached_property
     def answers(self) -> Answers:
-        """Which passages hold an answer of a query, as far as their strings tell."""
+        """A search for the answers of queries in the passages."""
         return Answers(self.passages.texts, self.pairs.answers)
 
 
 def squad_form(text: str) -> str:
-    """In lower case, without ASCII punctuation and English articles, words apart by single blanks.
+    """Return a text in lower case, without ASCII punctuation and English articles.
 
     >>> squad_form("The U.S.,  in 1969;\\na man's step")
     'us in 1969 mans step'
     """
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    without_punctuation = text.lower().translate(_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", without_punctuation).split())
 
 
 class Answers:
-    """A search for the answers of queries, as runs of whole words, in those passages only that it
-    is asked about.
+    """A search for the answers of queries in passages, as runs of whole words.
 
-    Karpukhin et al. (2020), "Dense Passage Retrieval", and SVDR take a retrieved passage for a
-    negative only if no answer of the question is in it. Texts are compared as SQuAD's evaluation
-    compares answers (Rajpurkar et al., 2016).
+    Only the passages that are asked about are searched. Karpukhin et al. (2020), "Dense Passage
+    Retrieval", and SVDR take a retrieved passage for a negative only if it contains no answer of the
+    question. Texts are compared as SQuAD's evaluation compares answers (Rajpurkar et al. 2016).
+
+    Args:
+        texts: Texts of all passages.
+        answers: Strings that answer a query, by its text.
     """
 
     def __init__(self, texts: Sequence[str], answers: Mapping[str, Sequence[str]]) -> None:
-        """texts: of all passages; answers: the text of a query -> strings that answer it."""
-        self.texts, self.answers = texts, answers
+        self.texts = texts
+        self.answers = answers
         self._words = lru_cache(maxsize=MAX_CACHED_PASSAGES)(self._words_of)
 
     def of(self, query: str) -> ContainsAnswer | None:
-        """Whether a passage holds an answer of the query; None if the query has no answer to look
-        for.
+        """Return the check whether a passage contains an answer of the query.
 
-        An answer of nothing but punctuation and articles cannot be looked for.
+        Returns None if the query has no answer that can be looked for. An answer that consists of
+        punctuation and articles cannot.
 
-        >>> holds = Answers(["In 1969, a man", "69 men"], {"when": ["69"]}).of("when")
-        >>> holds(0), holds(1)
+        >>> contains_answer = Answers(["In 1969, a man", "69 men"], {"when": ["69"]}).of("when")
+        >>> contains_answer(0), contains_answer(1)
         (False, True)
         """
-        answers = [
-            f" {words} " for answer in self.answers.get(query, ()) if (words := squad_form(answer))
-        ]
-        if not answers:
+        normalized = [squad_form(answer) for answer in self.answers.get(query, ())]
+        padded = [f" {words} " for words in normalized if words]
+        if not padded:
             return None
-        return lambda passage: any(answer in self._words(passage) for answer in answers)
+
+        def contains_answer(passage: int) -> bool:
+            return any(answer in self._words(passage) for answer in padded)
+
+        return contains_answer
 
     def _words_of(self, passage: int) -> str:
         return f" {squad_form(self.texts[passage])} "

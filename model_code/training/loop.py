@@ -1,14 +1,13 @@
-"""The loop of every training run (steps, evaluations, the best weights at the end), and checkpoints
-to resume from.
+"""The loop that every training runs, and checkpoints to resume from.
 
-Whoever is trained says what a step and an evaluation are. Batches and the learning rate are
-functions of the step's number: a run that resumes takes the same steps as one that was never
-stopped, bit for bit on the same machine.
+Subclasses of `TrainingLoop` define a step and an evaluation. Batches and the learning rate are
+functions of the step's number, so a training that resumes takes the same steps as one that was never
+interrupted, bit for bit on the same machine.
 
-Checkpoints are folders written aside and then renamed, so that each is whole or not there. Weights
-of the objective, state of the optimiser and random states are accelerate's (`save_state`, read back
-with `weights_only=True`); beside them lie the training state, the best weights so far, and a
-hierarchy of co-training's.
+A checkpoint is a folder that is written under another name and then renamed, so it is complete or
+absent. accelerate saves the objective's weights, the optimiser's state and the random states
+(`save_state`, read with `weights_only=True`). The training state, the best weights and a hierarchy
+from co-training lie beside them.
 """
 
 from __future__ import annotations
@@ -32,20 +31,36 @@ from model_code.progress import Progress
 from model_code.training.optimisation import learning_rate_factor
 
 Row = dict[str, Any]
-STATE, BEST, HIERARCHY = "state.json", "best.safetensors", "hierarchy"
+STATE_FILE = "state.json"
+BEST_WEIGHTS_FILE = "best.safetensors"
+HIERARCHY_FOLDER = "hierarchy"
+
+
+def _unchanged(mean: Tensor) -> Tensor:
+    return mean
 
 
 @dataclass
 class TrainingState:
-    """Progress, history and the best checkpoint so far. Everything but `best_weights` and `window`
-    is JSON-able.
+    """Progress, history and the best evaluation so far.
 
-    history: rows by step; a row of training has `loss`, its parts and `learning_rate`, means over
-    the steps since the
-      row before; an evaluation adds the dev metric under its name.
-    best_step: 0 if no evaluation was better than that of the start; the last one where none was
-    made. window: loss parts of the batches since the last row, left on their device: reading them
-    would stop the step.
+    All attributes but `best_weights` and `window` can be written as JSON.
+
+    Attributes:
+        step: Number of steps taken.
+        history: Rows by step. A row of training has `loss`, its parts and `learning_rate`: means over
+            the steps since the row before. An evaluation adds the dev metric under its name.
+        best_step: Step of the best evaluation: 0 if none was better than that of the start, the last
+            step if there was none.
+        best_metric: Its dev metric.
+        best_interval: The interval of that metric over dev queries.
+        best_groups: That metric apart for dev queries of documents that training asks for, and for the
+            others, see `DevEvaluator.groups`.
+        evaluations_since_best: Evaluations in a row that were not better.
+        reclustered_at: Steps at which co-training clustered again.
+        best_weights: The weights at the best step, on the CPU.
+        window: Loss parts of the batches since the last row. They stay on their device, because
+            reading them would make the step wait.
     """
 
     step: int = 0
@@ -53,36 +68,43 @@ class TrainingState:
     best_step: int = 0
     best_metric: float | None = None
     best_interval: list[float] | None = None
+    best_groups: dict[str, dict[str, float]] | None = None
     evaluations_since_best: int = 0
     reclustered_at: list[int] = field(default_factory=list)
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     window: list[dict[str, Tensor]] = field(default_factory=list)
 
     def log(
-        self, learning_rate: float, over_processes: Callable[[Tensor], Tensor] = lambda mean: mean
+        self, learning_rate: float, over_processes: Callable[[Tensor], Tensor] = _unchanged
     ) -> None:
-        """Average the window into a row of the history. Raises FreshetError if the loss is not
-        finite.
+        """Average the window into a row of the history and clear it.
 
-        over_processes: the mean of each process's own means.
+        Args:
+            learning_rate: Learning rate of the last step.
+            over_processes: Averages the means of all processes.
+
+        Raises:
+            FreshetError: If the loss is not finite.
         """
         if not self.window:
             return
+
         names = list(self.window[0])
-        table = torch.stack(
-            [torch.stack([parts[name] for name in names]) for parts in self.window]
-        ).double()
-        means = dict(zip(names, over_processes(table.mean(dim=0)).tolist(), strict=True))
+        rows = [torch.stack([parts[name] for name in names]) for parts in self.window]
+        mean = over_processes(torch.stack(rows).double().mean(dim=0))
+        means = dict(zip(names, mean.tolist(), strict=True))
         if not math.isfinite(means["loss"]):
             raise FreshetError(
                 f"the loss is {means['loss']} at step {self.step}; lower learning_rate or, "
                 "of a dense retriever, raise temperature"
             )
         self.window = []
-        self.row().update(means | {"learning_rate": learning_rate})
+        row = self.row()
+        row.update(means)
+        row["learning_rate"] = learning_rate
 
     def row(self) -> Row:
-        """The history's row of the current step, made if there is none."""
+        """Return the history's row of the current step, and add it if there is none."""
         if not self.history or self.history[-1]["step"] != self.step:
             self.history.append({"step": self.step})
         return self.history[-1]
@@ -93,103 +115,140 @@ class TrainingState:
         value: float,
         weights: dict[str, Tensor],
         interval: list[float] | None = None,
+        groups: dict[str, dict[str, float]] | None = None,
     ) -> bool:
-        """Note a dev metric; if it is above all before (of equals the first counts), keep `weights`
-        and return True.
+        """Record a dev metric, and keep `weights` if it is the best so far.
+
+        Of equal values the first counts.
+
+        Args:
+            metric: Name of the metric.
+            value: Its value.
+            weights: The trained weights.
+            interval: Its interval over dev queries.
+            groups: The metric of each group of dev queries.
+
+        Returns:
+            Whether the value is the best so far.
         """
         self.row()[metric] = value
         if self.best_metric is not None and value <= self.best_metric:
             self.evaluations_since_best += 1
             return False
-        self.best_step, self.best_metric, self.evaluations_since_best = self.step, value, 0
+
+        self.best_step = self.step
+        self.best_metric = value
         self.best_interval = interval
+        self.best_groups = groups
+        self.evaluations_since_best = 0
         self.best_weights = {
             name: weight.detach().to("cpu", copy=True) for name, weight in weights.items()
         }
         return True
 
     def to_json(self) -> dict[str, Any]:
-        """All but the tensors."""
-        return {
-            key: value
-            for key, value in asdict(self).items()
-            if key not in ("best_weights", "window")
-        }
+        """Return all attributes but the tensors."""
+        values = asdict(self)
+        del values["best_weights"]
+        del values["window"]
+        return values
 
 
 def save_checkpoint(
     folder: Path, accelerator: Any, state: TrainingState, hierarchy: Hierarchy | None = None
 ) -> None:
-    """Write `folder/step-N`, then remove older ones. Every process calls it; `state.window` must be
-    empty.
+    """Write the checkpoint `folder/step-N`, then remove older ones.
+
+    Every process must call it.
+
+    Args:
+        folder: Folder of the checkpoints.
+        accelerator: Saves the objective, the optimiser and the random states.
+        state: The training state. Its window must be empty.
+        hierarchy: The hierarchy, if co-training replaced it.
     """
-    aside, target = folder / f".step-{state.step}", folder / f"step-{state.step}"
+    staging = folder / f".step-{state.step}"
+    target = folder / f"step-{state.step}"
     if accelerator.is_main_process:
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
     accelerator.wait_for_everyone()
-    accelerator.save_state(str(aside))
+    accelerator.save_state(str(staging))
     accelerator.wait_for_everyone()
     if not accelerator.is_main_process:
         return
-    save_file(state.best_weights, aside / BEST)
-    write_json(aside / STATE, state.to_json())
+
+    save_file(state.best_weights, staging / BEST_WEIGHTS_FILE)
+    write_json(staging / STATE_FILE, state.to_json())
     if hierarchy is not None:
-        hierarchy.save(aside / HIERARCHY)
-    fsync_tree(aside)
-    aside.rename(target)
+        hierarchy.save(staging / HIERARCHY_FOLDER)
+    fsync_tree(staging)
+    staging.rename(target)
     fsync(folder)
+
     for older in folder.glob("*step-*"):
         if older != target:
             shutil.rmtree(older, ignore_errors=True)
 
 
 def latest_checkpoint(folder: Path | None) -> Path | None:
-    """The newest whole checkpoint in `folder`, or None."""
-    checkpoints = () if folder is None else folder.glob("step-[0-9]*")
-    return max(checkpoints, key=lambda path: int(path.name.removeprefix("step-")), default=None)
+    """Return the newest complete checkpoint in `folder`, or None."""
+    if folder is None:
+        return None
+
+    def step_of(checkpoint: Path) -> int:
+        return int(checkpoint.name.removeprefix("step-"))
+
+    return max(folder.glob("step-[0-9]*"), key=step_of, default=None)
 
 
 def load_training_state(checkpoint: Path) -> tuple[TrainingState, Hierarchy | None]:
-    """The training state of a checkpoint, and its hierarchy if training had re-clustered."""
-    state = TrainingState(**read_json(checkpoint / STATE))
-    state.best_weights = load_file(checkpoint / BEST)
-    folder = checkpoint / HIERARCHY
-    return state, Hierarchy.load(folder) if folder.is_dir() else None
+    """Read the training state of a checkpoint, and the hierarchy if co-training replaced it."""
+    state = TrainingState(**read_json(checkpoint / STATE_FILE))
+    state.best_weights = load_file(checkpoint / BEST_WEIGHTS_FILE)
+    folder = checkpoint / HIERARCHY_FOLDER
+    hierarchy = Hierarchy.load(folder) if folder.is_dir() else None
+    return state, hierarchy
 
 
 class TrainingLoop:
-    """Training of `trained` in place, by `take_step` and `_evaluate` of a subclass, which note in
-    `state` what they do.
+    """Trains `trained` in place. Subclasses define `take_step` and `_evaluate`, which update `state`.
 
-    metric: what an evaluation measures, as the history calls it; None where nothing is evaluated.
+    Attributes:
+        trained: The model that is trained.
+        settings: Has the fields of `TrainingSettings` that are read here.
+        accelerator: accelerate's Accelerator.
+        state: Progress and history.
+        checkpoints: Folder of the checkpoints, or None.
+        progress: Called after each step.
+        steps: Steps of the whole training, unless it stops early.
+        pairs_per_step: Training pairs of a step.
+        metric: Name of the dev metric in the history. None if nothing is evaluated.
     """
 
     trained: nn.Module
-    settings: Any  # with the fields of `TrainingSettings` that are read here
+    settings: Any
     accelerator: Any
     state: TrainingState
     checkpoints: Path | None
     progress: Progress
-    steps: int  # of the whole run, unless it stops early
+    steps: int
     pairs_per_step: int
     metric: str | None
     take_step: Callable[[], None]
     _evaluate: Callable[[], None]
 
     def fit(self) -> TrainingState:
-        """Train to the end, or on to it from `state`, and leave the model with the weights of the
-        best step.
-        """
+        """Train from `state` to the end, and leave the model with the weights of the best step."""
         if self.state.step == 0:
             self._evaluate()
-        patience = self.settings.patience or math.inf  # evaluations in a row without a new best
-        while self.state.step < self.steps and self.state.evaluations_since_best < patience:
+        while self.state.step < self.steps and not self._is_out_of_patience():
             self.take_step()
             self._after_step()
         self._log()
         if self.metric not in self.state.row():
             self._evaluate()
+
         weights = self._trained_weights()
         for name, value in self.state.best_weights.items():
             weights[name].data.copy_(value)
@@ -199,11 +258,16 @@ class TrainingLoop:
 
     @property
     def trained_parameters(self) -> int:
-        """How many numbers learn."""
+        """Number of trained parameters."""
         return sum(weight.numel() for weight in self._trained_weights().values())
 
+    def _is_out_of_patience(self) -> bool:
+        patience = self.settings.patience
+        return bool(patience) and self.state.evaluations_since_best >= patience
+
     def _after_step(self) -> None:
-        step, settings = self.state.step, self.settings
+        step = self.state.step
+        settings = self.settings
         if step % settings.log_every == 0:
             self._log()
         if settings.evaluate_every and step % settings.evaluate_every == 0:

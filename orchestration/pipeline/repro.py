@@ -50,14 +50,14 @@ def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
             why = f"params.yaml lacks {', '.join(lacking)}, which a build writes there"
             planned[stage.address] = PlannedStage(stage.address, "maybe", (why,))
             continue
-        before = [
+        required_stages = [
             planned[earlier.address]
             for earlier in stages.upstream(stage, table)
             if earlier.address in planned
         ]
         changes = [line for entry in status.get(stage.address, ()) for line in _describe(entry)]
         changes = changes if stage.address in ran else ["it never ran"]
-        planned[stage.address] = _plan_one(stage.address, changes, before)
+        planned[stage.address] = _plan_one(stage.address, changes, required_stages)
     return list(planned.values())
 
 
@@ -90,7 +90,7 @@ def _needed(table: Sequence[stages.Stage], targets: Sequence[str]) -> list[stage
 
 
 def _plan_one(address: str, changes: list[str], before: list[PlannedStage]) -> PlannedStage:
-    moving = [stage.address for stage in before if stage.action != "skip"]
+    moving = [stage.address for stage in required_stages if stage.action != "skip"]
     # an artifact that is missing or changed is no reason where a stage before this one is about to
     # write it anyway
     written = ("deleted artifacts/", "modified artifacts/") if moving else ()
@@ -280,9 +280,7 @@ def remove_unnamed_outputs(project: Project) -> list[Path]:
     """
     settings = parameters.load(project.params_file)
     removed = []
-    for folder in dict.fromkeys(
-        Path(stage.output).parent for stage in stages.TABLE if stage.expand_by
-    ):
+    for folder in dict.fromkeys(Path(stage.output).parent for stage in stages.TABLE if stage.each):
         named = settings.built if folder.name == "evaluate" else settings.retrievers
         for path in sorted((project.root / folder).glob("*")):
             if path.name not in named and path.is_dir() and not path.is_symlink():

@@ -12,11 +12,11 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from model_code.checks.evaluations import check_run
 from model_code.context import StageContext
+from model_code.contracts.evaluation import check_run
+from model_code.contracts.registry import check
 from model_code.corpus.tables import load_corpus
 from model_code.errors import FreshetError
-from model_code.evaluation import plots
 from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.runs import write_run
 from model_code.evaluation.settings import EvaluationSettings
@@ -24,8 +24,7 @@ from model_code.evaluation.system_evaluation import evaluate_system, search_spli
 from model_code.files import write_manifest
 from model_code.retrieval.fused import Fusion
 from model_code.stages import comparison
-from model_code.stages.contract import check_contract
-from tests.model_code.checks.damage import (
+from tests.model_code.contracts.damage import (
     assert_refused,
     copied,
     each,
@@ -147,7 +146,7 @@ def compared(root):
     place = context(write_inputs(root), root / "output")
     place.output.mkdir()
     with pytest.MonkeyPatch.context() as patch:  # drawing takes seconds
-        patch.setattr(plots, "systems_plot", lambda systems, metrics: b"png")
+        patch.setattr(comparison, "systems_plot", lambda systems, metrics: b"png")
         comparison.run(place)
     return place
 
@@ -168,7 +167,7 @@ def test_whole_outputs_pass_also_where_nobody_judges(places, tmp_path):
         "baselines": write(tmp_path / "b", BASELINES, False),
     }
     for stage, place in (*places.items(), *unjudged.items()):
-        check_contract(stage, place)
+        check(stage, place)
 
 
 def test_a_perfect_ranking_passes_though_its_sum_of_gains_is_rounded_otherwise_than_the_ideal(
@@ -187,7 +186,7 @@ def test_a_perfect_ranking_passes_though_its_sum_of_gains_is_rounded_otherwise_t
         "metrics.json",
         lambda value: [value[split].update({"nDCG@10": 1.0}) for split in ("dev", "test")],
     )(perfect.output)
-    check_contract("evaluate", perfect)
+    check("evaluate", perfect)
 
 
 def with_scores(edit):
@@ -314,4 +313,4 @@ def test_each_broken_rule_is_named(places, tmp_path, name, damage, message):
 )
 def test_what_the_settings_ask_for_must_be_there_and_no_more(places, stage, settings, message):
     with pytest.raises(FreshetError, match=message):
-        check_contract(stage, replace(places[stage], settings=places[stage].settings | settings))
+        check(stage, replace(places[stage], settings=places[stage].settings | settings))
