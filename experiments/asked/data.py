@@ -1,0 +1,123 @@
+"""Data sets of the experiment: documents, queries and judgements, and the encoder's view of them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model_code.encoding.encoder import Encoder
+from model_code.encoding.token_signs import TokenSigns
+
+WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A collection in BEIR layout with the splits of one folder of judgements.
+
+    Attributes:
+        ids: Document ids, in the order of the file.
+        texts: Title and text of each document, as encoder and BM25 read them.
+        dates: ISO date of each document, empty where the collection has none.
+        queries: Query texts by id.
+        qrels: For each split, the relevant document numbers of each query id.
+    """
+
+    ids: list[str]
+    texts: list[str]
+    dates: list[str]
+    queries: dict[str, str]
+    qrels: dict[str, dict[str, set[int]]]
+
+    @classmethod
+    def read(cls, folder: Path, qrels_folder: str = "qrels") -> Dataset:
+        """Read a collection.
+
+        Args:
+            folder: Folder with `corpus.jsonl.gz`, `queries.jsonl.gz` and judgements.
+            qrels_folder: Name of the folder of judgements below it.
+        """
+        documents = list(read_rows(folder / "corpus.jsonl.gz"))
+        ids = [row["_id"] for row in documents]
+        texts = [f"{row.get('title', '')}\n{row['text']}" for row in documents]
+        dates = [row.get("date") or "" for row in documents]
+        queries = {row["_id"]: row["text"] for row in read_rows(folder / "queries.jsonl.gz")}
+
+        number = {document_id: i for i, document_id in enumerate(ids)}
+        qrels: dict[str, dict[str, set[int]]] = {}
+        for path in sorted((folder / qrels_folder).glob("*.tsv")):
+            relevant: dict[str, set[int]] = defaultdict(set)
+            with path.open(encoding="utf-8") as stream:
+                for row in csv.DictReader(stream, delimiter="\t"):
+                    if int(row["score"]) > 0:
+                        relevant[row["query-id"]].add(number[row["corpus-id"]])
+            qrels[path.stem] = dict(relevant)
+        return cls(ids, texts, dates, queries, qrels)
+
+
+def read_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a compressed JSONL file."""
+    with gzip.open(path, "rt", encoding="utf-8") as stream:
+        for line in stream:
+            yield json.loads(line)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Vectors (n, H) of texts, and the signs of their token vectors for late interaction."""
+
+    vectors: np.ndarray
+    tokens: TokenSigns
+
+    @classmethod
+    def load_or_encode(
+        cls, texts: Sequence[str], encoder: EncoderSource, cache: Path, passages: bool
+    ) -> Encoded:
+        """Encode texts, or read what an earlier run encoded."""
+        vectors_file = cache / "vectors.npy"
+        if vectors_file.is_file():
+            return cls(np.load(vectors_file), TokenSigns.load(cache))
+
+        cache.mkdir(parents=True, exist_ok=True)
+        if passages:
+            vectors, tokens = encoder.model.encode_passages_with_tokens(texts)
+        else:
+            vectors, tokens = encoder.model.encode_with_tokens(texts)
+        tokens.save(cache)
+        np.save(vectors_file, vectors)
+        return cls(vectors, tokens)
+
+
+@dataclass(frozen=True)
+class EncoderSource:
+    """An encoder that is loaded when the first text has to be encoded."""
+
+    name: str
+    path: str
+    max_tokens: int
+
+    @cached_property
+    def model(self) -> Encoder:
+        """The loaded encoder."""
+        return Encoder.load(self.path, self.max_tokens, for_search=True)
+
+
+def words(text: str) -> frozenset[str]:
+    """Return the lower-case words of a text."""
+    return frozenset(WORD.findall(text.lower()))
+
+
+def jaccard(first: frozenset[str], second: frozenset[str]) -> float:
+    """Return the share of common words among all words of two texts."""
+    union = len(first | second)
+    return len(first & second) / union if union else 0.0

@@ -1,0 +1,251 @@
+"""What known queries are worth as words: documents that were there all along."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from experiments.asked.data import Dataset, Encoded, jaccard, words
+from experiments.asked.search import (
+    FusionSearch,
+    Normalizer,
+    Vocabulary,
+    Weights,
+    Words,
+    bm25_weights,
+    choose_weights,
+    evaluate,
+    ndcg,
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One division of a collection's queries.
+
+    Attributes:
+        dev_known: Ids of known queries while dev queries choose.
+        dev: Ids of dev queries.
+        test_known: Ids of known queries while test queries report.
+        test: Ids of test queries.
+        qrels: Relevant document numbers of each query id.
+    """
+
+    dev_known: Sequence[str]
+    dev: Sequence[str]
+    test_known: Sequence[str]
+    test: Sequence[str]
+    qrels: Mapping[str, set[int]]
+
+
+def split_trials(dataset: Dataset, options: Mapping[str, Any], seed: int) -> list[Trial]:
+    """Divide the queries of a collection into known, dev and test ones."""
+    random = np.random.default_rng(seed)
+    if "folds" in options:
+        return fold_trials(dataset, options, random)
+
+    qrels = {query: rows for split in dataset.qrels.values() for query, rows in split.items()}
+    train = sorted(dataset.qrels["train"])
+    test = sample(sorted(dataset.qrels["test"]), options.get("test_queries"), random)
+    if "dev" in dataset.qrels:
+        dev = sample(sorted(dataset.qrels["dev"]), options.get("dev_queries"), random)
+        return [Trial(train, dev, train, test, qrels)]
+
+    shuffled = random.permutation(train).tolist()
+    size = round(len(train) * options["dev_share"])
+    return [Trial(shuffled[size:], shuffled[:size], train, test, qrels)]
+
+
+def fold_trials(
+    dataset: Dataset, options: Mapping[str, Any], random: np.random.Generator
+) -> list[Trial]:
+    """Divide the queries into folds; each is the test fold once, and the others are known."""
+    qrels = dataset.qrels["test"]
+    folds = np.array_split(random.permutation(sorted(qrels)), options["folds"])
+    trials = []
+    for number, fold in enumerate(folds):
+        others = np.concatenate([other for i, other in enumerate(folds) if i != number]).tolist()
+        size = round(len(others) * options["dev_share"])
+        trials.append(Trial(others[size:], others[:size], others, fold.tolist(), qrels))
+    return trials
+
+
+def sample(ids: Sequence[str], most: int | None, random: np.random.Generator) -> list[str]:
+    """Return at most so many ids, in a random order."""
+    return random.permutation(ids)[:most].tolist()
+
+
+class Collection:
+    """A collection with its encodings, on which variants are tried."""
+
+    def __init__(self, dataset: Dataset, documents: Encoded, queries: Encoded) -> None:
+        self.dataset = dataset
+        self.documents = documents
+        self.queries = queries
+        self.query_rows = {query: row for row, query in enumerate(dataset.queries)}
+        self.normalizer = Normalizer.fit(documents.vectors)
+        self.vocabulary = Vocabulary()
+        self.text_counts = self.vocabulary.count(dataset.texts, grow=True)
+        self.query_counts = self.vocabulary.count(dataset.queries.values(), grow=True)
+        self.text_counts.resize((len(dataset.texts), len(self.vocabulary.numbers)))
+
+    def rows(self, query_ids: Sequence[str]) -> np.ndarray:
+        """Return the row numbers (q,) of queries."""
+        return np.array([self.query_rows[query] for query in query_ids], dtype=np.int64)
+
+    def known_counts(self, known: Sequence[str], qrels: Mapping[str, set[int]]) -> Any:
+        """Return the term counts (n, terms) of the known queries of each document."""
+        from scipy import sparse
+
+        documents = []
+        queries = []
+        for query in known:
+            for document in qrels[query]:
+                documents.append(document)
+                queries.append(self.query_rows[query])
+        shape = (len(self.dataset.texts), len(self.dataset.queries))
+        answers = sparse.csr_matrix((np.ones(len(documents)), (documents, queries)), shape)
+        return (answers @ self.query_counts).tocsr()
+
+    def search(self, known_counts: Any, word_variant: Words) -> FusionSearch:
+        """Return the search in which known queries are words in this way."""
+        weights = bm25_weights(self.text_counts, known_counts, word_variant)
+        return FusionSearch(self.documents.vectors, self.documents.tokens, weights, self.normalizer)
+
+
+@dataclass
+class Outcome:
+    """Scores of the test queries of one trial, by system, and what dev chose."""
+
+    queries: list[str]
+    similarity: list[float]
+    scores: dict[str, list[float]]
+    choices: dict[str, Any]
+
+
+def run_trial(collection: Collection, trial: Trial, grid: Mapping[str, Any]) -> Outcome:
+    """Choose on dev, and evaluate plain search and search with known queries once on test."""
+    variants = {"plain": [Words()]}
+    variants["words"] = [
+        Words(weight, in_length)
+        for weight in grid["word_weights"]
+        for in_length in grid["in_length"]
+    ]
+
+    scores: dict[str, list[float]] = {}
+    choices: dict[str, Any] = {}
+    dev_counts = collection.known_counts(trial.dev_known, trial.qrels)
+    test_counts = collection.known_counts(trial.test_known, trial.qrels)
+    for name, candidates in variants.items():
+        fusion_choice = choose_fusion(collection, trial, dev_counts, candidates, grid)
+        bm25_choice = choose_bm25(collection, trial, dev_counts, candidates)
+        choices[name] = {"fusion": fusion_choice, "bm25": bm25_choice}
+
+        scores[f"fusion {name}"] = evaluate_fusion(collection, trial, test_counts, fusion_choice)
+        scores[f"bm25 {name}"] = evaluate_bm25(collection, trial, test_counts, bm25_choice)
+
+    similarity = largest_similarity(collection.dataset, trial)
+    return Outcome(list(trial.test), similarity, scores, choices)
+
+
+def choose_fusion(
+    collection: Collection,
+    trial: Trial,
+    known_counts: Any,
+    candidates: Sequence[Words],
+    grid: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Choose word variant and fusion weights by nDCG@10 on dev."""
+    rows = collection.rows(trial.dev)
+    relevant = [trial.qrels[query] for query in trial.dev]
+    best: dict[str, Any] = {"dev": -1.0}
+    for variant in candidates:
+        search = collection.search(known_counts, variant)
+        found = search.candidates(
+            collection.queries.vectors[rows],
+            collection.queries.tokens[rows],
+            collection.query_counts[rows],
+        )
+        weights, mean = choose_weights(
+            search, found, collection.queries.vectors[rows], relevant, grid
+        )
+        if mean > best["dev"] + 1e-9:
+            best = {"dev": mean, "words": variant, "weights": weights}
+    return best
+
+
+def choose_bm25(
+    collection: Collection, trial: Trial, known_counts: Any, candidates: Sequence[Words]
+) -> dict[str, Any]:
+    """Choose the word variant of BM25 alone by nDCG@10 on dev."""
+    best: dict[str, Any] = {"dev": -1.0}
+    for variant in candidates:
+        search = collection.search(known_counts, variant)
+        mean = float(np.mean(bm25_ndcg(collection, search, trial.dev, trial.qrels)))
+        if mean > best["dev"] + 1e-9:
+            best = {"dev": mean, "words": variant}
+    return best
+
+
+def evaluate_fusion(
+    collection: Collection, trial: Trial, known_counts: Any, choice: Mapping[str, Any]
+) -> list[float]:
+    """Return nDCG@10 of each test query by the fusion that dev chose."""
+    rows = collection.rows(trial.test)
+    relevant = [trial.qrels[query] for query in trial.test]
+    search = collection.search(known_counts, choice["words"])
+    found = search.candidates(
+        collection.queries.vectors[rows],
+        collection.queries.tokens[rows],
+        collection.query_counts[rows],
+    )
+    weights: Weights = choice["weights"]
+    return evaluate(search, found, collection.queries.vectors[rows], relevant, weights).tolist()
+
+
+def evaluate_bm25(
+    collection: Collection, trial: Trial, known_counts: Any, choice: Mapping[str, Any]
+) -> list[float]:
+    """Return nDCG@10 of each test query by BM25 alone."""
+    search = collection.search(known_counts, choice["words"])
+    return bm25_ndcg(collection, search, trial.test, trial.qrels)
+
+
+def bm25_ndcg(
+    collection: Collection,
+    search: FusionSearch,
+    query_ids: Sequence[str],
+    qrels: Mapping[str, set[int]],
+    chunk: int = 256,
+) -> list[float]:
+    """Return nDCG@10 of each query by BM25 alone."""
+    rows = collection.rows(query_ids)
+    values = []
+    for start in range(0, len(rows), chunk):
+        scores = search.bm25_scores(collection.query_counts[rows[start : start + chunk]])
+        for i, own in enumerate(scores):
+            best = np.argpartition(-own, 10)[:10]
+            best = best[np.argsort(-own[best], kind="stable")]
+            ranking = [int(document) for document in best if own[document] > 0]
+            values.append(ndcg(ranking, qrels[query_ids[start + i]]))
+    return values
+
+
+def largest_similarity(dataset: Dataset, trial: Trial) -> list[float]:
+    """Return each test query's largest Jaccard to a known query of a relevant document, -1 if none."""
+    known_of: dict[int, list[frozenset[str]]] = defaultdict(list)
+    for query in trial.test_known:
+        for document in trial.qrels[query]:
+            known_of[document].append(words(dataset.queries[query]))
+    similarity = []
+    for query in trial.test:
+        own = words(dataset.queries[query])
+        values = [
+            jaccard(own, other) for document in trial.qrels[query] for other in known_of[document]
+        ]
+        similarity.append(max(values, default=-1.0))
+    return similarity

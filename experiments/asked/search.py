@@ -1,0 +1,261 @@
+"""BM25 with known queries as words, and the fusion with a dense retriever, computed in matrices.
+
+The formulas are those of `model_code.retrieval`; matrices allow many variants of weights and
+lengths on the same counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from model_code.encoding.token_signs import TokenSigns
+from model_code.text.terms import terms_of
+
+K1 = 1.2
+B = 0.75
+DEPTH = 100
+CUTOFF = 10
+FEEDBACK = 0.3
+FEEDBACK_DOCUMENTS = 3
+LATE_SCALE = 10.0
+MIN_VARIANCE = 1e-6
+
+
+class Vocabulary:
+    """Numbers of the terms that documents and known queries contain."""
+
+    def __init__(self, language: str = "english") -> None:
+        self._terms = terms_of(language)
+        self.numbers: dict[str, int] = {}
+
+    def count(self, texts: Iterable[str], grow: bool = False) -> sparse.csr_matrix:
+        """Count the terms of texts.
+
+        Args:
+            texts: Texts, n of them.
+            grow: Whether terms that are not known yet are added to the vocabulary.
+
+        Returns:
+            Counts (n, terms), float64.
+        """
+        rows: list[int] = []
+        columns: list[int] = []
+        values: list[int] = []
+        number_of_texts = 0
+        for row, text in enumerate(texts):
+            number_of_texts += 1
+            for term, count in Counter(self._terms.of(text)).items():
+                if grow:
+                    column = self.numbers.setdefault(term, len(self.numbers))
+                else:
+                    column = self.numbers.get(term, -1)
+                if column >= 0:
+                    rows.append(row)
+                    columns.append(column)
+                    values.append(count)
+        shape = (number_of_texts, len(self.numbers))
+        return sparse.csr_matrix((values, (rows, columns)), shape, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Words:
+    """How known queries count as words of their documents.
+
+    Attributes:
+        weight: Weight u of a known query's term beside a term of the text. 0 switches them off.
+        in_length: Whether they count towards the document's length, with the same weight.
+    """
+
+    weight: float = 0.0
+    in_length: bool = True
+
+
+def bm25_weights(
+    text_counts: sparse.csr_matrix, known_counts: sparse.csr_matrix, words: Words
+) -> sparse.csr_matrix:
+    """Return the BM25 weight of each term in each document, (n, terms).
+
+    The score of a query is the sum of the weights of its terms, each as often as the query has it.
+    """
+    counts = (text_counts + words.weight * known_counts).tocsr()
+    counts.eliminate_zeros()
+    counted = counts if words.in_length else text_counts
+    lengths = np.asarray(counted.sum(axis=1)).ravel()
+    norms = K1 * (1 - B + B * lengths / lengths.mean())
+
+    documents = counts.shape[0]
+    document_frequency = np.bincount(counts.indices, minlength=counts.shape[1])
+    idf = np.log(1 + (documents - document_frequency + 0.5) / (document_frequency + 0.5))
+
+    row_of_value = np.repeat(np.arange(documents), np.diff(counts.indptr))
+    weights = counts.copy()
+    weights.data = idf[counts.indices] * counts.data / (counts.data + norms[row_of_value])
+    return weights
+
+
+@dataclass(frozen=True)
+class Normalizer:
+    """Mean and covariance of the base's vectors, from which a query's score distribution follows."""
+
+    mean: np.ndarray
+    covariance: np.ndarray
+
+    @classmethod
+    def fit(cls, vectors: np.ndarray) -> Normalizer:
+        """Fit to vectors (n, H)."""
+        wide = vectors.astype(np.float64)
+        mean = wide.mean(axis=0)
+        return cls(mean, wide.T @ wide / len(wide) - np.outer(mean, mean))
+
+    def moments(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and standard deviation (q,) of the products of queries (q, H) with the base."""
+        wide = queries.astype(np.float64)
+        variance = np.einsum("qh,qh->q", wide @ self.covariance, wide)
+        return wide @ self.mean, np.sqrt(np.maximum(variance, MIN_VARIANCE))
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights of the fusion's components; the dense one weighs 1."""
+
+    bm25: float = 5.0
+    late: float = 1.0
+
+
+@dataclass
+class Candidates:
+    """A query's candidates and their scores by each component, before weighting."""
+
+    rows: np.ndarray
+    dense: np.ndarray
+    bm25: np.ndarray
+    late: np.ndarray
+
+
+class FusionSearch:
+    """Search of one set of documents by BM25, vectors and late interaction.
+
+    Args:
+        vectors: Document vectors (n, H).
+        tokens: Signs of the documents' token vectors.
+        bm25: BM25 weights (n, terms).
+        normalizer: Score distribution of the base.
+        alternatives: Further vectors of documents, such as their known queries, with the document
+            number of each and a penalty that is subtracted from their score. None for none.
+    """
+
+    def __init__(
+        self,
+        vectors: np.ndarray,
+        tokens: TokenSigns,
+        bm25: sparse.csr_matrix,
+        normalizer: Normalizer,
+        alternatives: tuple[np.ndarray, np.ndarray, float] | None = None,
+    ) -> None:
+        self.vectors = vectors
+        self.tokens = tokens
+        self.bm25 = bm25.T.tocsr()
+        self.normalizer = normalizer
+        self.alternatives = alternatives
+
+    def bm25_scores(self, counts: sparse.csr_matrix) -> np.ndarray:
+        """Return the BM25 scores (q, n) of queries with term counts (q, terms)."""
+        return np.asarray((counts @ self.bm25).todense())
+
+    def dense_scores(self, queries: np.ndarray) -> np.ndarray:
+        """Return the inner products (q, n), or those of a better alternative vector."""
+        scores = queries @ self.vectors.T
+        if self.alternatives is not None:
+            vectors, documents, penalty = self.alternatives
+            products = queries @ vectors.T - penalty
+            for column, document in enumerate(documents):
+                scores[:, document] = np.maximum(scores[:, document], products[:, column])
+        return scores
+
+    def candidates(
+        self, vectors: np.ndarray, tokens: TokenSigns, counts: sparse.csr_matrix, chunk: int = 128
+    ) -> list[Candidates]:
+        """Collect the candidates of queries and score them by every component."""
+        found = []
+        for start in range(0, len(vectors), chunk):
+            stop = min(start + chunk, len(vectors))
+            dense = self.dense_scores(vectors[start:stop])
+            bm25 = self.bm25_scores(counts[start:stop])
+            for i in range(stop - start):
+                found.append(self._candidates(dense[i], bm25[i], tokens[start + i : start + i + 1]))
+        return found
+
+    def _candidates(self, dense: np.ndarray, bm25: np.ndarray, tokens: TokenSigns) -> Candidates:
+        depth = min(DEPTH, len(dense))
+        by_dense = np.argpartition(-dense, depth - 1)[:depth]
+        by_bm25 = np.argpartition(-bm25, depth - 1)[:depth]
+        by_bm25 = by_bm25[bm25[by_bm25] > 0]
+        rows = np.union1d(by_dense, by_bm25)
+        highest = bm25.max(initial=0.0) or 1.0
+        late = tokens.similarities(self.tokens[rows]).ravel()
+        return Candidates(rows, dense[rows], bm25[rows] / highest, late)
+
+    def rank(self, candidates: Candidates, query: np.ndarray, weights: Weights) -> np.ndarray:
+        """Return the document numbers of the ten best candidates of a query (H,), best first."""
+        words = weights.bm25 * candidates.bm25
+        late = weights.late * LATE_SCALE * candidates.late
+        mean, deviation = self.normalizer.moments(query[None])
+        first_pass = (candidates.dense - mean) / deviation + words + late
+        best = np.argsort(-first_pass, kind="stable")[:FEEDBACK_DOCUMENTS]
+
+        vectors = self.vectors[candidates.rows]
+        shift = FEEDBACK * vectors[best].mean(axis=0)
+        mean, deviation = self.normalizer.moments((query + shift)[None])
+        dense = candidates.dense + vectors @ shift
+        second_pass = (dense - mean) / deviation + words + late
+        order = np.argsort(-second_pass, kind="stable")[:CUTOFF]
+        return candidates.rows[order]
+
+
+def ndcg(ranking: Sequence[int], relevant: set[int]) -> float:
+    """Return nDCG@10 of a ranking under binary relevance."""
+    gain = sum(
+        1 / np.log2(rank + 2)
+        for rank, document in enumerate(ranking[:CUTOFF])
+        if document in relevant
+    )
+    ideal = sum(1 / np.log2(rank + 2) for rank in range(min(CUTOFF, len(relevant))))
+    return float(gain / ideal) if ideal else 0.0
+
+
+def choose_weights(
+    search: FusionSearch,
+    candidates: Sequence[Candidates],
+    queries: np.ndarray,
+    relevant: Sequence[set[int]],
+    grid: Mapping[str, Sequence[float]],
+) -> tuple[Weights, float]:
+    """Return the weights of a grid with the best mean nDCG@10, and that mean."""
+    best = Weights()
+    best_mean = -1.0
+    for bm25 in grid["bm25"]:
+        for late in grid["late"]:
+            weights = Weights(bm25, late)
+            mean = float(np.mean(evaluate(search, candidates, queries, relevant, weights)))
+            if mean > best_mean + 1e-9:
+                best, best_mean = weights, mean
+    return best, best_mean
+
+
+def evaluate(
+    search: FusionSearch,
+    candidates: Sequence[Candidates],
+    queries: np.ndarray,
+    relevant: Sequence[set[int]],
+    weights: Weights,
+) -> np.ndarray:
+    """Return nDCG@10 (q,) of each query."""
+    values = []
+    for i, own in enumerate(candidates):
+        values.append(ndcg(search.rank(own, queries[i], weights).tolist(), relevant[i]))
+    return np.array(values)
