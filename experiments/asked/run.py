@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from ruamel.yaml import YAML
 
-from experiments.asked.data import Dataset, Encoded, EncoderSource
 from experiments.asked.arrivals import Arrival, Experiment, IncDsi, Way, arrivals_of
+from experiments.asked.data import Dataset, Encoded, EncoderSource
 from experiments.asked.memory import (
     Collection,
     Outcome,
