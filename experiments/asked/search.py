@@ -14,7 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from model_code.encoding.token_signs import TokenSigns
-from model_code.text.terms import terms_of
+from model_code.text.terms import get_analyzer
 
 K1 = 1.2
 B = 0.75
@@ -30,7 +30,7 @@ class Vocabulary:
     """Numbers of the terms that documents and known queries contain."""
 
     def __init__(self, language: str = "english") -> None:
-        self._terms = terms_of(language)
+        self._analyzer = get_analyzer(language)
         self.numbers: dict[str, int] = {}
 
     def count(self, texts: Iterable[str], grow: bool = False) -> sparse.csr_matrix:
@@ -49,7 +49,7 @@ class Vocabulary:
         number_of_texts = 0
         for row, text in enumerate(texts):
             number_of_texts += 1
-            for term, count in Counter(self._terms.of(text)).items():
+            for term, count in Counter(self._analyzer.analyze(text)).items():
                 if grow:
                     column = self.numbers.setdefault(term, len(self.numbers))
                 else:
