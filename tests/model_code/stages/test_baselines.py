@@ -177,7 +177,7 @@ def run_fuse(inputs, made, tmp_path_factory):
         }
         context = StageContext(output, inputs | places, output, groups, output, "fused")
         report = fuse.run(context)
-        check_fuse(context)
+        fuse.check(context)
         return report
 
     return run
