@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 from model_code.context import StageContext
-from model_code.contracts.evaluation import check_fuse
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
