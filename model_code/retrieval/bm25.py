@@ -1,9 +1,8 @@
-"""BM25 as a retriever: it can be evaluated, registered and kept live like any other, and needs no
-training.
+"""BM25 as a retriever that is evaluated, registered and kept live like any other.
 
-Its "encoder" is a folder with the settings; its index is a segment of postings. Segments of a live
-collection are searched with the statistics of all documents that can be found, as one index of them
-would be.
+It needs no training. Its encoder folder holds the settings, and its index is one segment of
+postings. Several segments are searched with the statistics of all documents that are not removed,
+as one index of these documents would be.
 """
 
 from __future__ import annotations
@@ -22,7 +21,9 @@ from model_code.retrieval.indexed import IndexedRetriever, NewPassages, Retrieve
 from model_code.retrieval.protocol import Retriever
 
 SETTINGS = "bm25.json"
-PROJECTED = 256  # components that the vocabulary is projected to for the hierarchy
+
+HASHED_DIMENSION = 256
+"""Components of a passage's vector of hashed terms."""
 
 
 class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
@@ -34,43 +35,56 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Index new passages in `folder`."""
-        self._save(Bm25Segment.build(new.texts, new.document_ids, self.settings.language), folder)
+        segment = Bm25Segment.build(new.texts, new.document_ids, self.settings.language)
+        self.save_segment(segment, folder)
 
     def reopen(self, folder: Path) -> Self:
-        """The same settings over another folder's segment."""
+        """Return a retriever with the same settings over the segment in another folder."""
         return type(self)(Bm25Segment.load(folder), self.settings)
 
     @classmethod
-    def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
-        """One segment of the named documents of each, whose texts are not read again."""
-        merged = Bm25Segment.merge([(part.segment, documents) for part, documents in parts])
-        parts[0][0]._save(merged, folder)
+    def merge(cls, sources: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
+        """Merge selected documents of several retrievers without reading their texts again."""
+        merged = Bm25Segment.merge(
+            [(retriever.segment, document_ids) for retriever, document_ids in sources]
+        )
+        first_retriever, _ = sources[0]
+        first_retriever.save_segment(merged, folder)
 
     @classmethod
     def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
-        """The search of all documents that can be found."""
-        parts: list[tuple[Any, frozenset[str]]] = [
-            (segment.retriever, segment.removed) for segment in segments
-        ]
-        return Bm25Index(
-            [(retriever.segment, removed) for retriever, removed in parts], parts[0][0].settings
-        )
+        """Return one index over all segments, with common statistics."""
+        first_retriever: Any = segments[0].retriever
+        bm25_segments = []
+        for segment in segments:
+            retriever: Any = segment.retriever
+            bm25_segments.append((retriever.segment, segment.removed))
+        return Bm25Index(bm25_segments, first_retriever.settings)
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
-        """(n, D): how often each term occurs, hashed to few components with random signs."""
-        # which only drift needs, and a search does without
+        """Return the term counts of each passage, hashed to a few components with random signs.
+
+        Returns:
+            Vectors of shape (n, `HASHED_DIMENSION`), float32.
+        """
+        # Imported here because the import is slow, and only drift checks need it.
         from sklearn.feature_extraction import FeatureHasher
 
         segment = self.segment
-        counts: list[dict[str, int]] = [{} for _ in segment.lengths]
-        terms = np.repeat(np.arange(len(segment.vocabulary)), np.diff(segment.starts)).tolist()
-        for term, row, count in zip(
-            terms, segment.rows.tolist(), segment.frequencies.tolist(), strict=True
+        term_numbers = np.repeat(np.arange(len(segment.vocabulary)), np.diff(segment.starts))
+        term_counts: list[dict[str, int]] = [{} for _ in segment.lengths]
+        for number, row, count in zip(
+            term_numbers.tolist(),
+            segment.rows.tolist(),
+            segment.frequencies.tolist(),
+            strict=True,
         ):
-            counts[row][segment.vocabulary[term]] = count
-        return FeatureHasher(PROJECTED, dtype=np.float32).transform(counts).toarray()
+            term_counts[row][segment.vocabulary[number]] = count
+        hasher = FeatureHasher(HASHED_DIMENSION, dtype=np.float32)
+        return hasher.transform(term_counts).toarray()
 
-    def _save(self, segment: Bm25Segment, folder: Path) -> None:
+    def save_segment(self, segment: Bm25Segment, folder: Path) -> None:
+        """Write a segment whose manifest names this retriever's fingerprint."""
         segment.save(folder, {"fingerprint": self.fingerprint})
 
 
@@ -81,22 +95,32 @@ def build_folders(
     encoder: Path,
     index: Path,
 ) -> None:
-    """Write a retriever of passages `texts` (n), passage i of document `document_ids[i]`, to two
-    new folders.
+    """Build a retriever and write it to two new folders.
+
+    Args:
+        texts: The passages.
+        document_ids: Document of each passage.
+        settings: Parameters of the formula, and the language.
+        encoder: Folder that receives the settings.
+        index: Folder that receives the segment.
     """
     encoder.mkdir(parents=True)
     write_json(encoder / SETTINGS, settings.model_dump())
     segment = Bm25Segment.build(texts, document_ids, settings.language)
-    Bm25Retriever(segment, settings)._save(segment, index)
+    Bm25Retriever(segment, settings).save_segment(segment, index)
 
 
 def open_folders(encoder: Path, index: Path, **_: Any) -> Bm25Retriever:
-    """The retriever in two folders; how an encoder is loaded is of no matter to it."""
-    retriever = Bm25Retriever(
-        Bm25Segment.load(index), Bm25Settings(**read_json(encoder / SETTINGS))
-    )
+    """Open the retriever in two folders. Options for loading an encoder are ignored.
+
+    Raises:
+        FreshetError: If the index was built with other settings.
+    """
+    settings = Bm25Settings(**read_json(encoder / SETTINGS))
+    retriever = Bm25Retriever(Bm25Segment.load(index), settings)
     if retriever.fingerprint != read_json(index / MANIFEST)["fingerprint"]:
         raise FreshetError(
-            f"{encoder} holds other settings than {index} was built with; run the stage baselines again"
+            f"{encoder} holds other settings than {index} was built with; "
+            "run the stage baselines again"
         )
     return retriever

@@ -1,11 +1,20 @@
-"""BM25 over passages, in segments that come and go: N additions and deletions are one rebuild, to
-the bit.
+"""BM25 over passages, in segments that can be added, removed and merged.
 
-Robertson and Zaragoza (2009), The Probabilistic Relevance Framework, with Lucene's idf. A passage d
-scores the sum over query terms t of log(1 + (N - n_t + .5) / (n_t + .5)) * f(t, d) / (f(t, d) + k1
-(1 - b + b |d| / mean |d|)), where t is in n_t of N passages, and f(t, d) times in d. Segments hold
-whole numbers only; n_t, N and the mean length are summed over what can be found, at the query. So a
-score depends on no order in which documents came.
+A passage d scores for a query the sum over the query's terms t of
+
+    idf(t) * f(t, d) / (f(t, d) + k1 * (1 - b + b * |d| / mean_length)),
+    idf(t) = log(1 + (N - n_t + 0.5) / (n_t + 0.5)),
+
+where f(t, d) is how often t occurs in d, |d| is the number of terms of d, and n_t of the N passages
+contain t. k1 saturates repeated terms, and b normalises by length. The formula is that of Robertson
+and Zaragoza (2009), The Probabilistic Relevance Framework, with the idf of Lucene.
+
+Segments store integers only. N, n_t and the mean length are taken over the passages that are not
+removed, at query time. So any sequence of additions and removals gives the scores of one rebuild,
+bit for bit.
+
+This is our own code because bm25s builds one index from all texts: it cannot add, remove or merge
+documents. Posting lists in numpy do that and search as fast.
 """
 
 from __future__ import annotations
@@ -37,19 +46,31 @@ from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.protocol import Ranking, Retriever, TokenMatch
 from model_code.text.terms import get_analyzer
 
-FORMAT, KIND = 1, "bm25"
-VOCABULARY, DOCUMENT_IDS, POSTINGS = "vocabulary.json", "document_ids.json", "postings.safetensors"
-DEFAULTS = Bm25Settings()
-COMMON = 8  # a term that one passage in so many holds is added to all scores at once
+FORMAT = 1
+KIND = "bm25"
+VOCABULARY = "vocabulary.json"
+DOCUMENT_IDS = "document_ids.json"
+POSTINGS = "postings.safetensors"
+DEFAULT_SETTINGS = Bm25Settings()
+
+MIN_COMMON_SHARE = 1 / 8
+"""Share of passages with a term from which its weights are added to all scores at once."""
 
 
 @dataclass(frozen=True, eq=False)
 class Bm25Segment:
-    """Passages of some documents by their terms: equal passages in equal order make equal segments.
+    """The terms of some documents' passages. Equal passages in equal order give equal segments.
 
-    vocabulary: the T terms, ascending. Those of term t are postings `starts[t]` to `starts[t + 1]`
-    (T + 1, int64): `rows` (P, int32) of passages, ascending, and `frequencies` (P, int32) there.
-    `lengths` (n, int32): terms of each passage; `ids`: its document.
+    The postings of term t are the entries `starts[t]` to `starts[t + 1]` of `rows` and
+    `frequencies`.
+
+    Attributes:
+        vocabulary: The T terms in ascending order.
+        starts: Start of each term's postings, then the number of postings, shape (T + 1,), int64.
+        rows: Passage of each posting, ascending per term, shape (P,), int32.
+        frequencies: Occurrences of the term in that passage, shape (P,), int32.
+        lengths: Number of terms of each passage, shape (n,), int32.
+        ids: Document of each passage.
     """
 
     vocabulary: list[str]
@@ -63,125 +84,175 @@ class Bm25Segment:
     def build(
         cls, texts: Sequence[str], document_ids: Sequence[str], language: str | None
     ) -> Bm25Segment:
-        """Index passages `texts` (n), passage i of document `document_ids[i]`."""
-        analyse, numbers = get_analyzer(language), number_on_lookup()
-        term_lists = [list(map(numbers.__getitem__, analyse.analyze(text))) for text in texts]
-        lengths = np.fromiter(map(len, term_lists), np.int32, len(term_lists))
-        terms = np.fromiter(chain.from_iterable(term_lists), np.int64, int(lengths.sum()))
-        vocabulary = sorted(numbers)
-        places = np.empty(len(vocabulary), np.int64)
-        places[[numbers[term] for term in vocabulary]] = np.arange(len(vocabulary))
-        keys = places[terms] * len(term_lists) + np.repeat(np.arange(len(term_lists)), lengths)
-        return cls._of(
-            vocabulary, *np.unique(keys, return_counts=True), lengths, IdMap(document_ids)
-        )
+        """Index passages.
 
-    @classmethod
-    def merge(cls, parts: Sequence[tuple[Bm25Segment, Sequence[str]]]) -> Bm25Segment:
-        """The passages of the named documents of each segment: the one that `build` makes of their
-        texts.
+        Args:
+            texts: The passages.
+            document_ids: Document of each passage.
+            language: Language of the stemmer, see `TermAnalyzer`.
         """
-        chosen = [(segment, segment.ids.rows_of(documents)) for segment, documents in parts]
-        ids = [segment.ids.document_ids[row] for segment, rows in chosen for row in rows.tolist()]
-        vocabulary = sorted({term for segment, _ in chosen for term in segment.vocabulary})
-        number = {term: i for i, term in enumerate(vocabulary)}
-        keys, counts, first = [], [], 0
-        for segment, rows in chosen:
-            place = np.full(len(segment.ids), -1, np.int64)
-            place[rows] = np.arange(first, first + len(rows))
-            terms = np.array([number[term] for term in segment.vocabulary], np.int64)
-            mask = place[segment.rows] >= 0
-            keys.append(
-                (np.repeat(terms, np.diff(segment.starts)) * len(ids) + place[segment.rows])[mask]
-            )
-            counts.append(segment.frequencies[mask])
-            first += len(rows)
-        flat, order = np.concatenate(keys), np.argsort(np.concatenate(keys))
-        lengths = np.concatenate([segment.lengths[rows] for segment, rows in chosen])
-        return cls._of(vocabulary, flat[order], np.concatenate(counts)[order], lengths, IdMap(ids))
+        analyzer = get_analyzer(language)
+        numbers = number_on_lookup()
+        passages = [list(map(numbers.__getitem__, analyzer.analyze(text))) for text in texts]
+        lengths = np.fromiter(map(len, passages), np.int32, len(passages))
+        terms = np.fromiter(chain.from_iterable(passages), np.int64, int(lengths.sum()))
+
+        # Terms were numbered in the order of their first occurrence. Postings need them sorted.
+        vocabulary = sorted(numbers)
+        sorted_number = np.empty(len(vocabulary), np.int64)
+        sorted_number[[numbers[term] for term in vocabulary]] = np.arange(len(vocabulary))
+
+        rows = np.repeat(np.arange(len(passages)), lengths)
+        keys, frequencies = np.unique(
+            sorted_number[terms] * len(passages) + rows, return_counts=True
+        )
+        return cls._from_keys(vocabulary, keys, frequencies, lengths, IdMap(document_ids))
 
     @classmethod
-    def _of(
+    def merge(cls, sources: Sequence[tuple[Bm25Segment, Sequence[str]]]) -> Bm25Segment:
+        """Merge selected documents of several segments into the segment that `build` would make.
+
+        Args:
+            sources: Segments, each with the ids of the documents to take from it.
+        """
+        selections = [
+            (segment, segment.ids.rows_of(document_ids)) for segment, document_ids in sources
+        ]
+        document_ids = [
+            segment.ids.document_ids[row] for segment, rows in selections for row in rows.tolist()
+        ]
+        vocabulary = sorted({term for segment, _ in selections for term in segment.vocabulary})
+        number_of = {term: number for number, term in enumerate(vocabulary)}
+
+        key_parts = []
+        frequency_parts = []
+        first_row = 0
+        for segment, rows in selections:
+            new_row = np.full(len(segment.ids), -1, np.int64)
+            new_row[rows] = np.arange(first_row, first_row + len(rows))
+            new_term = np.array([number_of[term] for term in segment.vocabulary], np.int64)
+
+            posting_terms = np.repeat(new_term, np.diff(segment.starts))
+            posting_rows = new_row[segment.rows]
+            is_selected = posting_rows >= 0
+            keys = posting_terms * len(document_ids) + posting_rows
+            key_parts.append(keys[is_selected])
+            frequency_parts.append(segment.frequencies[is_selected])
+            first_row += len(rows)
+
+        keys = np.concatenate(key_parts)
+        order = np.argsort(keys)
+        frequencies = np.concatenate(frequency_parts)[order]
+        lengths = np.concatenate([segment.lengths[rows] for segment, rows in selections])
+        return cls._from_keys(vocabulary, keys[order], frequencies, lengths, IdMap(document_ids))
+
+    @classmethod
+    def _from_keys(
         cls,
         vocabulary: list[str],
         keys: np.ndarray,
-        counts: np.ndarray,
+        frequencies: np.ndarray,
         lengths: np.ndarray,
         ids: IdMap,
     ) -> Bm25Segment:
-        """keys: term * n + row of each posting, ascending; terms without any posting are left out."""
+        """Build from one key per posting: term number * n + row, ascending.
+
+        Terms without postings are left out of the vocabulary.
+        """
         terms, rows = np.divmod(keys, max(1, len(ids)))
-        used, sizes = np.unique(terms, return_counts=True)
-        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        vocabulary = [vocabulary[term] for term in used.tolist()]
+        used_terms, posting_counts = np.unique(terms, return_counts=True)
+        starts = np.concatenate([[0], np.cumsum(posting_counts)]).astype(np.int64)
         return cls(
-            vocabulary,
-            starts,
-            rows.astype(np.int32),
-            counts.astype(np.int32),
-            lengths.astype(np.int32),
-            ids,
+            vocabulary=[vocabulary[term] for term in used_terms.tolist()],
+            starts=starts,
+            rows=rows.astype(np.int32),
+            frequencies=frequencies.astype(np.int32),
+            lengths=lengths.astype(np.int32),
+            ids=ids,
         )
 
     @cached_property
-    def _number(self) -> dict[str, int]:
+    def _term_numbers(self) -> dict[str, int]:
         return {term: number for number, term in enumerate(self.vocabulary)}
 
     def postings(self, term: str) -> slice:
-        """Where the postings of a term lie; an empty slice if no passage has it."""
-        number = self._number.get(term)
-        return (
-            slice(0, 0)
-            if number is None
-            else slice(int(self.starts[number]), int(self.starts[number + 1]))
-        )
+        """Return the slice of a term's postings. It is empty if no passage has the term."""
+        number = self._term_numbers.get(term)
+        if number is None:
+            return slice(0, 0)
+        return slice(int(self.starts[number]), int(self.starts[number + 1]))
 
     def save(self, folder: Path, facts: dict[str, object]) -> None:
-        """Write it to `folder`, with more facts for the manifest; equal segments give equal bytes."""
+        """Write the segment to a folder. Equal segments give equal bytes.
+
+        Args:
+            folder: Folder to write to.
+            facts: Further entries of the manifest.
+        """
         folder.mkdir(parents=True, exist_ok=True)
-        names = ("starts", "rows", "frequencies", "lengths")
-        with atomic_write(folder / POSTINGS) as aside:
-            save_file({name: getattr(self, name) for name in names}, aside)
-        for name, values in ((VOCABULARY, self.vocabulary), (DOCUMENT_IDS, self.ids.document_ids)):
-            write_json(folder / name, values, lines=False)
-        counts = {"passages": len(self.ids), "documents": self.ids.documents}
-        write_manifest(folder, FORMAT, {"kind": KIND, **counts, **facts})
+        arrays = {
+            "starts": self.starts,
+            "rows": self.rows,
+            "frequencies": self.frequencies,
+            "lengths": self.lengths,
+        }
+        with atomic_write(folder / POSTINGS) as temporary:
+            save_file(arrays, temporary)
+        write_json(folder / VOCABULARY, self.vocabulary, lines=False)
+        write_json(folder / DOCUMENT_IDS, self.ids.document_ids, lines=False)
+
+        manifest = {
+            "kind": KIND,
+            "passages": len(self.ids),
+            "documents": self.ids.documents,
+            **facts,
+        }
+        write_manifest(folder, FORMAT, manifest)
 
     @classmethod
     def load(cls, folder: Path) -> Bm25Segment:
-        """Read what `save` wrote; FreshetError if a file is not what the manifest says."""
+        """Read a segment that `save` wrote.
+
+        Raises:
+            FreshetError: If a file does not match the manifest.
+        """
         verify_checksums(folder, read_manifest(folder, FORMAT))
-        return cls(
-            read_json(folder / VOCABULARY),
-            **load_file(folder / POSTINGS),
-            ids=IdMap(read_json(folder / DOCUMENT_IDS)),
-        )
+        ids = IdMap(read_json(folder / DOCUMENT_IDS))
+        return cls(read_json(folder / VOCABULARY), **load_file(folder / POSTINGS), ids=ids)
 
 
 @dataclass(frozen=True, eq=False)
 class Bm25Query:
-    """A query's terms, and its scores by each index that was asked, so that none computes them
-    twice.
+    """An encoded query: its terms, and the scores that indexes have computed for it.
+
+    Attributes:
+        terms: How often each term occurs in the query.
+        scores: Passage scores by `id()` of the index, so that no index computes them twice.
     """
 
     terms: Counter[str]
     scores: dict[int, np.ndarray] = field(default_factory=dict)
 
 
-class _Counted(NamedTuple):
-    """Of all segments in turn k1 (1 - b + b |d| / mean |d|) of each passage (n,); how many passages
-    can be found, and which (n,), None where all can.
+class _Statistics(NamedTuple):
+    """Statistics of the passages that are not removed, over all segments.
+
+    length_norms: k1 * (1 - b + b * |d| / mean_length) of each passage, shape (n,).
+    passages: Number of passages that are not removed.
+    is_live: Which passages are not removed, shape (n,). None if no passage is removed.
     """
 
-    norms: np.ndarray
+    length_norms: np.ndarray
     passages: int
-    alive: np.ndarray | None
+    is_live: np.ndarray | None
 
 
-class _Postings(NamedTuple):
-    """What a term adds to the scores of passages that can be found: `rows` (p,), counted through
-    all segments, and their `weights` (p,); of a term that many hold, all weights (n,) in turn and
-    no rows, as that is added faster.
+class _TermWeights(NamedTuple):
+    """What a term adds to the scores of the passages that contain it.
+
+    rows: Passages, counted through all segments, shape (p,). None for a common term.
+    weights: Weight of each of `rows`, shape (p,). For a common term the weight of every passage,
+        shape (n,), because adding a whole array is faster.
     """
 
     rows: np.ndarray | None
@@ -189,10 +260,13 @@ class _Postings(NamedTuple):
 
 
 class Bm25Index(Retriever[list[Bm25Query]]):
-    """BM25 over segments without their removed documents; documents are ranked by their best
-    passage.
+    """BM25 over several segments without their removed documents.
 
-    >>> index = Bm25Index.build(["the cat sat", "dogs ran away", "a cat and a cat"], ["a", "b", "c"])
+    A document is ranked by its best passage. Documents that share no term with the query are left
+    out.
+
+    >>> texts = ["the cat sat", "dogs ran away", "a cat and a cat"]
+    >>> index = Bm25Index.build(texts, ["a", "b", "c"])
     >>> [document for document, _ in index.search(["cats"], k=3)[0]]
     ['c', 'a']
     """
@@ -202,136 +276,174 @@ class Bm25Index(Retriever[list[Bm25Query]]):
     def __init__(
         self,
         segments: Sequence[tuple[Bm25Segment, frozenset[str]]],
-        settings: Bm25Settings = DEFAULTS,
+        settings: Bm25Settings = DEFAULT_SETTINGS,
     ) -> None:
-        """segments: each with the ids of its documents that are removed; no other document is in
-        two of them.
+        """Search segments together.
+
+        Args:
+            segments: Segments, each with the ids of its removed documents. A document that is not
+                removed may be in one segment only.
+            settings: Parameters of the formula, and the language.
         """
         self.segments = [segment for segment, _ in segments]
-        self.ids = IdMaps([(segment.ids, gone) for segment, gone in segments])
-        self.settings, self.language = settings, settings.language
-        self._postings: dict[str, _Postings] = {}
+        self.ids = IdMaps([(segment.ids, removed) for segment, removed in segments])
+        self.settings = settings
+        self.language = settings.language
         self.fingerprint = hash_text(f"bm25 {canonical_json(settings.model_dump())}")
+        self._weights_of_term: dict[str, _TermWeights] = {}
 
     @classmethod
     def build(
-        cls, texts: Sequence[str], document_ids: Sequence[str], settings: Bm25Settings = DEFAULTS
+        cls,
+        texts: Sequence[str],
+        document_ids: Sequence[str],
+        settings: Bm25Settings = DEFAULT_SETTINGS,
     ) -> Bm25Index:
-        """Index passages `texts` (n), passage i of document `document_ids[i]`."""
-        return cls(
-            [(Bm25Segment.build(texts, document_ids, settings.language), frozenset())], settings
-        )
+        """Index passages in one segment.
+
+        Args:
+            texts: The passages.
+            document_ids: Document of each passage.
+            settings: Parameters of the formula, and the language.
+        """
+        segment = Bm25Segment.build(texts, document_ids, settings.language)
+        return cls([(segment, frozenset())], settings)
 
     @cached_property
-    def _counted(self) -> _Counted:
-        """Statistics of what can be found; made at the first search."""
-        lengths, alive, gone = (
-            np.concatenate([part.lengths for part in self.segments]),
-            None,
-            self.ids.removed_rows,
-        )
-        if len(gone):
-            alive = np.ones(len(lengths), bool)
-            alive[gone] = False
-        remaining = lengths if alive is None else lengths[alive]
-        mean = max(1, int(remaining.sum(dtype=np.int64))) / max(1, len(remaining))
-        k1, b = self.settings.k1, self.settings.b
-        return _Counted(k1 * (1 - b + b * lengths / mean), len(remaining), alive)
+    def _statistics(self) -> _Statistics:
+        lengths = np.concatenate([segment.lengths for segment in self.segments])
+        live_lengths = lengths
+        is_live = None
+        removed_rows = self.ids.removed_rows
+        if len(removed_rows):
+            is_live = np.ones(len(lengths), bool)
+            is_live[removed_rows] = False
+            live_lengths = lengths[is_live]
+
+        total_length = int(live_lengths.sum(dtype=np.int64))
+        mean_length = max(1, total_length) / max(1, len(live_lengths))
+        k1 = self.settings.k1
+        b = self.settings.b
+        length_norms = k1 * (1 - b + b * lengths / mean_length)
+        return _Statistics(length_norms, len(live_lengths), is_live)
 
     def encode_queries(self, texts: Sequence[str]) -> list[Bm25Query]:
-        """The terms of texts."""
-        terms = get_analyzer(self.settings.language)
-        return [Bm25Query(Counter(terms.analyze(text))) for text in texts]
+        """Count the terms of query texts."""
+        analyzer = get_analyzer(self.settings.language)
+        return [Bm25Query(Counter(analyzer.analyze(text))) for text in texts]
 
     def search_encoded(
         self, queries: list[Bm25Query], k: int, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
-        """The k best documents for each query, best first, of `allowed` ones only, unless None.
+        """Return the k best documents that share a term with each query, best first.
 
-        Documents that share no term with a query are left out.
+        Raises:
+            FreshetError: If a document in `allowed` is not in the index.
         """
         rows = None if allowed is None else self.ids.rows_of(allowed)
-        every = map(self._scores, queries)
-        return [
-            self.ids.best(scores if rows is None else scores[rows], k, rows) for scores in every
-        ]
+        rankings = []
+        for query in queries:
+            scores = self._scores(query)
+            if rows is not None:
+                scores = scores[rows]
+            rankings.append(self.ids.best_documents(scores, k, rows))
+        return rankings
 
     def score_encoded(
         self, queries: list[Bm25Query], candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
-        """Of every candidate, 0 for those that share no term with the query; FreshetError if one is
-        unknown.
+        """Score the candidates of each query; 0 for those that share no term with it.
+
+        Raises:
+            FreshetError: If a candidate is not in the index.
         """
         scores = []
         for query, documents in zip(queries, candidates, strict=True):
-            groups = self.ids.grouped(documents)
-            scores.append(groups.best(self._scores(query)[groups.rows]).astype(np.float64))
+            groups = self.ids.group_rows(documents)
+            passage_scores = self._scores(query)[groups.rows]
+            scores.append(groups.max_scores(passage_scores).astype(np.float64))
         return scores
 
     def best_passage_encoded(self, query: list[Bm25Query], document_id: str) -> int:
-        """Which of the document's passages (0, 1, ...) scores highest; the first of equals."""
-        return int(np.argmax(self._scores(query[0])[self.ids.rows_of([document_id])]))
+        """Return the number of the document's passage with the highest score, the first of equals."""
+        rows = self.ids.rows_of([document_id])
+        return int(np.argmax(self._scores(query[0])[rows]))
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
-        """What each term adds to the score of a document's best passage, the heaviest first."""
+        """Return what each term adds to the score of a document's best passage, heaviest first."""
         query = self.encode_queries([text])
-        row = int(self.ids.rows_of([document_id])[self.best_passage_encoded(query, document_id)])
-        shares = {
-            term: float(self._sums(Counter({term: times}))[row])
-            for term, times in query[0].terms.items()
-        }
-        matches = [TokenMatch(term, share) for term, share in shares.items() if share]
+        best_passage = self.best_passage_encoded(query, document_id)
+        row = int(self.ids.rows_of([document_id])[best_passage])
+
+        matches = []
+        for term, count in query[0].terms.items():
+            weight = float(self._sum_weights(Counter({term: count}))[row])
+            if weight:
+                matches.append(TokenMatch(term, weight))
         return sorted(matches, key=lambda match: (-match.weight, match.token))
 
     def scores(self, text: str) -> np.ndarray:
-        """The score of every passage for one query: (n,) float32, 0 where no term is shared."""
+        """Score every passage for one query text.
+
+        Returns:
+            Scores of shape (n,), float32; 0 where no term is shared.
+        """
         return self._scores(self.encode_queries([text])[0])
 
     def _scores(self, query: Bm25Query) -> np.ndarray:
         if id(self) not in query.scores:
-            query.scores[id(self)] = self._sums(query.terms)
+            query.scores[id(self)] = self._sum_weights(query.terms)
         return query.scores[id(self)]
 
-    def _sums(self, terms: Counter[str]) -> np.ndarray:
-        """Float64 sums, common terms before others, both in the query's order, so that they round
-        alike in whatever segments.
+    def _sum_weights(self, terms: Counter[str]) -> np.ndarray:
+        """Sum the weights of terms for every passage, shape (n,), float32.
+
+        The sum is in float64, over common terms first and both groups in the query's order. So it
+        rounds alike, however the passages are split into segments.
         """
-        scores, others = np.zeros(len(self.ids)), []
-        for term, times in terms.items():
-            rows, weights = self._postings_of(term)
-            weights = weights if times == 1 else times * weights
+        scores = np.zeros(len(self.ids))
+        rare_rows = []
+        rare_weights = []
+        for term, count in terms.items():
+            rows, weights = self._term_weights(term)
+            if count != 1:
+                weights = count * weights
             if rows is None:
                 scores += weights
             else:
-                others.append((rows, weights))
-        if others:
-            rows, shares = map(np.concatenate, zip(*others, strict=True))
-            scores += np.bincount(rows, shares, len(self.ids))
+                rare_rows.append(rows)
+                rare_weights.append(weights)
+
+        if rare_rows:
+            rows = np.concatenate(rare_rows)
+            scores += np.bincount(rows, np.concatenate(rare_weights), len(self.ids))
         return scores.astype(np.float32)
 
-    def _postings_of(self, term: str) -> _Postings:
-        """The postings of a term, made when it is first asked for."""
-        if term not in self._postings:
-            every = zip(self.segments, self.ids.first, strict=False)
-            hits = [
-                (part, first, at)
-                for part, first in every
-                if (at := part.postings(term)).start < at.stop
-            ]
-            rows = np.concatenate(
-                [np.empty(0, np.intp), *(part.rows[at] + first for part, first, at in hits)]
-            )
-            frequencies = np.concatenate(
-                [np.empty(0, np.int32), *(part.frequencies[at] for part, _, at in hits)]
-            )
-            counted = self._counted
-            if counted.alive is not None:
-                mask = counted.alive[rows]
-                rows, frequencies = rows[mask], frequencies[mask]
-            idf = math.log(1 + (counted.passages - len(rows) + 0.5) / (len(rows) + 0.5))
-            weights = idf * (frequencies / (frequencies + counted.norms[rows]))
-            if COMMON * len(rows) < counted.passages:
-                self._postings[term] = _Postings(rows, weights)
-            else:
-                self._postings[term] = _Postings(None, np.bincount(rows, weights, len(self.ids)))
-        return self._postings[term]
+    def _term_weights(self, term: str) -> _TermWeights:
+        """Return the weights of a term. They are computed when it is first asked for."""
+        if term not in self._weights_of_term:
+            self._weights_of_term[term] = self._compute_term_weights(term)
+        return self._weights_of_term[term]
+
+    def _compute_term_weights(self, term: str) -> _TermWeights:
+        row_parts = [np.empty(0, np.intp)]
+        frequency_parts = [np.empty(0, np.int32)]
+        for segment, first_row in zip(self.segments, self.ids.first_rows, strict=False):
+            slice_ = segment.postings(term)
+            if slice_.start < slice_.stop:
+                row_parts.append(segment.rows[slice_] + first_row)
+                frequency_parts.append(segment.frequencies[slice_])
+        rows = np.concatenate(row_parts)
+        frequencies = np.concatenate(frequency_parts)
+
+        statistics = self._statistics
+        if statistics.is_live is not None:
+            live_postings = statistics.is_live[rows]
+            rows = rows[live_postings]
+            frequencies = frequencies[live_postings]
+
+        idf = math.log(1 + (statistics.passages - len(rows) + 0.5) / (len(rows) + 0.5))
+        weights = idf * (frequencies / (frequencies + statistics.length_norms[rows]))
+        if len(rows) < MIN_COMMON_SHARE * statistics.passages:
+            return _TermWeights(rows, weights)
+        return _TermWeights(None, np.bincount(rows, weights, len(self.ids)))

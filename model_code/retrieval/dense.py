@@ -1,15 +1,15 @@
-"""Dense retrieval: one vector per passage (or several), searched by inner product. `contrastive`,
-HCE and MLR.
+"""Dense retrieval: passage vectors, searched by inner product.
 
-Segments of a live collection are exact indexes of new passages' vectors, however the base was
-indexed.
+It serves the encoders of contrastive training and HCE with one vector per passage, and those of MLR
+with one vector per indexed layer. Segments of a live collection are exact indexes of the new
+passages' vectors, however the base was indexed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -25,25 +25,23 @@ from model_code.retrieval.dense_index import (
 from model_code.retrieval.indexed import IndexedRetriever, NewPassages, RetrieverSegment
 from model_code.retrieval.protocol import Ranking, Retriever
 
-if TYPE_CHECKING:
-    pass
-
 
 class DenseRetriever(IndexedRetriever[np.ndarray]):
-    """An encoder and the index of its vectors; see `Retriever`. Encoded queries are their vectors
-    (q, H).
-    """
+    """An encoder and the index of its vectors. Encoded queries are vectors (q, H)."""
 
     def __init__(self, encoder: Encoder, index: DenseIndex, fingerprint: str | None = None) -> None:
-        """The index refuses every search if its vectors are not this encoder's.
+        """Combine an encoder with an index.
 
-        fingerprint: the encoder's, for callers that have computed it before.
+        The index refuses every search if its vectors come from another encoder.
+
+        Args:
+            encoder: Encoder of queries and new passages.
+            index: Index of passage vectors.
+            fingerprint: The encoder's fingerprint, if it is already known.
         """
-        self.encoder, self.index, self.fingerprint = (
-            encoder,
-            index,
-            fingerprint or encoder.fingerprint(),
-        )
+        self.encoder = encoder
+        self.index = index
+        self.fingerprint = fingerprint or encoder.fingerprint()
 
     @property
     def dense(self) -> Self:
@@ -51,13 +49,17 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         return self
 
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
-        """The vectors (q, H) of query texts."""
+        """Return the vectors (q, H) of query texts."""
         return self.encoder.encode(texts)
+
+    def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
+        """Return the vectors (q, H) of query texts, and their token signs."""
+        return self.encoder.encode_with_tokens(texts)
 
     def search_encoded(
         self, queries: np.ndarray, k: int, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
-        """`search` for queries (q, H)."""
+        """Return the k best documents for each query vector (q, H), best first."""
         if allowed is None:
             return self.index.search(queries, k, self.fingerprint)
         return self.index.search_among(queries, k, allowed, self.fingerprint)
@@ -65,100 +67,116 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     def score_encoded(
         self, queries: np.ndarray, candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
-        """The inner products of queries (q, H) with their candidates."""
+        """Return the inner products of query vectors (q, H) with their candidates."""
         return self.index.scores(queries, candidates, self.fingerprint)
 
     def best_passage_encoded(self, query: np.ndarray, document_id: str) -> int:
-        """Which of the document's passages is nearest to a query (1, H)."""
+        """Return the number of the document's passage nearest to a query vector (1, H)."""
         return self.index.best_passage(query[0], document_id)
 
     def vectors_of(self, document_ids: Sequence[str]) -> CandidateVectors:
-        """What the index holds of documents."""
+        """Return the vectors and token signs of different documents."""
         return self.index.vectors_of(document_ids)
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
-        """Encode and index passages in `folder`."""
+        """Encode new passages and index them in `folder`."""
+        tokens = None
         if self.index.tokens is None:
-            (document_ids, vectors), tokens = self.encode_new_passages(new), None
+            document_ids, vectors = self.encode_new_passages(new)
         else:
-            document_ids, (vectors, tokens) = (
-                new.document_ids,
-                self.encoder.encode_passages_with_tokens(new.texts),
-            )
+            document_ids = list(new.document_ids)
+            vectors, tokens = self.encoder.encode_passages_with_tokens(new.texts)
         if new.refine is not None:
-            vectors = self._refined(new, document_ids, vectors)
-        self._exact_index(vectors, document_ids, tokens).save(folder)
+            vectors = self._refine(new, document_ids, vectors)
+        self._build_exact_index(vectors, document_ids, tokens).save(folder)
 
     def reopen(self, folder: Path) -> Self:
-        """The same encoder over the index in `folder`."""
+        """Return a retriever with the same encoder over the index in another folder."""
         return type(self)(self.encoder, DenseIndex.load(folder), self.fingerprint)
 
     @classmethod
-    def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
-        """Index the named documents of each retriever in `folder`, with the vectors that they have."""
-        indexes = [
-            (retriever.index, retriever.index.ids.rows_of(documents))
-            for retriever, documents in parts
-        ]
-        vectors = np.concatenate([index.vectors[rows] for index, rows in indexes])
-        document_ids = [index.document_ids[row] for index, rows in indexes for row in rows.tolist()]
-        tokens = TokenSigns.concatenate(
-            [None if index.tokens is None else index.tokens[rows] for index, rows in indexes]
+    def merge(cls, sources: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
+        """Write one index of selected documents of several retrievers, with their stored vectors."""
+        vectors = []
+        tokens = []
+        document_ids = []
+        for retriever, selected_ids in sources:
+            index = retriever.index
+            rows = index.ids.rows_of(selected_ids)
+            vectors.append(index.vectors[rows])
+            tokens.append(None if index.tokens is None else index.tokens[rows])
+            document_ids.extend(index.document_ids[row] for row in rows.tolist())
+
+        first_retriever, _ = sources[0]
+        merged = first_retriever._build_exact_index(
+            np.concatenate(vectors), document_ids, TokenSigns.concatenate(tokens)
         )
-        parts[0][0]._exact_index(vectors, document_ids, tokens).save(folder)
+        merged.save(folder)
 
     @classmethod
     def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
-        """The search of all documents that can be found."""
-        parts: list[tuple[Any, frozenset[str]]] = [
-            (segment.retriever, segment.removed) for segment in segments
-        ]
-        index = JoinedIndex([(retriever.index, removed) for retriever, removed in parts])
-        return DenseRetriever(parts[0][0].encoder, index, parts[0][0].fingerprint)
-
-    def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
-        """The vectors (q, H) of query texts, and their tokens."""
-        return self.encoder.encode_with_tokens(texts)
+        """Return one retriever over all segments, whose candidates are chosen together."""
+        indexes = []
+        for segment in segments:
+            retriever: Any = segment.retriever
+            indexes.append((retriever.index, segment.removed))
+        first_retriever: Any = segments[0].retriever
+        return DenseRetriever(
+            first_retriever.encoder, JoinedIndex(indexes), first_retriever.fingerprint
+        )
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
-        """(n, H): a passage's own vector; of several, that of the last layer, which comes last."""
-        per_passage = self.index.vectors_per_passage
-        return self.index.vectors[per_passage - 1 :: per_passage]
+        """Return one vector per passage, shape (n, H).
+
+        Of several vectors of a passage it is the last one, that of the last layer.
+        """
+        vectors_per_passage = self.index.vectors_per_passage
+        return self.index.vectors[vectors_per_passage - 1 :: vectors_per_passage]
 
     def encode_new_passages(self, new: NewPassages) -> tuple[list[str], np.ndarray]:
-        """The document of each row, and the encoder's vectors (n, H): what `new.refine` is given."""
-        per_passage = self.index.vectors_per_passage
-        document_ids = [document for document in new.document_ids for _ in range(per_passage)]
+        """Encode new passages.
+
+        Returns:
+            The document of each row, and the encoder's vectors (n, H). `new.refine` receives both.
+        """
+        document_ids = []
+        for document_id in new.document_ids:
+            document_ids.extend([document_id] * self.index.vectors_per_passage)
         return document_ids, self.encoder.encode_documents(new.texts)
 
     def encode_known_queries(
         self, new: NewPassages, document_ids: Sequence[str]
     ) -> list[np.ndarray]:
-        """For each of `document_ids` the vectors (m, H) of the queries that it came with."""
-        vectors = {
-            document: self.encoder.encode(list(queries))
-            for document, queries in new.queries.items()
-        }
-        none = np.empty((0, self.encoder.dimension), np.float32)
-        return [vectors.get(document, none) for document in document_ids]
+        """Return the vectors (m, H) of the known queries of each document.
 
-    def _refined(
+        Args:
+            new: New passages, with the known queries.
+            document_ids: Documents; they may repeat. m is 0 for a document without queries.
+        """
+        vectors_of = {
+            document_id: self.encoder.encode(list(queries))
+            for document_id, queries in new.queries.items()
+        }
+        no_vectors = np.empty((0, self.encoder.dimension), np.float32)
+        return [vectors_of.get(document_id, no_vectors) for document_id in document_ids]
+
+    def _refine(
         self, new: NewPassages, document_ids: Sequence[str], vectors: np.ndarray
     ) -> np.ndarray:
-        """What `new.refine` makes of `vectors` (n, H); FreshetError if of another shape or not
-        finite.
-        """
-        refined = new.refine(document_ids, vectors, self.encode_known_queries(new, document_ids))
+        """Apply `new.refine`; FreshetError if its vectors differ in shape or are not finite."""
+        query_vectors = self.encode_known_queries(new, document_ids)
+        refined = new.refine(document_ids, vectors, query_vectors)
         if refined.shape != vectors.shape or not np.isfinite(refined).all():
             raise FreshetError(
-                f"refine gave vectors of shape {refined.shape} or not finite; it must give {vectors.shape}"
+                f"refine gave vectors of shape {refined.shape} or not finite; "
+                f"it must give {vectors.shape}"
             )
         return refined.astype(np.float32)
 
-    def _exact_index(
+    def _build_exact_index(
         self, vectors: np.ndarray, document_ids: Sequence[str], tokens: TokenSigns | None
     ) -> DenseIndex:
-        """An exact index beside this one: new documents are too few to train an approximate one on."""
+        # New documents are too few to train an approximate index on.
         return DenseIndex.build(
             vectors,
             document_ids,

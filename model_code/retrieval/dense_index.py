@@ -1,10 +1,14 @@
-"""Search by inner product over passage vectors; documents are ranked by their best passage.
+"""Search by inner product over passage vectors; a document is ranked by its best passage.
 
-A pass over all vectors in float32, or an inverted file of FAISS, proposes candidates; each is then
-scored on its own from the stored vectors. So a score depends on nothing but the two vectors: not on
-the batch, nor on how a library cut a matrix product, nor on the order of insertion. Without an
-inverted file the result is provably exact: more candidates are fetched until rounding cannot hide a
-better one.
+Candidates are proposed by a float32 scan of all vectors, or by an inverted file of FAISS. Each one
+is then scored separately from the stored vectors. So a score depends on the two vectors only, and
+neither on the batch, nor on the order of insertion, nor on how a library blocks a matrix product.
+
+Without an inverted file the result is provably exact: more candidates are fetched until rounding
+cannot hide a better one.
+
+The exact search is our own code because FAISS's flat index neither scores independently of the batch
+nor ranks documents by their best passage. It also lets small projects do without FAISS.
 """
 
 from __future__ import annotations
@@ -29,27 +33,40 @@ from model_code.files import (
 from model_code.retrieval.id_map import IdMap, IdMaps, RowGroups
 from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
 from model_code.retrieval.protocol import Ranking
-from model_code.retrieval.top_k import SPARE, nearest, search_filtered, top_k
+from model_code.retrieval.top_k import EXTRA_DOCUMENTS, nearest_rows, search_filtered, top_k
 
-FORMAT, KIND = 2, "dense"
-DEFAULTS, EXACT_SETTINGS = IndexSettings(), IndexSettings(flat_below=ALWAYS_EXACT)
-VECTORS, DOCUMENT_IDS, FAISS = "vectors.npy", "document_ids.json", "index.faiss"
-BY_ROW = "rows"  # in a manifest: an entry of the FAISS index is the row of its vector
-MARGIN = 16  # candidates fetched beyond the k wanted
-# documents, and share of all, that are scored one by one rather than searched for
-FEW, FEW_SHARE = 1000, 0.1
-PIECE = 65_536  # passages whose products with a query are in memory at a time
+FORMAT = 2
+KIND = "dense"
+VECTORS = "vectors.npy"
+DOCUMENT_IDS = "document_ids.json"
+FAISS = "index.faiss"
+FLAT_FACTORY = "Flat"
+
+DEFAULT_SETTINGS = IndexSettings()
+EXACT_SETTINGS = IndexSettings(flat_below=ALWAYS_EXACT)
+
+EXTRA_CANDIDATES = 16
+"""Candidate passages fetched beyond those needed for k documents."""
+
+MIN_EXHAUSTIVE_DOCUMENTS = 1000
+"""Allowed documents up to which a filtered search scores all of them."""
+
+EXHAUSTIVE_SHARE = 0.1
+"""Share of all documents up to which a filtered search scores all allowed ones."""
+
+MAX_ROWS_SCORED_AT_ONCE = 65_536
+"""Passages whose vectors are held in float64 at a time."""
+
 FLOAT32_ROUNDING = 2.0**-24
+"""Unit roundoff of float32."""
 
 
 class DenseIndex:
-    """Vectors (n, H) float32, the document of each, and the fingerprint of the encoder that made
-    them.
+    """Passage vectors, the document of each, and the fingerprint of the encoder that made them.
 
-    It never changes: what a live collection adds is an index of its own, and what it deletes is
-    masked there. Every method that takes vectors takes their encoder's fingerprint too, and refuses
-    another one's with `FingerprintMismatch`: vectors of one width look alike whichever encoder made
-    them.
+    An index never changes. A live collection adds documents in further indexes and masks removed
+    ones. Every method that takes vectors also takes the fingerprint of their encoder, because
+    vectors of one dimension look alike whichever encoder made them.
 
     >>> index = DenseIndex.build(np.eye(2, dtype=np.float32), ["a", "b"], fingerprint="f")
     >>> index.search(np.array([[.6, .8]], np.float32), k=1, fingerprint="f")
@@ -66,12 +83,24 @@ class DenseIndex:
         vectors_per_passage: int = 1,
         tokens: TokenSigns | None = None,
     ) -> None:
-        """approximate: FAISS's inverted file of the vectors, by row. tokens: of the passages, if
-        they are kept.
+        """Wrap the parts of an index; `build` and `load` make them.
+
+        Args:
+            vectors: Passage vectors, shape (n, H), float32.
+            ids: Document of each row.
+            fingerprint: Fingerprint of the encoder.
+            settings: How the index is searched.
+            approximate: FAISS's inverted file of the vectors, numbered by row. None: exact search.
+            vectors_per_passage: Number of consecutive rows that represent one passage.
+            tokens: Token signs of the passages, if they are stored.
         """
-        self.vectors, self.ids, self.fingerprint = vectors, ids, fingerprint
-        self.settings, self.approximate = settings, approximate
-        self.vectors_per_passage, self.tokens = vectors_per_passage, tokens
+        self.vectors = vectors
+        self.ids = ids
+        self.fingerprint = fingerprint
+        self.settings = settings
+        self.approximate = approximate
+        self.vectors_per_passage = vectors_per_passage
+        self.tokens = tokens
 
     @classmethod
     def build(
@@ -79,27 +108,35 @@ class DenseIndex:
         vectors: np.ndarray,
         document_ids: Sequence[str],
         fingerprint: str,
-        settings: IndexSettings = DEFAULTS,
+        settings: IndexSettings = DEFAULT_SETTINGS,
         vectors_per_passage: int = 1,
         tokens: TokenSigns | None = None,
     ) -> DenseIndex:
-        """Index `vectors` (n, H), row i a passage of `document_ids[i]`; a document's passages may
-        lie anywhere.
+        """Index vectors.
 
-        vectors_per_passage: so many rows, one after the other, are of one passage. tokens: of
-        passages of one vector.
+        Args:
+            vectors: Vectors, shape (n, H).
+            document_ids: Document of each row. The passages of a document may lie anywhere.
+            fingerprint: Fingerprint of the encoder.
+            settings: How the index is searched.
+            vectors_per_passage: Number of consecutive rows that represent one passage.
+            tokens: Token signs of the passages. Supported for one vector per passage.
+
+        Raises:
+            FreshetError: If the shapes do not fit, or a component is not finite.
         """
-        vectors, ids = np.ascontiguousarray(vectors, dtype=np.float32), IdMap(document_ids)
-        _require_rows(vectors, len(ids), vectors.shape[1])
-        approximate = (
-            inverted_file(vectors, settings) if len(vectors) >= settings.flat_below else None
-        )
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+        ids = IdMap(document_ids)
+        _check_vectors(vectors, len(ids), vectors.shape[1])
+        approximate = build_inverted_file(vectors, settings)
         return cls(vectors, ids, fingerprint, settings, approximate, vectors_per_passage, tokens)
 
     @property
     def factory(self) -> str:
-        """What proposes candidates, as FAISS calls it."""
-        return "Flat" if self.approximate is None else f"IVF{self.approximate.nlist},SQ8"
+        """The FAISS factory string of the index that proposes candidates."""
+        if self.approximate is None:
+            return FLAT_FACTORY
+        return f"IVF{self.approximate.nlist},SQ8"
 
     @property
     def passages(self) -> int:
@@ -117,280 +154,367 @@ class DenseIndex:
         return self.vectors.shape[1]
 
     def search(self, queries: np.ndarray, k: int, fingerprint: str) -> list[Ranking]:
-        """The k best documents for each of `queries` (q, H), best first; fewer where the index
-        holds fewer.
+        """Return the k best documents for each query, best first.
 
-        A score is the float64 inner product of the float32 vectors, rounded to float32.
+        A score is the inner product of the float32 vectors, computed in float64 and rounded to
+        float32.
+
+        Args:
+            queries: Query vectors, shape (q, H).
+            k: Number of documents per query.
+            fingerprint: Fingerprint of the encoder of the queries.
+
+        Raises:
+            FingerprintMismatch: If the queries come from another encoder.
         """
-        queries = self._accepted(queries, fingerprint)
+        queries = self._check_queries(queries, fingerprint)
         rankings: list[Ranking] = [[] for _ in queries]
-        waiting, entries = np.arange(len(queries)), len(self.ids) - len(self.ids.removed_rows)
-        # if all have equally many passages
-        count = k * max(1, -(-entries // max(1, self.ids.documents))) + MARGIN
-        while len(waiting) and entries:
-            count = min(count, entries)
-            candidates = self._candidate_rows(queries[waiting], count)
-            settled, step = np.empty(len(waiting), dtype=bool), max(1, PIECE // count)
-            for start in range(0, len(waiting), step):
-                some, rows = waiting[start : start + step], candidates[start : start + step]
-                scores = self._scores(queries[some], rows)
-                for i, query in enumerate(some):
-                    ranking = rankings[query] = top_k(scores[i], self.ids.document_ids, k, rows[i])
-                    settled[start + i] = count == entries or self._settled(
-                        queries[query], ranking, rows[i], k
-                    )
-            waiting, count = waiting[~settled], 2 * count
+        live_rows = len(self.ids) - len(self.ids.removed_rows)
+        if not live_rows:
+            return rankings
+
+        # Enough candidates for k documents if all documents have the same number of passages.
+        rows_per_document = -(-live_rows // max(1, self.ids.documents))
+        count = k * max(1, rows_per_document) + EXTRA_CANDIDATES
+        unsettled = np.arange(len(queries))
+        while len(unsettled):
+            count = min(count, live_rows)
+            candidates = self._candidate_rows(queries[unsettled], count)
+            has_all_rows = count == live_rows
+            still_unsettled = []
+
+            step = max(1, MAX_ROWS_SCORED_AT_ONCE // count)
+            for start in range(0, len(unsettled), step):
+                numbers = unsettled[start : start + step]
+                rows = candidates[start : start + step]
+                scores = self._scores(queries[numbers], rows)
+                for i, number in enumerate(numbers):
+                    ranking = top_k(scores[i], self.ids.document_ids, k, rows[i])
+                    rankings[number] = ranking
+                    if not has_all_rows and not self._is_settled(
+                        queries[number], ranking, rows[i], k
+                    ):
+                        still_unsettled.append(number)
+
+            unsettled = np.array(still_unsettled, dtype=np.intp)
+            count *= 2
         return rankings
 
     def scores(
         self, queries: np.ndarray, candidates: Sequence[Sequence[str]], fingerprint: str
     ) -> list[np.ndarray]:
-        """For each of `queries` (q, H) the scores (n,) of its n candidate documents, in their
-        order, as in `search`.
+        """Score the candidates of each query as `search` does.
 
-        FreshetError if a candidate is unknown.
+        Args:
+            queries: Query vectors, shape (q, H).
+            candidates: Document ids per query, without repetitions.
+            fingerprint: Fingerprint of the encoder of the queries.
+
+        Returns:
+            Scores (n,) of each query's n candidates, float32.
+
+        Raises:
+            FreshetError: If a candidate is not in the index.
         """
+        queries = self._check_queries(queries, fingerprint)
         scores = []
-        for query, documents in zip(self._accepted(queries, fingerprint), candidates, strict=True):
-            groups = self.ids.grouped(documents)
-            scores.append(groups.best(self._scores(query, groups.rows)))
+        for query, documents in zip(queries, candidates, strict=True):
+            groups = self.ids.group_rows(documents)
+            scores.append(groups.max_scores(self._scores(query, groups.rows)))
         return scores
 
     def vectors_of(self, document_ids: Sequence[str]) -> CandidateVectors:
-        """Those of different documents; FreshetError if one is unknown."""
-        groups = self.ids.grouped(document_ids)
-        return CandidateVectors(self._wide(groups.rows), self._tokens(groups.rows), groups)
+        """Return the vectors and token signs of different documents.
+
+        Raises:
+            FreshetError: If a document is not in the index.
+        """
+        groups = self.ids.group_rows(document_ids)
+        return CandidateVectors(
+            self._wide_vectors(groups.rows), self._token_signs(groups.rows), groups
+        )
 
     def search_among(
         self, queries: np.ndarray, k: int, allowed: Collection[str], fingerprint: str
     ) -> list[Ranking]:
-        """The k best of the `allowed` documents for each of `queries` (q, H), scored as `search`
-        does.
+        """Return the k best of the allowed documents for each query.
 
-        A few are all scored. Of many, all documents are searched as deep as it takes; where an
-        approximate index does not come upon k of them, these are all scored, too. FreshetError if
-        one is unknown.
+        Small sets are scored exhaustively. For large ones the whole index is searched and filtered.
+        Queries for which an approximate index misses allowed documents fall back to exhaustive
+        scoring.
+
+        Args:
+            queries: Query vectors, shape (q, H).
+            k: Number of documents per query.
+            allowed: Ids of the documents to search.
+            fingerprint: Fingerprint of the encoder of the queries.
+
+        Raises:
+            FreshetError: If an allowed document is not in the index.
         """
-        documents, queries = frozenset(allowed), self._accepted(queries, fingerprint)
-        self.ids.require_known(documents)
-        few, least = (
-            len(documents) <= max(FEW, self.ids.documents * FEW_SHARE),
-            min(k, len(documents)),
-        )
-        rankings: list[Ranking] = (
-            [[] for _ in queries] if few else self._search_allowed(queries, k, documents)
-        )
-        short = [len(ranking) < least for ranking in rankings]
-        rows = self.ids.rows_of(documents if any(short) else ())
-        each = zip(queries, rankings, short, strict=True)
-        ids = self.ids.document_ids
-        return [
-            top_k(self._scores(query, rows), ids, k, rows) if lacks else ranking
-            for query, ranking, lacks in each
-        ]
+        queries = self._check_queries(queries, fingerprint)
+        allowed = frozenset(allowed)
+        self.ids.require_known(allowed)
 
-    def _search_allowed(
+        exhaustive_limit = max(MIN_EXHAUSTIVE_DOCUMENTS, EXHAUSTIVE_SHARE * self.ids.documents)
+        if len(allowed) <= exhaustive_limit:
+            rows = self.ids.rows_of(allowed)
+            return [self._rank_rows(query, k, rows) for query in queries]
+
+        rankings = self._search_and_filter(queries, k, allowed)
+        wanted = min(k, len(allowed))
+        incomplete = [i for i, ranking in enumerate(rankings) if len(ranking) < wanted]
+        if incomplete:
+            rows = self.ids.rows_of(allowed)
+            for i in incomplete:
+                rankings[i] = self._rank_rows(queries[i], k, rows)
+        return rankings
+
+    def _rank_rows(self, query: np.ndarray, k: int, rows: np.ndarray) -> Ranking:
+        return top_k(self._scores(query, rows), self.ids.document_ids, k, rows)
+
+    def _search_and_filter(
         self, queries: np.ndarray, k: int, allowed: frozenset[str]
     ) -> list[Ranking]:
-        search, documents = partial(self.search, fingerprint=self.fingerprint), self.ids.documents
-        first = SPARE + k * documents // len(allowed)
-        return search_filtered(search, queries, k, allowed.__contains__, first, documents)
-
-    def best_passage(self, query: np.ndarray, document_id: str) -> int:
-        """Which of the document's passages (0, 1, ...) is nearest to `query` (H,); the first of
-        equals.
-        """
-        return (
-            int(np.argmax(self._scores(query, self.ids.rows_of([document_id]))))
-            // self.vectors_per_passage
+        search = partial(self.search, fingerprint=self.fingerprint)
+        all_documents = self.ids.documents
+        # The expected depth of k allowed documents, if the filter is independent of the query.
+        first_depth = EXTRA_DOCUMENTS + k * all_documents // len(allowed)
+        return search_filtered(
+            search, queries, k, allowed.__contains__, first_depth, max_depth=all_documents
         )
 
+    def best_passage(self, query: np.ndarray, document_id: str) -> int:
+        """Return the number of the document's passage nearest to a query, the first of equals.
+
+        Args:
+            query: Query vector, shape (H,).
+            document_id: The document.
+        """
+        best_row = int(np.argmax(self._scores(query, self.ids.rows_of([document_id]))))
+        return best_row // self.vectors_per_passage
+
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write vectors, document ids, what else there is, and the manifest, whose facts it
-        returns: equal indexes, equal bytes.
+        """Write the index to a folder. Equal indexes give equal bytes.
+
+        Returns:
+            The manifest's entries about the index.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        with atomic_write(folder / VECTORS) as aside, aside.open("wb") as stream:
+        with atomic_write(folder / VECTORS) as temporary, temporary.open("wb") as stream:
             np.save(stream, self.vectors)
         write_json(folder / DOCUMENT_IDS, self.ids.document_ids, lines=False)
         if self.approximate is not None:
-            _faiss().write_index(self.approximate, str(folder / FAISS))
+            _import_faiss().write_index(self.approximate, str(folder / FAISS))
         if self.tokens is not None:
             self.tokens.save(folder)
-        facts = {"kind": KIND, "fingerprint": self.fingerprint, "dimension": self.vectors.shape[1]}
-        facts |= {"passages": self.passages, "documents": self.ids.documents}
-        facts |= {"vectors_per_passage": self.vectors_per_passage, "entries": BY_ROW}
-        facts |= {"factory": self.factory, "settings": self.settings.model_dump()}
-        write_manifest(folder, FORMAT, facts)
-        return facts
+
+        manifest = {
+            "kind": KIND,
+            "fingerprint": self.fingerprint,
+            "dimension": self.dimension,
+            "passages": self.passages,
+            "documents": self.ids.documents,
+            "vectors_per_passage": self.vectors_per_passage,
+            "factory": self.factory,
+            "settings": self.settings.model_dump(),
+        }
+        write_manifest(folder, FORMAT, manifest)
+        return manifest
 
     @classmethod
     def load(cls, folder: Path, check: bool = True) -> DenseIndex:
-        """Read what `save` wrote, vectors memory-mapped; FreshetError if a file is not what the
-        manifest says.
+        """Read an index that `save` wrote. Vectors are memory-mapped.
 
-        check: compare checksums, which reads every file once.
+        Args:
+            folder: Folder of the index.
+            check: Whether to compare checksums, which reads every file once.
+
+        Raises:
+            FreshetError: If a file does not match the manifest.
         """
         manifest = read_manifest(folder, FORMAT)
         if check:
             verify_checksums(folder, manifest)
-        # older ones have fewer
-        stated = {name: manifest["settings"].get(name, default) for name, default in DEFAULTS}
-        settings = IndexSettings.model_construct(**stated)  # which was checked when it was written
-        vectors, approximate = np.asarray(np.load(folder / VECTORS, mmap_mode="r")), None
-        # one of before had other numbers for its entries: it is made anew
-        if manifest["factory"] != "Flat":
-            by_row = manifest.get("entries") == BY_ROW
-            approximate = (
-                _read(folder / FAISS, settings) if by_row else inverted_file(vectors, settings)
-            )
-        ids = IdMap(read_json(folder / DOCUMENT_IDS))
-        tokens = TokenSigns.load(folder) if (folder / SIGNS_FILE).is_file() else None
-        per_passage: int = manifest["vectors_per_passage"]
+
+        # The settings were validated when the index was written.
+        settings = IndexSettings.model_construct(**manifest["settings"])
+        approximate = None
+        if manifest["factory"] != FLAT_FACTORY:
+            approximate = _read_inverted_file(folder / FAISS, settings)
+        tokens = None
+        if (folder / SIGNS_FILE).is_file():
+            tokens = TokenSigns.load(folder)
+
         return cls(
-            vectors, ids, manifest["fingerprint"], settings, approximate, per_passage, tokens
+            vectors=np.asarray(np.load(folder / VECTORS, mmap_mode="r")),
+            ids=IdMap(read_json(folder / DOCUMENT_IDS)),
+            fingerprint=manifest["fingerprint"],
+            settings=settings,
+            approximate=approximate,
+            vectors_per_passage=manifest["vectors_per_passage"],
+            tokens=tokens,
         )
 
-    def _accepted(self, vectors: np.ndarray, fingerprint: str) -> np.ndarray:
+    def _check_queries(self, vectors: np.ndarray, fingerprint: str) -> np.ndarray:
+        """Return query vectors as float32, after checking their encoder, shape and values."""
         if fingerprint != self.fingerprint:
             raise FingerprintMismatch(
                 f"the index was built with encoder {self.fingerprint[:12]}, these vectors come from "
-                f"{fingerprint[:12]}; build the index again with that encoder, or encode with the index's own"
+                f"{fingerprint[:12]}; build the index again with that encoder, or encode with the "
+                "index's own"
             )
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-        _require_rows(vectors, len(vectors), self.vectors.shape[1])
+        _check_vectors(vectors, len(vectors), self.dimension)
         return vectors
 
     def _candidate_rows(self, queries: np.ndarray, count: int) -> np.ndarray:
-        """The rows (q, count) that may be the best for each of `queries` (q, H); -1 where there are
-        fewer.
+        """Return the rows that may be the best for each query, shape (q, count), best first.
 
-        None that was left out is better than the last one, which is -1 where that is all that can
-        be done.
+        No row that was left out is better than the last one. A last row of -1 says that no more
+        candidates can be fetched.
         """
         if self.approximate is None:
-            return nearest(queries, [self.vectors], count)[1]
-        return _and_none(self.approximate.search(queries, count)[1])
+            _, rows = nearest_rows(queries, [self.vectors], count)
+            return rows
+        _, rows = self.approximate.search(queries, count)
+        return _append_end_marker(rows)
 
-    def _wide(self, rows: np.ndarray) -> np.ndarray:
-        """The vectors (..., H) of `rows` (...), float64; of -1, which is none, any."""
+    def _wide_vectors(self, rows: np.ndarray) -> np.ndarray:
+        """Return the vectors (..., H) of rows (...) in float64. For a row of -1 they are arbitrary."""
         return self.vectors[rows].astype(np.float64)
 
-    def _tokens(self, rows: np.ndarray) -> TokenSigns | None:
-        """Those of the passages of `rows` (r,), if they are kept."""
+    def _token_signs(self, rows: np.ndarray) -> TokenSigns | None:
+        """Return the token signs of the passages of rows (r,), if they are stored."""
         return None if self.tokens is None else self.tokens[rows]
 
     @cached_property
     def _largest_norm(self) -> float:
-        return float(np.sqrt(np.einsum("nh,nh->n", self.vectors, self.vectors).max(initial=0)))
+        squared_norms = np.einsum("nh,nh->n", self.vectors, self.vectors)
+        return float(np.sqrt(squared_norms.max(initial=0)))
 
     def _scores(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Inner products of a query (H,) with `rows` (r,), or of each of several (q, H) with its
-        own (q, r); float32.
+        """Return inner products in float32, and -inf for a row of -1.
 
-        A row of -1 is none: -inf.
+        Args:
+            queries: A query (H,), or several (q, H).
+            rows: Rows (r,) for a query, or separate rows (q, r) for each of several.
         """
-        pieces = (
-            rows[..., start : start + PIECE] for start in range(0, max(1, rows.shape[-1]), PIECE)
-        )
-        each = queries[..., None, :]
-        products = [inner_products(self._wide(piece), each) for piece in pieces]
+        products = []
+        for start in range(0, max(1, rows.shape[-1]), MAX_ROWS_SCORED_AT_ONCE):
+            vectors = self._wide_vectors(rows[..., start : start + MAX_ROWS_SCORED_AT_ONCE])
+            products.append(inner_products(vectors, queries[..., None, :]))
         return np.where(rows < 0, -np.inf, np.concatenate(products, axis=-1))
 
-    def _settled(self, query: np.ndarray, ranking: Ranking, rows: np.ndarray, k: int) -> bool:
+    def _is_settled(self, query: np.ndarray, ranking: Ranking, rows: np.ndarray, k: int) -> bool:
         """Whether no passage outside the candidates can belong to the k best documents.
 
-        Exact search orders by float32 sums, each within H * 2^-24 * |q| * |d| of the true one
-        (Higham, Accuracy and Stability of Numerical Algorithms, eq. 3.5). The last candidate bounds
-        every passage that was not fetched.
+        The exact scan orders by float32 sums. Each is within H * 2^-24 * |q| * |d| of the exact
+        product (Higham, Accuracy and Stability of Numerical Algorithms, eq. 3.5). The last candidate
+        bounds every passage that was not fetched.
         """
-        if len(ranking) < k or rows[-1] < 0:
+        is_end_reached = rows[-1] < 0
+        if len(ranking) < k or is_end_reached:
             return len(ranking) >= k
-        slack = (
-            4
-            * self.dimension
-            * FLOAT32_ROUNDING
-            * float(np.linalg.norm(query))
-            * self._largest_norm
-        )
-        return ranking[-1][1] > float(self._scores(query, rows[-1:])[0]) + slack
+
+        query_norm = float(np.linalg.norm(query))
+        error_bound = self.dimension * FLOAT32_ROUNDING * query_norm * self._largest_norm
+        last_score = float(self._scores(query, rows[-1:])[0])
+        worst_ranked_score = ranking[-1][1]
+        return worst_ranked_score > last_score + 4 * error_bound
 
 
 class JoinedIndex(DenseIndex):
-    """Several indexes of one encoder, each without documents that are removed, searched as one
-    index of what is left.
+    """Several indexes of one encoder, without their removed documents, searched as one index.
 
-    Whatever number of them there is, their candidates are chosen and scored once. Only the first
-    may be approximate; the others are searched exactly beside it. It is only searched: vectors and
-    tokens are looked up in `indexes`.
+    Candidates are chosen and scored once, whatever the number of indexes. Only the first index may
+    be approximate; the others are scanned exactly. A joined index can only be searched: vectors and
+    tokens are stored in `indexes`.
     """
 
     ids: IdMaps
 
-    def __init__(self, parts: Sequence[tuple[DenseIndex, frozenset[str]]]) -> None:
-        """parts: indexes, and which of each one's documents are removed; no other document is in
-        two of them.
+    def __init__(self, sources: Sequence[tuple[DenseIndex, frozenset[str]]]) -> None:
+        """Join indexes.
 
-        FingerprintMismatch if their vectors are not of one encoder.
+        Args:
+            sources: Indexes, each with the ids of its removed documents. A document that is not
+                removed may be in one index only.
+
+        Raises:
+            FingerprintMismatch: If the vectors come from different encoders.
         """
-        self.indexes = [index for index, _ in parts]
-        first, ids = self.indexes[0], IdMaps([(index.ids, removed) for index, removed in parts])
+        self.indexes = [index for index, _ in sources]
+        base = self.indexes[0]
         for index in self.indexes:
-            index._accepted(first.vectors[:1], first.fingerprint)
+            index._check_queries(base.vectors[:1], base.fingerprint)
         super().__init__(
-            first.vectors,
-            ids,
-            first.fingerprint,
-            first.settings,
-            first.approximate,
-            first.vectors_per_passage,
+            base.vectors,
+            IdMaps([(index.ids, removed) for index, removed in sources]),
+            base.fingerprint,
+            base.settings,
+            base.approximate,
+            base.vectors_per_passage,
         )
 
     def _candidate_rows(self, queries: np.ndarray, count: int) -> np.ndarray:
-        removed, base, *others = self.ids.removed_rows, *(index.vectors for index in self.indexes)
-        # row that is looked through one by one
-        first = 0 if self.approximate is None else len(base)
-        scores, rows = nearest(
-            queries, [base[first:], *others], count, removed[removed >= first] - first
+        base, *others = [index.vectors for index in self.indexes]
+        # An inverted file searches the rows of the base; all later rows are scanned.
+        first_scanned_row = 0 if self.approximate is None else len(base)
+        removed_rows = self.ids.removed_rows
+        excluded_rows = removed_rows[removed_rows >= first_scanned_row] - first_scanned_row
+
+        scores, scanned_rows = nearest_rows(
+            queries, [base[first_scanned_row:], *others], count, excluded_rows
         )
-        rows = np.where(np.isneginf(scores), -1, rows + first)
+        rows = np.where(np.isneginf(scores), -1, scanned_rows + first_scanned_row)
         if self.approximate is None:
             return rows
-        _, near = self.approximate.search(queries, count, params=self._without_removed)
-        candidates = np.concatenate([near, rows], axis=1)
-        return _and_none(candidates) if count >= len(self.ids) - first else candidates
+
+        _, base_rows = self.approximate.search(queries, count, params=self._faiss_parameters)
+        candidates = np.concatenate([base_rows, rows], axis=1)
+        has_all_scanned_rows = count >= len(self.ids) - first_scanned_row
+        return _append_end_marker(candidates) if has_all_scanned_rows else candidates
 
     @cached_property
-    def _without_removed(self) -> Any:
-        """What FAISS's search takes to leave out the removed rows of the first index; None: there
-        are none.
-        """
-        removed = self.ids.removed_rows[self.ids.removed_rows < len(self.indexes[0].vectors)]
-        if not len(removed):
+    def _faiss_parameters(self) -> Any:
+        """FAISS's search parameters that leave out the removed rows of the first index, or None."""
+        removed_rows = self.ids.removed_rows
+        removed_base_rows = removed_rows[removed_rows < len(self.indexes[0].vectors)]
+        if not len(removed_base_rows):
             return None
-        faiss = _faiss()
-        selector = faiss.IDSelectorNot(faiss.IDSelectorBatch(removed))
+        faiss = _import_faiss()
+        selector = faiss.IDSelectorNot(faiss.IDSelectorBatch(removed_base_rows))
         return faiss.SearchParametersIVF(sel=selector, nprobe=self.approximate.nprobe)
 
-    def _wide(self, rows: np.ndarray) -> np.ndarray:
+    def _wide_vectors(self, rows: np.ndarray) -> np.ndarray:
         vectors = np.zeros((*rows.shape, self.dimension))
-        for index, inside, local in self._by_index(rows):
-            vectors[inside] = index.vectors[local]
+        for index, is_in_index, local_rows in self._split_by_index(rows):
+            vectors[is_in_index] = index.vectors[local_rows]
         return vectors
 
-    def _tokens(self, rows: np.ndarray) -> TokenSigns | None:
-        parts = [index._tokens(local) for index, _, local in self._by_index(rows)]
-        return TokenSigns.concatenate(parts) if parts else self.indexes[0]._tokens(rows)
+    def _token_signs(self, rows: np.ndarray) -> TokenSigns | None:
+        signs = [
+            index._token_signs(local_rows) for index, _, local_rows in self._split_by_index(rows)
+        ]
+        if not signs:
+            return self.indexes[0]._token_signs(rows)
+        return TokenSigns.concatenate(signs)
 
-    def _by_index(self, rows: np.ndarray) -> Iterator[tuple[DenseIndex, np.ndarray, np.ndarray]]:
-        """Each index that has any of `rows`, which of them are its own, and which rows those are
-        there.
+    def _split_by_index(
+        self, rows: np.ndarray
+    ) -> Iterator[tuple[DenseIndex, np.ndarray, np.ndarray]]:
+        """Yield each index that has some of the rows, which of them it has, and their local rows.
+
+        Rows of -1 belong to no index.
         """
-        owner = np.searchsorted(self.ids.first, rows, side="right") - 1
-        for number in np.unique(owner).tolist():
-            if number >= 0:  # a row of -1 is none
-                inside = owner == number
-                yield self.indexes[number], inside, rows[inside] - self.ids.first[number]
+        index_numbers = np.searchsorted(self.ids.first_rows, rows, side="right") - 1
+        for number in np.unique(index_numbers).tolist():
+            if number < 0:
+                continue
+            is_in_index = index_numbers == number
+            local_rows = rows[is_in_index] - self.ids.first_rows[number]
+            yield self.indexes[number], is_in_index, local_rows
 
     @cached_property
     def _largest_norm(self) -> float:
@@ -398,86 +522,122 @@ class JoinedIndex(DenseIndex):
 
 
 class CandidateVectors(NamedTuple):
-    """What scores n documents, read once for several queries.
+    """The vectors and token signs of n documents, read once for several scorings.
 
-    vectors: (r, H) float64, document after document. tokens: of each one's passage, if they are
-    kept. rows: which document's they are.
+    Attributes:
+        vectors: Vectors, document after document, shape (r, H), float64.
+        tokens: Token signs of the passages, if they are stored.
+        groups: Which rows belong to which document.
     """
 
     vectors: np.ndarray
     tokens: TokenSigns | None
-    rows: RowGroups
+    groups: RowGroups
 
     def scores(self, query: np.ndarray) -> np.ndarray:
-        """The product (n,) of a query (H,) with each document's nearest vector, float32."""
-        return self.rows.best(inner_products(self.vectors, query))
+        """Return each document's product with a query (H,): that of its nearest vector.
+
+        Returns:
+            Scores of shape (n,), float32.
+        """
+        return self.groups.max_scores(inner_products(self.vectors, query))
 
     def late_scores(self, query: TokenSigns) -> np.ndarray:
-        """The similarity (n,) of a query's tokens and each document's nearest passage's, float64."""
-        return self.rows.best(query.similarities(self.tokens))
+        """Return each document's late-interaction score: that of its most similar passage.
 
-    def nearest(self, query: np.ndarray, document: int) -> np.ndarray:
-        """Of one of the documents the vector (H,) that is nearest to a query (H,); the first of
-        equals.
+        Args:
+            query: Token signs of one query.
+
+        Returns:
+            Scores of shape (n,), float64.
         """
-        start, *end = self.rows.starts[self.rows.group_index[document] :][:2]
-        vectors = self.vectors[start : end[0] if end else None]
+        return self.groups.max_scores(query.similarities(self.tokens))
+
+    def nearest_vector(self, query: np.ndarray, document: int) -> np.ndarray:
+        """Return the vector (H,) of a document that is nearest to a query (H,), the first of equals.
+
+        Args:
+            query: Query vector.
+            document: Number of the document among the n documents.
+        """
+        group = self.groups.group_index[document]
+        start = self.groups.starts[group]
+        is_last_group = group + 1 == len(self.groups.starts)
+        end = len(self.vectors) if is_last_group else self.groups.starts[group + 1]
+        vectors = self.vectors[start:end]
         return vectors[np.argmax(inner_products(vectors, query))]
 
 
-def _and_none(rows: np.ndarray) -> np.ndarray:
-    """Candidates (q, c) and a last one that is none, so that nothing more is asked for."""
+def _append_end_marker(rows: np.ndarray) -> np.ndarray:
+    """Append a row of -1 to candidates (q, c): no more can be fetched."""
     return np.pad(rows, ((0, 0), (0, 1)), constant_values=-1)
 
 
 def inner_products(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """The products (r,) of vectors (r, H) with a query (H,), float32.
+    """Return the products of vectors with a query, the same bits whatever else is in the batch.
 
-    vectors: float64 of what float32 stores, so that products are exact: 24-bit factors in a 53-bit
-    format. Summing row by row gives a pair the same bits whatever else is in the batch.
+    The vectors are float32 numbers in float64. Products of 24-bit factors are exact in a 53-bit
+    format, and each row is summed separately.
+
+    Args:
+        vectors: Vectors, shape (r, H), float64.
+        query: Query vector, shape (H,).
+
+    Returns:
+        Products of shape (r,), float32.
     """
     return np.vecdot(vectors, query.astype(np.float64)).astype(np.float32)
 
 
-def inverted_file(vectors: np.ndarray, settings: IndexSettings) -> Any | None:
-    """FAISS's inner-product index of `vectors` (n, H) in bytes, by lists, numbered by row; None:
-    search is exact.
+def build_inverted_file(vectors: np.ndarray, settings: IndexSettings) -> Any | None:
+    """Build FAISS's inverted file of vectors (n, H), quantised to 8 bits and numbered by row.
+
+    Returns:
+        The FAISS index, or None if the settings ask for exact search.
     """
-    lists = settings.lists(len(vectors))
-    if not lists:
+    list_count = settings.list_count(len(vectors))
+    if not list_count:
         return None
-    faiss = _faiss()
-    index = faiss.index_factory(vectors.shape[1], f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
+    faiss = _import_faiss()
+    index = faiss.index_factory(
+        vectors.shape[1], f"IVF{list_count},SQ8", faiss.METRIC_INNER_PRODUCT
+    )
     index.train(vectors)
     index.add(vectors)
     index.nprobe = settings.nprobe
     return index
 
 
-def _read(path: Path, settings: IndexSettings) -> Any:
-    index = _faiss().read_index(str(path))
+def _read_inverted_file(path: Path, settings: IndexSettings) -> Any:
+    index = _import_faiss().read_index(str(path))
     index.nprobe = settings.nprobe
     return index
 
 
-def require_faiss(settings: IndexSettings, count: int) -> None:
-    """FreshetError if so many vectors need FAISS and it is missing: ask before an hour of encoding."""
-    if settings.lists(count):
-        _faiss()
+def require_faiss(settings: IndexSettings, vectors: int) -> None:
+    """Check, before hours of encoding, that FAISS is installed if so many vectors need it.
+
+    Raises:
+        FreshetError: If FAISS is needed and not installed.
+    """
+    if settings.list_count(vectors):
+        _import_faiss()
 
 
-def _faiss() -> Any:
+def _import_faiss() -> Any:
+    # FAISS is optional, and its import is slow.
     try:
         import faiss
     except ModuleNotFoundError as error:
         raise FreshetError(
-            "search among so many vectors needs faiss, which is not installed: pip install -e '.[full]' (or faiss-cpu "
-            "alone), or set index.flat_below above their number, exact search that does without, and build again"
+            "search among so many vectors needs faiss, which is not installed: pip install -e "
+            "'.[cpu]' (or faiss-cpu alone), or set index.flat_below above their number, exact "
+            "search that does without, and build again"
         ) from error
     return faiss
 
 
-def _require_rows(vectors: np.ndarray, rows: int, dimension: int) -> None:
+def _check_vectors(vectors: np.ndarray, rows: int, dimension: int) -> None:
     if vectors.ndim != 2 or vectors.shape != (rows, dimension):
         raise FreshetError(
             f"vectors of shape {vectors.shape} do not fit {rows} passages of {dimension} components"

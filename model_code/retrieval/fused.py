@@ -1,23 +1,24 @@
-"""Fused retrieval: several retrievers over the same documents, and one score that is the weighed
-sum of theirs.
+"""Fusion: several retrievers over the same documents, ranked by a weighted sum of their scores.
 
-Candidates are the union of the parts' best documents, and every part then scores all of them
-exactly. So a document has one score for a query, however many documents are asked for and whatever
-filters leave out. With weights w_p of parts p
+The candidates are the union of the components' best documents. Every component then scores all of
+them exactly. So a document has one score for a query, whatever k and whatever filter. With weights
+w_c of components c
 
-    s(q, d) = sum_p w_p f_p(s_p(q, d)),
+    s(q, d) = sum_c w_c * f_c(s_c(q, d)).
 
-where f_p standardises a dense part's inner product by the mean and the standard deviation of the
-query's products with all vectors that the retriever was built of, and divides the score of a part
-that matches words by the query's highest. A dense part whose index keeps the signs of its tokens'
-vectors scores by these, too (late interaction, `TokenSigns`): NAME.late has a weight of its own,
-finds nothing by itself, and f_p multiplies it by ten.
+The normalisation f_c depends on the component:
 
-With `feedback` c above 0 candidates are scored twice: dense parts then get q + c (v_1 + v_2 + v_3)
-/ 3, where v_i are the vectors of the three best documents of the first pass (pseudo-relevance
-feedback, Rocchio, 1971). Those are the best of all documents, so that a score still hangs on
-nothing but the query and what can be found. Candidates are those of the query as it was asked:
-others, by the moved vector, moved nDCG@10 of 1,000 dev queries of tldr by less than .0001.
+- dense: (s - m) / v, where m and v are the mean and the standard deviation of the query's products
+  with all vectors of the build. Both follow from the vectors' mean and covariance.
+- by words (BM25, lexical): s / max_d s(q, d), the score of the query's best document.
+- late interaction: 10 * s. It exists for a dense component whose index stores token signs, has its
+  own weight under NAME.late, and proposes no candidates.
+
+With `feedback` c > 0, candidates are scored twice (pseudo-relevance feedback, Rocchio, 1971). In the
+second pass a dense component's query is q + c * (v_1 + v_2 + v_3) / 3, where v_i are the vectors of
+the three best documents of the first pass. They are the best of all documents, so that a score still
+depends on the query and the collection only. Candidates are those of the original query: adding
+those of the moved query changed nDCG@10 of 1,000 dev queries of tldr by less than .0001.
 """
 
 from __future__ import annotations
@@ -44,22 +45,39 @@ from model_code.files import (
     write_manifest,
 )
 from model_code.retrieval.dense import DenseRetriever
+from model_code.retrieval.dense_index import CandidateVectors
 from model_code.retrieval.indexed import IndexedRetriever, NewPassages, RetrieverSegment
-from model_code.retrieval.protocol import LATE_SUFFIX, Ranking, Retriever, TokenMatch, top_k_ranking
+from model_code.retrieval.protocol import (
+    LATE_SUFFIX,
+    Ranking,
+    Retriever,
+    TokenMatch,
+    top_k_ranking,
+)
 from model_code.text.terms import AUTO
 
-FORMAT, KIND = 1, "fused"
-FUSION, SCALES = "fusion.json", "scales.safetensors"
-# of a query's products: those of one document, or of equal ones, differ by rounding alone
-LEAST_VARIANCE = 1e-6
-TIMES = 10.0  # a score by tokens, a mean cosine, which so is about as wide as the others
-BEST = 3  # documents of the first pass that a query is moved towards
+FORMAT = 1
+KIND = "fused"
+FUSION = "fusion.json"
+NORMALIZERS = "scales.safetensors"
+
+MIN_VARIANCE = 1e-6
+"""Lower limit of the variance of a query's products. Equal documents differ by rounding only."""
+
+LATE_SCORE_FACTOR = 10.0
+"""Factor of late-interaction scores. They are mean cosines and then spread like the other scores."""
+
+FEEDBACK_DOCUMENTS = 3
+"""Best documents of the first pass that a query is moved towards."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreNormalizer:
-    """Mean (H,) and covariance (H, H) of a dense part's vectors, float64: those of a query's
-    products follow.
+    """Mean and covariance of a dense component's vectors, from which those of its scores follow.
+
+    Attributes:
+        mean: Mean vector, shape (H,), float64.
+        covariance: Covariance matrix, shape (H, H), float64.
     """
 
     mean: np.ndarray
@@ -67,30 +85,38 @@ class ScoreNormalizer:
 
     @classmethod
     def fit(cls, vectors: np.ndarray) -> ScoreNormalizer:
-        """The scale of vectors (n, H)."""
+        """Compute mean and covariance of vectors (n, H)."""
         wide = np.asarray(vectors, np.float64)
         mean = wide.mean(axis=0)
-        return cls(mean, wide.T @ wide / len(wide) - np.outer(mean, mean))
+        covariance = wide.T @ wide / len(wide) - np.outer(mean, mean)
+        return cls(mean, covariance)
 
     def standardize(self, query: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Products (n,) of a query (H,) with documents, less their mean and divided by their
-        deviation.
+        """Subtract the mean of a query's products, and divide by their standard deviation.
 
-        One query at a time: a product of two matrices would round by the number of queries.
+        It takes one query at a time: the rounding of a product of two matrices would depend on the
+        number of queries.
+
+        Args:
+            query: Query vector, shape (H,).
+            scores: Inner products with documents, shape (n,).
         """
-        wide = query.astype(np.float64)
-        variance = float(wide @ (self.covariance @ wide))
-        return (scores - float(self.mean @ wide)) / np.sqrt(max(variance, LEAST_VARIANCE))
+        wide_query = query.astype(np.float64)
+        mean = float(self.mean @ wide_query)
+        variance = float(wide_query @ (self.covariance @ wide_query))
+        return (scores - mean) / np.sqrt(max(variance, MIN_VARIANCE))
 
 
 @dataclass(frozen=True, eq=False)
 class Fusion:
-    """What a fused retriever has learned: the weight of each part, and the scales of the dense
-    ones.
+    """The parameters of a fused retriever.
 
-    depth: so many of each part's best documents are scored by all parts, or k, if that is more.
-    feedback: how far a query is moved towards its best documents before they are scored again; 0:
-    they are scored once.
+    Attributes:
+        weights: Weight of each component, and of late interaction under NAME.late.
+        normalizers: Normalizer of each dense component.
+        depth: Number of each component's best documents that become candidates, at least k.
+        feedback: Factor by which a query is moved towards its best documents before the second
+            scoring. 0: candidates are scored once.
     """
 
     weights: Mapping[str, float]
@@ -99,199 +125,217 @@ class Fusion:
     feedback: float = 0.0
 
     def save(self, folder: Path) -> None:
-        """Write it into the folder; equal fusions give equal bytes."""
-        stated = {
+        """Write the parameters to a folder. Equal fusions give equal bytes."""
+        # JSON objects do not preserve the order of the weights, so they are written as pairs.
+        parameters = {
             "weights": list(self.weights.items()),
             "depth": self.depth,
             "feedback": self.feedback,
         }
-        write_json(folder / FUSION, stated)
-        arrays = {f"{name}.mean": normalizer.mean for name, normalizer in self.normalizers.items()}
-        arrays |= {
-            f"{name}.covariance": normalizer.covariance
-            for name, normalizer in self.normalizers.items()
-        }
-        save_file(arrays, folder / SCALES)
+        write_json(folder / FUSION, parameters)
+
+        arrays = {}
+        for name, normalizer in self.normalizers.items():
+            arrays[f"{name}.mean"] = normalizer.mean
+            arrays[f"{name}.covariance"] = normalizer.covariance
+        save_file(arrays, folder / NORMALIZERS)
 
     @classmethod
     def load(cls, folder: Path) -> Fusion:
-        """Read what `save` wrote."""
-        stated, arrays = read_json(folder / FUSION), load_file(folder / SCALES)
-        weights = dict(stated["weights"])  # in their order, which JSON's objects do not keep
-        names = [name for name in weights if f"{name}.mean" in arrays]
-        normalizers = {
-            name: ScoreNormalizer(arrays[f"{name}.mean"], arrays[f"{name}.covariance"])
-            for name in names
-        }
-        # older ones have none
-        return cls(weights, normalizers, stated["depth"], stated.get("feedback", 0.0))
+        """Read parameters that `save` wrote."""
+        parameters = read_json(folder / FUSION)
+        weights = dict(parameters["weights"])
+
+        arrays = load_file(folder / NORMALIZERS)
+        normalizers = {}
+        for name in weights:
+            if f"{name}.mean" in arrays:
+                normalizers[name] = ScoreNormalizer(
+                    arrays[f"{name}.mean"], arrays[f"{name}.covariance"]
+                )
+        return cls(weights, normalizers, parameters["depth"], parameters["feedback"])
 
     def fingerprint(self, components: Mapping[str, Retriever]) -> str:
-        """SHA-256 of what decides scores: the parts' own fingerprints, weights, scales and
-        feedback.
+        """Return the SHA-256 of everything that decides scores.
+
+        Args:
+            components: The opened components, whose fingerprints enter the hash.
         """
-        fingerprints = {name: component.fingerprint for name, component in components.items()}
-        facts = {
-            "parts": fingerprints,
+        facts: dict[str, Any] = {
+            "parts": {name: component.fingerprint for name, component in components.items()},
             "weights": dict(self.weights),
             "scales": self._normalizers_hash,
         }
-        return hash_text(
-            canonical_json(facts | ({"feedback": self.feedback} if self.feedback else {}))
-        )
+        if self.feedback:
+            facts["feedback"] = self.feedback
+        return hash_text(canonical_json(facts))
 
     @property
     def components(self) -> list[str]:
-        """The names of what is searched; beside these, `weights` has what scores their tokens."""
+        """Names of the components. `weights` has those of late interaction as well."""
         return [name for name in self.weights if not name.endswith(LATE_SUFFIX)]
 
     @cached_property
     def _normalizers_hash(self) -> str:
         digest = hashlib.sha256()
         for name in sorted(self.normalizers):
-            digest.update(
-                name.encode()
-                + self.normalizers[name].mean.tobytes()
-                + self.normalizers[name].covariance.tobytes()
-            )
+            normalizer = self.normalizers[name]
+            digest.update(name.encode())
+            digest.update(normalizer.mean.tobytes())
+            digest.update(normalizer.covariance.tobytes())
         return digest.hexdigest()
 
 
 @dataclass(frozen=True)
 class FusedQueries:
-    """n queries, encoded for each part: as they find candidates, and as these are scored.
+    """Queries, encoded for each component, with the candidates of a search of all documents.
 
-    candidates: each query's, of all documents, ascending; `scores`: by each part its scores (n,) of
-    these. highest: of each part that matches words the score of its best document, 1 where none
-    matches.
+    Attributes:
+        encoded: Per component the queries as they find candidates. Under NAME.late their token
+            signs.
+        scoring: Per component the queries as they score candidates: moved by feedback.
+        max_scores: Per component that matches words the score of each query's best document, or 1
+            if no document matches.
+        scores: Per component, and under NAME.late, each query's scores (n,) of its candidates.
+        candidates: Each query's candidates, ascending.
     """
 
-    components: Mapping[str, Any]
+    encoded: Mapping[str, Any]
     scoring: Mapping[str, Any]
-    highest: Mapping[str, Sequence[float]]
+    max_scores: Mapping[str, Sequence[float]]
     scores: Mapping[str, Sequence[np.ndarray]]
     candidates: Sequence[list[str]]
 
     def __len__(self) -> int:
-        """N."""
+        """Number of queries."""
         return len(self.candidates)
 
     def __getitem__(self, rows: slice) -> FusedQueries:
-        """Some of the queries."""
-        groups = (self.components, self.scoring, self.highest, self.scores)
-        selected = ({name: queries[rows] for name, queries in group.items()} for group in groups)
-        return FusedQueries(*selected, self.candidates[rows])
+        """Return a slice of the queries."""
+        return FusedQueries(
+            _slice_values(self.encoded, rows),
+            _slice_values(self.scoring, rows),
+            _slice_values(self.max_scores, rows),
+            _slice_values(self.scores, rows),
+            self.candidates[rows],
+        )
+
+
+def _slice_values(values: Mapping[str, Any], rows: slice) -> dict[str, Any]:
+    return {name: value[rows] for name, value in values.items()}
 
 
 class FusedSearch(Retriever[FusedQueries]):
-    """The search over opened parts, in the order of their weights."""
+    """The search over opened components, in the order of their weights."""
 
     can_explain = True
 
     def __init__(self, components: Mapping[str, Retriever], fusion: Fusion) -> None:
         self.components = {name: components[name] for name in fusion.components}
-        self.late = [name for name in self.components if name + LATE_SUFFIX in fusion.weights]
-        self.fusion, self.fingerprint = fusion, fusion.fingerprint(self.components)
-        self.language = next(
-            (
-                component.language
-                for component in self.components.values()
-                if component.language != AUTO
-            ),
-            AUTO,
-        )
+        self.fusion = fusion
+        self.fingerprint = fusion.fingerprint(self.components)
+        self.language = AUTO
+        for component in self.components.values():
+            if component.language != AUTO:
+                self.language = component.language
+                break
+
+        self._late_components = [
+            name for name in self.components if name + LATE_SUFFIX in fusion.weights
+        ]
+        self._word_components = [name for name in self.components if name not in fusion.normalizers]
 
     @property
     def dense(self) -> DenseRetriever | None:
-        """That of the first part that has one."""
-        return next(
-            (
-                component.dense
-                for component in self.components.values()
-                if component.dense is not None
-            ),
-            None,
-        )
+        """The dense retriever of the first component that has one."""
+        for component in self.components.values():
+            if component.dense is not None:
+                return component.dense
+        return None
 
     def encode_queries(self, texts: Sequence[str]) -> FusedQueries:
-        """Each text, encoded by every part; dense parts score by it as its best documents change
-        it.
+        """Encode query texts for every component, find their candidates, and score these.
+
+        The scores of the candidates are needed here, because feedback moves the dense queries
+        towards the best candidates.
         """
-        components = self._encoded(texts)
+        encoded = self._encode_components(texts)
         rankings = {
-            name: component.search_and_rerank(components[name], self.fusion.depth)
+            name: component.search_and_rerank(encoded[name], self.fusion.depth)
             for name, component in self.components.items()
         }
-        candidates, by_words = (
-            _union(rankings.values()),
-            [name for name in rankings if name not in self.fusion.normalizers],
-        )
-        highest = {name: [_highest(ranking) for ranking in rankings[name]] for name in by_words}
-        scores = {
-            name: self.components[name].score_encoded(components[name], candidates)
-            for name in by_words
-        }
-        dense = {name: components[name].copy() for name in self.fusion.normalizers}
-        later = {name: [] for name in components if name not in scores}
-        queries = FusedQueries(components, components | dense, highest, scores | later, candidates)
+        candidates = _union_of_documents(rankings.values())
+
+        max_scores = {}
+        scores: dict[str, list[np.ndarray]] = {}
+        for name in self._word_components:
+            max_scores[name] = [_top_score(ranking) for ranking in rankings[name]]
+            scores[name] = self.components[name].score_encoded(encoded[name], candidates)
+
+        # Filled by `_score_dense_components`.
+        scoring = dict(encoded)
+        for name in self.fusion.normalizers:
+            scoring[name] = encoded[name].copy()
+        for name in encoded:
+            if name not in scores:
+                scores[name] = []
+
+        queries = FusedQueries(encoded, scoring, max_scores, scores, candidates)
         for i in range(len(texts)):
-            self._score(queries, i)
+            self._score_dense_components(queries, i)
         return queries
 
-    def _encoded(self, texts: Sequence[str]) -> dict[str, Any]:
-        """The texts as each part reads them, and below NAME.late their tokens, which come in the
-        same pass.
-        """
-        encoded = {
-            name: component.encode_queries(texts)
-            for name, component in self.components.items()
-            if name not in self.late
-        }
-        for name in self.late:
-            encoded[name], encoded[name + LATE_SUFFIX] = self.components[name].encode_with_tokens(
-                texts
-            )
+    def _encode_components(self, texts: Sequence[str]) -> dict[str, Any]:
+        """Encode texts for each component, and under NAME.late their tokens, in the same pass."""
+        encoded = {}
+        for name, component in self.components.items():
+            if name not in self._late_components:
+                encoded[name] = component.encode_queries(texts)
+        for name in self._late_components:
+            vectors, tokens = self.components[name].encode_with_tokens(texts)
+            encoded[name] = vectors
+            encoded[name + LATE_SUFFIX] = tokens
         return encoded
 
-    def _score(self, queries: FusedQueries, i: int) -> None:
-        """Append each dense part's scores of the candidates of query i, moved towards the best ones
-        before.
-        """
+    def _score_dense_components(self, queries: FusedQueries, i: int) -> None:
+        """Move the dense vectors of query i by feedback, and append the scores of its candidates."""
+        candidates = queries.candidates[i]
         vectors = {
-            name: self.components[name].vectors_of(queries.candidates[i])
-            for name in self.fusion.normalizers
+            name: self.components[name].vectors_of(candidates) for name in self.fusion.normalizers
         }
-        for name in self.late:
-            queries.scores[name + LATE_SUFFIX].append(
-                vectors[name].late_scores(queries.components[name + LATE_SUFFIX][i : i + 1])
-            )
-        if self.fusion.feedback and queries.candidates[i]:
-            words = {
-                name: scores[i] for name, scores in queries.scores.items() if name not in vectors
-            }
-            dense = {
-                name: candidates.scores(queries.components[name][i])
-                for name, candidates in vectors.items()
-            }
-            best = (
-                (-self._sum(self._fused(queries, i, words | dense)))
-                .argsort(kind="stable")[:BEST]
-                .tolist()
-            )
-            for name, candidates in vectors.items():
-                near = [
-                    candidates.nearest(queries.components[name][i], document) for document in best
-                ]
-                queries.scoring[name][i] += np.float32(self.fusion.feedback) * np.mean(
-                    near, axis=0, dtype=np.float32
-                )
-        for name, candidates in vectors.items():
-            queries.scores[name].append(candidates.scores(queries.scoring[name][i]))
+        for name in self._late_components:
+            tokens = queries.encoded[name + LATE_SUFFIX][i : i + 1]
+            queries.scores[name + LATE_SUFFIX].append(vectors[name].late_scores(tokens))
+
+        if self.fusion.feedback and candidates:
+            self._apply_feedback(queries, i, vectors)
+        for name, candidate_vectors in vectors.items():
+            queries.scores[name].append(candidate_vectors.scores(queries.scoring[name][i]))
+
+    def _apply_feedback(
+        self, queries: FusedQueries, i: int, vectors: Mapping[str, CandidateVectors]
+    ) -> None:
+        """Move the dense vectors of query i towards its best candidates of a first scoring."""
+        scores = {name: values[i] for name, values in queries.scores.items() if name not in vectors}
+        for name, candidate_vectors in vectors.items():
+            scores[name] = candidate_vectors.scores(queries.encoded[name][i])
+
+        fused_scores = self._weighted_sum(self._normalize(queries, i, scores))
+        order = (-fused_scores).argsort(kind="stable")
+        best_documents = order[:FEEDBACK_DOCUMENTS].tolist()
+
+        for name, candidate_vectors in vectors.items():
+            query = queries.encoded[name][i]
+            nearest = [
+                candidate_vectors.nearest_vector(query, document) for document in best_documents
+            ]
+            direction = np.mean(nearest, axis=0, dtype=np.float32)
+            queries.scoring[name][i] += np.float32(self.fusion.feedback) * direction
 
     def search_encoded(
         self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
-        """The k best of the documents that any part has among its best."""
+        """Return the k best of each query's candidates, best first."""
         candidates = self.candidates(queries, k, allowed)
         scores = self.score_encoded(queries, candidates)
         return [
@@ -302,196 +346,242 @@ class FusedSearch(Retriever[FusedQueries]):
     def candidates(
         self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None
     ) -> Sequence[list[str]]:
-        """For each query the documents that any part has among its best, ascending."""
+        """Return for each query the union of the components' best documents, ascending."""
         if allowed is None and k <= self.fusion.depth:
             return queries.candidates
         depth = max(k, self.fusion.depth)
-        return _union(
-            [
-                component.search_and_rerank(queries.components[name], depth, allowed)
-                for name, component in self.components.items()
-            ]
+        return _union_of_documents(
+            component.search_and_rerank(queries.encoded[name], depth, allowed)
+            for name, component in self.components.items()
         )
 
     def score_encoded(
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
-        """The weighed sum of the parts' scores of each query's candidates."""
-        return list(map(self._sum, self.component_scores(queries, candidates)))
+        """Return the weighted sums of the components' scores of each query's candidates."""
+        return [self._weighted_sum(scores) for scores in self.component_scores(queries, candidates)]
 
     def component_scores(
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
     ) -> Iterator[dict[str, np.ndarray]]:
-        """For each query f_p(s_p) of its candidates (n), (n,) float64 for every part p."""
+        """Yield for each query the normalised scores of its candidates by every component.
+
+        Args:
+            queries: Encoded queries.
+            candidates: Document ids per query. The scores of `queries.candidates` are known.
+
+        Yields:
+            Per component, and under NAME.late, scores of shape (n,), float64.
+        """
         scores = queries.scores
         if candidates is not queries.candidates:
-            scores = {
-                name: component.score_encoded(queries.scoring[name], candidates)
-                for name, component in self.components.items()
-            }
-            vectors = {
-                name: map(self.components[name].vectors_of, candidates) for name in self.late
-            }
-            for name, rows in vectors.items():
-                tokens = queries.components[name + LATE_SUFFIX]
-                scores[name + LATE_SUFFIX] = [
-                    candidate.late_scores(tokens[i : i + 1]) for i, candidate in enumerate(rows)
-                ]
+            scores = self._score_candidates(queries, candidates)
         for i in range(len(candidates)):
-            yield self._fused(queries, i, {name: values[i] for name, values in scores.items()})
+            query_scores = {name: values[i] for name, values in scores.items()}
+            yield self._normalize(queries, i, query_scores)
 
-    def _fused(
+    def _score_candidates(
+        self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
+    ) -> dict[str, list[np.ndarray]]:
+        scores = {
+            name: component.score_encoded(queries.scoring[name], candidates)
+            for name, component in self.components.items()
+        }
+        for name in self._late_components:
+            tokens = queries.encoded[name + LATE_SUFFIX]
+            component = self.components[name]
+            scores[name + LATE_SUFFIX] = [
+                component.vectors_of(documents).late_scores(tokens[i : i + 1])
+                for i, documents in enumerate(candidates)
+            ]
+        return scores
+
+    def _normalize(
         self, queries: FusedQueries, i: int, scores: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """f_p of each part's scores (n,) for query i, float64."""
-        fused = {}
+        """Normalise each component's scores (n,) of candidates of query i, in float64."""
+        normalized = {}
         for name in self.fusion.weights:
             raw = scores[name].astype(np.float64)
-            if normalizer := self.fusion.normalizers.get(name):
-                fused[name] = normalizer.standardize(queries.scoring[name][i], raw)
+            normalizer = self.fusion.normalizers.get(name)
+            if normalizer is not None:
+                normalized[name] = normalizer.standardize(queries.scoring[name][i], raw)
+            elif name.endswith(LATE_SUFFIX):
+                normalized[name] = LATE_SCORE_FACTOR * raw
             else:
-                fused[name] = (
-                    TIMES * raw if name.endswith(LATE_SUFFIX) else raw / queries.highest[name][i]
-                )
-        return fused
+                normalized[name] = raw / queries.max_scores[name][i]
+        return normalized
 
-    def _sum(self, fused: Mapping[str, np.ndarray]) -> np.ndarray:
-        return sum(self.fusion.weights[name] * scores for name, scores in fused.items())
+    def _weighted_sum(self, normalized: Mapping[str, np.ndarray]) -> np.ndarray:
+        return sum(self.fusion.weights[name] * scores for name, scores in normalized.items())
 
     def best_passage_encoded(self, query: FusedQueries, document_id: str) -> int:
-        """The best passage as the part with the largest weight says."""
+        """Return the best passage according to the component with the largest weight."""
         name = max(self.components, key=self.fusion.weights.__getitem__)
         return self.components[name].best_passage_encoded(query.scoring[name], document_id)
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
-        """Each part's share of a document's score, the largest first; they sum to it."""
+        """Return the share of each component in a document's score, the largest first.
+
+        The shares sum to the score.
+        """
         return self.explain_all(text, self.encode_queries([text]), [document_id])[0]
 
     def explain_all(
         self, text: str, query: FusedQueries, document_ids: Sequence[str]
     ) -> list[list[TokenMatch]]:
-        """The same of several documents."""
+        """Explain the scores of several documents; see `explain`."""
         (scores,) = self.component_scores(query, [document_ids])
-        shares = [
-            [
-                TokenMatch(component, self.fusion.weights[component] * float(values[i]))
-                for component, values in scores.items()
+        explanations = []
+        for i in range(len(document_ids)):
+            shares = [
+                TokenMatch(name, self.fusion.weights[name] * float(values[i]))
+                for name, values in scores.items()
             ]
-            for i in range(len(document_ids))
-        ]
-        return [sorted(group, key=lambda share: -share.weight) for group in shares]
+            shares.sort(key=lambda share: -share.weight)
+            explanations.append(shares)
+        return explanations
 
 
-def _union(rankings: Iterable[Sequence[Ranking]]) -> list[list[str]]:
-    """For each query the different documents of all parts' rankings, ascending: equal scores then
-    go by id.
+def _union_of_documents(rankings: Iterable[Sequence[Ranking]]) -> list[list[str]]:
+    """Return for each query the different documents of all components' rankings, ascending.
+
+    The order makes equal scores go by id.
     """
-    each = zip(*rankings, strict=True)
-    return [sorted({document for ranking in group for document, _ in ranking}) for group in each]
+    unions = []
+    for query_rankings in zip(*rankings, strict=True):
+        documents = {document for ranking in query_rankings for document, _ in ranking}
+        unions.append(sorted(documents))
+    return unions
 
 
-def _highest(ranking: Ranking) -> float:
-    return ranking[0][1] if ranking and ranking[0][1] > 0 else 1.0
+def _top_score(ranking: Ranking) -> float:
+    """Return the score of the best document, or 1 if no document has a score above 0."""
+    if ranking and ranking[0][1] > 0:
+        return ranking[0][1]
+    return 1.0
 
 
 class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
-    """A `FusedSearch` over a folder of indexes, one for each part."""
+    """A `FusedSearch` over a folder with one index per component."""
 
-    components: dict[str, Any]  # `IndexedRetriever`s
+    components: dict[str, Any]
+    """Opened components, each an `IndexedRetriever`."""
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
-        """Index new passages for each part, as its kind does."""
+        """Index new passages for each component, as its kind does."""
         for name, component in self.components.items():
             component.write_segment(folder / name, new)
-        self._seal(folder, len(set(new.document_ids)))
+        self.write_index_manifest(folder, len(set(new.document_ids)))
 
     def reopen(self, folder: Path) -> Self:
-        """The same encoders and weights over the indexes of another folder."""
+        """Return a retriever with the same encoders and weights over another folder's indexes."""
         read_manifest(folder, FORMAT)
-        return type(self)(
-            {name: component.reopen(folder / name) for name, component in self.components.items()},
-            self.fusion,
-        )
+        components = {
+            name: component.reopen(folder / name) for name, component in self.components.items()
+        }
+        return type(self)(components, self.fusion)
 
     @classmethod
-    def merge(cls, components: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
-        """Merge each part's indexes: nothing is encoded."""
-        first = components[0][0]
-        for name, component in first.components.items():
-            sources = [
-                (retriever.components[name], documents) for retriever, documents in components
+    def merge(cls, sources: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
+        """Merge the indexes of each component, without encoding anything."""
+        first_retriever, _ = sources[0]
+        for name, component in first_retriever.components.items():
+            component_sources = [
+                (retriever.components[name], document_ids) for retriever, document_ids in sources
             ]
-            type(component).merge(sources, folder / name)
-        first._seal(folder, sum(len(documents) for _, documents in components))
+            type(component).merge(component_sources, folder / name)
+        documents = sum(len(document_ids) for _, document_ids in sources)
+        first_retriever.write_index_manifest(folder, documents)
 
     @classmethod
     def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
-        """Each part's own search of all segments, fused."""
-        first: Any = segments[0].retriever
-        components = {
-            name: type(component).join_segments(
-                [segment.fit(segment.retriever.components[name]) for segment in segments]
-            )
-            for name, component in first.components.items()
-        }
-        return FusedSearch(components, first.fusion)
+        """Return the fusion of each component's search of all segments."""
+        first_retriever: Any = segments[0].retriever
+        components = {}
+        for name, component in first_retriever.components.items():
+            component_segments = []
+            for segment in segments:
+                retriever: Any = segment.retriever
+                component_segments.append(segment.of(retriever.components[name]))
+            components[name] = type(component).join_segments(component_segments)
+        return FusedSearch(components, first_retriever.fusion)
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
-        """Those of the dense part, or else of the first one."""
-        chosen = self.dense or next(iter(self.components.values()))
-        return chosen.passage_vectors(document_ids)
+        """Return the passage vectors of the dense component, or else of the first component."""
+        component = self.dense
+        if component is None:
+            component = next(iter(self.components.values()))
+        return component.passage_vectors(document_ids)
 
-    def _seal(self, folder: Path, documents: int) -> None:
-        facts = {
+    def write_index_manifest(self, folder: Path, documents: int) -> None:
+        """Write the manifest of a folder that holds the components' indexes."""
+        manifest = {
             "kind": KIND,
             "fingerprint": self.fingerprint,
             "parts": list(self.components),
             "documents": documents,
         }
-        write_manifest(folder, FORMAT, facts)
+        write_manifest(folder, FORMAT, manifest)
 
 
 def leave_one_out(names: Sequence[str]) -> dict[str, list[str]]:
-    """What is left of a fusion without each of its parts, tokens included, where that is a fusion,
-    too.
+    """Return the names that remain without each component, for subsets that are still fusions.
+
+    Without a component, its late interaction is left out as well.
 
     >>> leave_one_out(["hce", "bm25", "hce.late"])
     {'bm25': ['hce', 'hce.late'], 'hce.late': ['hce', 'bm25']}
     """
-    subsets = {
-        component: [name for name in names if name not in (component, component + LATE_SUFFIX)]
-        for component in names
-    }
-    return {component: subset for component, subset in subsets.items() if len(subset) > 1}
+    subsets = {}
+    for omitted in names:
+        subset = [name for name in names if name not in (omitted, omitted + LATE_SUFFIX)]
+        if len(subset) > 1:
+            subsets[omitted] = subset
+    return subsets
 
 
 def build_folders(
     components: Mapping[str, tuple[Path, Path]], fusion: Fusion, encoder: Path, index: Path
 ) -> None:
-    """Make one retriever of several: `encoder` and `index`, new folders, get a copy of each part's
-    below its name.
+    """Make one retriever of several; the new folders get a copy of each component's folders.
 
-    parts: the folders of each part's encoder and index.
+    Args:
+        components: Per component the folders of its encoder and its index.
+        fusion: Parameters of the fusion.
+        encoder: New folder for the encoders and the parameters.
+        index: New folder for the indexes.
     """
     encoder.mkdir(parents=True)
-    for name, (own_encoder, own_index) in components.items():
-        shutil.copytree(own_encoder, encoder / name)
-        shutil.copytree(own_index, index / name)
+    for name, (component_encoder, component_index) in components.items():
+        shutil.copytree(component_encoder, encoder / name)
+        shutil.copytree(component_index, index / name)
     fusion.save(encoder)
-    opened = FusedRetriever(
-        {name: _opened(*folders) for name, folders in components.items()}, fusion
-    )
-    opened._seal(index, read_json(index / next(iter(components)) / MANIFEST)["documents"])
+
+    opened = {name: _open_component(*folders) for name, folders in components.items()}
+    first_component = next(iter(components))
+    documents = read_json(index / first_component / MANIFEST)["documents"]
+    FusedRetriever(opened, fusion).write_index_manifest(index, documents)
 
 
-def _opened(encoder: Path, index: Path, **loading: Any) -> IndexedRetriever:
-    from model_code.retrieval.kinds import open_folders  # which imports this module by its name
+def _open_component(encoder: Path, index: Path, **loading: Any) -> IndexedRetriever:
+    # Imported here because the registry of kinds imports this module by its name.
+    from model_code.retrieval.kinds import open_folders
 
     return open_folders(encoder, index, **loading)
 
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> FusedRetriever:
-    """The retriever in two folders; loading: what else the parts' encoders are loaded with."""
+    """Open the fused retriever in two folders.
+
+    Args:
+        encoder: Folder of the components' encoders and of the parameters.
+        index: Folder of the components' indexes.
+        loading: Options that the components load their encoders with.
+
+    Raises:
+        FreshetError: If the two folders name different components.
+    """
     manifest = read_manifest(index, FORMAT)
     fusion = Fusion.load(encoder)
     if fusion.components != manifest["parts"]:
@@ -499,6 +589,6 @@ def open_folders(encoder: Path, index: Path, **loading: Any) -> FusedRetriever:
             f"{encoder} weighs {fusion.components}, but {index} holds {manifest['parts']}"
         )
     components = {
-        name: _opened(encoder / name, index / name, **loading) for name in fusion.components
+        name: _open_component(encoder / name, index / name, **loading) for name in fusion.components
     }
     return FusedRetriever(components, fusion)

@@ -1,4 +1,4 @@
-"""Which document each row of vectors belongs to. This map is the only owner of that knowledge."""
+"""Maps from rows of an index to documents. Nothing else knows which rows a document has."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.retrieval.protocol import Ranking
-from model_code.retrieval.top_k import top_k, top_k_by_place
+from model_code.retrieval.top_k import top_k, top_k_positive
 
 
 class RowGroups(NamedTuple):
-    """The rows of n documents, one document after the other; where in them each one's begin,
-    `starts` (n,); and at which of these `group_index` (n,) the documents are that were asked for, in
-    their order.
+    """The rows of n documents, grouped by document.
+
+    Attributes:
+        rows: Rows of the documents, one group after the other, shape (r,).
+        starts: Start of each group in `rows`, shape (n,).
+        group_index: For each requested document the number of its group, shape (n,).
     """
 
     rows: np.ndarray
@@ -26,40 +29,46 @@ class RowGroups(NamedTuple):
     group_index: np.ndarray
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]], group_index: np.ndarray) -> Self:
-        """Of the rows of each document."""
-        starts = np.cumsum([0, *map(len, rows)])[:-1]
-        return cls(np.fromiter(chain.from_iterable(rows), np.int64), starts, group_index)
+    def of(cls, groups: Sequence[Sequence[int]], group_index: np.ndarray) -> Self:
+        """Build from a list of rows per group."""
+        starts = np.cumsum([0, *map(len, groups)])[:-1]
+        rows = np.fromiter(chain.from_iterable(groups), np.int64)
+        return cls(rows, starts, group_index)
 
-    def best(self, scores: np.ndarray) -> np.ndarray:
-        """The highest of the `scores` (r,) of each document's rows (n,), in the order in which it
-        was asked.
+    def max_scores(self, scores: np.ndarray) -> np.ndarray:
+        """Return the highest score of each document, in the order of the request.
 
-        >>> IdMap(["a", "b", "a"]).grouped(["b", "a"]).best(np.array([0.2, 0.9, 0.5])).tolist()
+        Args:
+            scores: Score of each of `rows`, shape (r,).
+
+        Returns:
+            Scores of shape (n,).
+
+        >>> IdMap(["a", "b", "a"]).group_rows(["b", "a"]).max_scores(np.array([0.2, 0.9, 0.5])).tolist()
         [0.2, 0.9]
         """
-        return (
-            np.maximum.reduceat(scores, self.starts)[self.group_index]
-            if len(self.starts)
-            else scores[:0]
-        )
+        if not len(self.starts):
+            return scores[:0]
+        return np.maximum.reduceat(scores, self.starts)[self.group_index]
 
 
 class IdMap:
-    """An immutable list of document ids, one per row; rows of one document are its passages, in
-    order.
+    """An immutable list with the document id of each row.
+
+    The rows of a document are its passages, in order.
 
     >>> IdMap(["a", "b", "a"]).rows_of(["a"]).tolist()
     [0, 2]
     """
 
-    removed_rows = np.empty(0, np.int64)  # see `IdMaps`
+    removed_rows = np.empty(0, np.int64)
+    """Rows of removed documents: none. `IdMaps` has some."""
 
     def __init__(self, document_ids: Iterable[str]) -> None:
         self.document_ids = list(document_ids)
 
     def __len__(self) -> int:
-        """Number of rows, that is of passages."""
+        """Number of rows."""
         return len(self.document_ids)
 
     @cached_property
@@ -76,80 +85,96 @@ class IdMap:
         return len(self.rows_by_document)
 
     @cached_property
-    def _descending(self) -> tuple[list[str], np.ndarray]:
-        """The documents by descending id, and where among them each row's is (n,)."""
+    def _descending_documents(self) -> tuple[list[str], np.ndarray]:
+        """The different ids in descending order, and for each row (n,) the position of its id."""
         documents = sorted(self.rows_by_document, reverse=True)
-        number = {document: place for place, document in enumerate(documents)}
-        return documents, np.fromiter(
-            map(number.__getitem__, self.document_ids), np.uint64, len(self)
-        )
+        position = {document: i for i, document in enumerate(documents)}
+        positions = map(position.__getitem__, self.document_ids)
+        return documents, np.fromiter(positions, np.uint64, len(self))
 
-    def best(self, scores: np.ndarray, k: int, rows: np.ndarray | None = None) -> Ranking:
-        """The k best documents by the `scores` (n,) of all rows, or those (p,) of `rows` (p,), that
-        are above 0.
+    def best_documents(self, scores: np.ndarray, k: int, rows: np.ndarray | None = None) -> Ranking:
+        """Return the k best documents with a score above 0.
+
+        Args:
+            scores: Scores of all rows, or of `rows`; float32, none negative.
+            k: Number of documents.
+            rows: Rows that were scored. None: all.
         """
-        documents, places = self._descending
-        repeated = len(documents) < len(self)
-        return top_k_by_place(
-            scores, documents, k, places if rows is None else places[rows], repeated
-        )
+        documents, positions = self._descending_documents
+        has_repeated_documents = len(documents) < len(self)
+        if rows is not None:
+            positions = positions[rows]
+        return top_k_positive(scores, documents, k, positions, has_repeated_documents)
 
     def __contains__(self, document_id: object) -> bool:
         """Whether any row belongs to the document."""
         return document_id in self.rows_by_document
 
     def rows_of(self, document_ids: Iterable[str]) -> np.ndarray:
-        """The rows of these documents, ascending; FreshetError if one is unknown."""
+        """Return the rows of these documents, ascending.
+
+        Raises:
+            FreshetError: If a document has no row.
+        """
         documents = set(document_ids)
         if not documents <= self.rows_by_document.keys():
             self.require_known(documents)
-        return np.array(
-            sorted(row for document in documents for row in self.rows_by_document[document]),
-            dtype=np.int64,
-        )
+        rows = chain.from_iterable(self.rows_by_document[document] for document in documents)
+        return np.array(sorted(rows), dtype=np.int64)
 
-    def grouped(self, document_ids: Sequence[str]) -> RowGroups:
-        """The rows of different documents; FreshetError if one is unknown.
+    def group_rows(self, document_ids: Sequence[str]) -> RowGroups:
+        """Return the rows of different documents, grouped by document.
 
-        >>> IdMap(["a", "b", "a"]).grouped(["b", "a"])
+        Raises:
+            FreshetError: If a document has no row.
+
+        >>> IdMap(["a", "b", "a"]).group_rows(["b", "a"])
         RowGroups(rows=array([1, 0, 2]), starts=array([0, 1]), group_index=array([0, 1]))
         """
         self.require_known(document_ids)
-        return RowGroups.of(
-            [self.rows_by_document[document] for document in document_ids],
-            np.arange(len(document_ids)),
-        )
+        groups = [self.rows_by_document[document] for document in document_ids]
+        return RowGroups.of(groups, np.arange(len(document_ids)))
 
-    def among(self, document_ids: Set[str]) -> set[str]:
-        """Those of the documents that have a row."""
+    def intersection(self, document_ids: Set[str]) -> set[str]:
+        """Return those of the documents that have a row."""
         return self.rows_by_document.keys() & document_ids
 
     def require_known(self, document_ids: Iterable[str]) -> None:
-        """FreshetError if one of the documents has no row."""
-        if unknown := set(document_ids).difference(self.rows_by_document):
-            _refuse(unknown)
+        """Raise FreshetError if one of the documents has no row."""
+        unknown = set(document_ids).difference(self.rows_by_document)
+        if unknown:
+            _raise_unknown(unknown)
 
 
 class IdMaps:
-    """Several maps, one after the other, each without documents that are removed; no other document
-    is in two of them.
+    """Several maps, concatenated, each without its removed documents.
+
+    A document that is not removed is in one of the maps only. Removed documents keep their rows.
 
     >>> maps = IdMaps([(IdMap(["a", "b", "a"]), frozenset("b")), (IdMap(["b"]), frozenset())])
-    >>> maps.grouped(["b", "a"]), maps.removed_rows.tolist()
-    (RowGroups(rows=array([0, 2, 3]), starts=array([0, 2]), group_index=array([1, 0])), [1])
+    >>> maps.group_rows(["b", "a"])
+    RowGroups(rows=array([0, 2, 3]), starts=array([0, 2]), group_index=array([1, 0]))
+    >>> maps.removed_rows.tolist()
+    [1]
     """
 
     def __init__(self, maps: Sequence[tuple[IdMap, frozenset[str]]]) -> None:
+        """Concatenate maps.
+
+        Args:
+            maps: Maps, each with the ids of its removed documents.
+        """
         self.maps = maps
-        self.first = [0, *accumulate(len(ids) for ids, _ in maps)]
+        self.first_rows = list(accumulate((len(ids) for ids, _ in maps), initial=0))
+        """First row of each map, followed by the number of rows."""
 
     def __len__(self) -> int:
-        """Number of rows, those of removed documents among them."""
-        return self.first[-1]
+        """Number of rows, including those of removed documents."""
+        return self.first_rows[-1]
 
     @cached_property
     def documents(self) -> int:
-        """Number of different documents that are left."""
+        """Number of different documents that are not removed."""
         return sum(ids.documents - len(removed) for ids, removed in self.maps)
 
     @cached_property
@@ -160,52 +185,64 @@ class IdMaps:
     @cached_property
     def removed_rows(self) -> np.ndarray:
         """The rows of removed documents, ascending."""
-        maps = zip(self.maps, self.first, strict=False)
-        return np.concatenate([ids.rows_of(removed) + first for (ids, removed), first in maps])
+        rows = []
+        for (ids, removed), first_row in zip(self.maps, self.first_rows, strict=False):
+            rows.append(ids.rows_of(removed) + first_row)
+        return np.concatenate(rows)
 
     def rows_of(self, document_ids: Iterable[str]) -> np.ndarray:
-        """As of one map."""
-        return np.sort(self.grouped(list(set(document_ids))).rows)
+        """Return the rows of these documents, ascending; see `IdMap.rows_of`."""
+        return np.sort(self.group_rows(list(set(document_ids))).rows)
 
-    def grouped(self, document_ids: Sequence[str]) -> RowGroups:
-        """As of one map; the rows of a map follow each other."""
-        missing, rows, number = list(document_ids), list[list[int]](), dict[str, int]()
-        for (ids, removed), first in zip(self.maps, self.first, strict=False):
-            candidates, missing = missing, []
-            for document in candidates:
-                if (local := ids.rows_by_document.get(document)) is None or document in removed:
+    def group_rows(self, document_ids: Sequence[str]) -> RowGroups:
+        """Return the rows of different documents; see `IdMap.group_rows`.
+
+        Groups are ordered by map, so that the rows of a map follow each other.
+        """
+        missing = list(document_ids)
+        groups: list[list[int]] = []
+        group_of: dict[str, int] = {}
+        for (ids, removed), first_row in zip(self.maps, self.first_rows, strict=False):
+            wanted = missing
+            missing = []
+            for document in wanted:
+                local_rows = ids.rows_by_document.get(document)
+                if local_rows is None or document in removed:
                     missing.append(document)
-                else:
-                    number[document] = len(rows)
-                    rows.append([first + row for row in local] if first else local)
-        if missing:
-            _refuse(set(missing))
-        return RowGroups.of(rows, np.fromiter(map(number.__getitem__, document_ids), np.int64))
+                    continue
+                group_of[document] = len(groups)
+                groups.append([first_row + row for row in local_rows] if first_row else local_rows)
 
-    def best(self, scores: np.ndarray, k: int, rows: np.ndarray | None = None) -> Ranking:
-        """As of one map."""
+        if missing:
+            _raise_unknown(set(missing))
+        group_index = np.fromiter(map(group_of.__getitem__, document_ids), np.int64)
+        return RowGroups.of(groups, group_index)
+
+    def best_documents(self, scores: np.ndarray, k: int, rows: np.ndarray | None = None) -> Ranking:
+        """Return the k best documents with a score above 0; see `IdMap.best_documents`."""
         if len(self.maps) == 1:
-            return self.maps[0][0].best(scores, k, rows)
+            return self.maps[0][0].best_documents(scores, k, rows)
         hits = np.flatnonzero(scores > 0)
-        return top_k(scores[hits], self.document_ids, k, hits if rows is None else rows[hits])
+        hit_rows = hits if rows is None else rows[hits]
+        return top_k(scores[hits], self.document_ids, k, hit_rows)
 
     def require_known(self, document_ids: Iterable[str]) -> None:
-        """As of one map."""
+        """Raise FreshetError if one of the documents has no row that is not removed."""
         unknown = set(document_ids)
         for ids, removed in self.maps:
-            unknown -= ids.among(unknown) - removed
+            unknown -= ids.intersection(unknown) - removed
         if unknown:
-            _refuse(unknown)
+            _raise_unknown(unknown)
 
 
-def _refuse(unknown: Set[str]) -> NoReturn:
+def _raise_unknown(unknown: Set[str]) -> NoReturn:
     raise FreshetError(
         f"the index holds no document {min(unknown)!r} ({len(unknown)} unknown in all)"
     )
 
 
 def number_on_lookup() -> defaultdict[str, int]:
-    """Numbers words in the order of their first look-up."""
+    """Return a dictionary that numbers words from 0 in the order of their first look-up."""
     numbers: defaultdict[str, int] = defaultdict()
     numbers.default_factory = numbers.__len__
     return numbers

@@ -9,33 +9,38 @@ import Stemmer
 from model_code.settings import Field, Settings, require
 from model_code.text.terms import AUTO
 
-ALWAYS_EXACT = 2**62  # vectors: more than there can be
+ALWAYS_EXACT = 2**62
+"""A value of `flat_below` above any number of vectors."""
 
 
 class IndexSettings(Settings):
-    """How the passages' vectors are searched: exactly, or of many by an inverted file of FAISS, and
-    how much of that.
+    """How a dense index is searched: exactly, or with an inverted file of FAISS.
 
-    >>> IndexSettings().lists(1000), IndexSettings().lists(1_000_000)
+    >>> IndexSettings().list_count(1000), IndexSettings().list_count(1_000_000)
     (0, 4096)
     """
 
     flat_below: int = Field(
         50_000,
         ge=1,
-        description="search is exact below so many vectors, and needs no FAISS; from there an inverted file of about 4 "
-        "sqrt(n) lists proposes what is scored",
+        description="number of vectors below which search is exact and needs no FAISS; from this number on an inverted "
+        "file of about 4 sqrt(n) lists proposes the candidates",
     )
-    nprobe: int = Field(32, ge=1, description="lists of an inverted file that a query visits")
+    nprobe: int = Field(32, ge=1, description="lists of the inverted file that a query visits")
     late_interaction: bool = Field(
         True,
-        description="keep the signs of all words' vectors, by which a fusion scores what it finds, too: 48 bytes a "
-        "word with a small encoder; not where a passage has several vectors",
+        description="store the token signs of passages, with which a fusion re-scores its candidates; 48 bytes per word "
+        "with a small encoder; ignored for encoders with several vectors per passage",
     )
 
-    def lists(self, vectors: int) -> int:
-        """The lists of an inverted file of so many vectors, the power of two nearest to 4 sqrt(n);
-        0: exact search.
+    def list_count(self, vectors: int) -> int:
+        """Return the number of lists of an inverted file: the power of two nearest to 4 sqrt(n).
+
+        Args:
+            vectors: Number n of vectors.
+
+        Returns:
+            The number of lists, or 0 if the search is exact.
         """
         if vectors < self.flat_below:
             return 0
@@ -43,21 +48,22 @@ class IndexSettings(Settings):
 
 
 class Bm25Settings(Settings):
-    """BM25's term saturation and length normalisation (defaults: Lucene's), and the language of its
-    stemmer.
-    """
+    """Parameters of BM25 and the language of its stemmer. The defaults are those of Lucene."""
 
-    k1: float = Field(1.2, ge=0, description="term saturation; 0.6 to 2 make sense")
-    b: float = Field(0.75, ge=0, le=1, description="length normalisation; 0 ignores length")
+    k1: float = Field(1.2, ge=0, description="term saturation; useful values are 0.6 to 2")
+    b: float = Field(0.75, ge=0, le=1, description="length normalisation; 0 ignores the length")
     language: str | None = Field(
         AUTO,
-        description="whose endings are cut, a name of Snowball's such as german; auto: by each word's script, English "
-        "for Latin letters; null: words stay whole",
+        description="language of the Snowball stemmer, such as german; auto: chosen for each word by its script, English "
+        "for Latin letters; null: no stemming",
     )
 
     def check(self) -> None:
-        """Refuse a language that no stemmer knows."""
-        if self.language not in (AUTO, None):
-            languages = [AUTO, *Stemmer.algorithms()]
-            rule = f"bm25.language is {self.language!r}, but must be null or one of {languages}"
-            require(self.language in languages, rule)
+        """Refuse a language for which there is no stemmer."""
+        if self.language in (AUTO, None):
+            return
+        languages = [AUTO, *Stemmer.algorithms()]
+        require(
+            self.language in languages,
+            f"bm25.language is {self.language!r}, but must be null or one of {languages}",
+        )

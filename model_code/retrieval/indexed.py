@@ -1,6 +1,4 @@
-"""Retrievers over indexes in folders, and segments of documents that are added later, searched as
-one.
-"""
+"""Retrievers over index folders, and the search of several segments as one collection."""
 
 from __future__ import annotations
 
@@ -17,23 +15,24 @@ import numpy as np
 from model_code.errors import FreshetError
 from model_code.retrieval.id_map import IdMap
 from model_code.retrieval.protocol import Queries, Ranking, Retriever, Search, TokenMatch
-from model_code.retrieval.top_k import SPARE, rank_best_first, search_filtered
+from model_code.retrieval.top_k import EXTRA_DOCUMENTS, rank_best_first, search_filtered
 
 Refine = Callable[[Sequence[str], np.ndarray, Sequence[np.ndarray]], np.ndarray]
-"""(document of each row, the encoder's vectors (n, H), each row's query vectors (m, H)) -> the
-vectors to index (n, H).
+"""(document id of each row, vectors (n, H), known-query vectors (m, H) of each row) -> vectors (n, H).
 
-m is 0 for a document that came without queries.
+It replaces the encoder's vectors by the vectors to index. m is 0 for a document without queries.
 """
 
 
 @dataclass(frozen=True)
 class NewPassages:
-    """Passages to index: their texts, the document of each, and the queries that documents came
-    with.
+    """Passages to index in a new segment.
 
-    The passages of a document follow each other. refine: changes the vectors of kinds that have a
-    dense one.
+    Attributes:
+        texts: The passages. Those of one document follow each other.
+        document_ids: Document of each passage.
+        queries: Known queries by document id.
+        refine: Changes the vectors before they are indexed. Kinds without dense vectors ignore it.
     """
 
     texts: Sequence[str]
@@ -43,47 +42,55 @@ class NewPassages:
 
 
 class IndexedRetriever(Retriever[Queries]):
-    """A retriever over the folder of its indexes, beside which a live collection puts segments of
-    later documents.
+    """A retriever over an index folder. A live collection adds segments of later documents.
 
-    learns_documents: training has made the vectors of documents, so that these are of the texts
-    that it was shown.
+    Attributes:
+        learns_documents: Whether training learned the document vectors. They then represent the
+            texts that training saw, rather than encodings that can be repeated.
     """
 
     learns_documents = False
 
     @abstractmethod
     def write_segment(self, folder: Path, new: NewPassages) -> None:
-        """Index new passages, encoded by this retriever's encoder, in `folder`."""
+        """Encode new passages with this retriever's encoder and index them in `folder`."""
 
     @abstractmethod
     def reopen(self, folder: Path) -> Self:
-        """The same encoder over the indexes of another such folder."""
+        """Return a retriever with the same encoder over the index in another folder."""
 
     @classmethod
     @abstractmethod
-    def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
-        """Index the named documents of several retrievers as they are in `folder`: nothing is
-        encoded.
+    def merge(cls, sources: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
+        """Write one index of selected documents of several retrievers, without encoding anything.
+
+        Args:
+            sources: Retrievers, each with the ids of the documents to take from it.
+            folder: Folder of the merged index.
         """
 
     @abstractmethod
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
-        """A vector (n, D) for each of the n passages, which are of `document_ids`, for the
-        hierarchy.
+        """Return one vector per passage, shape (n, D), for the hierarchy.
+
+        Args:
+            document_ids: Document of each of the n passages.
         """
 
     @classmethod
     def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
-        """The search of several segments of this kind together, no document in two of them."""
+        """Return one retriever over several segments. No document may be in two of them."""
         return SegmentedRetriever(segments)
 
 
 @dataclass(frozen=True, eq=False)
 class RetrieverSegment:
-    """A retriever over documents that were indexed together, and which of them are `removed` since.
+    """A retriever over documents that were indexed together, less the documents removed since.
 
-    rows: the document of each passage.
+    Attributes:
+        retriever: Retriever over all documents of the segment.
+        rows: Document of each passage.
+        removed: Ids of the removed documents.
     """
 
     retriever: IndexedRetriever
@@ -100,93 +107,105 @@ class RetrieverSegment:
         return self.rows.documents - len(self.removed)
 
     def of(self, retriever: IndexedRetriever) -> RetrieverSegment:
-        """The same documents in another retriever's index."""
+        """Return the same documents in another retriever's index."""
         return replace(self, retriever=retriever)
 
 
 class SegmentedRetriever(Retriever[Any]):
-    """A retriever over segments, no document in two of them: queries are encoded once, for all.
+    """A retriever over several segments, of which no two contain the same document.
 
-    Every segment ranks exactly as it would alone, and rankings are merged by descending score and
-    ascending id.
+    Queries are encoded once. Every segment ranks as it would alone, and the rankings are merged by
+    descending score and ascending id.
     """
 
     def __init__(self, segments: Sequence[RetrieverSegment]) -> None:
         self.segments = tuple(segments)
         self.first = self.segments[0].retriever
         self.fingerprint: str = self.first.fingerprint
-        self.candidate_depth, self.can_explain = self.first.candidate_depth, self.first.can_explain
+        self.candidate_depth = self.first.candidate_depth
+        self.can_explain = self.first.can_explain
 
     def encode_queries(self, texts: Sequence[str]) -> Any:
-        """The kind's own form of query texts."""
+        """Encode query texts as the kind does."""
         return self.first.encode_queries(texts)
 
     def search_encoded(
         self, queries: Any, k: int, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
-        """The k best documents of all segments for each query, best first; of `allowed` documents
-        only, unless None.
+        """Return the k best documents of all segments for each query, best first.
 
-        FreshetError if an allowed document is unknown.
+        Raises:
+            FreshetError: If a document in `allowed` is in no segment.
         """
+        rankings: list[list[Ranking]] = []
         if allowed is None:
-            filled = [segment for segment in self.segments if segment.documents]
-            rankings = [
-                _surviving(segment, segment.retriever.search_encoded, queries, k)
-                for segment in filled
-            ]
+            for segment in self._segments_with_documents():
+                search = segment.retriever.search_encoded
+                rankings.append(_search_remaining(segment, search, queries, k))
         else:
-            shares = _shares(self.segments, allowed).items()
-            rankings = [
-                segment.retriever.search_encoded(queries, k, documents)
-                for segment, documents in shares
-            ]
-        return _merged(rankings, len(queries), k)
+            for segment, documents in _group_by_segment(self.segments, allowed).items():
+                rankings.append(segment.retriever.search_encoded(queries, k, documents))
+        return _merge_rankings(rankings, len(queries), k)
 
     def score_encoded(self, queries: Any, candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Every candidate's score by the segment that has it; FreshetError if none has one."""
+        """Score each candidate in the segment that contains it.
+
+        Raises:
+            FreshetError: If a candidate is in no segment.
+        """
         return [
-            self._scores(queries[i : i + 1], documents) for i, documents in enumerate(candidates)
+            self._score_documents(queries[i : i + 1], documents)
+            for i, documents in enumerate(candidates)
         ]
 
-    def _scores(self, query: Any, documents: Sequence[str]) -> np.ndarray:
-        table: dict[str, float] = {}
-        for segment, share in _shares(self.segments, documents).items():
-            table.update(
-                zip(share, segment.retriever.score_encoded(query, [share])[0].tolist(), strict=True)
-            )
-        return np.array([table[document] for document in documents], np.float64)
+    def _score_documents(self, query: Any, documents: Sequence[str]) -> np.ndarray:
+        score_of: dict[str, float] = {}
+        for segment, segment_documents in _group_by_segment(self.segments, documents).items():
+            (scores,) = segment.retriever.score_encoded(query, [segment_documents])
+            score_of.update(zip(segment_documents, scores.tolist(), strict=True))
+        return np.array([score_of[document] for document in documents], np.float64)
 
     def best_passage_encoded(self, query: Any, document_id: str) -> int:
-        """Which of the document's passages answers the query best."""
-        return owner(self.segments, document_id).retriever.best_passage_encoded(query, document_id)
+        """Return the number of the document's passage that answers the query best."""
+        segment = find_segment(self.segments, document_id)
+        return segment.retriever.best_passage_encoded(query, document_id)
 
     def variants(self) -> Mapping[str, Search]:
-        """Those of the kind, over all segments."""
+        """Return the kind's variants, each over all segments."""
+        return {name: partial(self._search_variant, name) for name in self.first.variants()}
 
-        def search(
-            name: str, texts: Sequence[str], k: int, allowed: Collection[str] | None = None
-        ) -> list[Ranking]:
-            if allowed is not None:
-                raise FreshetError(f"variant {name} searches all documents of several segments")
-            filled = [segment for segment in self.segments if segment.documents]
-            rankings = [
-                _surviving(segment, segment.retriever.variants()[name], texts, k)
-                for segment in filled
-            ]
-            return _merged(rankings, len(texts), k)
-
-        return {name: partial(search, name) for name in self.first.variants()}
+    def _search_variant(
+        self, name: str, texts: Sequence[str], k: int, allowed: Collection[str] | None = None
+    ) -> list[Ranking]:
+        if allowed is not None:
+            raise FreshetError(
+                f"variant {name} cannot filter the documents of several segments; "
+                "search without a filter, or use the main search"
+            )
+        rankings = []
+        for segment in self._segments_with_documents():
+            search = segment.retriever.variants()[name]
+            rankings.append(_search_remaining(segment, search, texts, k))
+        return _merge_rankings(rankings, len(texts), k)
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
-        """Which tokens matched, the heaviest first; FreshetError if the kind does not score by
-        token.
+        """Return the contributions of the matched tokens, the heaviest first.
+
+        Raises:
+            FreshetError: If the kind does not score by token.
         """
-        return owner(self.segments, document_id).retriever.explain(text, document_id)
+        return find_segment(self.segments, document_id).retriever.explain(text, document_id)
+
+    def _segments_with_documents(self) -> list[RetrieverSegment]:
+        return [segment for segment in self.segments if segment.documents]
 
 
-def owner(segments: Sequence[RetrieverSegment], document_id: str) -> RetrieverSegment:
-    """The segment that has a document; FreshetError if none has."""
+def find_segment(segments: Sequence[RetrieverSegment], document_id: str) -> RetrieverSegment:
+    """Return the segment that contains a document.
+
+    Raises:
+        FreshetError: If no segment contains it.
+    """
     for segment in reversed(segments):
         if document_id in segment:
             return segment
@@ -195,40 +214,51 @@ def owner(segments: Sequence[RetrieverSegment], document_id: str) -> RetrieverSe
     )
 
 
-def _shares(
+def _group_by_segment(
     segments: Sequence[RetrieverSegment], document_ids: Collection[str]
 ) -> dict[RetrieverSegment, list[str]]:
-    """The documents by the segment that has them; FreshetError if one is in none."""
-    shares: dict[RetrieverSegment, list[str]] = {}
+    """Group documents by the segment that contains them; FreshetError if one is in no segment."""
+    groups: dict[RetrieverSegment, list[str]] = {}
     missing = set(document_ids)
     for segment in reversed(segments):
-        if documents := segment.rows.among(missing) - segment.removed:
-            shares[segment] = list(documents)
+        documents = segment.rows.intersection(missing) - segment.removed
+        if documents:
+            groups[segment] = list(documents)
             missing -= documents
+
     if missing:
-        owner(segments, min(missing))  # which says so
-    return shares
+        # Raises the error that names the document.
+        find_segment(segments, min(missing))
+    return groups
 
 
-def _surviving(
+def _search_remaining(
     segment: RetrieverSegment, search: Callable[[Any, int], list[Ranking]], queries: Any, k: int
 ) -> list[Ranking]:
-    """The k best documents of a segment for each query that are not removed; fewer only where no
-    others match.
+    """Return the k best documents of a segment that are not removed, for each query.
+
+    A ranking is shorter than k only if no other documents match.
     """
     removed = segment.removed
     if not removed:
         return search(queries, k)
     return search_filtered(
-        search, queries, k, lambda document: document not in removed, k + SPARE, k + len(removed)
+        search,
+        queries,
+        k,
+        keep=lambda document: document not in removed,
+        first_depth=k + EXTRA_DOCUMENTS,
+        max_depth=k + len(removed),
     )
 
 
-def _merged(rankings: Sequence[Sequence[Ranking]], queries: int, k: int) -> list[Ranking]:
-    """The k best of all segments' rankings, for each of the queries."""
+def _merge_rankings(
+    rankings: Sequence[Sequence[Ranking]], query_count: int, k: int
+) -> list[Ranking]:
+    """Merge the rankings of all segments for each of the queries, and keep the k best."""
     if len(rankings) == 1:
         return [list(ranking[:k]) for ranking in rankings[0]]
     return [
-        rank_best_first(chain.from_iterable(part[i] for part in rankings), k)
-        for i in range(queries)
+        rank_best_first(chain.from_iterable(segment[i] for segment in rankings), k)
+        for i in range(query_count)
     ]

@@ -1,4 +1,4 @@
-"""Passages of a corpus, encoded and indexed."""
+"""Encode and index the passages of a corpus."""
 
 from __future__ import annotations
 
@@ -12,38 +12,49 @@ from model_code.retrieval.dense_index import DenseIndex, require_faiss
 
 
 def index_passages(context: StageContext, encoder: Encoder) -> dict[str, Any]:
-    """Index the passages of `inputs["corpus"]` under `encoder` in the folder `index/`, in the order
-    of their table.
+    """Index the passages of `inputs["corpus"]` in the folder `index/` of a stage's output.
 
-    Passage i is row i, or rows v * i to v * i + v - 1 where the encoder gives v vectors per
-    passage. FreshetError, before anything is encoded, if they are so many that they need FAISS, and
-    it is not there.
+    Passage i of the table is row i of the index. With v vectors per passage its rows are v * i to
+    v * i + v - 1.
+
+    Args:
+        context: Stage with the input `corpus` and the settings `encoder` and `index`.
+        encoder: Encoder of the passages.
+
+    Returns:
+        The stage's report.
+
+    Raises:
+        FreshetError: If so many passages need FAISS and it is not installed. This is checked before
+            anything is encoded.
     """
     passages = load_corpus(context.inputs["corpus"]).passages
     texts = passage_texts(passages, context.settings["encoder"].include_title)
-    per_passage, settings = encoder.vectors_per_passage, context.settings["index"]
-    require_faiss(settings, len(texts) * per_passage)
+    settings = context.settings["index"]
+    vectors_per_passage = encoder.vectors_per_passage
+    require_faiss(settings, len(texts) * vectors_per_passage)
+
     progress = context.progress("encode")
-    if settings.late_interaction and per_passage == 1:
+    tokens = None
+    if settings.late_interaction and vectors_per_passage == 1:
         vectors, tokens = encode_tokens_resumably(encoder, texts, context.checkpoints, progress)
     else:
-        vectors, tokens = (
-            encode_resumably(encoder, texts, context.checkpoints, progress, "encode_documents"),
-            None,
+        vectors = encode_resumably(
+            encoder, texts, context.checkpoints, progress, "encode_documents"
         )
-    document_ids = passages["document_id"].repeat(per_passage).tolist()
+
+    document_ids = passages["document_id"].repeat(vectors_per_passage).tolist()
     index = DenseIndex.build(
-        vectors, document_ids, encoder.fingerprint(), settings, per_passage, tokens
+        vectors, document_ids, encoder.fingerprint(), settings, vectors_per_passage, tokens
     )
     return save_index(index, context)
 
 
 def save_index(index: DenseIndex, context: StageContext) -> dict[str, Any]:
-    """Write the folder `index/`, apart from the report, as its manifest lists every file of its
-    folder.
+    """Write an index to the folder `index/` of a stage's output, and return the stage's report.
+
+    The report lies outside that folder, because the manifest lists every file of its folder.
     """
-    facts = index.save(context.output / "index")
-    return {
-        name: facts[name]
-        for name in ("passages", "documents", "dimension", "factory", "fingerprint")
-    }
+    manifest = index.save(context.output / "index")
+    reported = ("passages", "documents", "dimension", "factory", "fingerprint")
+    return {name: manifest[name] for name in reported}

@@ -1,4 +1,4 @@
-"""What every retriever can do, whatever it is made of."""
+"""The interface that every retriever implements, whatever kind it is."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ if TYPE_CHECKING:
 Ranking = list[tuple[str, float]]
 """Document ids and scores, best first."""
 
-LATE_SUFFIX = ".late"  # behind the name of a fusion's part: its scores by late interaction
+LATE_SUFFIX = ".late"
+"""Appended to the name of a fusion's component: its score by late interaction."""
 
 Search = Callable[[Sequence[str], int], list[Ranking]]
-"""(query texts, k) -> the k best documents of each, best first."""
+"""(query texts, k) -> the k best documents for each text, best first."""
 
 
 @dataclass(frozen=True)
 class TokenMatch:
-    """What one token adds to a document's score; `expanded`: the token is not the query's, its
-    encoder added it.
+    """The contribution of one token, or of one component of a fusion, to a document's score.
+
+    Attributes:
+        token: The token, or the name of the component.
+        weight: The contribution to the score.
+        expanded: Whether the encoder added the token to the query.
     """
 
     token: str
@@ -34,21 +39,23 @@ class TokenMatch:
 
 
 Queries = TypeVar("Queries")
-"""A kind's own form of n encoded queries; a slice of it is the form of fewer."""
+"""A kind's representation of n encoded queries. A slice of it represents fewer queries."""
 
 
 class Retriever(ABC, Generic[Queries]):
-    """A trained encoder and the index of its documents, opened: immutable, and safe to share
-    between threads.
+    """An opened retriever: an encoder and the index of its documents.
 
-    Searches by text are given here, in terms of those by encoded queries: encoded once, these can
-    search several indexes of one encoder, the segments of a live collection.
+    Retrievers are immutable and can be shared between threads. Subclasses implement searches by
+    encoded queries, and this class derives the searches by text. Queries that are encoded once can
+    search several indexes of one encoder, such as the segments of a live collection.
 
-    fingerprint: of the encoder that made the index, and that queries are encoded with. proposed:
-    where a search re-ranks what a cheaper one proposes, how many documents that are; None: it does
-    not. Over several indexes the proposals of all must be merged before they are ranked anew.
-    can_explain: whether `explain` can say what a score is made of. language: of the words that are
-    marked in what it finds, see `text.terms.TermAnalyzer`.
+    Attributes:
+        fingerprint: Fingerprint of the encoder that made the index and encodes the queries.
+        candidate_depth: Number of candidates that `search_encoded` proposes for re-ranking. None if
+            its ranking is final. Over several indexes, the candidates of all of them must be merged
+            before they are re-ranked.
+        can_explain: Whether `explain` is supported.
+        language: Language of the words that are marked in hits, see `TermAnalyzer`.
     """
 
     fingerprint: str
@@ -58,73 +65,105 @@ class Retriever(ABC, Generic[Queries]):
 
     @property
     def dense(self) -> Any | None:
-        """What of it makes one vector of a query, a `DenseRetriever`: itself, a part of it, or
-        nothing.
-        """
+        """The `DenseRetriever` that makes one vector of a query: itself, a component, or None."""
         return None
 
     @abstractmethod
     def encode_queries(self, texts: Sequence[str]) -> Queries:
-        """The query side of texts."""
+        """Encode query texts."""
 
     def encode_with_tokens(self, texts: Sequence[str]) -> tuple[Queries, Any]:
-        """The query side of texts, and their `TokenSigns`; TypeError, as most kinds have none."""
+        """Encode query texts and return their `TokenSigns` as well.
+
+        Raises:
+            TypeError: If the kind has no token vectors. Most kinds have none.
+        """
         raise TypeError(f"{type(self).__name__} has no vectors of tokens")
 
     @abstractmethod
     def search_encoded(
         self, queries: Queries, k: int, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
-        """`search_and_rerank`, or where `candidate_depth` is set the cheaper search alone."""
+        """Return the k best documents for each encoded query, without re-ranking them.
+
+        Args:
+            queries: Encoded queries.
+            k: Number of documents per query.
+            allowed: Ids of the documents to search. None searches all.
+        """
 
     @abstractmethod
     def score_encoded(
         self, queries: Queries, candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
-        """For each query the scores (n,) of its n candidates, all different, in their order.
+        """Score the candidates of each encoded query.
 
-        FreshetError if one is unknown.
+        Args:
+            queries: Encoded queries.
+            candidates: Document ids per query, without repetitions.
+
+        Returns:
+            Scores (n,) of the n candidates of each query, in the order of the candidates.
+
+        Raises:
+            FreshetError: If a candidate is not in the index.
         """
 
     @abstractmethod
     def best_passage_encoded(self, query: Queries, document_id: str) -> int:
-        """Which of the document's passages (0, 1, ...) answers one query best; 0 where documents
-        have one vector.
+        """Return the number of the passage that answers a single encoded query best.
+
+        Passages of a document count from 0. The result is 0 for kinds with one vector per document.
         """
 
     def vectors_of(self, document_ids: Sequence[str]) -> Any:
-        """What a dense index holds of different documents, see `CandidateVectors`.
+        """Return the `CandidateVectors` of different documents.
 
-        FreshetError if one is unknown; TypeError, as most kinds have none.
+        Raises:
+            FreshetError: If a document is not in the index.
+            TypeError: If the kind has no document vectors. Most kinds have none.
         """
         raise TypeError(f"{type(self).__name__} has no vectors of documents")
 
     def search_and_rerank(
         self, queries: Queries, k: int, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
-        """`search` for encoded queries; equal scores go by ascending id."""
+        """Return the k best documents for each encoded query, re-ranked where the kind does so.
+
+        Documents with equal scores are ordered by ascending id.
+        """
         if self.candidate_depth is None:
             return self.search_encoded(queries, k, allowed)
+
         proposals = self.search_encoded(queries, max(k, self.candidate_depth), allowed)
         candidates = [sorted(dict(ranking)) for ranking in proposals]
         scores = self.score_encoded(queries, candidates)
-        return [top_k_ranking(*pair, k) for pair in zip(candidates, scores, strict=True)]
+        return [
+            top_k_ranking(document_ids, values, k)
+            for document_ids, values in zip(candidates, scores, strict=True)
+        ]
 
     def search(
         self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
-        """The k best documents for each query text, best first; of `allowed` documents only, unless
-        None.
+        """Return the k best documents for each query text, best first.
+
+        Args:
+            texts: Query texts.
+            k: Number of documents per query.
+            allowed: Ids of the documents to search. None searches all.
         """
         return self.search_and_rerank(self.encode_queries(texts), k, allowed)
 
     def variants(self) -> Mapping[str, Search]:
-        """Other ways to search the same build, by name, evaluated beside the main one: mostly none."""
+        """Return other searches of the same build by name; the evaluation compares them."""
         return {}
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
-        """What the score is made of, the heaviest first; FreshetError: most kinds do not score by
-        token.
+        """Return the contributions to a document's score, the heaviest first.
+
+        Raises:
+            FreshetError: If the kind does not score by token. Most kinds do not.
         """
         raise FreshetError(
             "this retriever does not score by token; --explain needs a lexical or a fused one"
@@ -133,12 +172,24 @@ class Retriever(ABC, Generic[Queries]):
     def explain_all(
         self, text: str, query: Queries, document_ids: Sequence[str]
     ) -> list[list[TokenMatch]]:
-        """The same of several documents; query: the text, encoded."""
+        """Explain the scores of several documents.
+
+        Args:
+            text: The query text.
+            query: The same text, encoded.
+            document_ids: Ids of the documents.
+        """
         return [self.explain(text, document_id) for document_id in document_ids]
 
 
 def top_k_ranking(document_ids: Sequence[str], scores: np.ndarray, k: int) -> Ranking:
-    """The k best of documents with `scores` (n,), which ascend by id, so that equal scores do."""
+    """Return the k best documents with their scores.
+
+    Args:
+        document_ids: Different ids in ascending order, so that equal scores are ordered by id.
+        scores: Score of each document, shape (n,).
+        k: Number of documents to return.
+    """
     order = (-scores).argsort(kind="stable")[:k]
     return [
         (document_ids[i], score)

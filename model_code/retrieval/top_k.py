@@ -1,8 +1,10 @@
-"""Selection of the best: passages by score, documents by their best passage, vectors by inner
-product.
+"""Selection of the best passages, documents and vectors.
 
-Documents go by descending score, ties by ascending document id, the same for any k and any order of
-passages.
+Documents are ordered by descending score, and equal scores by ascending document id. The order does
+not depend on k or on the order of the passages.
+
+This is our own code because `numpy.partition` and `torch.topk` break ties arbitrarily and select
+rows, not documents. `select_best_rows` also takes a fifth of a partition's time on large inputs.
 """
 
 from __future__ import annotations
@@ -17,100 +19,178 @@ import numpy as np
 from model_code.errors import SettingsError
 from model_code.retrieval.protocol import Ranking
 
-SPARE = 16  # documents fetched beyond those wanted, where some are left out
-GROUPS = 4  # per row wanted: scores are looked through in so many groups before each is compared
-HALF, ONES = np.uint64(32), np.uint64(2**32 - 1)
-MANY = 2**14  # scores; of fewer, a partition of keys is faster than looking through groups
-# queries; of fewer, one pass of dot products for each is faster than a narrow matrix product
-FEW = 12
-# float32 scores in memory at a time: 128 MiB, or those of FEW queries, where that is more
-SCORES = 2**25
+EXTRA_DOCUMENTS = 16
+"""Documents fetched beyond k where a filter may drop some of them."""
+
+GROUPS_PER_ROW = 4
+"""Groups per wanted row when scores are searched by the maxima of groups."""
+
+MIN_SCORES_FOR_GROUPS = 2**14
+"""Scores; for fewer, partitioning the keys is faster than searching by groups."""
+
+MIN_QUERIES_FOR_MATMUL = 12
+"""Queries; for fewer, one pass of dot products per query beats a narrow matrix product."""
+
+MAX_SCORES_IN_MEMORY = 2**25
+"""Float32 scores held at a time, 128 MiB. At least those of `MIN_QUERIES_FOR_MATMUL` queries."""
+
+# A sort key holds the score's bits in its upper half and the number of the document in its lower.
+_SCORE_SHIFT = np.uint64(32)
+_NUMBER_MASK = np.uint64(2**32 - 1)
 
 
 def top_k(
-    scores: np.ndarray, document_ids: Sequence[str], k: int, places: np.ndarray | None = None
+    scores: np.ndarray,
+    document_ids: Sequence[str],
+    k: int,
+    document_rows: np.ndarray | None = None,
 ) -> Ranking:
-    """The k best documents among passages with `scores` (n,) that belong to `document_ids` (n).
+    """Return the k best documents by their best passage.
 
-    places: where in `document_ids` each passage's is (n,); None: in their order.
-    The first j entries of the result are the result for k = j, whatever order the passages come in.
+    The first j entries of the result are the result for k = j.
+
+    Args:
+        scores: Score of each passage, shape (n,).
+        document_ids: Document ids that the passages refer to.
+        k: Number of documents.
+        document_rows: For each passage the position of its document in `document_ids`, shape (n,).
+            None: passage i belongs to `document_ids[i]`.
+
+    Raises:
+        SettingsError: If k is below 1.
 
     >>> top_k(np.array([.5, .9, .5, 0]), ["b", "c", "a", "d"], k=2)
     [('c', 0.9), ('a', 0.5)]
     """
-    if k < 1:
-        raise SettingsError(f"k is {k}, but a ranking holds at least 1 document")
+    _require_positive(k)
     depth = k
     while True:
-        rows = best_rows(scores, depth)
+        rows = select_best_rows(scores, depth)
+        positions = rows if document_rows is None else document_rows[rows]
+
         best: dict[str, float] = {}
-        chosen = rows if places is None else places[rows]
-        for place, score in zip(chosen.tolist(), scores[rows].tolist(), strict=True):
-            document = document_ids[place]
+        for position, score in zip(positions.tolist(), scores[rows].tolist(), strict=True):
+            document = document_ids[position]
             if score > best.get(document, -inf):
                 best[document] = score
+
         if len(best) >= k or len(rows) == len(scores):
             return rank_best_first(best.items(), k)
-        depth *= 2  # several passages of one document: more rows hold k documents
+        # Some documents have several of the best passages, so k documents need more rows.
+        depth *= 2
 
 
-def top_k_by_place(
-    scores: np.ndarray, document_ids: Sequence[str], k: int, places: np.ndarray, repeated: bool
+def top_k_positive(
+    scores: np.ndarray,
+    document_ids: Sequence[str],
+    k: int,
+    document_numbers: np.ndarray,
+    has_repeated_documents: bool,
 ) -> Ranking:
-    """What `top_k` finds among scores above 0 (n,), float32 and none negative, in half of the time.
+    """Return what `top_k` finds among the scores above 0, in half of the time.
 
-    document_ids: descending. places: where in them each passage's is (n,), uint64. repeated:
-    whether documents have several passages. A key of 64 bits is a score's, which grow with it, and
-    then the place: one sort does for both.
+    Each passage gets a key of 64 bits: the bits of its score, then the number of its document. The
+    bits of non-negative float32 numbers grow with the numbers, so one sort orders by score and id.
+
+    Args:
+        scores: Score of each passage, shape (n,), float32, none negative.
+        document_ids: Different ids in descending order.
+        k: Number of documents.
+        document_numbers: Position of each passage's document in `document_ids`, shape (n,), uint64.
+        has_repeated_documents: Whether documents have several passages.
+
+    Raises:
+        SettingsError: If k is below 1.
     """
-    if k < 1:
-        raise SettingsError(f"k is {k}, but a ranking holds at least 1 document")
-    wanted = k
+    _require_positive(k)
+    depth = k
     while True:
-        rows = best_rows(scores, wanted) if len(scores) > MANY else slice(None)
-        keys = scores[rows].view(np.uint32).astype(np.uint64) << HALF | places[rows]
-        if (others := len(keys) - wanted) > 0:
-            keys = np.partition(keys, others)[others:]
-        keys.sort()
-        best = keys[keys.searchsorted(ONES, side="right") :][::-1]
-        scored = len(best)
-        if repeated:
-            best = best[np.sort(np.unique(best & ONES, return_index=True)[1])]
-        if len(best) >= k or scored < wanted:
+        keys = _best_keys(scores, document_numbers, depth)
+        key_count = len(keys)
+        if has_repeated_documents:
+            _, first_occurrences = np.unique(keys & _NUMBER_MASK, return_index=True)
+            keys = keys[np.sort(first_occurrences)]
+        if len(keys) >= k or key_count < depth:
             break
-        wanted *= 2  # as above
-    found = (best[:k] >> HALF).astype(np.uint32).view(np.float32).tolist()
-    return list(zip(map(document_ids.__getitem__, (best[:k] & ONES).tolist()), found, strict=True))
+        # Some documents have several of the best passages, so k documents need more keys.
+        depth *= 2
+
+    best = keys[:k]
+    best_scores = (best >> _SCORE_SHIFT).astype(np.uint32).view(np.float32).tolist()
+    best_documents = map(document_ids.__getitem__, (best & _NUMBER_MASK).tolist())
+    return list(zip(best_documents, best_scores, strict=True))
+
+
+def _best_keys(scores: np.ndarray, document_numbers: np.ndarray, count: int) -> np.ndarray:
+    """Return the keys of about `count` best scores above 0, in descending order."""
+    rows: np.ndarray | slice = slice(None)
+    if len(scores) > MIN_SCORES_FOR_GROUPS:
+        rows = select_best_rows(scores, count)
+    score_bits = scores[rows].view(np.uint32).astype(np.uint64)
+    keys = score_bits << _SCORE_SHIFT | document_numbers[rows]
+
+    surplus = len(keys) - count
+    if surplus > 0:
+        keys = np.partition(keys, surplus)[surplus:]
+    keys.sort()
+
+    # A key without score bits belongs to a score of 0.
+    first_positive = keys.searchsorted(_NUMBER_MASK, side="right")
+    return keys[first_positive:][::-1]
 
 
 def rank_best_first(scores: Iterable[tuple[str, float]], k: int | None = None) -> Ranking:
-    """The k best of different documents with their scores, equal scores by ascending id; k None:
-    all.
+    """Order different documents by descending score, equal scores by ascending id.
+
+    Args:
+        scores: Pairs of document id and score.
+        k: Number of documents to keep. None keeps all.
 
     >>> rank_best_first({"b": 0.5, "c": 0.9, "a": 0.5}.items(), k=2)
     [('c', 0.9), ('a', 0.5)]
     """
-    # twice, as neither calls a function of Python
-    return sorted(sorted(scores), key=itemgetter(1), reverse=True)[:k]
+    # Two sorts are faster than one with a key of both, since neither calls a Python function.
+    by_id = sorted(scores)
+    return sorted(by_id, key=itemgetter(1), reverse=True)[:k]
 
 
-def best_rows(scores: np.ndarray, count: int) -> np.ndarray:
-    """The rows of the `count` best of `scores` (n,) and of all that tie with the last of them,
-    ascending.
+def select_best_rows(scores: np.ndarray, count: int) -> np.ndarray:
+    """Return the rows of the `count` best scores and of all ties with the last one, ascending.
 
-    All rows where so many scores are no numbers that none can be told to be good enough.
+    Returns all rows if so many scores are NaN that no threshold can be found.
 
-    >>> best_rows(np.array([0.5, 0.9, 0.5, 0.2]), count=2).tolist()
+    >>> select_best_rows(np.array([0.5, 0.9, 0.5, 0.2]), count=2).tolist()
     [0, 1, 2]
     """
     if count >= len(scores):
         return np.arange(len(scores))
-    floor = _floor(scores, count)
+    floor = _score_floor(scores, count)
     if np.isnan(floor):
         return np.arange(len(scores))
+
     rows = np.flatnonzero(scores >= floor)
-    candidates = scores[rows]
-    return rows[candidates >= _nth_best(candidates, count)]
+    row_scores = scores[rows]
+    return rows[row_scores >= _nth_best(row_scores, count)]
+
+
+def _score_floor(scores: np.ndarray, count: int) -> np.floating:
+    """Return a value that the `count` best scores reach and few others do.
+
+    The scores are split into groups. The `count` best group maxima are scores themselves, so at
+    least `count` scores reach the lowest of them. A group takes rows from everywhere, because
+    neighbouring rows often have similar scores. This takes a fifth of a partition's time.
+    """
+    group_count = GROUPS_PER_ROW * count
+    group_size = len(scores) // group_count
+    if group_size < 2:
+        return _nth_best(scores, count)
+    groups = scores[: group_size * group_count].reshape(group_size, group_count)
+    return _nth_best(groups.max(axis=0), count)
+
+
+def _nth_best(scores: np.ndarray, n: int) -> np.floating:
+    position = len(scores) - n
+    return np.partition(scores, position)[position]
 
 
 def search_filtered(
@@ -118,83 +198,90 @@ def search_filtered(
     queries: Any,
     k: int,
     keep: Callable[[str], bool],
-    first: int,
-    most: int,
+    first_depth: int,
+    max_depth: int,
 ) -> list[Ranking]:
-    """The k best documents that `keep` keeps, for each of the queries: `first` are fetched, then
-    twice as many, ...
+    """Return the k best documents that pass a filter, for each query.
 
-    search: the best documents for queries, as many as asked for. most: documents that hold k of
-    those kept, if there are as many. Fewer than k are returned where `search` finds no others; an
-    approximate one may although there are.
+    The search fetches `first_depth` documents and doubles the depth for queries with too few hits.
+    A ranking has fewer than k documents if the search finds no others. An approximate search may
+    miss some that exist.
+
+    Args:
+        search: Returns the best documents for queries, down to a given depth.
+        queries: Queries, of which slices can be taken.
+        k: Number of documents per query.
+        keep: Whether a document passes the filter.
+        first_depth: Depth of the first search.
+        max_depth: Depth at which k documents pass the filter, if so many exist.
     """
-    first, rankings = min(first, most), []
-    for i, ranking in enumerate(search(queries, first)):
-        depth = first
-        while (
-            len(hits := [hit for hit in ranking if keep(hit[0])]) < k
-            and len(ranking) == depth < most
-        ):
-            depth = min(most, 2 * depth)
+    first_depth = min(first_depth, max_depth)
+    filtered: list[Ranking] = []
+    for i, ranking in enumerate(search(queries, first_depth)):
+        depth = first_depth
+        hits = [hit for hit in ranking if keep(hit[0])]
+        while len(hits) < k and len(ranking) == depth and depth < max_depth:
+            depth = min(max_depth, 2 * depth)
             ranking = search(queries[i : i + 1], depth)[0]
-        rankings.append(hits[:k])
-    return rankings
+            hits = [hit for hit in ranking if keep(hit[0])]
+        filtered.append(hits[:k])
+    return filtered
 
 
-def _floor(scores: np.ndarray, count: int) -> np.floating:
-    """A value that the `count` best of `scores` (n,) reach and few others do, found in a fifth of a
-    partition's time.
-
-    Of the groups' best scores the `count` best ones are so many scores already. Neighbouring rows
-    are often alike, so a group takes rows from everywhere.
-    """
-    groups = GROUPS * count
-    size = len(scores) // groups
-    if size < 2:
-        return _nth_best(scores, count)
-    return _nth_best(scores[: size * groups].reshape(size, groups).max(axis=0), count)
-
-
-def _nth_best(scores: np.ndarray, n: int) -> np.floating:
-    return np.partition(scores, len(scores) - n)[len(scores) - n]
-
-
-def nearest(
+def nearest_rows(
     queries: np.ndarray,
-    vectors: Sequence[np.ndarray],
+    blocks: Sequence[np.ndarray],
     count: int,
-    without: np.ndarray | None = None,
+    excluded_rows: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and rows of the `count` among the n rows of all `vectors` (n_i, H) nearest to each of
-    `queries` (q, H).
+    """Return the rows with the largest inner products for each query.
 
-    Both (q, min(count, n)), float32 and int64: by descending score, equal scores by ascending row;
-    the rows `without` score -inf. A score's last bits may depend on how many queries are asked at
-    once.
+    The last bits of a score may depend on the number of queries, as the products are computed in
+    blocks.
 
-    >>> nearest(np.array([[0.0, 1.0]], np.float32), [np.eye(2, dtype=np.float32)], count=2)
+    Args:
+        queries: Query vectors, shape (q, H), float32.
+        blocks: Vectors (n_i, H), float32. Rows count through all blocks.
+        count: Number of rows per query.
+        excluded_rows: Rows that score -inf.
+
+    Returns:
+        Scores (float32) and rows (int64), both of shape (q, min(count, n)), by descending score and
+        equal scores by ascending row.
+
+    >>> nearest_rows(np.array([[0.0, 1.0]], np.float32), [np.eye(2, dtype=np.float32)], count=2)
     (array([[1., 0.]], dtype=float32), array([[1, 0]]))
     """
-    there = sum(map(len, vectors))
-    shape = len(queries), min(count, there)
-    scores, rows = np.empty(shape, np.float32), np.empty(shape, np.int64)
-    # several are copied side by side
-    step = max(FEW, SCORES // (1 if len(vectors) == 1 else 2) // max(1, there))
+    row_count = sum(map(len, blocks))
+    width = min(count, row_count)
+    best_scores = np.empty((len(queries), width), np.float32)
+    best_rows = np.empty((len(queries), width), np.int64)
+
+    # Several blocks are copied side by side, which doubles the memory.
+    copies = 1 if len(blocks) == 1 else 2
+    step = max(MIN_QUERIES_FOR_MATMUL, MAX_SCORES_IN_MEMORY // copies // max(1, row_count))
     for start in range(0, len(queries), step):
-        some = queries[start : start + step]
-        blocks = [_inner_products(some, block) for block in vectors]
-        every = np.concatenate(blocks, axis=1) if len(blocks) > 1 else blocks[0]
-        if without is not None:
-            every[:, without] = -np.inf
-        for i, products in enumerate(every, start):
-            best = best_rows(products, count)
-            rows[i] = best[np.argsort(-products[best], kind="stable")[: shape[1]]]
-            scores[i] = products[rows[i]]
-    return scores, rows
+        some_queries = queries[start : start + step]
+        products = [_inner_products(some_queries, block) for block in blocks]
+        scores = np.concatenate(products, axis=1) if len(products) > 1 else products[0]
+        if excluded_rows is not None:
+            scores[:, excluded_rows] = -np.inf
+
+        for i, query_scores in enumerate(scores, start):
+            candidates = select_best_rows(query_scores, count)
+            order = np.argsort(-query_scores[candidates], kind="stable")[:width]
+            best_rows[i] = candidates[order]
+            best_scores[i] = query_scores[best_rows[i]]
+    return best_scores, best_rows
 
 
 def _inner_products(queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """(q, n)."""
-    if len(queries) < FEW:
+    """Return the products (q, n) of queries (q, H) with vectors (n, H)."""
+    if len(queries) < MIN_QUERIES_FOR_MATMUL:
         return np.vecdot(vectors, queries[:, None])
     return queries @ vectors.T
+
+
+def _require_positive(k: int) -> None:
+    if k < 1:
+        raise SettingsError(f"k is {k}, but a ranking holds at least 1 document")

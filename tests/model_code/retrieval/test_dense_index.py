@@ -127,7 +127,7 @@ def test_tokens_are_kept_and_absent_where_nobody_gave_any(vectors, document_ids,
     index.save(tmp_path / "a")
     some = document_ids[5:1:-1]
     for own in (index, DenseIndex.load(tmp_path / "a")):
-        rows, starts, _ = own.ids.grouped(some)
+        rows, starts, _ = own.ids.group_rows(some)
         passages = tokens[:1].similarities(tokens[rows])
         expected = [max(part) for part in np.split(passages, starts[1:])]
         assert own.vectors_of(some).late_scores(tokens[:1]).tolist() == expected
@@ -178,22 +178,6 @@ def test_a_damaged_or_foreign_folder_is_refused(
         DenseIndex.load(old)
 
 
-def test_one_that_numbered_its_entries_otherwise_is_made_anew(
-    vectors, document_ids, queries, tmp_path
-):
-    """Before, entries had keys, and any factory of FAISS's could be named."""
-    index = build(vectors, document_ids, 1)
-    index.save(tmp_path)
-    manifest = read_json(tmp_path / "manifest.json")
-    manifest["settings"] |= {"factory": "auto", "ef_search": 128}
-    del manifest["entries"]
-    write_json(tmp_path / "manifest.json", manifest)
-    (tmp_path / "index.faiss").write_bytes(b"")
-    assert DenseIndex.load(tmp_path, check=False).search(queries, 10, "f") == index.search(
-        queries, 10, "f"
-    )
-
-
 @pytest.mark.parametrize("few", [0, 10**6])
 @pytest.mark.parametrize("flat_below", KINDS)
 def test_searching_among_some_gives_what_is_left_of_all(
@@ -203,9 +187,9 @@ def test_searching_among_some_gives_what_is_left_of_all(
     memory at a time.
     """
     index, chance = build(vectors, document_ids, flat_below), np.random.default_rng(3)
-    monkeypatch.setattr(dense_index, "FEW", few)
-    monkeypatch.setattr(dense_index, "FEW_SHARE", 0)
-    monkeypatch.setattr(dense_index, "PIECE", 7)
+    monkeypatch.setattr(dense_index, "MIN_EXHAUSTIVE_DOCUMENTS", few)
+    monkeypatch.setattr(dense_index, "EXHAUSTIVE_SHARE", 0)
+    monkeypatch.setattr(dense_index, "MAX_ROWS_SCORED_AT_ONCE", 7)
     whole = index.search(queries, 60, "f")
     for share in (0.05, 0.5, 1):
         allowed = chance.choice(
@@ -270,7 +254,8 @@ def test_joined_indexes_are_one_of_what_is_left(vectors, document_ids, queries, 
     assert own.late_scores(tokens[:1]).tolist() == other.late_scores(tokens[:1]).tolist()
     for number in range(len(some)):
         assert (
-            own.nearest(queries[0], number).tolist() == other.nearest(queries[0], number).tolist()
+            own.nearest_vector(queries[0], number).tolist()
+            == other.nearest_vector(queries[0], number).tolist()
         )
     uses = (
         joined.ids.require_known,

@@ -12,7 +12,7 @@ import pytest
 
 from model_code.retrieval import top_k as selection
 from model_code.retrieval.id_map import IdMap, IdMaps
-from model_code.retrieval.top_k import best_rows, nearest, top_k
+from model_code.retrieval.top_k import nearest_rows, select_best_rows, top_k
 
 
 def naive_ranking(scores: list[float], document_ids: list[str]) -> list[tuple[str, float]]:
@@ -53,7 +53,10 @@ def test_the_best_rows_of_many_are_all_that_reach_the_last_of_the_best() -> None
             scores = order(chance.integers(values, size=passages)).astype(np.float32)
             for count in (1, 2, 26, 299, 1250, 1251, 4999, 6000):
                 last = np.sort(scores)[::-1][min(count, passages) - 1]
-                assert best_rows(scores, count).tolist() == np.flatnonzero(scores >= last).tolist()
+                assert (
+                    select_best_rows(scores, count).tolist()
+                    == np.flatnonzero(scores >= last).tolist()
+                )
 
 
 def test_scores_that_are_no_numbers_are_no_results():
@@ -75,13 +78,13 @@ def test_passages_that_lie_anywhere_are_ranked_as_if_they_were_all() -> None:
         )
 
 
-@pytest.mark.parametrize("many", [0, selection.MANY])
+@pytest.mark.parametrize("many", [0, selection.MIN_SCORES_FOR_GROUPS])
 @pytest.mark.parametrize("passages", [1, 4])
 @pytest.mark.parametrize("seed", range(5))
 def test_scores_of_zero_are_left_out_where_they_mean_nothing(
     seed: int, passages: int, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selection, "MANY", many)
+    monkeypatch.setattr(selection, "MIN_SCORES_FOR_GROUPS", many)
     chance = np.random.default_rng(seed)
     names = (
         [f"d{i}é" for i in chance.integers(300 // passages, size=300)]
@@ -93,14 +96,16 @@ def test_scores_of_zero_are_left_out_where_they_mean_nothing(
     some = chance.permutation(300)[:99]
     for ids in (IdMap(names), IdMaps([(IdMap(names), frozenset()), (IdMap([]), frozenset())])):
         for k in (1, 2, 50, 98, 99, 299, 300, 1000):
-            assert ids.best(scores, k) == [item for item in top_k(scores, names, k) if item[1] > 0]
+            assert ids.best_documents(scores, k) == [
+                item for item in top_k(scores, names, k) if item[1] > 0
+            ]
             expected = [item for item in top_k(scores[some], names, k, some) if item[1] > 0]
-            assert ids.best(scores[some], k, some) == expected
-        assert ids.best(np.zeros(300, np.float32), 3) == []
+            assert ids.best_documents(scores[some], k, some) == expected
+        assert ids.best_documents(np.zeros(300, np.float32), 3) == []
 
 
 def test_there_is_nothing_to_rank() -> None:
-    assert top_k(np.zeros(0), [], 3) == IdMap([]).best(np.zeros(0, np.float32), 3) == []
+    assert top_k(np.zeros(0), [], 3) == IdMap([]).best_documents(np.zeros(0, np.float32), 3) == []
 
 
 def whole_numbers(seed: int, rows: int) -> np.ndarray:
@@ -108,25 +113,27 @@ def whole_numbers(seed: int, rows: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(-2, 3, size=(rows, 6)).astype(np.float32)
 
 
-@pytest.mark.parametrize("asked", [0, 1, 5, selection.FEW, 40])
-@pytest.mark.parametrize("kept", [1, 700, selection.SCORES])
+@pytest.mark.parametrize("asked", [0, 1, 5, selection.MIN_QUERIES_FOR_MATMUL, 40])
+@pytest.mark.parametrize("kept", [1, 700, selection.MAX_SCORES_IN_MEMORY])
 def test_the_nearest_are_those_of_a_full_sort(
     asked: int, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever number of scores is in memory at a time."""
-    monkeypatch.setattr(selection, "SCORES", kept)
+    monkeypatch.setattr(selection, "MAX_SCORES_IN_MEMORY", kept)
     queries = whole_numbers(1, asked)
     for passages in (0, 1, 30, 600):
         vectors = whole_numbers(0, passages)
         products = queries.astype(int) @ vectors.astype(int).T
         order = np.argsort(-products, axis=1, kind="stable")
         for count in (1, 10, 100, 1000):
-            scores, rows = nearest(queries, np.array_split(vectors, 3), count)
+            scores, rows = nearest_rows(queries, np.array_split(vectors, 3), count)
             assert (scores.dtype, rows.dtype) == (np.float32, np.int64)
             np.testing.assert_array_equal(rows, order[:, :count])
             np.testing.assert_array_equal(scores, np.take_along_axis(products, rows, axis=1))
             left = order[order % 5 > 0].reshape(asked, passages - -(-passages // 5))
-            scores, rows = nearest(queries, [vectors], count, without=np.arange(0, passages, 5))
+            scores, rows = nearest_rows(
+                queries, [vectors], count, excluded_rows=np.arange(0, passages, 5)
+            )
             np.testing.assert_array_equal(rows[:, : left.shape[1]], left[:, :count])
             assert (scores[:, left.shape[1] :] == -np.inf).all()
 
@@ -135,7 +142,11 @@ def test_the_nearest_are_those_of_a_full_sort(
     ("passages", "asked", "blocks"),
     [
         # FEW queries' scores are too many
-        (1_000, 2 * selection.FEW + 5, [selection.FEW, selection.FEW, 5]),
+        (
+            1_000,
+            2 * selection.MIN_QUERIES_FOR_MATMUL + 5,
+            [selection.MIN_QUERIES_FOR_MATMUL, selection.MIN_QUERIES_FOR_MATMUL, 5],
+        ),
         (60, 41, [16, 16, 9]),  # as many queries as their scores have room for
         (60, 16, [16]),
     ],
@@ -144,7 +155,7 @@ def test_a_large_search_goes_in_blocks_that_a_matrix_product_is_worth(
     passages, asked, blocks, monkeypatch
 ):
     """A block of fewer than FEW queries would go through all vectors once for each of them."""
-    monkeypatch.setattr(selection, "SCORES", 16 * 60)
+    monkeypatch.setattr(selection, "MAX_SCORES_IN_MEMORY", 16 * 60)
     chance = np.random.default_rng(0)
     queries, vectors = (chance.standard_normal((n, 48), np.float32) for n in (asked, passages))
     products, seen = selection._inner_products, []
@@ -154,7 +165,7 @@ def test_a_large_search_goes_in_blocks_that_a_matrix_product_is_worth(
         return products(some, among)
 
     monkeypatch.setattr(selection, "_inner_products", counted)
-    scores, rows = nearest(queries, [vectors], 20)
+    scores, rows = nearest_rows(queries, [vectors], 20)
     oracle = queries.astype(np.float64) @ vectors.astype(np.float64).T
     np.testing.assert_array_equal(rows, np.argsort(-oracle, axis=1, kind="stable")[:, :20])
     np.testing.assert_allclose(scores, np.take_along_axis(oracle, rows, axis=1), rtol=1e-5)
