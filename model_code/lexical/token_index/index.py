@@ -75,7 +75,8 @@ class SparseIndex(ABC):
         rows = None if allowed is None else self.ids.rows_of(allowed)
         every = (scores.astype(np.float32) for scores in self.scores(queries))
         return [
-            self.ids.best_documents(scores if rows is None else scores[rows], k, rows) for scores in every
+            self.ids.best_documents(scores if rows is None else scores[rows], k, rows)
+            for scores in every
         ]
 
     def rank(self, queries: Sequence[Sparse], candidates: Sequence[Iterable[str]]) -> list[Ranking]:
