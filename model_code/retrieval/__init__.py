@@ -1,1 +1,1 @@
-"""What retrievers have in common, BM25, dense vectors, fusions, and their indexes."""
+"""The retriever interface, BM25, dense vectors and fusions, with their indexes."""

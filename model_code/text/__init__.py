@@ -1,1 +1,1 @@
-"""Documents, words, passages and snippets."""
+"""Documents, and their words, terms, passages and snippets."""

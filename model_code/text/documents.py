@@ -1,6 +1,4 @@
-"""A document, as it is cleaned, recorded, indexed and shown: one class, one identity of its
-content, its changes.
-"""
+"""Documents and changes to them. The whole project uses this class, from cleaning to search."""
 
 from __future__ import annotations
 
@@ -17,11 +15,18 @@ from model_code.files import hash_text
 
 @dataclass(frozen=True)
 class Document:
-    """What is searched and shown of a document, the queries that it is known to answer, and its ISO
-    date.
+    """A document that can be indexed and shown.
 
-    queries: texts that it should be found by; kinds that learn a vector per document use them.
-    SettingsError if it has no id, or nothing to search.
+    Attributes:
+        document_id: Its id.
+        title: Its title; may be empty if there is a text.
+        text: Its text; may be empty if there is a title.
+        fields: Values that filters can ask for.
+        queries: Known queries. Kinds that learn a vector per document train on them.
+        date: Its date, in ISO format.
+
+    Raises:
+        SettingsError: If the id is empty, or both title and text are.
     """
 
     document_id: str
@@ -32,78 +37,94 @@ class Document:
     date: str | None = None
 
     def __post_init__(self) -> None:
-        """Check that it can be named and found."""
+        """Check that the document can be named and found."""
         if not self.document_id:
             raise SettingsError("a document needs an id, and this one's is empty")
-        if not (self.title or self.text):
+        if not self.title and not self.text:
             raise SettingsError(
                 f"document {self.document_id!r} has neither title nor text to search"
             )
 
     @classmethod
     def from_payload(cls, document_id: str, payload: Mapping[str, Any]) -> Document:
-        """The document that has this `payload`."""
-        queries = tuple(payload["queries"])
+        """Build a document from its id and the payload that `payload` gives."""
         return cls(
-            document_id,
-            payload["title"],
-            payload["text"],
-            payload["fields"],
-            queries,
-            payload.get("date"),
+            document_id=document_id,
+            title=payload["title"],
+            text=payload["text"],
+            fields=payload["fields"],
+            queries=tuple(payload["queries"]),
+            date=payload.get("date"),
         )
 
     @property
     def payload(self) -> dict[str, Any]:
-        """Everything but the id, as values that JSON can hold."""
-        values = {
+        """Everything but the id, as JSON values."""
+        values: dict[str, Any] = {
             "title": self.title,
             "text": self.text,
             "fields": dict(self.fields),
             "queries": list(self.queries),
         }
-        return values if self.date is None else values | {"date": self.date}
+        if self.date is not None:
+            values["date"] = self.date
+        return values
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 of all but the id, in hex: equal exactly for equal contents.
+        """SHA-256 of everything but the id, in hex: equal exactly for equal contents.
 
-        No query is empty, so an empty one tells a date from a query.
+        An empty string separates the date from the queries, none of which is empty.
 
-        >>> Document("a", "", "x", queries=("2020",)).content_hash == Document("a", "", "x", date="2020").content_hash
+        >>> has_query = Document("a", "", "x", queries=("2020",))
+        >>> has_date = Document("a", "", "x", date="2020")
+        >>> has_query.content_hash == has_date.content_hash
         False
         """
-        dated = () if self.date is None else ("", self.date)
-        return hash_text(
-            "\0".join((self.title, self.text, canonical_fields(self.fields), *self.queries, *dated))
-        )
+        parts = [self.title, self.text, canonical_fields(self.fields), *self.queries]
+        if self.date is not None:
+            parts.extend(["", self.date])
+        return hash_text("\0".join(parts))
 
 
 @dataclass(frozen=True)
 class Remove:
-    """Take a document out; `content_hash`: that of what is there then, nothing."""
+    """The removal of a document.
+
+    Attributes:
+        document_id: Id of the document.
+        content_hash: Hash of the content after the removal: None.
+    """
 
     document_id: str
     content_hash: ClassVar[None] = None
 
 
 Change = Document | Remove
-"""A document to add, or to put in the place of the one that has its id; or one to take out."""
+"""A document to add or to replace, or one to remove."""
 
 STATUSES = ("added", "updated", "deleted", "unchanged")
+"""What a change can do to its document."""
 
 
 def status_of(change: Change, before: str | None) -> str:
-    """What a change makes of its document, one of `STATUSES`; before: the content hash, None where
-    there was none.
+    """Return what a change does to its document, one of `STATUSES`.
+
+    Args:
+        change: The change.
+        before: Content hash of the present document. None if there is none.
     """
     if change.content_hash == before:
         return "unchanged"
-    return "deleted" if change.content_hash is None else "added" if before is None else "updated"
+    if change.content_hash is None:
+        return "deleted"
+    if before is None:
+        return "added"
+    return "updated"
 
 
 def canonical_fields(fields: Mapping[str, Any]) -> str:
-    """Fields as tables keep them: JSON with sorted keys, values that JSON lacks as text.
+    """Serialise fields as tables store them: JSON with sorted keys, other values as text.
 
     >>> canonical_fields({"b": 1, "a": "x"})
     '{"a": "x", "b": 1}'
@@ -112,8 +133,10 @@ def canonical_fields(fields: Mapping[str, Any]) -> str:
 
 
 def parse_date(value: Any) -> datetime.datetime | None:
-    """The instant that an ISO date, a `date` or a `datetime` names (UTC where it names no zone);
-    None for all else.
+    """Parse an ISO date, a `date` or a `datetime`. Without a time zone, UTC is assumed.
+
+    Returns:
+        The instant, or None for any other value.
 
     >>> parse_date("2025-01-31").isoformat()
     '2025-01-31T00:00:00+00:00'
@@ -125,4 +148,6 @@ def parse_date(value: Any) -> datetime.datetime | None:
         instant = datetime.datetime.fromisoformat(value)
     except (TypeError, ValueError):
         return None
-    return instant if instant.tzinfo else instant.replace(tzinfo=datetime.UTC)
+    if instant.tzinfo is None:
+        return instant.replace(tzinfo=datetime.UTC)
+    return instant

@@ -1,5 +1,6 @@
-"""Long documents as overlapping passages: each is ranked by its best one; ids and metrics stay per
-document.
+"""Splitting of long documents into overlapping passages.
+
+A document is ranked by its best passage. Ids and metrics stay those of documents.
 """
 
 from __future__ import annotations
@@ -9,23 +10,32 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from model_code.text.documents import Document
 from model_code.text.settings import PassageSettings
 from model_code.text.words import word_spans
 
 Cut = Literal["words", "lines", "sections"]
-TOKEN = re.compile(r"[A-Za-z]{1,6}|\d{1,2}|[^\W\d_]|[\W_]")  # about what WordPiece makes one of
-UNBROKEN = 80  # characters of a word that stays whole
-# a line of its own between empty ones
+
+TOKEN = re.compile(r"[A-Za-z]{1,6}|\d{1,2}|[^\W\d_]|[\W_]")
+"""Roughly what WordPiece makes one token of."""
+
+MAX_UNBROKEN_CHARACTERS = 80
+"""Longer words are cut."""
+
 HEADING = re.compile(r"(?:^|(?<=\n\n))(#{1,6}) +([^\n]+)(?=\n\n|\Z)")
+"""A Markdown heading: a line between empty lines."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A passage as a slice of its document's text; a search reads `prefix` before it, which says what
-    it is a part of.
+    """A passage as a slice of its document's text.
+
+    Attributes:
+        start: First character.
+        end: Character after the last one.
+        prefix: Context that is searched before the slice, such as its heading.
     """
 
     start: int
@@ -33,140 +43,215 @@ class Span:
     prefix: str = ""
 
     def read(self, text: str) -> str:
-        """The passage as it is searched."""
+        """Return the passage as it is searched."""
         return self.prefix + text[self.start : self.end]
 
 
+class _Section(NamedTuple):
+    """A section of a text: its heading, if any, and the span of its body."""
+
+    heading: re.Match[str] | None
+    start: int
+    end: int
+
+
+class _Piece(NamedTuple):
+    """A word or a part of one, with its weight in words."""
+
+    start: int
+    end: int
+    weight: int
+
+
 def windows(text: str, words: int, stride: int, prefix: str = "", shift: int = 0) -> list[Span]:
-    """The windows of a text; shift: where it begins in the document."""
-    pieces = _pieces(text) if words else []
-    # in words, before each piece
-    ends = [*accumulate((weight for _, _, weight in pieces), initial=0)]
-    if ends[-1] <= words:
+    """Cut a text into windows.
+
+    Args:
+        text: The text, or a part of a document's text.
+        words: Largest number of words per window. 0: one window.
+        stride: Words between the starts of two windows.
+        prefix: Prefix of every window.
+        shift: Start of the text in the document.
+    """
+    pieces = _weighted_pieces(text) if words else []
+    # Number of words before each piece, followed by the total.
+    words_before = list(accumulate((piece.weight for piece in pieces), initial=0))
+    if words_before[-1] <= words:
         return [Span(shift, shift + len(text), prefix)]
+
     spans: list[Span] = []
-    first = last = 0
-    while last < len(pieces):
-        last = max(first + 1, bisect_right(ends, ends[first] + words) - 1)
-        spans.append(Span(shift + pieces[first][0], shift + pieces[last - 1][1], prefix))
-        first = max(first + 1, min(last, bisect_left(ends, ends[first] + stride)))
+    first = 0
+    end = 0
+    while end < len(pieces):
+        # A window holds one piece at least, however heavy it is.
+        fitting_end = bisect_right(words_before, words_before[first] + words) - 1
+        end = max(first + 1, fitting_end)
+        spans.append(Span(shift + pieces[first].start, shift + pieces[end - 1].end, prefix))
+
+        # The next window may not skip a piece.
+        next_first = bisect_left(words_before, words_before[first] + stride)
+        first = max(first + 1, min(end, next_first))
     return spans
 
 
-def _pieces(text: str) -> list[tuple[int, int, int]]:
-    """Words with their weights: one of which an encoder makes many tokens counts as several.
+def _weighted_pieces(text: str) -> list[_Piece]:
+    """Split a text into words with weights: a word of many tokens counts as several words.
 
-    So addresses, tables, code and scripts that the encoder hardly knows do not run past
-    `encoder.max_tokens` where prose of as many words fits: a word is about 4/3 tokens. What no
-    blank parts for `UNBROKEN` characters is cut.
+    An ordinary word is about 4/3 tokens. With weights, addresses, tables, code and scripts that the
+    encoder hardly knows do not exceed `encoder.max_tokens` where prose of as many words fits. A word
+    of more than `MAX_UNBROKEN_CHARACTERS` characters is cut.
 
-    >>> _pieces("see https://example.org/a/long/path")
+    >>> [tuple(piece) for piece in _weighted_pieces("see https://example.org/a/long/path")]
     [(0, 3, 1), (4, 35, 10)]
     """
     pieces = []
-    for start, end in word_spans(text):
-        for begin in range(start, end, UNBROKEN):
-            stop = min(begin + UNBROKEN, end)
-            tokens = sum(1 for _ in TOKEN.finditer(text, begin, stop))
-            pieces.append((begin, stop, max(1, 3 * tokens // 4)))
+    for word_start, word_end in word_spans(text):
+        for start in range(word_start, word_end, MAX_UNBROKEN_CHARACTERS):
+            end = min(start + MAX_UNBROKEN_CHARACTERS, word_end)
+            tokens = sum(1 for _ in TOKEN.finditer(text, start, end))
+            pieces.append(_Piece(start, end, max(1, 3 * tokens // 4)))
     return pieces
 
 
-def _lines(text: str) -> list[Span]:
-    """Each line after the first, with the first before it: what a document is, and one thing that
-    it says.
+def _line_spans(text: str) -> list[Span]:
+    """Return each line after the first, with the first line as prefix.
 
-    >>> [place.read("Lists files.\\nls -a\\n\\nls -l") for place in _lines("Lists files.\\nls -a\\n\\nls -l")]
+    In a list, the first line says what the document is, and each other line is one item of it.
+
+    >>> text = "Lists files.\\nls -a\\n\\nls -l"
+    >>> [span.read(text) for span in _line_spans(text)]
     ['Lists files.\\nls -a', 'Lists files.\\nls -l']
     """
-    rows = text.split("\n")
-    starts = accumulate((len(row) + 1 for row in rows), initial=0)
-    (first, _), *later = [
-        (row, start) for row, start in zip(rows, starts, strict=False) if row.strip()
-    ] or [(text, 0)]
-    return [Span(start, start + len(row), f"{first}\n") for row, start in later] or [
-        Span(0, len(text))
-    ]
+    first_line = None
+    spans: list[Span] = []
+    start = 0
+    for line in text.split("\n"):
+        if line.strip():
+            if first_line is None:
+                first_line = line
+            else:
+                spans.append(Span(start, start + len(line), f"{first_line}\n"))
+        start += len(line) + 1
+
+    if not spans:
+        spans.append(Span(0, len(text)))
+    return spans
 
 
-def _sections(text: str, words: int, stride: int) -> list[Span]:
-    """The windows of each section, under its heading (`## Setup`) and those above it that have no
-    text of their own.
+def _section_spans(text: str, words: int, stride: int) -> list[Span]:
+    """Cut each section of a text into windows that start with the section's heading.
+
+    A heading without text of its own is put before the next section that has text.
 
     >>> text = "Intro.\\n\\n# A\\n\\n## B\\n\\none two three"
-    >>> [place.read(text) for place in _sections(text, words=2, stride=2)]
+    >>> [span.read(text) for span in _section_spans(text, words=2, stride=2)]
     ['Intro.', '# A\\n\\n## B\\n\\none two', '# A\\n\\n## B\\n\\nthree']
     """
-    borders = [*HEADING.finditer(text)]
-    starts, ends = (
-        [0, *(border.end() for border in borders)],
-        [*(border.start() for border in borders), len(text)],
-    )
     spans: list[Span] = []
-    headings: list[re.Match[str]] = []
-    for border, start, end in zip([None, *borders], starts, ends, strict=True):
-        headings += [border] if border else []
-        if body := text[start:end].strip():
-            prefix = "".join(f"{heading[0]}\n\n" for heading in headings)
-            spans += windows(body, words, stride, prefix, text.index(body, start))
-            headings = []
-    return spans + ([Span(headings[0].start(), len(text))] if headings else []) or [
-        Span(0, len(text))
-    ]
+    # Headings since the last section with text.
+    open_headings: list[re.Match[str]] = []
+    for section in _split_at_headings(text):
+        if section.heading is not None:
+            open_headings.append(section.heading)
+
+        body = text[section.start : section.end].strip()
+        if not body:
+            continue
+        prefix = "".join(f"{heading[0]}\n\n" for heading in open_headings)
+        body_start = text.index(body, section.start)
+        spans.extend(windows(body, words, stride, prefix, body_start))
+        open_headings.clear()
+
+    # Headings at the end of the text stay searchable.
+    if open_headings:
+        spans.append(Span(open_headings[0].start(), len(text)))
+    if not spans:
+        spans.append(Span(0, len(text)))
+    return spans
 
 
-def section_at(text: str, place: int) -> str | None:
-    """The heading that a place of a text stands under; None without any.
+def _split_at_headings(text: str) -> list[_Section]:
+    headings = list(HEADING.finditer(text))
+    first_end = headings[0].start() if headings else len(text)
+    sections = [_Section(None, 0, first_end)]
+    for i, heading in enumerate(headings):
+        is_last = i + 1 == len(headings)
+        end = len(text) if is_last else headings[i + 1].start()
+        sections.append(_Section(heading, heading.end(), end))
+    return sections
+
+
+def section_at(text: str, position: int) -> str | None:
+    """Return the nearest heading above a position of a text, or None.
 
     >>> section_at("# A\\n\\n## B\\n\\none two", 12), section_at("one two", 0)
     ('B', None)
     """
-    above = [heading for heading in HEADING.finditer(text) if heading.start() <= place]
-    return above[-1][2].strip() if above else None
+    headings = [heading for heading in HEADING.finditer(text) if heading.start() <= position]
+    if not headings:
+        return None
+    return headings[-1][2].strip()
 
 
 def passage_spans(text: str, words: int, stride: int, by: Cut) -> list[Span]:
-    """The passages of a text, at least one, as `PassageSettings` says."""
+    """Return the spans of a text's passages, at least one.
+
+    Args:
+        text: The document's text.
+        words: Largest number of words per passage; unused for lines. 0: no windows.
+        stride: Words between the starts of two windows.
+        by: Where passages are cut, see `PassageSettings`.
+    """
     if by == "lines":
-        return _lines(text)
-    return _sections(text, words, stride) if by == "sections" else windows(text, words, stride)
+        return _line_spans(text)
+    if by == "sections":
+        return _section_spans(text, words, stride)
+    return windows(text, words, stride)
 
 
 def cut_passages(text: str, words: int, stride: int, by: Cut = "words") -> list[str]:
-    """The passages of a text, at least one, as they are searched.
+    """Return the passages of a text, at least one, as they are searched.
 
-    Windows are slices of at most `words` words, one every `stride` words, the last reaching the
-    end; never empty. Every word lies in one, and only as many are made as that takes. `words` = 0:
-    the text as a whole.
+    Windows hold at most `words` words and start every `stride` words. The last one reaches the end
+    of the text, and there are no more than needed. Every word lies in a window. With `words` = 0 the
+    text is one passage.
 
     >>> cut_passages("a b c d e f g", words=3, stride=2)
     ['a b c', 'c d e', 'e f g']
     """
-    return [place.read(text) for place in passage_spans(text, words, stride, by)]
+    return [span.read(text) for span in passage_spans(text, words, stride, by)]
 
 
 def passage_rows(documents: Iterable[Document], settings: PassageSettings) -> list[dict[str, Any]]:
-    """The rows of the passages table, in the order of the documents; `ordinal` counts a document's
-    passages from 0.
+    """Return the rows of the passages table, in the order of the documents.
+
+    The column `ordinal` counts a document's passages from 0.
     """
-    return [
-        {
-            "document_id": document.document_id,
-            "ordinal": ordinal,
-            "title": document.title,
-            "text": text,
-        }
-        for document in documents
-        for ordinal, text in enumerate(
-            cut_passages(document.text, settings.words, settings.stride, settings.cut)
-        )
-    ]
+    rows = []
+    for document in documents:
+        passages = cut_passages(document.text, settings.words, settings.stride, settings.cut)
+        for ordinal, text in enumerate(passages):
+            row = {
+                "document_id": document.document_id,
+                "ordinal": ordinal,
+                "title": document.title,
+                "text": text,
+            }
+            rows.append(row)
+    return rows
 
 
 @dataclass(frozen=True)
 class TextRules:
-    """`encoder.include_title` and the group `passages` of the build's settings; the encoder itself
-    cuts at its tokens.
+    """The settings of a build that decide how a document's text becomes passages.
+
+    The encoder also cuts each passage at its largest number of tokens.
+
+    Attributes:
+        include_title: `encoder.include_title`.
+        words: `passages.words`.
+        stride: `passages.stride`.
+        cut: `passages.cut`.
 
     >>> TextRules(include_title=True, words=2, stride=1).passages("T", "a b c")
     ['T a b', 'T b c']
@@ -178,16 +263,12 @@ class TextRules:
     cut: Cut = "words"
 
     def passages(self, title: str, text: str) -> list[str]:
-        """The texts of a document's passages, in their order; as `corpus.tables.passage_texts`
-        composes them.
-        """
+        """Return the texts of a document's passages, as `passage_texts` of a corpus composes them."""
         passages = cut_passages(text, self.words, self.stride, self.cut)
-        return (
-            [f"{title} {passage}".strip() for passage in passages]
-            if self.include_title
-            else passages
-        )
+        if not self.include_title:
+            return passages
+        return [f"{title} {passage}".strip() for passage in passages]
 
     def passage_spans(self, text: str) -> list[Span]:
-        """Where the passages of a text stand in it."""
+        """Return the spans of a document's passages in its text."""
         return passage_spans(text, self.words, self.stride, self.cut)

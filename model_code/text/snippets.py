@@ -1,4 +1,4 @@
-"""Texts: what those of queries must be, and which part of a document is shown."""
+"""Checks of query texts, and the part of a document that a hit shows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,16 @@ from model_code.settings import require
 from model_code.text.terms import AUTO, get_analyzer
 from model_code.text.words import is_valid_utf8, join_words, word_spans
 
+SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？][」』”’]*|\n""")
+
 
 def require_queries(texts: Iterable[str]) -> None:
-    """SettingsError if a text is empty, whose vector would be near to arbitrary documents, or holds
-    broken bytes.
+    """Check that query texts can be searched for.
+
+    The vector of an empty text would be near to arbitrary documents.
+
+    Raises:
+        SettingsError: If a text is empty, or is not valid UTF-8.
 
     >>> require_queries(["sort an array", " "])
     Traceback (most recent call last):
@@ -25,84 +31,144 @@ def require_queries(texts: Iterable[str]) -> None:
         require(is_valid_utf8(text), f"the query {text[:40]!r} holds bytes that are no UTF-8")
 
 
-SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？][」』”’]*|\n""")
-
-
 def make_snippet(text: str, query: str, width: int = 32, language: str | None = AUTO) -> str:
-    """About `width` words of `text` around the query's words; the beginning if it has none of them.
+    """Return about `width` words of a text around the words of a query.
 
-    Each window counts every query word once, a word less the more often the text has it: so "the"
-    hardly matters. It begins and ends with a sentence where that leaves no match out; dots stand
-    where it does not. language: `TermAnalyzer`'.
+    The window with the highest weight is shown. Each different query word in a window adds 1 / (its
+    number of occurrences in the text), so that frequent words such as "the" hardly count. The
+    snippet starts and ends with a sentence where that leaves out no match. Dots mark other ends.
+
+    Args:
+        text: The text. Its beginning is shown if it has none of the query's words.
+        query: The query text.
+        width: Number of words.
+        language: Language of the words, see `TermAnalyzer`.
 
     >>> make_snippet("one two three four five six seven eight", "six five", width=3)
     '... five six seven ...'
-    >>> make_snippet("A preface. Sort a list. It is stable. So much for lists.", "stable sort", width=8)
+    >>> text = "A preface. Sort a list. It is stable. So much for lists."
+    >>> make_snippet(text, "stable sort", width=8)
     'Sort a list. It is stable.'
     """
-    places = word_spans(text)
-    starts = [start for start, _ in places]
-    met = sorted(
-        (bisect_right(starts, start) - 1, term)
-        for start, _, term in _term_places(text, query, language)
+    spans = word_spans(text)
+    word_starts = [start for start, _ in spans]
+    sentence_starts = _sentence_starts(text, word_starts)
+
+    # The number of the word of each match, with the matched term.
+    matches = sorted(
+        (bisect_right(word_starts, start) - 1, term)
+        for start, _, term in _find_terms(text, query, language)
     )
-    lead = width // 8
-    first = _best_start(met, width - lead)
-    last = max((place for place, _ in met if place < first + width - lead), default=first)
-    borders = _borders(text, starts)
-    start = max(border for border in borders if border <= first)
-    if last - start >= width:
-        start = max(0, min(first - lead, len(places) - width))
-    stop = min(start + width, len(places))
-    stop = max(
-        (border for border in borders if max(last, start + width // 2) < border <= stop),
-        default=stop,
+    context_words = width // 8
+    match_width = width - context_words
+    first_match = _best_window_start(matches, match_width)
+    last_match = first_match
+    for word, _ in matches:
+        if word < first_match + match_width:
+            last_match = max(last_match, word)
+
+    start, stop = _fit_to_sentences(
+        first_match, last_match, width, context_words, len(spans), sentence_starts
     )
-    if stop == len(places):
-        start = min((border for border in borders if stop - width <= border < start), default=start)
-    shown = join_words(text, places, start, stop)
-    return "... " * (start not in borders) + shown + " ..." * (stop not in borders)
+    snippet = join_words(text, spans, start, stop)
+    if start not in sentence_starts:
+        snippet = f"... {snippet}"
+    if stop not in sentence_starts:
+        snippet = f"{snippet} ..."
+    return snippet
+
+
+def _fit_to_sentences(
+    first_match: int,
+    last_match: int,
+    width: int,
+    context_words: int,
+    word_count: int,
+    sentence_starts: list[int],
+) -> tuple[int, int]:
+    """Return the first word of a snippet and the word after its last one.
+
+    Args:
+        first_match: First matching word to show.
+        last_match: Last matching word to show.
+        width: Largest number of words.
+        context_words: Words before the first match where no sentence starts near it.
+        word_count: Number of words of the text.
+        sentence_starts: Words that start sentences, then `word_count`; see `_sentence_starts`.
+    """
+    start = max(border for border in sentence_starts if border <= first_match)
+    if last_match - start >= width:
+        # The sentence starts too far away.
+        start = max(0, min(first_match - context_words, word_count - width))
+
+    stop = min(start + width, word_count)
+    earliest_stop = max(last_match, start + width // 2)
+    sentence_ends = [border for border in sentence_starts if earliest_stop < border <= stop]
+    if sentence_ends:
+        stop = max(sentence_ends)
+
+    if stop == word_count:
+        # There is room before the start.
+        earlier_starts = [border for border in sentence_starts if stop - width <= border < start]
+        if earlier_starts:
+            start = min(earlier_starts)
+    return start, stop
 
 
 def find_marks(text: str, query: str, language: str | None = AUTO) -> tuple[tuple[int, int], ...]:
-    """Where the query's words stand in a text, whatever their endings: begin and end of each.
+    """Return the spans of a query's words in a text, whatever their endings.
 
     >>> find_marks("Sort a list, sorted.", "LIST sort"), find_marks("排序算法，序", "排序算")
     (((0, 4), (7, 11), (13, 19)), ((0, 3),))
     """
-    joined: list[tuple[int, int]] = []
-    for start, end, _ in sorted(_term_places(text, query, language)):
-        if joined and start < joined[-1][1]:
-            start, end = joined[-1][0], max(end, joined.pop()[1])
-        joined.append((start, end))
-    return tuple(joined)
+    marks: list[tuple[int, int]] = []
+    for start, end, _ in sorted(_find_terms(text, query, language)):
+        if marks and start < marks[-1][1]:
+            # Pairs of characters overlap.
+            previous_start, previous_end = marks[-1]
+            marks[-1] = (previous_start, max(end, previous_end))
+        else:
+            marks.append((start, end))
+    return tuple(marks)
 
 
-def _term_places(text: str, query: str, language: str | None) -> Iterator[tuple[int, int, str]]:
-    """The query's terms in a text, and where the words that have them begin and end."""
-    terms = get_analyzer(language)
-    query_terms = terms.query_terms(query)
-    return (
-        (start, end, term)
-        for start, end, forms in terms.locate(text)
-        for term in query_terms.intersection(forms)
-    )
+def _find_terms(text: str, query: str, language: str | None) -> Iterator[tuple[int, int, str]]:
+    """Yield the start and end of each word of a text with a query term, and the term."""
+    analyzer = get_analyzer(language)
+    query_terms = analyzer.query_terms(query)
+    for start, end, terms in analyzer.locate(text):
+        for term in query_terms.intersection(terms):
+            yield start, end, term
 
 
-def _borders(text: str, starts: list[int]) -> list[int]:
-    """The numbers of the words that sentences begin with, and that of all words, which begin at
-    `starts`.
+def _sentence_starts(text: str, word_starts: list[int]) -> list[int]:
+    """Return the numbers of the words that start sentences, and the number of words.
+
+    Args:
+        text: The text.
+        word_starts: Start of each word.
     """
-    ends = (match.end() for match in SENTENCE_END.finditer(text))
-    return sorted({0, len(starts), *(bisect_left(starts, end) for end in ends)})
+    borders = {0, len(word_starts)}
+    for sentence_end in SENTENCE_END.finditer(text):
+        borders.add(bisect_left(word_starts, sentence_end.end()))
+    return sorted(borders)
 
 
-def _best_start(places: list[tuple[int, str]], width: int) -> int:
-    """The first matching place whose window of `width` words weighs most; 0 without any match."""
-    count = Counter(term for _, term in places)
+def _best_window_start(matches: list[tuple[int, str]], width: int) -> int:
+    """Return the first match whose window of `width` words weighs most, or 0 without matches.
+
+    Args:
+        matches: Number of the word and term of each match, ascending.
+        width: Number of words.
+    """
+    if not matches:
+        return 0
+    occurrences = Counter(term for _, term in matches)
 
     def weight(i: int) -> float:
-        end = bisect_left(places, (places[i][0] + width,), lo=i)
-        return sum(1 / count[term] for term in sorted({term for _, term in places[i:end]}))
+        window_end = bisect_left(matches, (matches[i][0] + width,), lo=i)
+        terms = sorted({term for _, term in matches[i:window_end]})
+        return sum(1 / occurrences[term] for term in terms)
 
-    return places[max(range(len(places)), key=weight)][0] if places else 0
+    best = max(range(len(matches)), key=weight)
+    return matches[best][0]
