@@ -60,20 +60,24 @@ class FusionSettings(settings.Settings):
     """One fusion. Its score is the weighted sum of its components' normalised scores."""
 
     of: tuple[str, ...] = Field(
-        description="its parts: names under `retrievers`, bm25, zero_shot (the base encoder)"
+        description="Components: names under `retrievers`, bm25, or zero_shot (the base encoder)."
     )
     weights: dict[str, float] = Field(
         default_factory=dict,
-        description="of each part; left out: learned on the judged dev queries, where there are at least 30",
+        description="Weight of each component. Without it, weights are learned on the judged dev queries if "
+        "there are at least 30.",
     )
     depth: int = Field(
-        100, ge=1, description="documents of each part that all parts score, or k, if that is more"
+        100,
+        ge=1,
+        description="Candidates of each component that all components score, or k if that is larger.",
     )
     feedback: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="how far a query is moved towards its three best documents, to score again",
+        description="How far a query's vector is moved towards its three best documents before scoring again. "
+        "0: not at all.",
     )
 
     def check(self) -> None:
@@ -127,7 +131,11 @@ def parse_retriever(
 
     retriever_keys = [name for name in RetrieverSettings.model_fields if name != "training"]
     known_keys = [*retriever_keys, *settings.keys(TrainingSettings)]
-    settings.reject_unknown(group, known_keys, where)
+    # A constant of `training` is no known key, but `settings.parse` accepts its default value below.
+    others = {
+        key: value for key, value in group.items() if key not in TrainingSettings.model_fields
+    }
+    settings.reject_unknown(others, known_keys, where)
 
     values: dict[str, Any] = {}
     overrides: dict[str, Any] = {}

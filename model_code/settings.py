@@ -1,16 +1,14 @@
-"""Settings: frozen pydantic models that refuse what makes no sense, with one line that names the
-key's full path.
+"""Settings: frozen pydantic models that refuse impossible values with one line that names the key.
 
-Every group of `params.yaml` is a class of fields with types, defaults, bounds and descriptions;
-rules between fields are its `check`, by `require`. Constructing one, `parse` and `replace` raise
-`SettingsError` alike.
+Each group of `params.yaml` is a subclass of `Settings` with types, defaults, bounds and descriptions.
+Rules about several fields are in its method `check`, which calls `require`. Constructing a group, `parse`
+and `replace` raise `SettingsError` in the same way.
 """
 
 from __future__ import annotations
 
 import datetime
 import difflib
-import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -42,78 +40,26 @@ __all__ = [
     "require",
 ]
 T = TypeVar("T", bound="Settings")
-DEFAULT = "its default is a constant now"
-JUDGED = "only people's judgements judge: corpus.splits parts them"
-TRAINED = "(training|retrievers.[^.]*)"
-REMOVED = {  # by the pattern of a key's full path: what to do in its place, told for one release
-    "hierarchy.initialisation": "k-means always starts by k-means++ in rounds, the best of three that were measured",
-    "hierarchy.method": "trees are built bottom up, as in the paper",
-    "hierarchy.tolerance": "k-means ends when no passage moves, or after hierarchy.max_iterations",
-    "bm25.stopwords": "words that most passages have weigh next to nothing",
-    "live.retrain_from": "a retrain begins as a training does; retrievers.NAME.start names a folder of other weights, "
-    "such as live/NAME/generations/000000/encoder",
-    "drift.batches": "batches of the null are drawn from the reference at random",
-    "drift.topic_divergence": "shares of topics are not compared: no decision came of them",
-    "additions.use": "docs/incdsi.md names the settings that did best; write them in this group",
-    "additions.protect": "all documents' queries constrain an added one, as published",
-    "additions.written_queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
-    "hierarchy.compare_up_to": "experiments/tree_against_flat tells what a tree gives up against flat k-means",
-    "evaluation.rerank_depth": "of hybrids there is rrf; fusions are what can be registered",
-    "corpus.parts": "leave documents that come later out of the source, and `freshet add` them when they do",
-    "corpus.keep_title_only": "a document of a title alone is a document",
-    "acceptance.m.*_words": "documents and queries may be as long as they are",
-    "acceptance.max_empty_title_share": "titles are optional",
-    "evaluation.references": "systems are tested against bm25, zero_shot, untrained and contrastive",
-    "pseudo_queries.held_out_cloze": "spans stay in their documents, as in HCE",
-    "pseudo_queries.(distinctive_within|consistency_filter.*)": "queries that others have word for word are dropped",
-    "pseudo_queries.(held_out_generator|.*_share)|acceptance.min_queries": JUDGED,
-    "retrievers.*.document_vectors.evaluations_per_epoch": "each epoch ends with one",
-    "additions.prior.*": "a vector is pulled to its document's encoding, which did best (docs/incdsi.md)",
-    "additions.on_conflict": "where no vector meets every constraint the best compromise is kept, which did best",
-    "index.factory": "exact below index.flat_below, an inverted file of FAISS from there, level with HNSW by its bench",
-    "index.ef_search": "there is no graph; nprobe says how many lists a query visits",
-    "additions.hinge": "hinges are squared, as published; plain ones gave the same vectors",
-    "additions.margins_in": "gamma1 and gamma2 are in standard deviations of the collection's scores",
-    "additions.(batch_size|precision|device)": "passes are the CPU's, in float32; vectors never depended on it",
-    "retrievers.*.lexical.warmup_.*": "the closed-form head is the start",
-    "retrievers.*.lexical.first_stage_.*": "a first stage did harm before the whole loss (experiments/svdr_loss)",
-    "retrievers.*.lexical.semi_parametric": "the whole loss trains; alone the first stage found as much, no cheaper",
-    "retrievers.*.lexical.in_training_.*": "a second query in a negative's place was better (experiments/svdr_loss)",
-    "retrievers.*.lexical.head": "a checkpoint's own head is taken where it has one, else one in closed form",
-    "retrievers.*.lexical.embeddings": "the index holds what its search reads: embeddings for full and alpha",
-    "retrievers.*.(layers.regulariser|document_vectors.(logit_scale|learning_rate))": DEFAULT,
-    "retrievers.*.document_vectors.start": "vectors start as the mean of their passages: random ones reached little "
-    "more than half",
-    "retrievers.*.document_vectors.epochs": "steps says how long to train",
-    "live.follow": "every live retriever gets what arrives; delete the folder live/NAME of one that shall not",
-    "live.collect_every": "old generations go as soon as ten can",
-    "retrievers.*.encoders": "one encoder is for both sides; two gained nothing (experiments/mlr_layers)",
-    "retrievers.*.lexical.weights": "learned weights are stored in float16",
-    "pseudo_queries.training.(weight_decay|warmup_share|gradient_clip|held_out_pairs)": DEFAULT,
-    f"{TRAINED}.(unsupervised_weight|centroid_learning_rate|weight_decay|dev_queries)": DEFAULT,
-    "retrievers.*.lexical.(scale|bias.*|head_.*|ridge|punctuation|cache|.*top_k)": DEFAULT,
-    f"{TRAINED}.gradient_clip": "no measurement clipped gradients; lower learning_rate where the loss runs away",
-    f"{TRAINED}.hierarchy_temperature": "the hierarchy loss has the contrastive one's temperature",
-    f"{TRAINED}.shared_negatives": "an extra document is a negative of the query that it was drawn for",
-    f"{TRAINED}.negatives_skip": "negatives come from the first negatives_depth ranks",
-    f"{TRAINED}.negatives_(margin|outside_leaf)": "what is known to answer, or holds one of the query's answers, is "
-    "never drawn",
-    f"{TRAINED}.negatives_refresh": "negatives: bm25 ranks passages once, before the first step",
-}
+# Marks the fields that only code may change.
 CONSTANT = {"constant": True}
-WORDS = {
+# The type of pydantic errors whose message is complete, as `check` raised it.
+OWN_MESSAGE = "own_message"
+UNKNOWN_KEY_ERRORS = ("extra_forbidden", "invalid_key")
+# The attribute of each bound, in words.
+BOUND_WORDS = {
     "ge": "at least",
     "gt": "above",
     "le": "at most",
     "lt": "below",
     "min_length": "of length at least",
 }
-"""A bound's attribute, and how it is said"""
 
 
 def constant_field(*default: Any, **rules: Any) -> Any:
-    """A field that is no setting: only code, such as a test that wants it small, gives it another
-    value.
+    """Declare a field that is no setting: only code may give it another value.
+
+    `params.yaml` may contain the key with the default value, which has no effect. The reference of
+    settings does not list it.
     """
     return Field(*default, **rules, json_schema_extra=CONSTANT)
 
@@ -128,14 +74,16 @@ def require(condition: bool, message: str) -> None:
 
 
 class Settings(BaseModel):
-    """A group of settings. YAML's `1e-5`, a string, is a float and its lists are tuples; nothing
-    else is converted.
+    """A group of settings.
+
+    YAML reads `1e-5` as text and has no tuples. Where the field is a float or a tuple, such text and
+    lists are converted. Nothing else is.
 
     >>> class Passages(Settings):
-    ...     words: int = Field(180, ge=0, description="window length")
+    ...     words: int = Field(180, ge=0, description="Window length.")
     >>> Passages(words=-1)
     Traceback (most recent call last):
-    model_code.errors.SettingsError: words is -1, but must be at least 0: window length
+    model_code.errors.SettingsError: words is -1, but must be at least 0: Window length.
     """
 
     model_config = ConfigDict(
@@ -151,47 +99,58 @@ class Settings(BaseModel):
         try:
             self.__pydantic_validator__.validate_python(values, self_instance=self)
         except ValidationError as error:
-            raise SettingsError(_message(error, type(self), "")) from None
+            raise SettingsError(_error_message(error, type(self), "")) from None
 
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # groups within groups are validated in place
+    # This mark makes pydantic validate groups within groups in place, without calling `__init__`.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     def check(self) -> None:
-        """Raise `SettingsError` where fields that are sound by themselves do not fit together."""
+        """Raise `SettingsError` if fields that are valid by themselves do not fit together."""
 
     def replace(self, **changes: Any) -> Self:
-        """The same settings with some values changed, checked like any others."""
+        """Return a copy with some values changed, checked like any other settings."""
         return type(self)(**{**dict(self), **changes})
 
     @field_validator("*", mode="before")
     @classmethod
-    def _from_yaml(cls, value: Any, info: ValidationInfo) -> Any:
-        hints = list(_options(cls.model_fields[info.field_name or ""].annotation))
-        if float in hints and isinstance(value, str):
+    def _convert_yaml(cls, value: Any, info: ValidationInfo) -> Any:
+        allowed_types = _union_members(cls.model_fields[info.field_name or ""].annotation)
+        if float in allowed_types and isinstance(value, str):
             try:
                 return float(value)
             except ValueError:
                 return value
-        if isinstance(value, list) and any(typing.get_origin(hint) is tuple for hint in hints):
+
+        allows_tuple = any(typing.get_origin(hint) is tuple for hint in allowed_types)
+        if allows_tuple and isinstance(value, list):
             return tuple(value)
-        # which DVC, that reads the same file, does not take
-        if isinstance(value, datetime.date) and str in hints:
-            raise _text_error(
+
+        # DVC reads the same file and does not accept dates.
+        if str in allowed_types and isinstance(value, datetime.date):
+            raise _own_message(
                 f" must be text, and YAML reads a date here; put quotes around it: '{value}'"
             )
         return value
 
     @model_validator(mode="after")
-    def _checked(self) -> Self:
+    def _run_check(self) -> Self:
         try:
             self.check()
         except SettingsError as error:
-            raise _text_error(f": {error}") from None
+            raise _own_message(f": {error}") from None
         return self
 
 
 def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
-    """Build the settings `cls` from `mapping`; `where` is the key path that error messages begin
-    with.
+    """Build the settings `cls` from a mapping.
+
+    Args:
+        cls: The group of settings.
+        mapping: Values by key. None is an empty group.
+        where: Path of the group, which error messages begin with.
+
+    Raises:
+        SettingsError: If a key is unknown or a value impossible.
 
     >>> class Passages(Settings):
     ...     words: int = 180
@@ -203,25 +162,28 @@ def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
     """
     mapping = {} if mapping is None else mapping
     require(isinstance(mapping, Mapping), f"{where} must be a group of settings, not {mapping!r}")
-    _refuse_constants(mapping, cls, where)
+    _refuse_changed_constants(mapping, cls, where)
     try:
         return cls.model_validate(dict(mapping))
     except ValidationError as error:
-        raise SettingsError(_message(error, cls, where)) from None
+        raise SettingsError(_error_message(error, cls, where)) from None
 
 
 def reject_unknown(mapping: Mapping[str, Any], names: list[str], where: str) -> None:
-    """Raise `SettingsError` for the first key of `mapping` that is none of `names`, with the
-    nearest of them.
-    """
+    """Raise `SettingsError` for the first key that is none of `names`, and suggest the nearest name."""
     for key in mapping:
         if key not in names:
-            raise SettingsError(_unknown(key, names, where))
+            raise SettingsError(_unknown_key_message(key, names, where))
+
+
+def keys(cls: type[Settings]) -> list[str]:
+    """Return the names of the settings of a group, without constants."""
+    return [name for name, field in cls.model_fields.items() if not _is_constant(field)]
 
 
 @dataclass(frozen=True)
 class SettingDescription:
-    """One key for the reference: its path, type, default and bounds as text, and what it is for."""
+    """One row of the reference: a key with its type, default and bounds as text, and its meaning."""
 
     key: str
     type: str
@@ -233,165 +195,202 @@ class SettingDescription:
 def describe_settings(
     cls: type[Settings], where: str, chosen: Settings | None = None
 ) -> Iterator[SettingDescription]:
-    """Every key of `cls`, groups within it included. chosen: whose values stand for the defaults.
+    """Yield a description of every key of `cls`, including groups within it.
+
+    Args:
+        cls: The group of settings.
+        where: Path of the group.
+        chosen: Settings whose values are shown as defaults. None: the defaults of the class.
 
     >>> class Passages(Settings):
-    ...     words: int | None = Field(180, ge=0, description="window length")
-    >>> next(describe(Passages, "passages"))
-    Described(key='passages.words', type='int | null', default='180', bounds='at least 0', description='window length')
+    ...     words: int | None = Field(180, ge=0, description="Window length.")
+    >>> row = next(describe_settings(Passages, "passages"))
+    >>> row.key, row.type, row.default, row.bounds, row.description
+    ('passages.words', 'int | null', '180', 'at least 0', 'Window length.')
     """
     for name, field in cls.model_fields.items():
-        if field.json_schema_extra == CONSTANT:
+        if _is_constant(field):
             continue
-        key, group = _joined(where, name), _group(field)
-        value = getattr(chosen, name) if chosen else field.get_default(call_default_factory=True)
+
+        key = _join_path(where, name)
+        if chosen is None:
+            value = field.get_default(call_default_factory=True)
+        else:
+            value = getattr(chosen, name)
+
+        group = _nested_group(field)
         if group is not None:
-            yield from describe_settings(group, key, value if isinstance(value, Settings) else None)
+            nested = value if isinstance(value, Settings) else None
+            yield from describe_settings(group, key, nested)
             continue
-        default = "required" if value is PydanticUndefined else _shown(value)
+
+        default = "required" if value is PydanticUndefined else _value_text(value)
         yield SettingDescription(
-            key, _type(field.annotation), default, _bounds(field), field.description or ""
+            key, _type_text(field.annotation), default, _bounds_text(field), field.description or ""
         )
 
 
-def _refuse_constants(mapping: Mapping[str, Any], cls: type[Settings], where: str) -> None:
+def _refuse_changed_constants(mapping: Mapping[str, Any], cls: type[Settings], where: str) -> None:
+    """Refuse a constant with another value than its default. The default value is accepted."""
     for key, value in mapping.items():
         field = cls.model_fields.get(key)
-        if field is not None and field.json_schema_extra == CONSTANT:
-            raise SettingsError(
-                f"{_joined(where, key)} is no longer a setting: {DEFAULT}; delete the key"
+        if field is None:
+            continue
+
+        path = _join_path(where, key)
+        if _is_constant(field):
+            constant = field.get_default(call_default_factory=True)
+            require(
+                value == constant,
+                f"{path} is no setting, but always {_value_text(constant)}; delete the key",
             )
-        if (
-            field is not None
-            and (group := _group(field)) is not None
-            and isinstance(value, Mapping)
-        ):
-            _refuse_constants(value, group, _joined(where, key))
+        group = _nested_group(field)
+        if group is not None and isinstance(value, Mapping):
+            _refuse_changed_constants(value, group, path)
 
 
-def _message(error: ValidationError, cls: type[Settings], where: str) -> str:
-    """What is wrong with the first key, an unknown one before all others, in one line."""
+def _error_message(error: ValidationError, cls: type[Settings], where: str) -> str:
+    """Return one line about the first error. An unknown key comes before all other errors."""
     details = error.errors(include_url=False)
-    first = next(
-        (detail for detail in details if detail["type"] in ("extra_forbidden", "invalid_key")),
-        details[0],
-    )
-    path, kind = _joined(where, *first["loc"]), first["type"]
-    if kind in ("extra_forbidden", "invalid_key"):
-        parent = _model_at(cls, first["loc"][:-1])
-        return _unknown(first["loc"][-1], keys(parent), _joined(where, *first["loc"][:-1]))
-    if kind == "told":
-        return f"{path}{first['msg']}" if path else first["msg"].removeprefix(": ")
-    if kind == "missing":
+    first = details[0]
+    for detail in details:
+        if detail["type"] in UNKNOWN_KEY_ERRORS:
+            first = detail
+            break
+
+    path = _join_path(where, *first["loc"])
+    if first["type"] in UNKNOWN_KEY_ERRORS:
+        *parents, key = first["loc"]
+        group = _group_at(cls, tuple(parents))
+        return _unknown_key_message(key, keys(group), _join_path(where, *parents))
+    if first["type"] == OWN_MESSAGE:
+        if path:
+            return f"{path}{first['msg']}"
+        return first["msg"].removeprefix(": ")
+    if first["type"] == "missing":
         return f"{path} is required and missing"
-    # an item's place is that of its field
+
+    # The location of an item of a list ends with its number; the rule is that of the field.
     names = [key for key in first["loc"] if isinstance(key, str)]
-    return f"{path} {_rule(first, _model_at(cls, tuple(names[:-1])).model_fields[names[-1]])}"
+    field = _group_at(cls, tuple(names[:-1])).model_fields[names[-1]]
+    return f"{path} {_broken_rule(first, field)}"
 
 
-def _rule(detail: ErrorDetails, field: FieldInfo) -> str:
-    kind, context, value = detail["type"], detail.get("ctx", {}), detail["input"]
-    if any(name in context for name in WORDS):
-        null = ", or null" if type(None) in _options(field.annotation) else ""
-        return (
-            f"is {value!r}, but must be {_bounds(field)}{null}"
-            + f": {field.description}" * bool(field.description)
-        )
-    rules = {
-        "literal_error": f"is {value!r}, but must be one of {context.get('expected', '').replace(' or ', ', ')}",
-        "tuple_type": f"must be a list, not {value!r}",
-        "model_type": f"must be a group of settings, not {value!r}",
-        "dict_type": f"must be a group of settings, not {value!r}",
-        "finite_number": f"is {value!r}, but must be a finite number",
-        "float_type": f"must be a number, not {value!r}",
-    }
-    if kind in rules:
-        return rules[kind]
-    if kind in ("int_type", "string_type", "bool_type"):
-        return (
-            f"must be of type {kind.removesuffix('_type').replace('string', 'str')}, not {value!r}"
-        )
+def _broken_rule(detail: ErrorDetails, field: FieldInfo) -> str:
+    """Return what is wrong with a value, and what is allowed, as the end of a sentence."""
+    error_type = detail["type"]
+    context = detail.get("ctx", {})
+    value = detail["input"]
+
+    if any(name in context for name in BOUND_WORDS):
+        allowed = _bounds_text(field)
+        if type(None) in _union_members(field.annotation):
+            allowed += ", or null"
+        explanation = f": {field.description}" if field.description else ""
+        return f"is {value!r}, but must be {allowed}{explanation}"
+
+    if error_type == "literal_error":
+        choices = context.get("expected", "").replace(" or ", ", ")
+        return f"is {value!r}, but must be one of {choices}"
+    if error_type == "finite_number":
+        return f"is {value!r}, but must be a finite number"
+    if error_type == "tuple_type":
+        return f"must be a list, not {value!r}"
+    if error_type in ("model_type", "dict_type"):
+        return f"must be a group of settings, not {value!r}"
+    if error_type == "float_type":
+        return f"must be a number, not {value!r}"
+
+    type_names = {"int_type": "int", "string_type": "str", "bool_type": "bool"}
+    if error_type in type_names:
+        return f"must be of type {type_names[error_type]}, not {value!r}"
     return f"is {value!r}: {detail['msg']}"
 
 
-def keys(cls: type[Settings]) -> list[str]:
-    """The names of the settings of a group."""
-    return [name for name, field in cls.model_fields.items() if field.json_schema_extra != CONSTANT]
+def _own_message(text: str) -> PydanticCustomError:
+    return PydanticCustomError(OWN_MESSAGE, "{text}", {"text": text})
 
 
-def _text_error(text: str) -> PydanticCustomError:
-    return PydanticCustomError("told", "{text}", {"text": text})
+def _unknown_key_message(key: Any, names: list[str], where: str) -> str:
+    similar = difflib.get_close_matches(str(key), names, n=1)
+    hint = f"; did you mean {similar[0]!r}?" if similar else "."
+    return f"{_join_path(where, str(key))} is not a setting{hint} Known: {', '.join(names)}"
 
 
-def _unknown(key: Any, names: list[str], where: str) -> str:
-    path = _joined(where, str(key))
-    for removed, instead in REMOVED.items():
-        if re.fullmatch(removed, path):
-            return f"{path} is no longer a setting: {instead}; delete the key"
-    near = difflib.get_close_matches(str(key), names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    return f"{path} is not a setting{hint} Known: {', '.join(names)}"
+def _join_path(where: str, *names: Any) -> str:
+    """Return a path such as `corpus.packages[0]`."""
+    path = where
+    for name in names:
+        if isinstance(name, int):
+            path = f"{path}[{name}]"
+        elif path:
+            path = f"{path}.{name}"
+        else:
+            path = str(name)
+    return path
 
 
-def _joined(where: str, *keys: Any) -> str:
-    for key in keys:
-        where = (
-            f"{where}[{key}]" if isinstance(key, int) else f"{where}.{key}" if where else str(key)
-        )
-    return where
-
-
-def _model_at(cls: type[Settings], path: tuple[int | str, ...]) -> type[Settings]:
-    """The group within `cls` that `path` leads to."""
+def _group_at(cls: type[Settings], path: tuple[int | str, ...]) -> type[Settings]:
+    """Return the group within `cls` at a path of keys."""
     for key in path:
-        cls = _group(cls.model_fields[str(key)]) or cls
+        cls = _nested_group(cls.model_fields[str(key)]) or cls
     return cls
 
 
-def _options(hint: Any) -> tuple[Any, ...]:
-    """The types that a union allows; a type alone allows itself."""
-    return (
-        typing.get_args(hint)
-        if typing.get_origin(hint) in (typing.Union, types.UnionType)
-        else (hint,)
-    )
+def _is_constant(field: FieldInfo) -> bool:
+    return field.json_schema_extra == CONSTANT
 
 
-def _group(field: FieldInfo) -> type[Settings] | None:
-    """The group of settings that a field is, or None."""
-    groups = (
-        hint
-        for hint in _options(field.annotation)
-        if isinstance(hint, type) and issubclass(hint, Settings)
-    )
-    return next(groups, None)
+def _union_members(hint: Any) -> tuple[Any, ...]:
+    """Return the types that a union allows, or the type itself."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return typing.get_args(hint)
+    return (hint,)
 
 
-def _type(hint: Any) -> str:
-    if len(_options(hint)) > 1:
-        return " | ".join(_type(option) for option in _options(hint))
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Literal:
-        return " | ".join(map(str, arguments))
-    if origin is tuple:
-        return f"list of {_type(arguments[0])}"
-    return {str: "text", type(None): "null"}.get(hint, getattr(hint, "__name__", str(hint)))
+def _nested_group(field: FieldInfo) -> type[Settings] | None:
+    """Return the class of a field that is a group of settings, else None."""
+    for hint in _union_members(field.annotation):
+        if isinstance(hint, type) and issubclass(hint, Settings):
+            return hint
+    return None
 
 
-def _shown(value: Any) -> str:
+def _type_text(hint: Any) -> str:
+    members = _union_members(hint)
+    if len(members) > 1:
+        return " | ".join(_type_text(member) for member in members)
+
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return " | ".join(str(choice) for choice in arguments)
+    if typing.get_origin(hint) is tuple:
+        return f"list of {_type_text(arguments[0])}"
+    if hint is str:
+        return "text"
+    if hint is type(None):
+        return "null"
+    return getattr(hint, "__name__", str(hint))
+
+
+def _value_text(value: Any) -> str:
+    """Return a value as YAML spells it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_shown, value))}]"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return f"[{', '.join(_value_text(item) for item in value)}]"
+    return str(value)
 
 
-def _bounds(field: FieldInfo) -> str:
-    """What a field's value must be, in words."""
-    rules = [
-        (name, getattr(rule, name))
-        for rule in field.metadata
-        for name in WORDS
-        if hasattr(rule, name)
-    ]
-    return ", ".join(f"{WORDS[name]} {_shown(value)}" for name, value in rules)
+def _bounds_text(field: FieldInfo) -> str:
+    """Return the bounds of a field in words, such as `at least 0, below 1`."""
+    bounds = []
+    for rule in field.metadata:
+        for name, words in BOUND_WORDS.items():
+            if hasattr(rule, name):
+                bounds.append(f"{words} {_value_text(getattr(rule, name))}")
+    return ", ".join(bounds)

@@ -57,7 +57,28 @@ prints the same table, and `--json` prints it for programs. Each retriever is a 
 every key of `training`. `freshet run --set training.temperature=0.02` edits the file and runs the stages that the
 change affects. Unknown keys, wrong types, infinite numbers and values out of bounds are refused with one line that
 names the key.
+
+The first table has the keys that a new project changes first. All other keys are under
+[Advanced](#advanced), by group.
 """
+# The keys that a newcomer needs, in the order in which they are explained.
+FIRST_KEYS = (
+    "corpus.path",
+    "passages.words",
+    "encoder.base",
+    "encoder.max_tokens",
+    "encoder.device",
+    "bm25.language",
+    "training.min_judged_queries",
+    "training.epochs",
+    "training.learning_rate",
+    "retrievers.NAME.kind",
+    "fusions.NAME.of",
+    "evaluation.main_metric",
+    "promotion.metric",
+    "live.sync",
+)
+TABLE_HEAD = ("| key | values | default | meaning |", "|---|---|---|---|")
 # The name of a retriever becomes a folder, a DVC address and part of a Dagster asset key.
 _RETRIEVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
@@ -85,7 +106,7 @@ class Parameters(Settings):
     additions: AdditionSettings = Field(default_factory=AdditionSettings)
     live: LiveSettings = Field(default_factory=LiveSettings)
     scale: ScaleSettings = Field(default_factory=ScaleSettings)
-    seed: int = Field(0, ge=0, description="random seed of all stages")
+    seed: int = Field(0, ge=0, description="Random seed of all stages.")
 
     @property
     def built(self) -> tuple[str, ...]:
@@ -381,10 +402,16 @@ def _retriever_reference(group: str) -> Iterator[SettingDescription]:
 
 
 def settings_page() -> str:
-    """Return the page `docs/settings.md`, which has a table for each group."""
-    lines = [PAGE_HEAD]
-    for group, rows in groupby(settings_reference(), key=_group_of_row):
-        lines += [f"## {group}", "", "| key | values | default | meaning |", "|---|---|---|---|"]
+    """Return the page `docs/settings.md`: the first keys, then a table for each group."""
+    reference = settings_reference()
+    row_by_key = {row.key: row for row in reference}
+    lines = [PAGE_HEAD, "## First settings", "", *TABLE_HEAD]
+    lines += [_table_row(row_by_key[key]) for key in FIRST_KEYS]
+
+    lines += ["", "## Advanced", ""]
+    advanced = [row for row in reference if row.key not in FIRST_KEYS]
+    for group, rows in groupby(advanced, key=_group_of_row):
+        lines += [f"### {group}", "", *TABLE_HEAD]
         lines += [_table_row(row) for row in rows]
         lines.append("")
     return "\n".join(lines)

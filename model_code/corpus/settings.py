@@ -25,20 +25,25 @@ class ColumnSettings(Settings):
     its `fields`.
     """
 
-    document_id: str = Field("_id", description="column of documents")
-    title: str = Field("title", description="column of documents")
-    text: str = Field("text", description="column of documents")
-    date: str = Field("date", description="column of documents")
-    query_id: str = Field("_id", description="column of queries")
-    query_text: str = Field("text", description="column of queries")
+    document_id: str = Field("_id", description="Column of the documents that holds their id.")
+    title: str = Field("title", description="Column of the documents that holds their title.")
+    text: str = Field("text", description="Column of the documents that holds their text.")
+    date: str = Field("date", description="Column of the documents that holds their date.")
+    query_id: str = Field("_id", description="Column of the queries that holds their id.")
+    query_text: str = Field("text", description="Column of the queries that holds their text.")
     answers: str | None = Field(
         "answers",
-        description="column of queries: the strings that answer one, of which no negative holds any; null reads none",
+        description="Column of the queries with the strings that answer a query. No negative may contain one "
+        "of them. null: no such column.",
     )
-    qrel_query: str = Field("query-id", description="column of qrels")
-    qrel_document: str = Field("corpus-id", description="column of qrels")
-    relevance: str = Field("score", description="column of qrels")
-    split: str = Field("split", description="column of qrels")
+    qrel_query: str = Field(
+        "query-id", description="Column of the qrels that holds the query's id."
+    )
+    qrel_document: str = Field(
+        "corpus-id", description="Column of the qrels that holds the document's id."
+    )
+    relevance: str = Field("score", description="Column of the qrels that holds the grade.")
+    split: str = Field("split", description="Column of the qrels that holds the split.")
 
     def of(self, table: str) -> dict[str, str]:
         """The mapping from our names to the source's columns, for "documents", "queries" or
@@ -76,20 +81,22 @@ class HubSettings(Settings):
     mteb/scifact`, `qrels_config: default`. A corpus without judgements: `queries: null`.
     """
 
-    name: str | None = Field(None, description="the data set, such as BeIR/nq or mteb/scifact")
+    name: str | None = Field(
+        None, description="Data set on the hub, such as BeIR/nq or mteb/scifact."
+    )
     revision: str | None = Field(
         None,
-        description="a branch, tag or commit of it, looked up by `freshet ingest`; null: the newest",
+        description="Branch, tag or commit of the data set, which `freshet ingest` resolves. null: the newest.",
     )
-    documents: str | None = Field("corpus", description="configuration with the documents")
+    documents: str | None = Field("corpus", description="Configuration that holds the documents.")
     queries: str | None = Field(
-        "queries", description="configuration with the queries; null: no judgements"
+        "queries", description="Configuration that holds the queries. null: no judgements."
     )
     qrels: str | None = Field(
-        None, description="data set with the judgements, such as BeIR/nq-qrels"
+        None, description="Data set that holds the judgements, such as BeIR/nq-qrels."
     )
-    qrels_config: str | None = Field(None, description="its configuration")
-    streaming: bool = Field(False, description="read it without storing it first")
+    qrels_config: str | None = Field(None, description="Configuration of that data set.")
+    streaming: bool = Field(False, description="Read the data set without storing it first.")
 
 
 class FileSettings(Settings):
@@ -98,8 +105,8 @@ class FileSettings(Settings):
     The suffix tells the format: .jsonl, .csv or .tsv (each also with .gz), or .parquet.
     """
 
-    queries: str | None = Field(None, description="the queries file; null: no judgements")
-    qrels: str | None = Field(None, description="the judgements file")
+    queries: str | None = Field(None, description="File of the queries. null: no judgements.")
+    qrels: str | None = Field(None, description="File of the judgements.")
 
     def check(self) -> None:
         """Refuse one without the other."""
@@ -120,23 +127,31 @@ class QuerySplitSettings(Settings):
     """
 
     test_share: float = Field(
-        0.3, ge=0, lt=1, description="of the queries: for reports, no decision looks at them"
+        0.3,
+        ge=0,
+        lt=1,
+        description="Share of the queries that only reports use. No decision looks at them.",
     )
     dev_share: float = Field(
-        0.1, ge=0, lt=1, description="also carved out of train where a source has no dev split"
+        0.1,
+        ge=0,
+        lt=1,
+        description="Share of the queries that choose checkpoints and weights. Also taken out of train if the "
+        "source has no dev split.",
     )
     gate_share: float = Field(
         0.2,
         ge=0,
         lt=1,
-        description="what promotions are judged by; carved out of train like dev; 0: the test queries",
+        description="Share of the queries that decide about promotions, taken out of train like dev. 0: the "
+        "test queries decide.",
     )
     by_document: float = Field(
         0.5,
         ge=0,
         le=1,
-        description="share of the documents whose queries go to dev, gate or train together, so that training asks "
-        "for none of the documents that these dev and gate queries ask for; the other queries are split singly",
+        description="Share of the documents whose queries all go to the same split of dev, gate and train, so "
+        "that training never asks for these documents. Other queries are split one by one.",
     )
     seed: int = constant_field(0, description="of the split")
 
@@ -163,26 +178,30 @@ class CorpusSettings(Settings):
 
     source: Kind = Field(
         "auto",
-        description="where documents come from; auto: told by `path`, docstrings without one",
+        description="Where documents come from. auto: the kind of `path`, or docstrings if there is no path.",
     )
     path: str | None = Field(
         None,
-        description="a folder of documents, a file of rows, a BEIR folder, or a data set's name on the hub",
+        description="A folder of documents, a file of rows, a BEIR folder, or the name of a data set on the "
+        "hub.",
     )
     packages: tuple[str, ...] = Field(
-        ("stdlib", "numpy", "pandas"), description="installed_packages: whose docstrings"
+        ("stdlib", "numpy", "pandas"),
+        description="Packages whose docstrings are the documents, for `source: installed_packages`.",
     )
-    qrels: str = Field("qrels", description="beir: the folder of the judgements")
+    qrels: str = Field("qrels", description="Folder of the judgements, for `source: beir`.")
     hub: HubSettings = Field(default_factory=HubSettings)
     files: FileSettings = Field(default_factory=FileSettings)
     columns: ColumnSettings = Field(default_factory=ColumnSettings)
-    limit: int | None = Field(None, gt=0, description="documents that are read; null: all")
-    max_characters: int = Field(200_000, gt=0, description="a longer text is quarantined")
+    limit: int | None = Field(
+        None, gt=0, description="Maximum number of documents that are read. null: all."
+    )
+    max_characters: int = Field(200_000, gt=0, description="Longer texts are quarantined.")
     merge_duplicates: Literal["text", "title", "none"] = Field(
-        "text", description="what makes two documents one"
+        "text", description="Documents that agree in this are one document."
     )
     quarantine_limit: float = Field(
-        0.05, ge=0, le=1, description="share of malformed rows past which the stage fails"
+        0.05, ge=0, le=1, description="The stage fails if a larger share of the rows is malformed."
     )
     splits: QuerySplitSettings = Field(default_factory=QuerySplitSettings)
 
@@ -205,5 +224,10 @@ class CorpusSettings(Settings):
 class AcceptanceSettings(Settings):
     """What a finished corpus must satisfy before anything is trained on it."""
 
-    min_documents: int = Field(1, description="fewer stop the build")
-    max_repeated_query_share: float = Field(0.2, ge=0, le=1, description="of the queries")
+    min_documents: int = Field(1, description="The build stops if the corpus has fewer documents.")
+    max_repeated_query_share: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="The build stops if a larger share of the judged queries repeats another query.",
+    )

@@ -35,20 +35,24 @@ class ScaleSettings(Settings):
 
     engine: Literal["local", "ray"] = Field(
         "local",
-        description="this process, or workers of a Ray cluster, which needs the extra `scale`",
+        description="Where encoding, clustering and training run. local: this process. ray: workers of a Ray "
+        "cluster, which needs the extra `scale`.",
     )
     workers: int = Field(
         1,
         ge=1,
-        description="processes that encode, compare points with centroids, and share a step's batches",
+        description="Number of processes that share the work.",
     )
-    cpus_per_worker: int = Field(1, ge=1, description="that Ray reserves for each")
+    cpus_per_worker: int = Field(1, ge=1, description="CPUs that Ray reserves for each worker.")
     gpus_per_worker: float = Field(
-        0.0, ge=0, description="that Ray reserves for each, which then computes on it"
+        0.0,
+        ge=0,
+        description="GPUs that Ray reserves for each worker, which then computes on them.",
     )
     address: str | None = Field(
         None,
-        description="of the cluster, such as auto on one of its machines; null: a Ray of its own for each stage",
+        description="Address of the Ray cluster, such as auto on one of its machines. null: each stage starts "
+        "its own Ray.",
     )
 
     def check(self) -> None:

@@ -15,45 +15,48 @@ class DriftSettings(Settings):
         0.05,
         gt=0,
         le=0.5,
-        description="chance that a report alarms although nothing changed; its measures share it",
+        description="Probability that a report raises an alarm although nothing changed. Its measures share "
+        "it.",
     )
     minimum_batch: int = Field(
         100,
         ge=10,
-        description="documents below which only counts are measured; they wait for the window",
+        description="Fewer new documents are only counted. They wait until there are enough to measure.",
     )
     # measured of a batch, drawn at random
     largest_batch: int = constant_field(default_factory=lambda: LARGEST_BATCH)
-    window: int = Field(
+    window: int = constant_field(
         5,
         ge=1,
-        description="last batches that are measured together, beside the newest alone; 1: only that",
+        description="Number of last batches that are measured together, in addition to the newest one alone. "
+        "1: only the newest.",
     )
-    cooldown: int = Field(
-        3, ge=0, description="batches after a retrain or a call for a pilot without another"
+    cooldown: int = constant_field(
+        3, ge=0, description="Batches after a retrain or pilot in which no other is requested."
     )
-    growth_limit: float = Field(
+    growth_limit: float = constant_field(
         0.5,
         gt=0,
-        description="documents added since the last training, as a share of those trained on",
+        description="Documents added since the last training, as a share of those trained on, from which a "
+        "retrain is due.",
     )
-    conflict_limit: float = Field(
+    conflict_limit: float = constant_field(
         0.3,
         gt=0,
         lt=1,
-        description="share of refined additions that may break one of IncDSI's constraints",
+        description="Share of refined documents that may break one of IncDSI's constraints.",
     )
-    quality_margin: float = Field(
+    quality_margin: float = constant_field(
         0.01,
         ge=0,
-        description="loss of the mean score, of new documents and of protected queries (beside what growth costs), "
-        "that is no harm",
+        description="Loss of the mean score, of new documents or of protected queries, that counts as no harm. "
+        "The expected cost of growth is not part of it.",
     )
     pilot_documents: int | None = Field(
         1200,
         ge=100,
-        description="of a training on a sample that tells if a retrain is due where documents moved and their queries "
-        "show no harm, half of them new; null: no pilots",
+        description="Size of the sample that a pilot trains on, half of it new documents. A pilot runs if "
+        "documents moved and their queries show no harm. null: no pilots.",
     )
     draws: int = constant_field(
         default_factory=lambda: DRAWS, description="how often a null distribution is drawn"

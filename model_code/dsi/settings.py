@@ -26,7 +26,8 @@ class DocumentVectorSettings(Settings):
     )
     train_encoder: bool = Field(
         False,
-        description="train the query encoder with V; false: queries are encoded once, an epoch takes seconds",
+        description="Train the query encoder together with the document vectors. false: queries are encoded "
+        "once, and an epoch takes seconds.",
     )
     learning_rate: float = constant_field(5e-4, gt=0, description="of V, by Adam")
     epochs: float = constant_field(5.0, gt=0, description="passes over all pairs")

@@ -16,10 +16,13 @@ class PromptSettings(Settings):
     """
 
     query: str | None = Field(
-        None, description='before a query, such as "query: "; null: as the base\'s folder says'
+        None,
+        description='Text before each query, such as "query: ". null: the prompt in the base encoder\'s folder.',
     )
     document: str | None = Field(
-        None, description='before a document, such as "passage: "; null: the same'
+        None,
+        description='Text before each document, such as "passage: ". null: the prompt in the base encoder\'s '
+        "folder.",
     )
 
 
@@ -33,21 +36,28 @@ class EncoderSettings(Settings):
     base: str = Field(
         "sentence-transformers/all-MiniLM-L6-v2",
         min_length=1,
-        description="a folder in the sentence-transformers layout, or a hub name",
+        description="Base encoder: a folder in the sentence-transformers layout, or a hub name.",
     )
     max_tokens: int = Field(
-        128, ge=3, description="longer texts are cut to so many tokens, two special ones included"
+        128,
+        ge=3,
+        description="Longer texts are cut to this number of tokens, which includes two special ones.",
     )
     include_title: bool = Field(
-        True, description="put the title (for docstrings: the qualified name) before the text"
+        True,
+        description="Put the title before the text. For docstrings the title is the qualified name.",
     )
     pooling: Pooling | None = Field(
-        None, description="how token vectors become one; null: as the base's folder says"
+        None,
+        description="How token vectors become one vector. null: as the base encoder's folder says.",
     )
     prompts: PromptSettings = Field(default_factory=PromptSettings)
     precision: Precision = Field(
         "auto",
-        description="of the products when encoding; auto: bfloat16 where that is faster, else float32, by weights "
-        "in half precision where the CPU has that and nothing is trained; an index keeps it",
+        description="Precision of matrix products in encoding; an index keeps it. auto: bfloat16 where that is "
+        "faster, else float32, with half-precision weights for search where the CPU supports them.",
     )
-    device: str = Field("auto", description="auto (a GPU if there is one), cpu, cuda, cuda:1, ...")
+    device: str = Field(
+        "auto",
+        description="Device of the encoder: auto (a GPU if there is one), cpu, cuda, cuda:1 and so on.",
+    )

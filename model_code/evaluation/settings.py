@@ -30,19 +30,25 @@ class EvaluationSettings(Settings):
     # Every system is tested against these.
     references: ClassVar[tuple[str, ...]] = ("bm25", "zero_shot", "untrained", "contrastive")
 
-    metrics: tuple[str, ...] = Field(METRICS, description="names as in the literature")
-    main_metric: str = Field(
-        "nDCG@10", description="the one that the report and its plots begin with"
+    metrics: tuple[str, ...] = Field(
+        METRICS, description="Metrics to compute, by their usual names."
     )
-    depth: int = Field(100, ge=1, description="documents ranked per query; MAP is over these")
+    main_metric: str = Field("nDCG@10", description="Metric that reports and plots begin with.")
+    depth: int = Field(
+        100, ge=1, description="Documents ranked per query. MAP is computed over these."
+    )
     max_queries: int | None = Field(
-        None, ge=1, description="per split; a fixed sample by hash of the query's id; null: all"
+        None,
+        ge=1,
+        description="Maximum number of queries per split, a fixed sample by hash of the query id. null: all.",
     )
     bootstrap_samples: int = constant_field(2000, ge=100, description="behind every interval")
     permutations: int = constant_field(10_000, ge=100, description="behind every p-value")
     confidence: float = constant_field(0.95, ge=0.5, lt=1, description="of every interval")
     variants: bool = Field(
-        True, description="also evaluate other searches of the same build and hybrids with BM25"
+        True,
+        description="Also evaluate the other searches of each build and its fusion with BM25 by reciprocal "
+        "ranks.",
     )
     # Of reciprocal rank fusion: the larger it is, the less a first rank counts.
     fusion_constant: int = constant_field(60, ge=0)
@@ -65,24 +71,26 @@ class EvaluationSettings(Settings):
 class PromotionSettings(Settings):
     """The conditions under which a challenger becomes champion, see `promotion.judge_promotion`."""
 
-    metric: str = Field("nDCG@10", description="must rise, by the paired test")
+    metric: str = Field("nDCG@10", description="Metric that must rise, by the paired test.")
     protected: tuple[str, ...] = Field(
-        ("nDCG@10", "R@100", "hit@1"), description="metrics that must not fall"
+        ("nDCG@10", "R@100", "hit@1"), description="Metrics that must not fall."
     )
     alpha: float = Field(
-        0.05, gt=0, lt=0.5, description="level of every test, one-sided bound of every interval"
+        0.05, gt=0, lt=0.5, description="Level of every test and one-sided level of every interval."
     )
     margin: float = Field(
         0.02,
         ge=0,
         lt=1,
-        description="loss on a protected metric that the queries must rule out, in points of it",
+        description="Loss on a protected metric that the gate's queries must rule out, as a difference of the "
+        "metric.",
     )
     bootstrap_samples: int = constant_field(2000, ge=100, description="behind every interval")
     permutations: int = constant_field(10_000, ge=100, description="behind every p-value")
     by_hand: Literal["follow", "refuse"] = Field(
         "follow",
-        description="where the alias champion was moved in MLflow against the gate: live follows, or it goes back",
+        description="What happens if someone moves the alias champion in MLflow against the gate. follow: the "
+        "live index follows. refuse: the alias is moved back.",
     )
 
     def check(self) -> None:

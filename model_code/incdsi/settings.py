@@ -16,21 +16,26 @@ class IncDsiSettings(Settings):
         0.5,
         gt=0,
         lt=1,
-        description="weight of the new document's own query; the queries of all older ones weigh 1 minus it",
+        description="Weight of the new document's own query. The queries of all older documents together have "
+        "the weight 1 - lambda1.",
     )
     gamma1: float = Field(
         1.0,
         ge=0,
-        description="by how much the new document should win its query, in deviations of the scores",
+        description="Margin by which the new document should win its query, in standard deviations of the "
+        "scores.",
     )
     gamma2: float = Field(
-        1.0, ge=0, description="by how much old documents should keep theirs, same unit; 0 to 4"
+        1.0,
+        ge=0,
+        description="Margin by which old documents should keep their queries, in the same unit. Sensible "
+        "values are 0 to 4.",
     )
     lambda2: float = Field(
         1e-5,
         gt=0,
-        description="weight of the squared distance to the document's encoding; 1e-10 to 1e-3 only pick the nearest of "
-        "the vectors that satisfy everything, 0.1 to 10 keep the vector close",
+        description="Weight of the squared distance to the document's encoding. 1e-10 to 1e-3 only pick the "
+        "nearest vector that meets all constraints; 0.1 to 10 keep the vector close.",
     )
 
 
@@ -39,10 +44,12 @@ class AdditionSettings(IncDsiSettings):
 
     refine: bool = Field(
         False,
-        description="find the vector by optimisation (IncDSI); false: take the encoding as it is",
+        description="Compute the vectors of added documents by optimisation (IncDSI). false: use their "
+        "encodings.",
     )
     spans: int = Field(
         4,
         ge=0,
-        description="parts of a document's text, besides title and first sentence, that it should be found by",
+        description="Number of parts of a document's text, in addition to title and first sentence, that "
+        "should find it.",
     )

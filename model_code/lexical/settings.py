@@ -20,8 +20,9 @@ class LexicalSettings(Settings):
 
     search: MainSearch = Field(
         "beta_own",
-        description="the main one: full E(q).E(p); alpha T(q).E(p); beta E(q).T(p), from the token index alone; "
-        "beta_own: beta by the query's own tokens; beta_rerank: the best of beta ranked by full, embedded as they come",
+        description="Main search. full: E(q).E(p). alpha: T(q).E(p). beta: E(q).T(p), from the token index "
+        "alone. beta_own: beta with the query's own tokens only. beta_rerank: the best passages of "
+        "beta, embedded on demand and ranked by full.",
     )
     top_k: int = constant_field(
         256, ge=1, description="weights kept in training, of query and passage alike"

@@ -12,13 +12,13 @@ class LayerSettings(Settings):
 
     numbers: tuple[int, ...] = Field(
         (),
-        description="numbers of hidden states: 0 is the embeddings, 6 the output of layer 6; the last layer is always "
-        "added; empty: the last layer alone, an ordinary encoder",
+        description="Numbers of hidden states: 0 is the embeddings, 6 the output of layer 6. The last layer is "
+        "always added. Empty: the last layer alone, an ordinary encoder.",
     )
     pooling: Literal["self_contrastive", "multi_vector"] = Field(
         "self_contrastive",
-        description="multi_vector indexes a vector per layer and ranks by the best one; self_contrastive trains on all "
-        "layers and indexes the last one",
+        description="multi_vector: index a vector per layer and rank by the best one. self_contrastive: train "
+        "on all layers and search with the last one.",
     )
     regulariser: float = constant_field(
         0.1,

@@ -33,16 +33,18 @@ class GeneratorTrainingSettings(Settings):
     base: str | None = Field(
         None,
         min_length=1,
-        description="a folder or hub name of any sequence-to-sequence model to start from; null: none is trained",
+        description="Folder or hub name of a sequence-to-sequence model to start from. null: no model is "
+        "trained.",
     )
-    revision: str | None = Field(None, description="the hub's commit or branch")
-    epochs: float = Field(3.0, gt=0, description="passes over the training pairs")
+    revision: str | None = Field(None, description="Commit or branch of the model on the hub.")
+    epochs: float = Field(3.0, gt=0, description="Passes over the training pairs.")
     steps: int | None = constant_field(None, ge=1, description="overrides epochs")
     batch_size: int = constant_field(16, ge=1, description="pairs per step")
     learning_rate: float = Field(
         1e-4,
         ge=0,
-        description="falls linearly to 0 after the warm-up; T5 learns well at 3e-4, others at 5e-5",
+        description="Highest learning rate, which falls linearly to 0 after the warm-up. T5 learns well at "
+        "3e-4, other models at 5e-5.",
     )
     held_out_share: float = constant_field(
         0.1, ge=0, lt=1, description="of the documents with queries"
@@ -60,14 +62,14 @@ class GeneratorTrainingSettings(Settings):
 class ClozeSettings(Settings):
     """How an inverse cloze generator cuts spans out of a document; lengths are in words."""
 
-    per_document: int = Field(3, ge=1, description="spans per document, at random places")
-    min_words: int = Field(64, ge=1, description="a span's length is drawn from here")
-    max_words: int = Field(64, ge=1, description="to here")
-    max_share: float = Field(
+    per_document: int = Field(3, ge=1, description="Spans per document, at random places.")
+    min_words: int = Field(64, ge=1, description="Shortest span, in words.")
+    max_words: int = Field(64, ge=1, description="Longest span, in words.")
+    max_share: float = constant_field(
         0.5,
         gt=0,
         le=1,
-        description="no span is longer than this share of its document, or a short one would be a query",
+        description="Longest span as a share of its document, so that a query is never a whole document.",
     )
 
     def check(self) -> None:
@@ -87,14 +89,17 @@ class SequenceToSequenceSettings(Settings):
 
     model: str = Field(
         "doc2query/msmarco-t5-base-v1",
-        description="a folder or hub name that AutoModelForSeq2SeqLM loads; trained: the one that `training` makes",
+        description="Folder or hub name of a model that AutoModelForSeq2SeqLM loads. trained: the model that "
+        "`pseudo_queries.training` makes.",
     )
-    revision: str | None = Field(None, description="the hub's commit or branch")
+    revision: str | None = Field(None, description="Commit or branch of the model on the hub.")
     per_document: int = Field(
-        15, ge=1, description="queries per document, spread evenly over its sections"
+        15, ge=1, description="Queries per document, spread evenly over its sections."
     )
     section_tokens: int = Field(
-        512, ge=8, description="length of a section of a document, special tokens included"
+        512,
+        ge=8,
+        description="Length of a section of a document in tokens, special tokens included.",
     )
     max_query_tokens: int = constant_field(64, ge=1, description="a query ends here at the latest")
     top_k: int = constant_field(
@@ -108,7 +113,7 @@ class PseudoQuerySettings(Settings):
     """Which generators write queries to train on."""
 
     generators: tuple[Generator, ...] = Field(
-        ("inverse_cloze",), description="that training queries are made by"
+        ("inverse_cloze",), description="Generators of the training queries."
     )
     inverse_cloze: ClozeSettings = Field(default_factory=ClozeSettings)
     sequence_to_sequence: SequenceToSequenceSettings = Field(

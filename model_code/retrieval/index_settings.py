@@ -6,7 +6,7 @@ import math
 
 import Stemmer
 
-from model_code.settings import Field, Settings, require
+from model_code.settings import Field, Settings, constant_field, require
 from model_code.text.terms import AUTO
 
 ALWAYS_EXACT = 2**62
@@ -23,14 +23,16 @@ class IndexSettings(Settings):
     flat_below: int = Field(
         50_000,
         ge=1,
-        description="number of vectors below which search is exact and needs no FAISS; from this number on an inverted "
-        "file of about 4 sqrt(n) lists proposes the candidates",
+        description="Below this number of vectors, search is exact and needs no FAISS. From there on, an "
+        "inverted file with about 4 sqrt(n) lists proposes the candidates.",
     )
-    nprobe: int = Field(32, ge=1, description="lists of the inverted file that a query visits")
+    nprobe: int = constant_field(
+        32, ge=1, description="Lists of the inverted file that a query visits."
+    )
     late_interaction: bool = Field(
         True,
-        description="store the token signs of passages, with which a fusion re-scores its candidates; 48 bytes per word "
-        "with a small encoder; ignored for encoders with several vectors per passage",
+        description="Store one sign bit per dimension of each token vector (48 bytes per token for MiniLM), so "
+        "that a fusion can use late interaction. Not available for several vectors per passage.",
     )
 
     def list_count(self, vectors: int) -> int:
@@ -50,12 +52,12 @@ class IndexSettings(Settings):
 class Bm25Settings(Settings):
     """Parameters of BM25 and the language of its stemmer. The defaults are those of Lucene."""
 
-    k1: float = Field(1.2, ge=0, description="term saturation; useful values are 0.6 to 2")
-    b: float = Field(0.75, ge=0, le=1, description="length normalisation; 0 ignores the length")
+    k1: float = Field(1.2, ge=0, description="Term saturation. Sensible values are 0.6 to 2.")
+    b: float = Field(0.75, ge=0, le=1, description="Length normalisation. 0 ignores the length.")
     language: str | None = Field(
         AUTO,
-        description="language of the Snowball stemmer, such as german; auto: chosen for each word by its script, English "
-        "for Latin letters; null: no stemming",
+        description="Language of the stemmer, a name of Snowball's such as german. auto: by the script of each "
+        "word, English for Latin letters. null: words are not stemmed.",
     )
 
     def check(self) -> None:

@@ -22,94 +22,123 @@ class TrainingSettings(Settings):
 
     start: str | None = Field(
         None,
-        description="folder of a trained dense encoder to go on from, from the project's root; null: encoder.base; DVC "
-        "sees its name and not its content, so a folder that changes must change its name",
+        description="Folder of a trained dense encoder to continue from, relative to the project. null: "
+        "encoder.base. DVC follows the name of the folder, not its content, so give a changed "
+        "folder another name.",
     )
     supervision: Literal["supervised", "unsupervised", "joint"] = Field(
         "joint",
-        description="pairs from the corpus's own qrels, from pseudo-queries, or both (HCE-S, -U, -J); joint without "
-        "training qrels is unsupervised",
+        description="Training pairs: from the corpus's qrels, from pseudo-queries, or both (HCE-S, -U, -J). "
+        "joint without training qrels is unsupervised.",
     )
     min_judged_queries: int = Field(
         30,
         ge=0,
-        description="training queries that people judged, below which nothing is trained and the untrained fusion is "
-        "searched; 0: train on made queries all the same",
+        description="With fewer training queries that people judged, no retriever is trained and the untrained "
+        "fusion is searched. 0: always train.",
     )
     epochs: float = Field(
         1.0,
         gt=0,
-        description="passes over the supervised pairs (the pseudo-queries, if they are all there is)",
+        description="Passes over the supervised pairs, or over the pseudo-queries if there are no others.",
     )
-    steps: int | None = Field(None, ge=1, description="overrides epochs")
-    batch_size: int = Field(64, ge=1, description="pairs per forward pass")
-    accumulation: int = Field(1, ge=1, description="batches that make one step")
+    steps: int | None = Field(None, ge=1, description="Number of training steps. Overrides epochs.")
+    batch_size: int = Field(64, ge=1, description="Pairs per forward pass.")
+    accumulation: int = Field(1, ge=1, description="Batches per training step.")
     batches: Literal["random", "siblings"] = Field(
         "random",
-        description="siblings: pairs of one leaf of the hierarchy in couples, that meet as in-batch negatives",
+        description="How batches are made. siblings: two pairs of one leaf of the hierarchy are in the same "
+        "batch, as negatives of each other.",
     )
-    unsupervised_share: float = Field(0.5, ge=0, lt=1, description="of each joint batch")
-    query_max_tokens: int = Field(64, ge=3, description="queries are cut here in training")
+    unsupervised_share: float = Field(
+        0.5, ge=0, lt=1, description="Share of pseudo-query pairs in a joint batch."
+    )
+    query_max_tokens: int = Field(
+        64, ge=3, description="Maximum query length in training, in tokens."
+    )
     document_max_tokens: int = Field(
         128,
         ge=3,
-        description="documents are cut here in training; the index encodes encoder.max_tokens",
+        description="Maximum document length in training, in tokens. Indexing uses encoder.max_tokens.",
     )
 
     temperature: float = Field(
         0.05,
         gt=0,
-        description="divides cosines (GTR and HCE: .01; MiniLM does better at .05); scores of a lexical retriever are "
-        "divided by a scale that is measured instead",
+        description="Divisor of the cosines in the loss. GTR and HCE use 0.01; MiniLM does better at 0.05. A "
+        "lexical retriever measures its own scale instead.",
     )
     hierarchy_weight: float = Field(
-        0.2, ge=0, description="of the hierarchy loss; 0 is plain contrastive training"
+        0.2, ge=0, description="Weight of the hierarchy loss. 0: plain contrastive training."
     )
     hierarchy_levels: int | None = Field(
-        None, ge=1, description="levels that it covers, from the root; null: all"
+        None, ge=1, description="Levels that the hierarchy loss covers, from the root. null: all."
     )
     negatives: Literal["siblings", "bm25"] = Field(
         "siblings",
-        description="extra ones, from below its document's ancestors, or what BM25 ranks high; none that holds one of "
-        "the query's answers",
+        description="Where extra negatives come from. siblings: passages below the ancestors of the relevant "
+        "one. bm25: passages that BM25 ranks high. None of them holds an answer of the query.",
     )
-    negatives_per_query: int = Field(1, ge=0, description="each costs one more document to encode")
-    negatives_depth: int = Field(50, ge=1, description="ranks that they are drawn from")
+    negatives_per_query: int = Field(
+        1,
+        ge=0,
+        description="Extra negatives per query. Each one costs the encoding of one more passage.",
+    )
+    negatives_depth: int = Field(
+        50, ge=1, description="Negatives are drawn from this many first ranks."
+    )
 
     learning_rate: float = Field(
-        5e-5, ge=0, description="falls linearly to 0 after warmup_share of the steps"
+        5e-5,
+        ge=0,
+        description="Highest learning rate. It rises during the warm-up and then falls linearly to 0.",
     )
-    warmup_share: float = Field(
-        0.1, ge=0, lt=1, description="of the steps, in which the learning rate rises"
+    warmup_share: float = constant_field(
+        0.1, ge=0, lt=1, description="Share of the steps in which the learning rate rises."
     )
     frozen_layers: int | None = Field(
         3,
         ge=0,
-        description="lowest layers that stay as they are, with the embeddings; 0: these only; null: all train",
+        description="Number of lowest layers that are not trained, together with the embeddings. 0: only the "
+        "embeddings are frozen. null: everything is trained.",
     )
     cotraining: bool = Field(
         False,
-        description="cluster anew with the current encoder at each best evaluation (HCE, Algorithm 3)",
+        description="Cluster the passages again with the current encoder at each evaluation that is the best "
+        "so far (HCE, Algorithm 3).",
     )
 
-    dev_metric: str = Field("nDCG@10", description="chooses the best checkpoint")
+    dev_metric: str = Field(
+        "nDCG@10", description="Metric on dev that chooses the best checkpoint."
+    )
     dev_passages: int | None = Field(
-        None, ge=1, description="among so many; null: all (exact, and slower)"
+        None,
+        ge=1,
+        description="Number of passages that dev queries are searched among during training. null: all, which "
+        "is exact and slower.",
     )
     evaluate_every: int | None = Field(
-        None, ge=1, description="steps; null: only before the first and after the last"
+        None,
+        ge=1,
+        description="Steps between evaluations on dev. null: only before the first and after the last step.",
     )
     patience: int | None = Field(
         None,
         ge=1,
-        description="stop after so many evaluations in a row without a new best; null: never",
+        description="Stop after this many evaluations without a new best one. null: never.",
     )
     log_every: int = constant_field(
         5, ge=1, description="steps averaged into one row of the history"
     )
-    checkpoint_every: int = Field(50, ge=1, description="steps lost at most by a kill")
+    checkpoint_every: int = Field(
+        50,
+        ge=1,
+        description="Steps between checkpoints, which is the most work that a kill can lose.",
+    )
     seed_offset: int = Field(
-        0, ge=0, description="added to the pipeline's seed, to repeat one retriever with others"
+        0,
+        ge=0,
+        description="Added to the project's seed, to repeat one retriever with another seed.",
     )
 
     def check(self) -> None:

@@ -29,7 +29,6 @@ REFUSED: dict[tuple[str, type[Settings]], list[tuple[dict[str, Any], str]]] = {
         ({"quarantine_limit": 1.5}, "quarantine_limit is 1.5"),
         ({"files": {"queries": "q.jsonl"}}, "together"),
         ({"splits": {"test_share": 0.7, "dev_share": 0.1}}, "leave queries to train on"),
-        ({"parts": {"by": "date"}}, "`freshet add` them when they do; delete the key"),
     ],
     ("passages", PassageSettings): [
         ({"words": -1}, r"^passages\.words is -1"),
@@ -37,23 +36,17 @@ REFUSED: dict[tuple[str, type[Settings]], list[tuple[dict[str, Any], str]]] = {
         ({"words": 10, "stride": 0}, "^passages: stride is"),
     ],
     ("pseudo_queries", PseudoQuerySettings): [
-        ({"dev_share": 0.1}, "only people's judgements judge"),
-        ({"consistency_filter": {"by": "bm25"}}, "word for word are dropped; delete the key"),
         ({"generators": ["inverse_cloze", "inverse_cloze"]}, "names one twice"),
         (
             {"generators": ["inverse_close"]},
             r"generators\[0\] is 'inverse_close', but must be one of 'inverse_cloze'",
         ),
         ({"inverse_cloze": {"min_words": 9, "max_words": 8}}, "min_words 9"),
-        ({"inverse_cloze": {"max_share": 0.0}}, "max_share is 0"),
+        ({"inverse_cloze": {"max_share": 0.0}}, "max_share is no setting, but always 0.5"),
         ({"inverse_cloze": {"per_document": 0}}, "per_document is 0"),
         ({"sequence_to_sequence": {"section_tokens": 2}}, "section_tokens is 2"),
         ({"training": {"epochs": 0}}, "epochs is 0"),
         ({"training": {"base": ""}}, "base is '', but must be of length at least 1, or null"),
-        (
-            {"training": {"gradient_clip": 1.0}},
-            "gradient_clip is no longer a setting: its default is a constant now",
-        ),
         (
             {"generators": ["sequence_to_sequence"], "sequence_to_sequence": {"model": "trained"}},
             "training.base is null, so that no model is trained; set training.base",
@@ -65,7 +58,6 @@ REFUSED: dict[tuple[str, type[Settings]], list[tuple[dict[str, Any], str]]] = {
         ({"metrics": ["accuracy"]}, "write one of nDCG@k"),
         ({"metrics": ["MAP", "MAP"], "main_metric": "MAP"}, "names a metric twice"),
         ({"max_queries": 0}, "at least 1, or null"),
-        ({"rerank_depth": 50}, "there is rrf"),
     ],
     ("promotion", PromotionSettings): [
         ({"protected": ["hits"]}, "not a metric"),
@@ -76,36 +68,24 @@ REFUSED: dict[tuple[str, type[Settings]], list[tuple[dict[str, Any], str]]] = {
     ("hierarchy", HierarchySettings): [
         ({"branching": 1}, "branching"),
         ({"max_iterations": 0}, "max_iterations"),
-        (
-            {"method": "top_down"},
-            "hierarchy.method is no longer a setting: trees are built bottom up",
-        ),
     ],
     ("incdsi", IncDsiSettings): [
         ({"lambda1": 6.0}, "lambda1 is 6.0, but must be above 0, below 1"),
         ({"gamma2": -0.1}, "gamma2 is -0.1, but must be at least 0"),
     ],
     ("drift", DriftSettings): [
-        ({"alpha": 0.0}, r"^drift.alpha is 0.0, but must be above 0, at most 0.5: chance"),
+        ({"alpha": 0.0}, r"^drift.alpha is 0.0, but must be above 0, at most 0.5: Probability"),
         ({"alpha": 0.005}, r"alpha is 0.005, but must be at least 0.009"),
         (
             {"draws": 100},
-            r"drift.draws is no longer a setting: its default is a constant now; delete the key",
+            r"drift.draws is no setting, but always 999; delete the key",
         ),
         ({"minimum_batch": 5}, r"minimum_batch is 5, but must be at least 10"),
         ({"minimum_batch": 501}, r"minimum_batch is 501, but must be at most 500"),
-        ({"window": 0}, r"window is 0, but must be at least 1"),
-        ({"cooldown": -1}, r"cooldown is -1, but must be at least 0"),
-        ({"growth_limit": 0.0}, r"growth_limit is 0.0, but must be above 0"),
-        ({"conflict_limit": 1.0}, "conflict_limit is 1.0, but must be above 0, below 1"),
-        (
-            {"batches": "in_order"},
-            r"drift.batches is no longer a setting: batches of the null are drawn",
-        ),
-        (
-            {"topic_divergence": "jensen_shannon"},
-            r"topic_divergence is no longer a setting: shares of topics",
-        ),
+        ({"window": 0}, "window is no setting, but always 5"),
+        ({"cooldown": -1}, "cooldown is no setting, but always 3"),
+        ({"growth_limit": 0.0}, "growth_limit is no setting, but always 0.5"),
+        ({"conflict_limit": 1.0}, "conflict_limit is no setting, but always 0.3"),
     ],
 }
 

@@ -194,7 +194,7 @@ BROKEN = {
         (removed("history.json"), "must hold history.json"),
         (
             written("history.json", "[]"),
-            "history.json has no rows: at least one with `step` and `loss` is wanted",
+            "history.json has no rows: it must have at least one with `step` and `loss`",
         ),
         (row(1, step=0), "history.json .* step breaks steps that rise.*row 1: 0"),
         (row(0, step=-1), "step breaks greater_than_or_equal_to"),

@@ -16,7 +16,7 @@ import torch
 from model_code.encoding.base_models import load_tokenizer, locate_model
 from model_code.encoding.hardware import PackedLinear, select_packing
 from model_code.encoding.settings import EncoderSettings
-from model_code.errors import FreshetError, SettingsError
+from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json, write_json
 from model_code.lexical.encoder import (
     UNUSED,
@@ -29,7 +29,6 @@ from model_code.lexical.encoder import (
     ridge_transform,
 )
 from model_code.lexical.layout import HEAD, load_encoder, save_encoder, start_encoder
-from model_code.retriever_settings import parse_retriever
 from tests.model_code.lexical.example import (
     SETTINGS,
     TEXTS,
@@ -211,27 +210,6 @@ def test_a_checkpoint_with_a_head_is_recognised_and_one_that_lacks_its_own_is_re
         FreshetError, match="no whole masked-language-model head.*another encoder.base"
     ):
         make_encoder(tmp_path / "base")
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "warmup_steps",
-        "scale",
-        "weights",
-        "first_stage_steps",
-        "semi_parametric",
-        "in_training_negatives",
-        "head",
-        "top_k",
-    ],
-)
-def test_a_removed_setting_says_so(key: str) -> None:
-    with pytest.raises(
-        SettingsError,
-        match=f"retrievers.svdr.lexical.{key} is no longer a setting: .*delete the key",
-    ):
-        parse_retriever({"kind": "lexical", "lexical": {key: 1}}, {}, "retrievers.svdr")
 
 
 def test_bags_are_of_whole_texts_and_leave_the_tokenizer_as_others_set_it(

@@ -42,13 +42,5 @@ def test_a_removed_value_names_those_that_are_left(removed: str):
         parse(TrainingSettings, {"negatives": removed}, "training")
 
 
-@pytest.mark.parametrize("group", ["training", "retrievers.hce"])
-def test_a_removed_key_says_what_to_do_instead(group: str):
-    with pytest.raises(
-        SettingsError, match=rf"{group}.negatives_skip is no longer a setting: .*negatives_depth"
-    ):
-        parse(TrainingSettings, {"negatives_skip": 3}, group)
-
-
 def test_a_single_pair_is_a_batch_without_joint_training():
     assert TrainingSettings(batch_size=1, supervision="supervised").batch_size == 1

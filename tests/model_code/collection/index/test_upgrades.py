@@ -58,7 +58,7 @@ def settle_settings(project: Project) -> None:
             assert "negatives: random" in text
             project.params_file.write_text(text.replace("negatives: random", "negatives: siblings"))
             continue
-        key = re.fullmatch(r"([\w.]+) is no longer a setting: .*; delete the key", said)
+        key = re.match(r"([\w.]+) is (?:not a setting|no setting)", said)
         assert key, said
         settings = project.params_file.read_text()
         group = rf"^  {key[1].rpartition('.')[2]}:.*\n(    .*\n)*"
