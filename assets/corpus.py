@@ -10,7 +10,7 @@ import dagster as dg
 from assets.pages import Preview, first_rows, learning_curve, table
 from assets.stage_assets import LOCK_KEY, Page, Served, stage_assets
 from model_code.files import read_json
-from orchestration.pipeline.stages import Stage
+from model_code.stages.stage import Stage
 
 
 def preview_corpus(folder: Path) -> Preview:

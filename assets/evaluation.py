@@ -8,7 +8,7 @@ import dagster as dg
 from assets.pages import Preview, picture, table
 from assets.stage_assets import Page, stage_assets
 from model_code.files import read_json
-from orchestration.pipeline.stages import Stage
+from model_code.stages.stage import Stage
 
 
 def preview_metrics(folder: Path) -> Preview:

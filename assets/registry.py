@@ -9,7 +9,7 @@ import dagster as dg
 
 from assets.evaluation import FIRST
 from assets.stage_assets import Served, asset_key, tell
-from orchestration.pipeline.stages import Stage
+from model_code.stages.stage import Stage
 
 if TYPE_CHECKING:
     from orchestration.registry.release import PromotionResult

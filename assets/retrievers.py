@@ -11,7 +11,7 @@ from assets.pages import Preview, index_page, learning_curve, picture, table
 from assets.stage_assets import Page, stage_assets
 from model_code.files import read_json
 from model_code.hierarchy.tree import TOPICS
-from orchestration.pipeline.stages import Stage
+from model_code.stages.stage import Stage
 
 
 def preview_hierarchy(folder: Path) -> Preview:

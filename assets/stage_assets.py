@@ -17,12 +17,13 @@ from model_code.context import left_out_reason
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.project import Project
+from model_code.stages.stage import Stage
 from orchestration import parameters
 from orchestration.pipeline import dvc, runs, stage_key
 from orchestration.pipeline.code_lock import code_hash
 from orchestration.pipeline.repro import PlannedBuild, StageRefused, print_to_stderr
 from orchestration.pipeline.run_stage import stage_context
-from orchestration.pipeline.stages import Stage, upstream
+from orchestration.pipeline.stages import upstream
 
 # of what may pass by itself, such as a killed process
 RETRY = dg.RetryPolicy(max_retries=1, delay=5)
@@ -156,12 +157,12 @@ def check_result(project: Project, stage: Stage) -> dg.AssetCheckResult:
     To DVC a broken one is up to date: a stage runs only if its own code or inputs changed, and
     contracts are neither.
     """
-    from model_code.contracts import registry
+    from model_code.stages.contract import check_contract
 
     output, settings = project.root / stage.output, parameters.load(project.params_file)
     facts, passed = {}, True
     try:
-        registry.check(
+        check_contract(
             stage.name,
             stage_context(stage, project, settings, output, project.state / "checkpoints"),
         )

@@ -21,8 +21,8 @@ from assets.registry import follow_alias
 from assets.stage_assets import Served, asset_key
 from model_code.collection.generations.generation_store import retrievers
 from model_code.project import Project, lock_is_free
+from model_code.stages.stage import Stage
 from orchestration import parameters
-from orchestration.pipeline.stages import Stage
 
 if TYPE_CHECKING:
     from model_code.collection.ledger.tasks import Task

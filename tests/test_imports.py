@@ -40,7 +40,7 @@ ORDER = (
     within("model_code", "distributed"),
     within("model_code", "retrieval"),
     within("model_code", "evaluation"),
-    within("model_code", "contracts"),
+    within("model_code", "checks"),
     within("model_code", "drift training"),
     within("model_code", "mlr queries"),
     within("model_code", "dense dsi lexical"),

@@ -35,7 +35,12 @@ from model_code.files import read_json, write_json
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.fused import FusedRetriever, FusedSearch
 from model_code.retrieval.kinds import open_retriever
-from model_code.stages.fuse import GRID, LEAST, default_weights, learn_weights
+from model_code.stages.fusion import (
+    MIN_LEARNING_QUERIES,
+    WEIGHT_GRID,
+    default_weights,
+    learn_weights,
+)
 from orchestration.freshness.probes import feedback_relevance
 from orchestration.freshness.snapshot import arrival_query_id
 
@@ -191,7 +196,7 @@ class Bench:
         """The weight of BM25 that the product learns, the default one where too few queries are
         judged.
         """
-        if len(taught.queries) < LEAST:
+        if len(taught.queries) < MIN_LEARNING_QUERIES:
             return self.first
         return learn_weights(self.search, taught, METRIC).weights["bm25"]
 
@@ -268,7 +273,7 @@ def judgements(asked: Asked, said: Sequence[Feedback]) -> Judgements:
 
 def gates(bench: Bench) -> list[dict[str, Any]]:
     """For each weight of the grid, what it is worth, and how often gates of three sizes promote it."""
-    ours = {weight: bench.scores(weight) for weight in GRID if weight != bench.first}
+    ours = {weight: bench.scores(weight) for weight in WEIGHT_GRID if weight != bench.first}
     theirs, rows = bench.scores(bench.first), []
     for weight, scores in ours.items():
         gain = _goal(judge_promotion(scores, theirs, RULES))

@@ -37,8 +37,8 @@ from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import LATE_SUFFIX
 from model_code.retriever_settings import FusionSettings
 from model_code.stages.baselines import UNTRAINED
-from model_code.stages.evaluate import EvaluationSet
-from model_code.stages.fuse import LEAST, _weighted_fusion
+from model_code.stages.evaluation_set import EvaluationSet
+from model_code.stages.fusion import MIN_LEARNING_QUERIES, FusionBuilder
 from orchestration import parameters
 
 LATER = ", late"
@@ -104,11 +104,11 @@ class Corpus:
         """Each system's name, its scores (q,) of the test queries, and its weights."""
         for name in self.encoders:
             opened = {name: self.encoded(name), "bm25": self.bm25}
-            held = {part: self.bench.strip_own_queries(own) for part, own in opened.items()}
+            held = {part: self.bench.strip_query_lines(own) for part, own in opened.items()}
             tokens = opened[name].dense.index.tokens
             self.sizes[name] = tokens.bits.nbytes + tokens.starts.nbytes
             feedback = UNTRAINED.feedback if name == "untrained" else 0.0
-            ways = ["dev"] * (len(self.bench.judgements["dev"].queries) >= LEAST)
+            ways = ["dev"] * (len(self.bench.judgements["dev"].queries) >= MIN_LEARNING_QUERIES)
             ways += ["default"] * (name == "untrained")
             asked = [
                 (f"{name}, {by}{late}", by, feedback, late) for by in ways for late in ("", LATER)
@@ -117,9 +117,8 @@ class Corpus:
             for system, by, share, late in asked:
                 names = [name, "bm25", *([name + LATE_SUFFIX] if late else [])]
                 settings = FusionSettings(of=(name, "bm25"), feedback=share)
-                fusion, _ = _weighted_fusion(
-                    self.judged(by == "dev"), opened, held, settings, names
-                )
+                builder = FusionBuilder(self.judged(by == "dev"), opened, settings, held)
+                fusion, _ = builder.fuse(names)
                 yield system, self.scores(FusedSearch(held, fusion)), dict(fusion.weights)
 
     def scores(self, search: FusedSearch) -> np.ndarray:

@@ -30,8 +30,8 @@ from model_code.hierarchy.tree import Hierarchy
 from model_code.retrieval.fused import FusedSearch, Fusion, ScoreNormalizer
 from model_code.retrieval.indexed import IndexedRetriever
 from model_code.retrieval.kinds import open_retriever
-from model_code.stages.evaluate import EvaluationSet
-from model_code.stages.fuse import GRID
+from model_code.stages.evaluation_set import EvaluationSet
+from model_code.stages.fusion import WEIGHT_GRID
 from orchestration import parameters
 
 HERE, METRIC = Path(__file__).parent, "nDCG@10"
@@ -85,7 +85,7 @@ class Build:
             for name, one in opened.items()
             if one.dense is not None
         }
-        parts = {name: self.bench.strip_own_queries(one) for name, one in opened.items()}
+        parts = {name: self.bench.strip_query_lines(one) for name, one in opened.items()}
         self.fused = FusedSearch(parts, Fusion(dict.fromkeys(parts, 1.0), scales, DEPTH))
         self.late, self.base = opened["hce"].dense.encoder, opened["zero_shot"].dense.encoder
 
@@ -220,7 +220,7 @@ def learn(dev: Sequence[Query], parts: Sequence[str]) -> dict[str, float]:
     """
     weights = {part: {parts[0]: 1.0, "bm25": 3.0}.get(part, 0.0) for part in parts}
     for part in [*parts[1:]] * 2:
-        tried = {weight: mean_ndcg(dev, weights | {part: weight}) for weight in GRID}
+        tried = {weight: mean_ndcg(dev, weights | {part: weight}) for weight in WEIGHT_GRID}
         weights[part] = max(
             tried,
             key=lambda weight: (round(tried[weight], 4), -abs(weight - weights[part]), -weight),

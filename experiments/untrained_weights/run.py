@@ -33,8 +33,13 @@ from model_code.retrieval.indexed import NewPassages, RetrieverSegment
 from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import LATE_SUFFIX, Retriever
 from model_code.stages.baselines import UNTRAINED
-from model_code.stages.evaluate import EvaluationSet, StrippedDocuments
-from model_code.stages.fuse import GRID, SHARED, _values
+from model_code.stages.evaluation_set import EvaluationSet, StrippedDocuments
+from model_code.stages.fusion import (
+    DEFAULT_TOTAL_WEIGHT,
+    WEIGHT_GRID,
+    ScoredQuery,
+    metric_values,
+)
 from model_code.text.words import split_first_sentence, split_words
 from orchestration import parameters
 
@@ -74,7 +79,11 @@ def _measured(root: Path, aside: Path) -> dict[str, Any]:
         DENSE: open_retriever(encoder, index),
         WORDS: open_retriever(by_words / "encoder", by_words / "index"),
     }
-    weights = {DENSE: SHARED["dense"], WORDS: SHARED["words"], DENSE + LATE_SUFFIX: SHARED["late"]}
+    weights = {
+        DENSE: DEFAULT_TOTAL_WEIGHT["dense"],
+        WORDS: DEFAULT_TOTAL_WEIGHT["words"],
+        DENSE + LATE_SUFFIX: DEFAULT_TOTAL_WEIGHT["late"],
+    }
     fusion = Fusion(
         weights,
         {DENSE: ScoreNormalizer.fit(parts[DENSE].index.vectors)},
@@ -88,7 +97,7 @@ def _measured(root: Path, aside: Path) -> dict[str, Any]:
         name: held.search_over([RetrieverSegment(part, bench.documents)])
         for name, part in parts.items()
     }
-    whole = {name: bench.strip_own_queries(part) for name, part in parts.items()}
+    whole = {name: bench.strip_query_lines(part) for name, part in parts.items()}
     plain = Fusion({name: weights[name] for name in parts}, fusion.normalizers)
     return {
         "people": _by_weight(whole, fusion, people),
@@ -125,10 +134,14 @@ def _by_weight(parts: Mapping[str, Retriever], fusion: Fusion, asked: Judgements
     search = FusedSearch(parts, fusion)
     queries = search.encode_queries(list(asked.queries.values()))
     scores = search.component_scores(queries, queries.candidates)
-    scored = list(zip(asked.queries, queries.candidates, scores, strict=True))
+    scored = [
+        ScoredQuery(*row) for row in zip(asked.queries, queries.candidates, scores, strict=True)
+    ]
     means = {
-        weight: float(_values(scored, dict(fusion.weights) | {WORDS: weight}, asked, METRIC).mean())
-        for weight in GRID
+        weight: float(
+            metric_values(scored, dict(fusion.weights) | {WORDS: weight}, asked, METRIC).mean()
+        )
+        for weight in WEIGHT_GRID
     }
     return {
         "queries": len(asked.queries),
@@ -171,7 +184,7 @@ def held_out_titles(corpus: Corpus, include_title: bool) -> tuple[Judgements, Ne
 
 def tables(result: Mapping[str, Any]) -> str:
     """A row for each corpus: the best weight by people's queries, and what others come to by these."""
-    default = SHARED["words"]
+    default = DEFAULT_TOTAL_WEIGHT["words"]
     lines = [
         f"| corpus, queries | best weight | {METRIC} | by {SHOWN:g} | by the default {default:g} | by titles | gives |",
         "|---|---|---|---|---|---|---|",

@@ -34,7 +34,7 @@ NULLABLE = {("documents", "date"), ("queries", "split"), ("quarantine", "record_
 
 @dataclass(frozen=True)
 class Corpus:
-    """The corpus stage's tables, with the columns that `contracts.py` states.
+    """The corpus stage's tables, with the columns that `COLUMNS` states.
 
     The row number of `passages` is the passage number; `queries` and `qrels` carry the split, one
     of `SPLITS`, which a query that nobody judged lacks. `answers` is JSON of the strings that

@@ -1,6 +1,6 @@
 """Contract of a dense retriever's index folder.
 
-Contracts are read by `model_code.contracts` when a stage has ended. An edit of this file trains
+`model_code.stages.contract` checks contracts when a stage has ended. An edit of this file trains
 dense retrievers again, since DVC knows a kind's package as a whole.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from model_code.contracts.models import check_document_order, load_array
-from model_code.contracts.rules import require, require_unit
+from model_code.checks.indexes import check_document_order, load_array
+from model_code.checks.rules import require, require_unit
 from model_code.encoding.token_signs import SIGNS_FILE, STARTS_FILE, TokenSigns
 
 

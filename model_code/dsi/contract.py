@@ -1,6 +1,6 @@
 """Contract of learned document vectors, as training leaves them and as they are indexed.
 
-Contracts are read by `model_code.contracts` when a stage has ended. An edit of this file trains DSI
+`model_code.stages.contract` checks contracts when a stage has ended. An edit of this file trains DSI
 retrievers again, since DVC knows a kind's package as a whole.
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from model_code.checks.indexes import check_index_folder, load_array
+from model_code.checks.rules import require, require_finite
 from model_code.context import StageContext
-from model_code.contracts.models import check_index_folder, load_array
-from model_code.contracts.rules import require, require_finite
 from model_code.dsi.vectors import REPRESENTATIVES
 from model_code.files import MANIFEST, read_json
 from model_code.retrieval.dense_index import DOCUMENT_IDS

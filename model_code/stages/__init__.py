@@ -1,3 +1,1 @@
-"""One module per pipeline stage: `run(context)` reads input folders, writes one output folder,
-returns its report.
-"""
+"""Pipeline stages: one module per stage, with its declaration `STAGE`, `run` and `check`."""

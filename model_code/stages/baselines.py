@@ -1,11 +1,12 @@
-"""The stage `baselines`: what needs no training, evaluated exactly as a retriever is, and built so
-that it can go live.
+"""Stage `baselines`: build and evaluate the systems that need no training.
 
-`bm25`, `zero_shot` (the base encoder as it comes), `untrained`, which fuses the two, and, where a
-model writes queries, `bm25_generated`: BM25 over documents with the queries that were written for
-them (docT5query, Nogueira and Lin, 2019). Where training and judged queries ask for the same
-documents, `zero_shot.nearest_query` finds those that the nearest training queries ask for: so much
-of a trained retriever's score may be memory of these.
+- `bm25`: BM25 over the texts that the encoder sees.
+- `zero_shot`: the base encoder without training.
+- `untrained`: the fusion of these two.
+- `bm25_generated`, if a model writes queries: BM25 over documents with the queries that were written for
+  them (docT5query, Nogueira and Lin, 2019).
+
+They are evaluated like every retriever, and all but `bm25_generated` are built so that they can go live.
 """
 
 from __future__ import annotations
@@ -13,78 +14,123 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from model_code.context import StageContext
-from model_code.corpus.tables import Judgements, load_corpus, passage_texts
-from model_code.encoding.encoder import Encoder
-from model_code.evaluation.scores import VARIANTS_FOLDER
-from model_code.files import add_to_manifest
-from model_code.queries.pseudo_queries import expand_texts, queries_by_document
-from model_code.retrieval import bm25
-from model_code.retrieval.indexed import IndexedRetriever
-from model_code.retrieval.kinds import PRECISION, open_retriever
-from model_code.retrieval.protocol import Ranking, Search
 from model_code.retriever_settings import FusionSettings
-from model_code.stages.evaluate import EvaluationSet
-from model_code.stages.fuse import BUILD, Folders, fuse
+from model_code.stages.stage import (
+    BASE_VECTORS,
+    RETRIEVER_CODE,
+    Stage,
+    artifact_paths,
+    code_paths,
+)
 
+if TYPE_CHECKING:
+    from model_code.corpus.tables import Judgements
+    from model_code.retrieval.indexed import IndexedRetriever
+    from model_code.retrieval.protocol import Ranking, Search
+    from model_code.stages.evaluation_set import EvaluationSet
+    from model_code.stages.fusion import Folders
+
+STAGE = Stage(
+    name="baselines",
+    description="BM25, with generated queries too if there are any, the base encoder, and their fusion.",
+    groups=("bm25", "encoder", "evaluation", "pseudo_queries.generators"),
+    inputs=artifact_paths("corpus", "pseudo_queries", "hierarchy", base_index=BASE_VECTORS),
+    output="artifacts/baselines",
+    code=(*RETRIEVER_CODE, *code_paths("stages/evaluation_set.py", "stages/fusion.py")),
+)
 NEAREST_QUERY = "nearest_query"
+# The fusion of the base encoder with BM25, whose weights are learned if there are judged dev queries.
 UNTRAINED = FusionSettings(of=("zero_shot", "bm25"), feedback=0.3)
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Write one evaluation folder per baseline, with variants below `zero_shot/`; the report has
-    the means of each.
+    """Write one evaluation folder per baseline, with variants below `zero_shot/variants/`.
 
-    Those that can be registered have the retriever itself below `build/`.
+    Baselines that can be registered have their encoder and index below `build/`.
+
+    Returns:
+        The mean metrics of each baseline.
     """
-    bench, output = EvaluationSet.load(context), context.output
-    parts = {
-        "zero_shot": _zero_shot(context, output / "zero_shot"),
-        "bm25": _bm25(context, output / "bm25"),
+    from model_code.retrieval.kinds import open_retriever
+    from model_code.stages.evaluation_set import EvaluationSet
+    from model_code.stages.fusion import evaluate_fusion
+
+    output = context.output
+    evaluation_set = EvaluationSet.load(context)
+    folders = {
+        "zero_shot": _build_zero_shot(context, output / "zero_shot"),
+        "bm25": _build_bm25(context, output / "bm25"),
     }
-    opened = {
-        name: open_retriever(*folders, settings=context.settings["encoder"])
-        for name, folders in parts.items()
+    retrievers = {
+        name: open_retriever(encoder, index, settings=context.settings["encoder"])
+        for name, (encoder, index) in folders.items()
     }
-    searched = {name: bench.strip_own_queries(retriever) for name, retriever in opened.items()}
-    by_words = bench.search(searched["bm25"].search)
+
+    bm25 = evaluation_set.strip_query_lines(retrievers["bm25"])
+    zero_shot = evaluation_set.strip_query_lines(retrievers["zero_shot"])
+    bm25_runs = evaluation_set.search(bm25.search)
     report = {
-        "bm25": bench.evaluate("bm25", by_words, output / "bm25"),
-        "zero_shot": bench.evaluate_retriever(
-            "zero_shot", searched["zero_shot"], by_words, output / "zero_shot"
+        "bm25": evaluation_set.evaluate("bm25", bm25_runs, output / "bm25"),
+        "zero_shot": evaluation_set.evaluate_retriever(
+            "zero_shot", zero_shot, bm25_runs, output / "zero_shot"
         ),
-        "untrained": fuse(bench, "untrained", parts, UNTRAINED, context, output / "untrained"),
     }
-    train = load_corpus(context.inputs["corpus"]).judgements("train")
-    if bench.settings.variants and _documents(train) & _documents(*bench.judgements.values()):
-        runs = bench.search(nearest_query(opened["zero_shot"], train))
-        folder = output / "zero_shot" / VARIANTS_FOLDER / NEAREST_QUERY
-        report["zero_shot"]["variants"][NEAREST_QUERY] = bench.evaluate(
-            f"zero_shot.{NEAREST_QUERY}", runs, folder
-        )
+
+    report["untrained"] = evaluate_fusion(
+        evaluation_set, "untrained", folders, UNTRAINED, context, output / "untrained"
+    )
+    _evaluate_nearest_query(context, evaluation_set, retrievers["zero_shot"], report)
     if "sequence_to_sequence" in context.settings["pseudo_queries.generators"]:
-        written = queries_by_document(
-            pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
-        )
-        folders = _bm25(context, context.checkpoints / "bm25_generated", written)
-        runs = bench.search(bench.strip_own_queries(open_retriever(*folders), written).search)
-        report["bm25_generated"] = bench.evaluate("bm25_generated", runs, output / "bm25_generated")
+        report["bm25_generated"] = _evaluate_bm25_generated(context, evaluation_set)
     return report
 
 
-def nearest_query(retriever: IndexedRetriever, train: Judgements) -> Search:
-    """The search of the k documents whose best training query is nearest, with its product; reads
-    none of them.
+def check(context: StageContext) -> None:
+    """Require an evaluation folder per baseline, its variants, and a build of each that can go live.
 
-    retriever: a dense one, for its query encoder.
+    `zero_shot` has the variants of a retriever, `untrained` those of a fusion.
     """
+    from model_code.checks.evaluations import EvaluationChecker
+    from model_code.checks.indexes import check_build
+    from model_code.checks.rules import require_same_names
+
+    can_go_live = ["bm25", "untrained", "zero_shot"]
+    expected = list(can_go_live)
+    if "sequence_to_sequence" in context.settings["pseudo_queries.generators"]:
+        expected.append("bm25_generated")
+    evaluated = [path.parent.name for path in context.output.glob("*/metrics.json")]
+    require_same_names("one folder per baseline", evaluated, expected)
+
+    checker = EvaluationChecker.load(context)
+    variants = {
+        "zero_shot": checker.retriever_variants,
+        "untrained": checker.fusion_variants(context.output / "untrained"),
+    }
+    for name in sorted(expected):
+        checker.check(name, context.output / name, variants.get(name, frozenset()))
+    for name in can_go_live:
+        check_build(context.output / name / "build")
+
+
+def nearest_query(retriever: IndexedRetriever, train: Judgements) -> Search:
+    """Return a search that ranks documents by the training queries that ask for them.
+
+    A document's score is the inner product of the query with the document's nearest training query.
+    The search reads no document, so its scores show how much of a trained retriever's score may be
+    memory of training queries.
+
+    Args:
+        retriever: A dense retriever, for its query encoder.
+        train: The training queries with their relevant documents.
+    """
+    import numpy as np
+
     relevant = [sorted(train.qrels[query]) for query in train.queries]
-    vectors = retriever.encode_queries(list(train.queries.values()))  # (n, H)
+    # Vectors of the training queries (n, H).
+    vectors = retriever.encode_queries(list(train.queries.values()))
 
     def search(texts: Sequence[str], k: int) -> list[Ranking]:
         rankings = []
@@ -101,36 +147,90 @@ def nearest_query(retriever: IndexedRetriever, train: Judgements) -> Search:
     return search
 
 
-def _documents(*judgements: Judgements) -> set[str]:
-    return {
-        document
-        for split in judgements
-        for relevant in split.qrels.values()
-        for document in relevant
-    }
+def _evaluate_nearest_query(
+    context: StageContext,
+    evaluation_set: EvaluationSet,
+    zero_shot: IndexedRetriever,
+    report: dict[str, Any],
+) -> None:
+    """Add the variant `zero_shot.nearest_query`, if training and judged queries share any document."""
+    from model_code.corpus.tables import load_corpus
+    from model_code.evaluation.scores import VARIANTS_FOLDER
+
+    if not evaluation_set.settings.variants:
+        return
+    train = load_corpus(context.inputs["corpus"]).judgements("train")
+    judged = _relevant_documents(*evaluation_set.judgements.values())
+    if not _relevant_documents(train) & judged:
+        return
+
+    runs = evaluation_set.search(nearest_query(zero_shot, train))
+    folder = context.output / "zero_shot" / VARIANTS_FOLDER / NEAREST_QUERY
+    report["zero_shot"]["variants"][NEAREST_QUERY] = evaluation_set.evaluate(
+        f"zero_shot.{NEAREST_QUERY}", runs, folder
+    )
 
 
-def _zero_shot(context: StageContext, folder: Path) -> Folders:
-    """The base encoder, and a copy of its index."""
-    encoder, index = folder / BUILD / "encoder", folder / BUILD / "index"
+def _evaluate_bm25_generated(
+    context: StageContext, evaluation_set: EvaluationSet
+) -> dict[str, Any]:
+    import pandas as pd
+
+    from model_code.queries.pseudo_queries import queries_by_document
+    from model_code.retrieval.kinds import open_retriever
+
+    pseudo_queries = pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
+    written = queries_by_document(pseudo_queries)
+    encoder, index = _build_bm25(context, context.checkpoints / "bm25_generated", written)
+    search = evaluation_set.strip_query_lines(open_retriever(encoder, index), written)
+    runs = evaluation_set.search(search.search)
+    return evaluation_set.evaluate("bm25_generated", runs, context.output / "bm25_generated")
+
+
+def _relevant_documents(*splits: Judgements) -> set[str]:
+    documents: set[str] = set()
+    for split in splits:
+        for grades in split.qrels.values():
+            documents.update(grades)
+    return documents
+
+
+def _build_zero_shot(context: StageContext, folder: Path) -> Folders:
+    """Write the base encoder and a copy of its index below `folder`."""
+    from model_code.encoding.encoder import Encoder
+    from model_code.files import add_to_manifest
+    from model_code.retrieval.kinds import PRECISION
+    from model_code.stages.fusion import BUILD
+
+    encoder = folder / BUILD / "encoder"
+    index = folder / BUILD / "index"
     Encoder.from_settings(context.settings["encoder"]).save(encoder)
     shutil.copytree(context.inputs["base_index"], index)
     add_to_manifest(index, {PRECISION: context.settings["encoder"].precision})
     return encoder, index
 
 
-def _bm25(
+def _build_bm25(
     context: StageContext, folder: Path, written: Mapping[str, Sequence[str]] | None = None
 ) -> Folders:
-    """BM25 over the very texts that the encoder sees, titles included or not, with queries behind
-    them if any are.
+    """Write BM25 over the texts that the encoder sees, with or without titles.
+
+    Args:
+        context: Context of the stage.
+        folder: The folder to write below.
+        written: Generated queries by document id, which are appended to the texts.
     """
+    from model_code.corpus.tables import load_corpus, passage_texts
+    from model_code.queries.pseudo_queries import expand_texts
+    from model_code.retrieval import bm25
+    from model_code.stages.fusion import BUILD
+
     passages = load_corpus(context.inputs["corpus"]).passages
-    texts, ids = (
-        passage_texts(passages, context.settings["encoder"].include_title),
-        passages["document_id"].tolist(),
-    )
-    texts = expand_texts(texts, ids, written or {})
-    encoder, index = folder / BUILD / "encoder", folder / BUILD / "index"
-    bm25.build_folders(texts, ids, context.settings["bm25"], encoder, index)
+    document_ids = passages["document_id"].tolist()
+    texts = passage_texts(passages, context.settings["encoder"].include_title)
+    texts = expand_texts(texts, document_ids, written or {})
+
+    encoder = folder / BUILD / "encoder"
+    index = folder / BUILD / "index"
+    bm25.build_folders(texts, document_ids, context.settings["bm25"], encoder, index)
     return encoder, index

@@ -1,28 +1,57 @@
-"""The stage `corpus`: read the locked source and write the contracted tables that everything else
-is built from.
-"""
+"""Stage `corpus`: read the locked source and write the tables that everything else is built from."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from model_code.context import StageContext
-from model_code.corpus.build import build_corpus
-from model_code.corpus.sources.base import open_locked_source
-from model_code.corpus.tables import write_table
-from model_code.files import read_json
+from model_code.stages.stage import Stage, code_paths
+
+STAGE = Stage(
+    name="corpus",
+    description="Documents, passages, queries and qrels, cleaned and merged, with a table of refused rows.",
+    groups=("corpus", "passages"),
+    inputs={"lock": "corpus.lock.json"},
+    output="artifacts/corpus",
+    code=code_paths("corpus", "text"),
+)
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Write documents, passages, queries, qrels and quarantine as Parquet; return the counts of
-    rows and reasons.
+    """Write documents, passages, queries, qrels and quarantine as Parquet.
 
-    Raises `FreshetError` if the source is not what `inputs["lock"]` says, or holds too many
-    malformed rows.
+    Returns:
+        Counts of rows and of the reasons for quarantine.
+
+    Raises:
+        FreshetError: If the source is not what `inputs["lock"]` says, or holds too many malformed rows.
     """
-    settings, passages = context.settings["corpus"], context.settings["passages"]
-    source = open_locked_source(settings, context.root, read_json(context.inputs["lock"]))
-    built = build_corpus(source, settings, passages, context.progress("corpus"))
+    from model_code.corpus.build import build_corpus
+    from model_code.corpus.sources.base import open_locked_source
+    from model_code.corpus.tables import write_table
+    from model_code.files import read_json
+
+    corpus_settings = context.settings["corpus"]
+    lock = read_json(context.inputs["lock"])
+    source = open_locked_source(corpus_settings, context.root, lock)
+
+    built = build_corpus(
+        source, corpus_settings, context.settings["passages"], context.progress("corpus")
+    )
     for name, table in built.tables.items():
         write_table(context.output, name, table)
     return built.report
+
+
+def check(context: StageContext) -> None:
+    """Require all five tables, as they are on disk, to match their schemas and each other."""
+    import pandas as pd
+
+    from model_code.checks.rules import require_files
+    from model_code.checks.tables import check_tables
+    from model_code.corpus.tables import TABLES
+
+    names = (*TABLES, "quarantine")
+    require_files(context.output, [f"{name}.parquet" for name in names])
+    tables = {name: pd.read_parquet(context.output / f"{name}.parquet") for name in names}
+    check_tables(tables)

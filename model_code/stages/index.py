@@ -1,24 +1,49 @@
-"""Stage `index`, once per retriever: index the passages for a trained retriever, as its kind does."""
+"""Stage `index`, once per retriever: index the passages for a trained retriever, in the way of its kind."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from model_code.context import StageContext, left_out_reason, mark_left_out
-from model_code.files import add_to_manifest
-from model_code.retrieval.kinds import PRECISION, trained_kind
+from model_code.stages.stage import RETRIEVER_CODE, Stage, artifact_paths
+
+STAGE = Stage(
+    name="index",
+    description="Every passage encoded by the trained encoder, in an index that knows its encoder's fingerprint.",
+    groups=("encoder", "index", "retrievers.{retriever}", "training"),
+    inputs=artifact_paths("corpus", trained="artifacts/train/{retriever}"),
+    output="artifacts/index/{retriever}",
+    code=RETRIEVER_CODE,
+    expand_by="retrievers",
+)
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Read `inputs["corpus"]` and what training left in `inputs["trained"]`, write `index/`, return
-    its counts.
+    """Read `inputs["corpus"]` and the trained retriever in `inputs["trained"]`, and write `index/`.
 
-    The index says in which precision it was encoded, so that queries and later documents are
-    encoded alike.
+    The index records the precision of its encodings, so that queries and later documents are encoded
+    in the same way.
+
+    Returns:
+        Counts of the index.
     """
-    if reason := left_out_reason(context.inputs["trained"]):
-        mark_left_out(context.output / "index", reason)  # the folder that DVC expects
+    from model_code.files import add_to_manifest
+    from model_code.retrieval.kinds import PRECISION, trained_kind
+
+    reason = left_out_reason(context.inputs["trained"])
+    if reason:
+        # DVC expects the folder `index/` of every retriever, so it exists even here.
+        mark_left_out(context.output / "index", reason)
         return mark_left_out(context.output, reason)
+
     report = trained_kind(context.settings["retriever"].kind).index(context)
-    add_to_manifest(context.output / "index", {PRECISION: context.settings["encoder"].precision})
+    precision = context.settings["encoder"].precision
+    add_to_manifest(context.output / "index", {PRECISION: precision})
     return report
+
+
+def check(context: StageContext) -> None:
+    """Require an index of the retriever's kind over the passages of the corpus."""
+    from model_code.checks.indexes import check_index_folder
+
+    check_index_folder(context.output / "index", context.settings["retriever"].kind, context)

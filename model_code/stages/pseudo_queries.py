@@ -1,61 +1,114 @@
-"""Stage `pseudo_queries`: queries generated from the documents, to train on; those that fit several
-are dropped.
-"""
+"""Stage `pseudo_queries`: generate queries from the documents, and drop those that fit several documents."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from model_code.context import StageContext
-from model_code.corpus.tables import load_corpus, strip_query_lines, write_table
-from model_code.queries.pseudo_queries import (
-    DROP_REASONS,
-    InverseCloze,
-    PseudoQuery,
-    reasons_to_drop,
+from model_code.stages.stage import QUERY_CODE, Stage, artifact_paths
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from model_code.queries.pseudo_queries import PseudoQuery
+
+STAGE = Stage(
+    name="pseudo_queries",
+    description="Queries generated from the documents themselves, to train on.",
+    groups=("pseudo_queries", "encoder", "seed"),
+    inputs=artifact_paths("corpus", "query_generator"),
+    output="artifacts/pseudo_queries",
+    code=QUERY_CODE,
 )
-from model_code.queries.settings import TRAINED_FOLDER, PseudoQuerySettings
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Write `pseudo_queries.parquet`; the report counts queries, by kind, and what was dropped and
-    why.
+    """Write `pseudo_queries.parquet`.
+
+    Returns:
+        Counts of the documents and of the queries: generated, kept, kept by kind, and dropped by reason.
     """
+    import pandas as pd
+
+    from model_code.corpus.tables import load_corpus, strip_query_lines, write_table
+    from model_code.queries.pseudo_queries import DROP_REASONS, reasons_to_drop
+
     corpus = strip_query_lines(load_corpus(context.inputs["corpus"]))
     documents = dict(zip(corpus.documents["document_id"], corpus.documents["text"], strict=True))
-    generated: list[PseudoQuery] = []
-    for kind in context.settings["pseudo_queries"].generators:
-        generator, progress = _generator(kind, context), context.progress(kind)
-        generated += generator.generate(
-            documents, context.settings["seed"], context.checkpoints, progress
-        )
-    table = pd.DataFrame(generated, columns=list(PseudoQuery._fields), dtype=str)
-    ordinal = table.groupby(["document_id", "kind"]).cumcount().astype(str)
-    table["query_id"] = table["document_id"] + "~" + table["kind"] + "~" + ordinal
-    reasons = pd.Series(reasons_to_drop(generated, documents), dtype=object)
-    kept = table[reasons.isna()].sort_values("query_id", ignore_index=True)
+
+    queries = _generate_queries(documents, context)
+    table = _query_table(queries)
+    drop_reasons = pd.Series(reasons_to_drop(queries, documents), dtype=object)
+    kept = table[drop_reasons.isna()].sort_values("query_id", ignore_index=True)
     write_table(context.output, "pseudo_queries", kept[["query_id", "document_id", "text", "kind"]])
+
+    dropped = {reason: int((drop_reasons == reason).sum()) for reason in DROP_REASONS}
+    by_kind = {str(kind): len(rows) for kind, rows in kept.groupby("kind")}
     return {
         "documents": len(documents),
         "documents_without_query": len(documents) - kept["document_id"].nunique(),
         "generated": len(table),
         "kept": len(kept),
-        "dropped": {reason: int((reasons == reason).sum()) for reason in DROP_REASONS},
-        "by_kind": {str(kind): len(rows) for kind, rows in kept.groupby("kind")},
+        "dropped": dropped,
+        "by_kind": by_kind,
     }
 
 
-def _generator(kind: str, context: StageContext) -> Any:
-    """What makes the queries of a kind, with `generate` as `InverseCloze` has it."""
+def check(context: StageContext) -> None:
+    """Require the table's schema, and that each query comes from a document of the corpus."""
+    import pandas as pd
+
+    from model_code.checks.rules import require_files
+    from model_code.checks.tables import check_tables, passage_documents, require_no_rows
+
+    require_files(context.output, ["pseudo_queries.parquet"])
+    table = pd.read_parquet(context.output / "pseudo_queries.parquet")
+    check_tables({"pseudo_queries": table})
+
+    known_documents = passage_documents(context.inputs["corpus"])
+    is_unknown = ~table["document_id"].isin(known_documents)
+    require_no_rows(
+        "pseudo_queries",
+        "document_id must be of a document of the corpus",
+        table.loc[is_unknown, "document_id"],
+    )
+
+
+def _generate_queries(documents: dict[str, str], context: StageContext) -> list[PseudoQuery]:
+    queries: list[PseudoQuery] = []
+    for kind in context.settings["pseudo_queries"].generators:
+        generator = _make_generator(kind, context)
+        queries += generator.generate(
+            documents, context.settings["seed"], context.checkpoints, context.progress(kind)
+        )
+    return queries
+
+
+def _query_table(queries: list[PseudoQuery]) -> pd.DataFrame:
+    """Return one row per query, with an id made of its document, kind and number."""
+    import pandas as pd
+
+    from model_code.queries.pseudo_queries import PseudoQuery
+
+    table = pd.DataFrame(queries, columns=list(PseudoQuery._fields), dtype=str)
+    number = table.groupby(["document_id", "kind"]).cumcount().astype(str)
+    table["query_id"] = table["document_id"] + "~" + table["kind"] + "~" + number
+    return table
+
+
+def _make_generator(kind: str, context: StageContext) -> Any:
+    """Return the generator of this kind, an object with a method `generate` like `InverseCloze.generate`."""
+    from model_code.queries.pseudo_queries import InverseCloze
+    from model_code.queries.settings import TRAINED_FOLDER, PseudoQuerySettings
+
     settings: PseudoQuerySettings = context.settings["pseudo_queries"]
     if kind == "inverse_cloze":
         return InverseCloze(kind, settings.inverse_cloze)
-    # with torch and transformers
+
+    # This module imports torch and transformers, which spans of documents do not need.
     from model_code.queries.sequence_to_sequence import SequenceToSequence
 
-    trained = context.inputs["query_generator"] / TRAINED_FOLDER
+    trained_model = context.inputs["query_generator"] / TRAINED_FOLDER
     return SequenceToSequence.load(
-        settings.sequence_to_sequence, trained, context.settings["encoder"].device
+        settings.sequence_to_sequence, trained_model, context.settings["encoder"].device
     )

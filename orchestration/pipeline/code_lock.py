@@ -15,7 +15,8 @@ from pathlib import Path
 
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, hash_text, read_json, write_json
-from orchestration.pipeline.stages import TABLE, Stage
+from model_code.stages.stage import Stage
+from orchestration.pipeline.stages import TABLE
 
 NAME = "code.lock.json"
 COMMAND = "python -m orchestration.pipeline.code_lock"

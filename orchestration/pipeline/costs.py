@@ -19,10 +19,10 @@ from model_code.files import folder_bytes
 from model_code.project import Project
 from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import Search
+from model_code.stages.stage import Stage
 from orchestration import parameters
 from orchestration.parameters import BASELINES
 from orchestration.pipeline import runs, stage_key, stages
-from orchestration.pipeline.stages import Stage
 
 K, WARM = 10, 3  # documents per timed query; queries before the clock counts
 COLUMNS = (

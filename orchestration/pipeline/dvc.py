@@ -22,8 +22,8 @@ from ruamel.yaml.error import YAMLError
 from model_code.errors import FreshetError
 from model_code.files import write_text
 from model_code.project import Project
+from model_code.stages.stage import Stage
 from orchestration.pipeline import code_lock
-from orchestration.pipeline.stages import Stage
 
 CONFIGS = ("config", "config.local")  # of DVC, in .dvc
 # in the environment of DVC: the run of MLflow that its stages are put below

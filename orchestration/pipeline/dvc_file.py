@@ -10,11 +10,12 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from model_code.files import atomic_write
+from model_code.stages.stage import Stage
 from orchestration.pipeline import code_lock
-from orchestration.pipeline.stages import TABLE, Stage
+from orchestration.pipeline.stages import TABLE, run_command
 
 HEADER = (
-    "# Written from the stage table: edit orchestration/pipeline/stages.py, "
+    "# Written from the stage table: edit model_code/stages, "
     "then run `python -m orchestration.pipeline.dvc_file`.\n"
 )
 FOLDER = "artifacts/comparison"
@@ -28,16 +29,16 @@ def stage_entry(stage: Stage, own_code: bool = True) -> dict[str, Any]:
     own_code: the code lies in the project's folder, as in a clone; else the row depends on its hash
     in the code lock.
     """
-    row = stage.of("${key}") if stage.each else stage
+    row = stage.for_retriever("${key}") if stage.expand_by else stage
     code: list[Any] = [] if own_code else [{code_lock.NAME: [stage.name]}]
     body = {
-        "cmd": row.command,
+        "cmd": run_command(row),
         "desc": row.description,
         "deps": [*row.inputs.values(), *(row.code_files if own_code else ())],
         "params": [*row.groups, *code],
         "outs": [row.output],
     }
-    return {"foreach": f"${{{stage.each}}}", "do": body} if stage.each else body
+    return {"foreach": f"${{{stage.expand_by}}}", "do": body} if stage.expand_by else body
 
 
 def render(own_code: bool = True) -> dict[str, Any]:

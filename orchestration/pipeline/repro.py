@@ -280,7 +280,9 @@ def remove_unnamed_outputs(project: Project) -> list[Path]:
     """
     settings = parameters.load(project.params_file)
     removed = []
-    for folder in dict.fromkeys(Path(stage.output).parent for stage in stages.TABLE if stage.each):
+    for folder in dict.fromkeys(
+        Path(stage.output).parent for stage in stages.TABLE if stage.expand_by
+    ):
         named = settings.built if folder.name == "evaluate" else settings.retrievers
         for path in sorted((project.root / folder).glob("*")):
             if path.name not in named and path.is_dir() and not path.is_symlink():

@@ -27,13 +27,13 @@ from model_code.errors import FreshetError
 from model_code.files import canonical_json, read_json, replace_folder, write_json
 from model_code.progress import LineProgress
 from model_code.project import LOCK_HELD, Project
+from model_code.stages.stage import Stage
 from model_code.text.words import escape_invisible
 from orchestration import parameters
 from orchestration.parameters import Parameters, flatten
 from orchestration.pipeline import code_lock, runs, stage_key, stages
 from orchestration.pipeline.dvc import BUILD_NAME, RECORDER, runs_dvc, stage_end_prefix
 from orchestration.pipeline.runs import StageRecord, git_state
-from orchestration.pipeline.stages import Stage
 
 # of a stage's files, in its run: kinds, bytes
 KEPT, LARGEST = {".json", ".md", ".html", ".png", ".csv"}, 2_000_000
@@ -77,10 +77,10 @@ def _execute(
     canonical_json(report)
     write_json(staging / "report.json", report)
     # with pandas and pandera, which definitions do without
-    from model_code.contracts import registry
+    from model_code.stages.contract import check_contract
 
     try:
-        registry.check(stage.name, context)
+        check_contract(stage.name, context)
     except FreshetError as error:
         raise FreshetError(
             f"stage {stage.address} made what breaks its contract, so nothing is put in place: {error}"

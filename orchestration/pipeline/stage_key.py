@@ -11,9 +11,10 @@ from typing import Any
 
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, hash_text
+from model_code.stages.stage import Stage
 from orchestration import parameters
 from orchestration.pipeline.code_lock import code_root
-from orchestration.pipeline.stages import Stage
+from orchestration.pipeline.stages import run_command
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def read_stage_inputs(stage: Stage, root: Path) -> StageInputs:
     hashes |= {path: hash_path(code / path) for path in stage.code_files}
     mapping = parameters.read_mapping(root / "params.yaml")
     return StageInputs(
-        stage.command,
+        run_command(stage),
         hashes,
         {group: parameters.get_by_path(mapping, group) for group in stage.groups},
     )

@@ -106,7 +106,7 @@ def evaluate_segments(
     Documents that `artifacts/` lacks are left out of the rankings.
     """
     # with torch: `freshet status` and the sensors import this module
-    from model_code.stages.evaluate import EvaluationSet
+    from model_code.stages.evaluation_set import EvaluationSet
 
     settings = parameters.load(project.params_file)
     shutil.rmtree(output, ignore_errors=True)

@@ -12,13 +12,15 @@ import pytest
 
 from assets.retrievers import PAGES
 from assets.stage_assets import asset_key, check_result, stage_assets
-from model_code.contracts.registry import CONTRACTS
-from model_code.contracts.rules import require
+from model_code.checks.rules import require
 from model_code.errors import FreshetError
 from model_code.project import Project
+from model_code.stages import index as index_stage
+from model_code.stages.index import STAGE as INDEX
+from model_code.stages.train import STAGE as TRAIN
 from orchestration.cli.build import _first_failure
 from orchestration.pipeline.repro import PlannedBuild, StageRefused
-from orchestration.pipeline.stages import INDEX, TRAIN, expand
+from orchestration.pipeline.stages import expand
 
 
 @pytest.fixture
@@ -36,8 +38,8 @@ def test_a_broken_contract_fails_the_blocking_check_of_the_asset(project, monkey
         seen.append(context)
         require(len(seen) > 1, "index/vectors.npy must be finite numbers")
 
-    monkeypatch.setitem(CONTRACTS, "index", refuse_once)
-    stage = INDEX.of("hce")
+    monkeypatch.setattr(index_stage, "check", refuse_once)
+    stage = INDEX.for_retriever("hce")
     failed, passed = check_result(project, stage), check_result(project, stage)
     assert (failed.passed, failed.asset_key, failed.check_name) == (
         False,
@@ -72,7 +74,7 @@ def test_each_stage_is_a_step_and_what_cannot_pass_by_itself_is_not_tried_again(
     monkeypatch.setattr(PlannedBuild, "__init__", lambda self, *_, **__: None)
     monkeypatch.setattr(PlannedBuild, "bring_up_to_date", fail)
     monkeypatch.setattr("assets.stage_assets.RETRY", dg.RetryPolicy(max_retries=1, delay=0))
-    table = [TRAIN.of("hce"), INDEX.of("hce")]
+    table = [TRAIN.for_retriever("hce"), INDEX.for_retriever("hce")]
     assets = stage_assets(table, PAGES)
     assert [one.node_def.name for one in assets] == ["hce__encoder", "hce__index"]
     with dg.DagsterInstance.ephemeral() as instance:
@@ -98,13 +100,13 @@ def test_what_has_not_changed_keeps_its_page_and_is_not_drawn_again(project, mon
         lambda stage, root: SimpleNamespace(key=now["key"]),
     )
     monkeypatch.setattr("orchestration.pipeline.runs.find_run", lambda project, key: None)
-    monkeypatch.setitem(CONTRACTS, "index", lambda context: None)
+    monkeypatch.setattr(index_stage, "check", lambda context: None)
     monkeypatch.setattr("assets.stage_assets.read_json", lambda path: {"passages": 3})
     page = replace(
         PAGES["index"],
         preview=lambda folder: drawn.append(dict(now)) or {"picture": f"drawn {len(drawn)}"},
     )
-    asset = stage_assets([INDEX.of("hce")], {"index": page})
+    asset = stage_assets([INDEX.for_retriever("hce")], {"index": page})
 
     def shown():
         done = dg.materialize(asset, instance=instance, resources={"project": project})
@@ -133,6 +135,6 @@ def test_the_check_asks_the_contract_of_its_stage(stage, project, monkeypatch):
         "retrievers: {hce: {}}\nfusions: {hce-fused: {of: [hce, bm25]}}\n"
     )
     asked = []
-    monkeypatch.setitem(CONTRACTS, stage.name, asked.append)
+    monkeypatch.setattr(f"{stage.module}.check", asked.append)
     assert check_result(project, stage).passed
     assert [context.output for context in asked] == [project.root / stage.output]

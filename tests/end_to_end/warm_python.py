@@ -43,7 +43,7 @@ IMPORTED = """
     model_code.stages.pseudo_queries model_code.stages.base_index model_code.stages.hierarchy model_code.stages.train
     model_code.stages.index model_code.stages.baselines model_code.stages.evaluate model_code.stages.comparison
     model_code.stages.fuse
-    model_code.contracts.registry
+    model_code.stages.contract
 """
 CLIENT = """\
 #!{python} -IS

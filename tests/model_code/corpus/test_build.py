@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from model_code.contracts.corpus import check_tables
+from model_code.checks.tables import check_tables
 from model_code.corpus.build import build_corpus
 from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError

@@ -9,7 +9,7 @@ import pytest
 
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
-from model_code.stages.hierarchy import draw_hierarchy, level_statistics
+from model_code.stages.hierarchy_plot import draw_hierarchy, level_statistics
 
 
 def test_level_statistics_equal_loops(topics: np.ndarray) -> None:

@@ -17,7 +17,7 @@ from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.fused import FusedRetriever, FusedSearch, Fusion, ScoreNormalizer
 from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import Ranking, Retriever
-from model_code.stages.fuse import learn_weights
+from model_code.stages.fusion import learn_weights
 from tests.model_code.collection.laws import (
     NEW,
     OLD,

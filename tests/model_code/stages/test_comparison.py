@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from model_code.context import StageContext, mark_left_out
-from model_code.contracts.registry import check
 from model_code.corpus.tables import load_corpus
 from model_code.evaluation.comparison import compare_systems
 from model_code.evaluation.report import summary_sentence
@@ -20,6 +19,8 @@ from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import evaluate_system, search_splits
 from model_code.files import hash_path, read_json, write_json
 from model_code.stages import comparison
+from model_code.stages.contract import check_contract
+from model_code.stages.system_comparison import compare
 from tests.model_code.evaluation.tiny_corpus import DOCUMENTS, TEXTS, write_corpus
 
 SETTINGS = EvaluationSettings(bootstrap_samples=100, permutations=200)
@@ -168,7 +169,7 @@ def test_trainings_that_differ_in_their_seed_are_one_row_with_its_variants(tmp_p
     retrievers = dict.fromkeys(("contrastive", "hce", "hce_seed1"))
     seeded = replace(seeded, settings=seeded.settings | {"retrievers": retrievers})
     comparison.run(seeded)
-    check("comparison", seeded)
+    check_contract("comparison", seeded)
     content = read_json(seeded.output / "comparison.json")
     assert content["seeds"] == {"hce": 2, "hce.rrf": 2}
     assert list(content["systems"]) == ["bm25", "contrastive", "hce", "hce.rrf", "zero_shot"]
@@ -177,7 +178,7 @@ def test_trainings_that_differ_in_their_seed_are_one_row_with_its_variants(tmp_p
 
 
 def test_without_test_queries_dev_is_reported(tmp_path):
-    content = comparison.compare(context(write_inputs(tmp_path, splits=("dev",)), tmp_path))
+    content = compare(context(write_inputs(tmp_path, splits=("dev",)), tmp_path))
     assert (content["split"], content["queries"]) == ("dev", 6)
 
 

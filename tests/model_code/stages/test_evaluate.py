@@ -25,6 +25,7 @@ from model_code.retrieval.fused import FusedRetriever, Fusion, ScoreNormalizer
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.kinds import open_retriever
 from model_code.stages import evaluate
+from model_code.stages.evaluation_set import EvaluationSet
 from tests.model_code.evaluation.tiny_corpus import DOCUMENTS, TEXTS, write_corpus
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -179,7 +180,7 @@ def test_what_judges_itself_is_searched_without_the_lines_that_ask_for_it(
 ):
     """As an index of the judged texts alone would be, without the documents that training asks for."""
     bench, whole = (
-        evaluate.EvaluationSet.load(context(own_lines, tmp_path)),
+        EvaluationSet.load(context(own_lines, tmp_path)),
         load_corpus(own_lines["corpus"]).passages,
     )
     judged_passages = strip_query_lines(load_corpus(own_lines["corpus"])).passages[18:]
@@ -190,7 +191,7 @@ def test_what_judges_itself_is_searched_without_the_lines_that_ask_for_it(
         for name, table in [("whole", whole), ("judged", judged_passages)]
     )
     before = hash_path(tmp_path / "whole")
-    found, wanted = bench.strip_own_queries(retriever).search(asked, 48), expected.search(asked, 48)
+    found, wanted = bench.strip_query_lines(retriever).search(asked, 48), expected.search(asked, 48)
     assert [[name for name, _ in own] for own in found] == [
         [name for name, _ in own] for own in wanted
     ]
@@ -220,6 +221,6 @@ def build(kind, inputs, passages, folder):
 
 
 def test_a_corpus_that_others_judge_is_searched_as_it_is(inputs, tmp_path):
-    bench = evaluate.EvaluationSet.load(context(inputs, tmp_path))
+    bench = EvaluationSet.load(context(inputs, tmp_path))
     retriever = build("bm25", inputs, load_corpus(inputs["corpus"]).passages, tmp_path)
-    assert bench.strip_own_queries(retriever) is retriever
+    assert bench.strip_query_lines(retriever) is retriever

@@ -11,8 +11,10 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
+from model_code.stages.corpus import STAGE as CORPUS
+from model_code.stages.train import STAGE as TRAIN
 from orchestration.pipeline import code_lock, dvc_file
-from orchestration.pipeline.stages import CORPUS, TABLE, TRAIN
+from orchestration.pipeline.stages import TABLE
 
 
 def test_a_clone_has_none_and_its_code_is_its_own(tmp_path):

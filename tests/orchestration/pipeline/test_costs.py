@@ -14,6 +14,7 @@ from model_code.encoding.encoder import Encoder
 from model_code.files import write_text
 from model_code.project import Project
 from model_code.retrieval.dense_index import DenseIndex
+from model_code.stages.stage import Stage
 from orchestration.pipeline import costs, runs, stage_key
 from orchestration.pipeline.costs import (
     UNKNOWN,
@@ -23,7 +24,6 @@ from orchestration.pipeline.costs import (
     recorded_seconds,
 )
 from orchestration.pipeline.runs import StageRecord, run_store
-from orchestration.pipeline.stages import Stage
 from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus
 from tests.tiny_encoder import make_tiny_encoder
 

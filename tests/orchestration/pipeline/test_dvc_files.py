@@ -13,10 +13,10 @@ from ruamel.yaml import YAML
 from model_code.errors import FreshetError
 from model_code.evaluation.plots import systems_plot
 from model_code.project import Project
+from model_code.stages.corpus import STAGE as CORPUS
 from orchestration.pipeline import dvc
 from orchestration.pipeline.dvc import command_line, initialise
 from orchestration.pipeline.dvc_file import PLOTS
-from orchestration.pipeline.stages import CORPUS
 
 
 def test_dvc_draws_the_comparison(tmp_path):

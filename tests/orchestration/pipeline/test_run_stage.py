@@ -15,13 +15,12 @@ from types import ModuleType
 import psutil
 import pytest
 
-from model_code.contracts.registry import CONTRACTS
-from model_code.contracts.rules import require
+from model_code.checks.rules import require
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.project import Project
+from model_code.stages.stage import Stage
 from orchestration.pipeline import run_stage, stage_key
-from orchestration.pipeline.stages import Stage
 
 PARAMS = "seed: 3\nindex: {flat_below: 10}\nretrievers: {hce: {hierarchy_weight: 0.2}}\ncorpus: {packages: [numpy]}\n"
 
@@ -34,7 +33,7 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "input" / "numbers.txt").write_text("1 2 3")
     (tmp_path / "code.py").write_text("one = 1\n")
     monkeypatch.setenv("FRESHET_TRACKING", "off")
-    monkeypatch.setattr("orchestration.pipeline.stages.BASE_CODE", ())
+    monkeypatch.setattr("model_code.stages.stage.BASE_CODE", ())
     monkeypatch.setattr(Stage, "code_files", property(lambda stage: ("code.py",)))
     return Project(tmp_path)
 
@@ -44,8 +43,8 @@ def stage(monkeypatch):
     """A stage whose function a test can replace."""
     module = ModuleType("model_code.stages.summing")
     module.run = add_up
+    module.check = holds_a_number
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(CONTRACTS, "summing", holds_a_number)
     return Stage(
         "summing",
         "Adds up.",
@@ -164,9 +163,10 @@ def test_what_breaks_its_contract_or_is_no_report_is_not_put_in_place(
 
 
 def test_an_edit_while_the_contract_is_asked_is_refused_too(project, stage, monkeypatch):
-    monkeypatch.setitem(
-        CONTRACTS, "summing", lambda context: (project.root / "code.py").write_text("two = 2\n")
-    )
+    def edit_code(context):
+        (project.root / "code.py").write_text("two = 2\n")
+
+    monkeypatch.setattr(sys.modules[stage.module], "check", edit_code)
     with pytest.raises(FreshetError, match="code.py, which changed while it ran"):
         run_stage.run_stage(stage, project)
 

@@ -16,6 +16,7 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.project import Project
+from model_code.stages.stage import Stage
 from orchestration.pipeline import dvc, run_stage, runs
 from orchestration.pipeline.runs import (
     RunStore,
@@ -28,7 +29,6 @@ from orchestration.pipeline.runs import (
     tracking_uri,
     valid_name,
 )
-from orchestration.pipeline.stages import Stage
 from orchestration.registry import versions
 
 RECORD = StageRecord(

@@ -12,9 +12,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from model_code.checks.evaluations import check_run
 from model_code.context import StageContext
-from model_code.contracts.evaluation import check_run
-from model_code.contracts.registry import check
 from model_code.corpus.tables import load_corpus
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import evaluate_run
@@ -24,7 +23,8 @@ from model_code.evaluation.system_evaluation import evaluate_system, search_spli
 from model_code.files import write_manifest
 from model_code.retrieval.fused import Fusion
 from model_code.stages import comparison
-from tests.model_code.contracts.damage import (
+from model_code.stages.contract import check_contract
+from tests.model_code.checks.damage import (
     assert_refused,
     copied,
     each,
@@ -167,7 +167,7 @@ def test_whole_outputs_pass_also_where_nobody_judges(places, tmp_path):
         "baselines": write(tmp_path / "b", BASELINES, False),
     }
     for stage, place in (*places.items(), *unjudged.items()):
-        check(stage, place)
+        check_contract(stage, place)
 
 
 def test_a_perfect_ranking_passes_though_its_sum_of_gains_is_rounded_otherwise_than_the_ideal(
@@ -186,7 +186,7 @@ def test_a_perfect_ranking_passes_though_its_sum_of_gains_is_rounded_otherwise_t
         "metrics.json",
         lambda value: [value[split].update({"nDCG@10": 1.0}) for split in ("dev", "test")],
     )(perfect.output)
-    check("evaluate", perfect)
+    check_contract("evaluate", perfect)
 
 
 def with_scores(edit):
@@ -313,4 +313,4 @@ def test_each_broken_rule_is_named(places, tmp_path, name, damage, message):
 )
 def test_what_the_settings_ask_for_must_be_there_and_no_more(places, stage, settings, message):
     with pytest.raises(FreshetError, match=message):
-        check(stage, replace(places[stage], settings=places[stage].settings | settings))
+        check_contract(stage, replace(places[stage], settings=places[stage].settings | settings))

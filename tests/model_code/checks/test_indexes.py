@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 
 from model_code.context import StageContext
-from model_code.contracts.registry import check
 from model_code.dsi.vectors import complete
 from model_code.encoding.token_signs import TokenSigns, pack_signs
 from model_code.files import MANIFEST, read_json, write_manifest
@@ -20,7 +19,8 @@ from model_code.lexical.index import EmbeddingIndex, PassagesOnTheFly
 from model_code.lexical.token_index.index import TokenIndex
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.id_map import IdMap
-from tests.model_code.contracts.damage import (
+from model_code.stages.contract import check_contract
+from tests.model_code.checks.damage import (
     array_cut,
     array_with,
     assert_refused,
@@ -89,8 +89,8 @@ def places(tmp_path_factory):
 
 def test_whole_indexes_pass(places, tmp_path):
     for place in (*places.values(), dense(tmp_path / "several", vectors=3)):
-        check("index", place)
-    check("base_index", places["dense"])
+        check_contract("index", place)
+    check_contract("base_index", places["dense"])
 
 
 def embedded(damage):

@@ -7,16 +7,16 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from model_code.checks.tables import check_tables
 from model_code.context import StageContext
-from model_code.contracts.corpus import check_tables
-from model_code.contracts.registry import check
 from model_code.corpus.build import build_corpus
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.tables import make_table, write_table
 from model_code.errors import FreshetError
 from model_code.files import write_json
+from model_code.stages.contract import check_contract
 from model_code.text.settings import PassageSettings
-from tests.model_code.contracts.damage import (
+from tests.model_code.checks.damage import (
     assert_refused,
     each,
     json_edited,
@@ -137,7 +137,7 @@ def sound(tmp_path_factory):
 def test_sound_ones_pass(sound, tmp_path):
     for places in (sound, outputs(tmp_path, asked=False, documents=0)):
         for stage, place in places.items():
-            check(stage, place)
+            check_contract(stage, place)
 
 
 def first(column, value):

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 from model_code.context import StageContext
-from model_code.contracts.registry import check
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
+from model_code.stages.contract import check_contract
 
 Damage = Callable[[Path], object]
 
@@ -38,7 +38,7 @@ def assert_refused(
     broken = copied(context, folder)
     damage(broken.output)
     with pytest.raises(FreshetError, match=message):
-        check(stage, broken)
+        check_contract(stage, broken)
 
 
 def json_with(name: str, **changes: Any) -> Damage:

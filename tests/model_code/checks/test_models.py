@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 
 from model_code.context import StageContext
-from model_code.contracts.registry import check
 from model_code.dsi.vectors import complete
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
@@ -24,7 +23,8 @@ from model_code.lexical.layout import save_encoder, start_encoder
 from model_code.queries.sequence_to_sequence import load_sequence_model, save_sequence_model
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.stages import hierarchy
-from tests.model_code.contracts.damage import (
+from model_code.stages.contract import check_contract
+from tests.model_code.checks.damage import (
     assert_refused,
     copied,
     each,
@@ -111,22 +111,22 @@ def places(tmp_path_factory):
 
 @pytest.mark.parametrize("name", STAGES)
 def test_what_a_stage_leaves_passes(places, name):
-    check(STAGES[name], places[name])
+    check_contract(STAGES[name], places[name])
 
 
 def test_a_tree_over_another_corpus_is_refused(places, tmp_path):
     pd.DataFrame({"document_id": ["d0"] * 61}).to_parquet(tmp_path / "passages.parquet")
     with pytest.raises(FreshetError, match="places 60 passages; the corpus has 61"):
-        check("hierarchy", replace(places["hierarchy"], inputs={"corpus": tmp_path}))
+        check_contract("hierarchy", replace(places["hierarchy"], inputs={"corpus": tmp_path}))
 
 
 def test_where_no_generator_is_trained_there_must_be_none(places, tmp_path):
     none = replace(
         places["generator"], settings={"pseudo_queries.training": SimpleNamespace(base=None)}
     )
-    check("query_generator", replace(none, output=tmp_path))
+    check_contract("query_generator", replace(none, output=tmp_path))
     with pytest.raises(FreshetError, match="no generator is trained, so model/ must not be there"):
-        check("query_generator", none)
+        check_contract("query_generator", none)
 
 
 def with_centroids(factor):
@@ -153,7 +153,7 @@ def row(number, **changes):
 def test_a_perfect_dev_metric_may_be_above_one_by_a_rounding(places, tmp_path):
     place = copied(places["dense"], tmp_path)
     row(2, **{"nDCG@10": 1.0000000000000002})(place.output)
-    check("train", place)
+    check_contract("train", place)
 
 
 def with_tensor(value):

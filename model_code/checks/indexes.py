@@ -1,0 +1,76 @@
+"""Checks of index folders.
+
+Every file of an index must be the one that the manifest names, so sizes are known from there. What
+remains to check is that an index has the right rows, and numbers that make sense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model_code.checks.rules import require, require_files
+from model_code.checks.tables import passage_documents
+from model_code.context import StageContext
+from model_code.files import MANIFEST, read_json, verify_checksums
+from model_code.hierarchy.tree import DOCUMENT_IDS
+from model_code.retrieval.kinds import trained_kind
+
+
+def check_index_folder(folder: Path, kind_name: str, context: StageContext) -> None:
+    """Check the folder of an index over the corpus's passages, and the conditions of its kind.
+
+    Args:
+        folder: Folder of the index.
+        kind_name: Kind of the retriever by the settings.
+        context: Context of the stage, with the corpus among its inputs.
+    """
+    kind = trained_kind(kind_name)
+    documents = passage_documents(context.inputs["corpus"])
+    manifest = check_sealed_folder(folder)
+    name = f"{folder.name}/{MANIFEST}"
+    require(
+        manifest["kind"] == kind_name,
+        f"{name} states the kind {manifest['kind']!r}; the settings say {kind_name!r}",
+    )
+
+    document_count = len(set(documents))
+    passage_count = document_count if kind.one_row_per_document else len(documents)
+    wrong = []
+    for key, count in (("documents", document_count), ("passages", passage_count)):
+        if manifest[key] != count:
+            wrong.append(f"{count:,} {key}, not {manifest[key]:,}")
+    require(not wrong, f"{name} must state the corpus's {' and '.join(wrong)}")
+
+    kind.check_index(folder, manifest, documents)
+
+
+def check_build(folder: Path) -> None:
+    """Require an encoder folder, and an index folder with exactly the files of its manifest."""
+    require((folder / "encoder").is_dir(), f"{folder.name}/encoder/ must be there")
+    check_sealed_folder(folder / "index")
+
+
+def check_sealed_folder(folder: Path) -> Mapping[str, Any]:
+    """Require exactly the files that the folder's manifest names, and return the manifest."""
+    require_files(folder, [MANIFEST])
+    manifest: dict[str, Any] = read_json(folder / MANIFEST)
+    verify_checksums(folder, manifest)
+    return manifest
+
+
+def check_document_order(folder: Path, rows: Sequence[str]) -> None:
+    """Require the folder's `document_ids.json` to name the document of each row, in this order."""
+    require_files(folder, [DOCUMENT_IDS])
+    rule = "must name the document of each row, in the order of the corpus's passages"
+    require(read_json(folder / DOCUMENT_IDS) == list(rows), f"{folder.name}/{DOCUMENT_IDS} {rule}")
+
+
+def load_array(folder: Path, name: str) -> np.ndarray:
+    """Memory-map an array that must be in the folder."""
+    require_files(folder, [name])
+    array: np.ndarray = np.load(folder / name, mmap_mode="r")
+    return array

@@ -1,0 +1,50 @@
+"""Check the contract of a stage: the conditions that its output must meet.
+
+Each stage module has a function `check(context)`. It reads the finished output in `context.output`, the
+inputs and the settings, changes nothing, and raises `FreshetError` if a condition is broken.
+
+`orchestration.pipeline.run_stage` checks an output before moving it into place. Dagster checks the same
+contract again for what is in place, also where nothing ran. DVC does not: to DVC, an output whose code
+and inputs have not changed is up to date.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from model_code.context import StageContext, left_out_reason
+from model_code.errors import FreshetError
+
+
+def check_contract(stage: str, context: StageContext) -> None:
+    """Check the output of the stage of this name. A stage that was left out promises nothing.
+
+    Args:
+        stage: Name of the stage, such as `train`.
+        context: The context that the stage ran with, or one whose output is what is in place.
+
+    Raises:
+        FreshetError: If the output breaks its contract or cannot be read. The message is one line.
+    """
+    # Safetensors is imported here because declarations must stay light.
+    from safetensors import SafetensorError
+
+    if left_out_reason(context.output):
+        return
+
+    # These errors come from files that were cut short and from keys that are missing.
+    unreadable = (OSError, EOFError, LookupError, TypeError, ValueError, SafetensorError)
+    try:
+        importlib.import_module(f"model_code.stages.{stage}").check(context)
+    except FreshetError as error:
+        raise FreshetError(f"{_noted_place(error)}{error}") from error
+    except unreadable as error:
+        reason = " ".join(str(error).split())
+        raise FreshetError(
+            f"{_noted_place(error)}it cannot be read: {type(error).__name__}: {reason}"
+        ) from error
+
+
+def _noted_place(error: Exception) -> str:
+    """Return which of several equal parts failed, from the notes of the exception."""
+    return "".join(f"{note}: " for note in getattr(error, "__notes__", []))

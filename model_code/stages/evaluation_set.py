@@ -1,0 +1,288 @@
+"""What every system is evaluated on: the judged queries, and the documents without their own queries."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from model_code.context import StageContext
+from model_code.corpus.tables import (
+    Corpus,
+    Judgements,
+    find_query_lines,
+    load_corpus,
+    passage_texts,
+    strip_query_lines,
+)
+from model_code.errors import FreshetError
+from model_code.evaluation.metrics import Run
+from model_code.evaluation.runs import read_run
+from model_code.evaluation.scores import EVALUATED_SPLITS, RRF, VARIANTS_FOLDER
+from model_code.evaluation.settings import EvaluationSettings
+from model_code.evaluation.system_evaluation import (
+    evaluate_system,
+    reciprocal_rank_fusion,
+    sample_judgements,
+    search_splits,
+)
+from model_code.files import hash_text, replace_folder
+from model_code.queries.pseudo_queries import expand_texts
+from model_code.retrieval.fused import FusedRetriever, FusedSearch
+from model_code.retrieval.id_map import IdMap
+from model_code.retrieval.indexed import IndexedRetriever, NewPassages, RetrieverSegment
+from model_code.retrieval.protocol import Ranking, Retriever, Search
+
+
+@dataclass(frozen=True)
+class StrippedDocuments:
+    """Documents of a corpus that judges itself, without the lines that are asked as queries.
+
+    A document may contain its own queries. Such a query would find the document by an exact copy of
+    itself, so these documents are searched without those lines.
+
+    Attributes:
+        passages: Stripped passages of the documents that queries of dev, gate or test ask for.
+        left_out: Documents that only training queries ask for. They answer no judged query, so a
+            retriever could raise its scores by never returning them. No ranking contains them.
+        folder: Where the stripped passages are kept, as each retriever indexes them.
+    """
+
+    passages: NewPassages
+    left_out: frozenset[str]
+    folder: Path
+
+    @classmethod
+    def from_corpus(
+        cls, corpus: Corpus, relevant: frozenset[str], include_title: bool, folder: Path
+    ) -> StrippedDocuments:
+        """Collect the documents of `corpus` that have queries of their own.
+
+        Args:
+            corpus: The corpus, with the documents' own queries in their texts.
+            relevant: Documents that queries of dev, gate or test ask for.
+            include_title: Whether passages begin with the title of their document.
+            folder: See the attribute.
+        """
+        with_own_queries = frozenset(find_query_lines(corpus))
+        passages = strip_query_lines(corpus).passages
+        is_relevant = passages["document_id"].isin(list(with_own_queries & relevant))
+        passages = passages[is_relevant]
+        stripped = NewPassages(
+            passage_texts(passages, include_title), passages["document_id"].tolist()
+        )
+        return cls(stripped, with_own_queries - relevant, folder)
+
+    def __bool__(self) -> bool:
+        """Whether any document has queries of its own."""
+        return bool(self.passages.document_ids or self.left_out)
+
+    def search_over(self, segments: Sequence[RetrieverSegment]) -> Retriever:
+        """Return a search of `segments` in which the stripped passages replace the original ones.
+
+        Only documents that are in the segments are replaced.
+        """
+        first = segments[0].retriever
+        if isinstance(first, FusedRetriever):
+            searches = {}
+            for name in first.components:
+                component_segments = [
+                    segment.of(segment.retriever.components[name]) for segment in segments
+                ]
+                searches[name] = self.search_over(component_segments)
+            return FusedSearch(searches, first.fusion)
+
+        replaced = self._replaced_documents(segments)
+        removed = replaced | self.left_out
+        searched = []
+        for segment in segments:
+            removed_here = {document for document in removed if document in segment.rows}
+            searched.append(replace(segment, removed=segment.removed | removed_here))
+        if replaced:
+            searched.append(self._stripped_segment(first, replaced))
+        return type(first).join_segments(searched)
+
+    def _replaced_documents(self, segments: Sequence[RetrieverSegment]) -> set[str]:
+        """Return the stripped documents that the segments hold."""
+        documents = {
+            document
+            for document in self.passages.document_ids
+            if any(document in segment for segment in segments)
+        }
+        if segments[0].retriever.learns_documents:
+            # The build learned its documents from stripped texts already.
+            documents = {document for document in documents if document not in segments[0]}
+        return documents
+
+    def _stripped_segment(
+        self, retriever: IndexedRetriever, documents: set[str]
+    ) -> RetrieverSegment:
+        """Return a segment with the stripped passages of `documents`, from disk if it exists."""
+        texts = []
+        document_ids = []
+        for text, document in zip(self.passages.texts, self.passages.document_ids, strict=True):
+            if document in documents:
+                texts.append(text)
+                document_ids.append(document)
+
+        folder = self.folder / hash_text("\0".join((retriever.fingerprint, *texts)))
+        if not folder.is_dir():
+            staging = folder.with_name(f"{folder.name}.making")
+            shutil.rmtree(staging, ignore_errors=True)
+            retriever.write_segment(staging, NewPassages(texts, document_ids))
+            replace_folder(staging, folder)
+        return RetrieverSegment(retriever.reopen(folder), IdMap(document_ids))
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """The judged queries of dev, gate and test that every system is evaluated on.
+
+    Attributes:
+        judgements: Queries and qrels by split, sampled as the settings say.
+        settings: The group `evaluation` of `params.yaml`.
+        documents: The document of each passage of the corpus.
+        stripped: Documents that are searched without their own queries.
+    """
+
+    judgements: Mapping[str, Judgements]
+    settings: EvaluationSettings
+    documents: IdMap
+    stripped: StrippedDocuments
+
+    @classmethod
+    def load(cls, context: StageContext) -> EvaluationSet:
+        """Read the corpus of a stage."""
+        corpus = load_corpus(context.inputs["corpus"])
+        settings = context.settings["evaluation"]
+
+        stripped = StrippedDocuments.from_corpus(
+            corpus,
+            _relevant_documents(corpus),
+            context.settings["encoder"].include_title,
+            context.checkpoints / "held_out",
+        )
+        documents = IdMap(corpus.passages["document_id"])
+        return cls(sample_judgements(corpus, settings), settings, documents, stripped)
+
+    def strip_query_lines(
+        self,
+        retriever: IndexedRetriever,
+        written_queries: Mapping[str, Sequence[str]] | None = None,
+    ) -> Retriever:
+        """Return a search of the corpus in which no document contains its own judged queries.
+
+        Args:
+            retriever: A retriever over the passages of the corpus.
+            written_queries: Generated queries by document id, with which the retriever expanded its
+                documents. The stripped documents are expanded in the same way.
+        """
+        if not self.stripped:
+            return retriever
+        passages = self.stripped.passages
+        texts = expand_texts(passages.texts, passages.document_ids, written_queries or {})
+        stripped = replace(self.stripped, passages=replace(passages, texts=texts))
+        return stripped.search_over([RetrieverSegment(retriever, self.documents)])
+
+    def search_live(self, segments: Sequence[RetrieverSegment]) -> Search:
+        """Return a search of a live index that ranks only documents of this corpus.
+
+        Args:
+            segments: The segments of a generation, which may hold other documents, too.
+        """
+        live_documents = set()
+        for segment in segments:
+            live_documents.update(
+                document for document in segment.rows.document_ids if document in segment
+            )
+        common = {document for document in live_documents if document in self.documents}
+
+        allowed = None
+        if live_documents != common:
+            allowed = common - self.stripped.left_out
+
+        def search(texts: Sequence[str], k: int) -> list[Ranking]:
+            return self.stripped.search_over(segments).search(texts, k, allowed)
+
+        return search
+
+    def search(self, search: Search) -> dict[str, Run]:
+        """Return the run of a system on each split."""
+        return search_splits(search, self.judgements, self.settings.depth)
+
+    def evaluate(self, system: str, runs: Mapping[str, Run], output: Path) -> dict[str, Any]:
+        """Write the evaluation folder of a system and return the content of its `metrics.json`."""
+        return evaluate_system(system, runs, self.judgements, self.settings, output)
+
+    def evaluate_retriever(
+        self, system: str, retriever: Retriever, bm25_runs: Mapping[str, Run], output: Path
+    ) -> dict[str, Any]:
+        """Evaluate a retriever and, unless the settings say no, its variants.
+
+        Variants are what one build finds without another training: the other searches of its kind,
+        and the fusion of its run with BM25's by reciprocal ranks. A variant of the system `R` is the
+        system `R.NAME`. Its evaluation folder is `variants/NAME/` below that of `R`.
+
+        Args:
+            system: Name of the system.
+            retriever: The retriever to search.
+            bm25_runs: BM25's run of each split.
+            output: The evaluation folder to write.
+
+        Returns:
+            The content of `metrics.json`, with the metrics of each variant under `variants`.
+        """
+        runs = self.search(retriever.search)
+        report = self.evaluate(system, runs, output)
+        if not self.settings.variants:
+            return report
+
+        variant_runs = {name: self.search(search) for name, search in retriever.variants().items()}
+        variant_runs[RRF] = self._fuse_with_bm25(runs, bm25_runs)
+
+        report["variants"] = {
+            name: self.evaluate(f"{system}.{name}", variant, output / VARIANTS_FOLDER / name)
+            for name, variant in variant_runs.items()
+        }
+        return report
+
+    def read_runs(self, folder: Path) -> dict[str, Run]:
+        """Read the run of each split from an evaluation folder.
+
+        Raises:
+            FreshetError: If the folder has runs of other queries.
+        """
+        runs = {}
+        for split, judgements in self.judgements.items():
+            run = read_run(folder / f"run.{split}.trec")
+            unknown = sorted(run.keys() - judgements.queries.keys())
+            if unknown:
+                raise FreshetError(
+                    f"{folder} was made on other {split} queries, such as {unknown[0]!r}; run it again"
+                )
+            runs[split] = {query: run.get(query, []) for query in judgements.queries}
+        return runs
+
+    def _fuse_with_bm25(
+        self, runs: Mapping[str, Run], bm25_runs: Mapping[str, Run]
+    ) -> dict[str, Run]:
+        fused: dict[str, Run] = {}
+        for split, run in runs.items():
+            fused[split] = {}
+            for query, ranking in run.items():
+                rankings = [list(ranking), list(bm25_runs[split][query])]
+                fused[split][query] = reciprocal_rank_fusion(
+                    rankings, k=self.settings.depth, constant=self.settings.fusion_constant
+                )
+        return fused
+
+
+def _relevant_documents(corpus: Corpus) -> frozenset[str]:
+    """Return the documents that all queries of dev, gate and test ask for, sampled or not."""
+    relevant: set[str] = set()
+    for split in EVALUATED_SPLITS:
+        for grades in corpus.judgements(split).qrels.values():
+            relevant.update(grades)
+    return frozenset(relevant)

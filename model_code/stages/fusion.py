@@ -1,0 +1,311 @@
+"""Build and evaluate fusions: default weights, learned weights, and the share of each component.
+
+Weights are learned on dev queries that people judged. With too few of them the default weights stay:
+weights that were learned on titles and first sentences, asked as if they were queries, were no better
+(`experiments/untrained_weights`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model_code.context import StageContext
+from model_code.corpus.tables import Judgements
+from model_code.errors import FreshetError
+from model_code.evaluation.metrics import Run, evaluate_run
+from model_code.evaluation.scores import VARIANTS_FOLDER
+from model_code.evaluation.system_evaluation import sample_queries
+from model_code.files import add_to_manifest
+from model_code.retrieval.fused import (
+    FusedSearch,
+    Fusion,
+    ScoreNormalizer,
+    build_folders,
+    leave_one_out,
+)
+from model_code.retrieval.indexed import IndexedRetriever
+from model_code.retrieval.kinds import PRECISION, open_retriever
+from model_code.retrieval.protocol import LATE_SUFFIX, Retriever
+from model_code.retriever_settings import FusionSettings
+from model_code.stages.evaluation_set import EvaluationSet
+
+# The folder in an evaluation folder with the retriever itself, where no other stage writes one.
+BUILD = "build"
+WEIGHT_GRID = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0)
+# The total weight of all components of one sort, until weights are learned.
+DEFAULT_TOTAL_WEIGHT = {"dense": 1.0, "words": 5.0, "late": 1.0}
+# With fewer judged dev queries, weights are not learned.
+MIN_LEARNING_QUERIES = 30
+# A weight from 30 queries is nearly as good as one from all, so more than these gain nothing.
+MAX_LEARNING_QUERIES = 1000
+# Decimals to which mean metrics are compared, so that noise does not choose a weight.
+MEAN_DECIMALS = 4
+
+# The folders of an encoder and of an index.
+Folders = tuple[Path, Path]
+
+
+def component_folders(context: StageContext, name: str) -> Folders:
+    """Return the encoder and index folders of a component: a baseline or a trained retriever."""
+    build = context.inputs["baselines"] / name / BUILD
+    if build.is_dir():
+        return build / "encoder", build / "index"
+    encoder = context.inputs["trained"] / name / "encoder"
+    index = context.inputs["indexes"] / name / "index"
+    return encoder, index
+
+
+def evaluate_fusion(
+    evaluation_set: EvaluationSet,
+    name: str,
+    components: Mapping[str, Folders],
+    settings: FusionSettings,
+    context: StageContext,
+    output: Path,
+) -> dict[str, Any]:
+    """Build a fusion and evaluate it, also without each of its components.
+
+    Args:
+        evaluation_set: The judged queries.
+        name: Name of the fusion.
+        components: Encoder and index folder of each component.
+        settings: Components, weights and depth.
+        context: Context of the stage, for the settings of the encoder.
+        output: The evaluation folder to write. The retriever goes to `build/` in it.
+
+    Returns:
+        The metrics of each split, with `weights`, `learned_by` and the metrics of `variants`.
+
+    Raises:
+        FreshetError: If the settings weigh late interaction of a component that keeps no tokens.
+    """
+    retrievers = {
+        component: open_retriever(*folders, settings=context.settings["encoder"])
+        for component, folders in components.items()
+    }
+    fuser = FusionBuilder(evaluation_set, retrievers, settings)
+    names = fuser.weighted_names(name)
+    fusion, learned_by = fuser.fuse(names)
+
+    ablations = {}
+    if evaluation_set.settings.variants:
+        for component, rest in leave_one_out(list(fusion.weights)).items():
+            ablations[f"without_{component}"], _ = fuser.fuse(rest)
+
+    encoder = output / BUILD / "encoder"
+    index = output / BUILD / "index"
+    build_folders(components, fusion, encoder, index)
+    add_to_manifest(index, {PRECISION: context.settings["encoder"].precision})
+
+    report = fuser.evaluate(name, fusion, output)
+    report["weights"] = dict(fusion.weights)
+    report["learned_by"] = learned_by
+    variants = {}
+    for without, ablation in ablations.items():
+        variants[without] = fuser.evaluate(
+            f"{name}.{without}", ablation, output / VARIANTS_FOLDER / without
+        )
+    if variants:
+        report["variants"] = variants
+    return report
+
+
+class FusionBuilder:
+    """Builds fusions of opened retrievers, and evaluates them on one evaluation set.
+
+    Args:
+        evaluation_set: The judged queries. Weights are learned on those of dev.
+        retrievers: The opened retriever of each component.
+        settings: Components, weights and depth.
+        searches: What searches each component. By default this is the component's retriever over
+            documents without their own queries.
+    """
+
+    def __init__(
+        self,
+        evaluation_set: EvaluationSet,
+        retrievers: Mapping[str, IndexedRetriever],
+        settings: FusionSettings,
+        searches: Mapping[str, Retriever] | None = None,
+    ) -> None:
+        self.evaluation_set = evaluation_set
+        self.settings = settings
+        if searches is None:
+            searches = {
+                name: evaluation_set.strip_query_lines(retriever)
+                for name, retriever in retrievers.items()
+            }
+        self.searches = searches
+        self.dense = {
+            name: retriever.dense
+            for name, retriever in retrievers.items()
+            if retriever.dense is not None
+        }
+
+    def weighted_names(self, fusion_name: str) -> list[str]:
+        """Return what has a weight: the settings' names, or all components and late interactions."""
+        late = [name + LATE_SUFFIX for name, dense in self.dense.items() if dense.index.tokens]
+        names = list(self.settings.weights)
+        if not names:
+            names = [*self.settings.of, *late]
+
+        for name in names:
+            if name.endswith(LATE_SUFFIX) and name not in late:
+                raise FreshetError(
+                    f"fusions.{fusion_name} weighs {name}, but that component's index keeps no tokens; "
+                    "leave it out"
+                )
+        return names
+
+    def fuse(self, names: Sequence[str]) -> tuple[Fusion, str | None]:
+        """Return the fusion of `names`, and who judged the queries that its weights are learned from.
+
+        The second value is None if the weights are those of the settings or the default ones.
+        """
+        scales = {
+            name: ScoreNormalizer.fit(dense.index.vectors)
+            for name, dense in self.dense.items()
+            if name in names
+        }
+        weights = {name: self.settings.weights.get(name, 0.0) for name in names}
+        if not any(weights.values()):
+            weights = default_weights(names, scales)
+        fusion = Fusion(weights, scales, self.settings.depth, self.settings.feedback)
+
+        dev = self.evaluation_set.judgements["dev"]
+        has_enough_judgements = dev.source == "qrels" and len(dev.queries) >= MIN_LEARNING_QUERIES
+        if self.settings.weights or not has_enough_judgements:
+            return fusion, None
+        learned = learn_weights(
+            FusedSearch(self.searches, fusion),
+            sample_queries(dev, MAX_LEARNING_QUERIES),
+            self.evaluation_set.settings.main_metric,
+        )
+        return learned, dev.source
+
+    def evaluate(self, system: str, fusion: Fusion, output: Path) -> dict[str, Any]:
+        """Write the evaluation folder of a fusion and return its metrics."""
+        runs = self.evaluation_set.search(FusedSearch(self.searches, fusion).search)
+        return self.evaluation_set.evaluate(system, runs, output)
+
+
+def default_weights(
+    names: Sequence[str], scales: Mapping[str, ScoreNormalizer]
+) -> dict[str, float]:
+    """Return weights for components before any are learned.
+
+    Dense components, components that match words, and late interactions have a total weight each,
+    which the components of that sort share equally.
+
+    Args:
+        names: Components and late interactions.
+        scales: The score scale of each dense component. The values are not used.
+
+    >>> default_weights(("hce", "bm25", "hce.late"), {"hce": None})
+    {'hce': 1.0, 'bm25': 5.0, 'hce.late': 1.0}
+    """
+    sorts = {}
+    for name in names:
+        if name in scales:
+            sorts[name] = "dense"
+        elif name.endswith(LATE_SUFFIX):
+            sorts[name] = "late"
+        else:
+            sorts[name] = "words"
+    count = Counter(sorts.values())
+    return {name: DEFAULT_TOTAL_WEIGHT[sort] / count[sort] for name, sort in sorts.items()}
+
+
+@dataclass(frozen=True)
+class ScoredQuery:
+    """A query with the scores of its candidates by each component, on a common scale.
+
+    Attributes:
+        query_id: Id of the query.
+        candidates: Document ids (n,).
+        scores: Scores of the candidates by component, each (n,).
+    """
+
+    query_id: str
+    candidates: Sequence[str]
+    scores: Mapping[str, np.ndarray]
+
+
+def learn_weights(search: FusedSearch, dev: Judgements, metric: str) -> Fusion:
+    """Return the fusion with the weights of a small grid that have the highest mean metric.
+
+    The first component keeps its weight. The others are tried one after the other, twice if there are
+    several. Late interaction begins at 0, moves only if that gains more than its standard error, and
+    is left out if it stays at 0.
+
+    Args:
+        search: A fusion with initial weights.
+        dev: Judged queries to learn from.
+        metric: Name of the metric to raise.
+    """
+    encoded = search.encode_queries(list(dev.queries.values()))
+    scores_by_query = search.component_scores(encoded, encoded.candidates)
+    scored = [
+        ScoredQuery(query_id, candidates, scores)
+        for query_id, candidates, scores in zip(
+            dev.queries, encoded.candidates, scores_by_query, strict=True
+        )
+    ]
+
+    weights = dict(search.fusion.weights)
+    late = [name for name in weights if name.endswith(LATE_SUFFIX)]
+    for name in late:
+        weights[name] = 0.0
+
+    tuned = list(weights)[1:]
+    rounds = min(2, len(tuned))
+    for name in tuned * rounds:
+        best, gains = _best_weight(scored, weights, name, dev, metric)
+        standard_error = gains.std() / len(gains) ** 0.5
+        if name not in late or gains.mean() > standard_error:
+            weights[name] = best
+
+    kept = {name: weight for name, weight in weights.items() if weight or name not in late}
+    return replace(search.fusion, weights=kept)
+
+
+def _best_weight(
+    scored: list[ScoredQuery],
+    weights: Mapping[str, float],
+    name: str,
+    dev: Judgements,
+    metric: str,
+) -> tuple[float, np.ndarray]:
+    """Return the best weight of one component, and what each query gains by it (q,).
+
+    Of weights with equal means, the one nearest to the present weight wins, then the smaller one.
+    """
+    present = weights[name]
+    values = {}
+    for weight in {*WEIGHT_GRID, present}:
+        values[weight] = metric_values(scored, {**weights, name: weight}, dev, metric)
+    means = {
+        weight: round(float(query_values.mean()), MEAN_DECIMALS)
+        for weight, query_values in values.items()
+    }
+
+    best = max(values, key=lambda weight: (means[weight], -abs(weight - present), -weight))
+    return best, values[best] - values[present]
+
+
+def metric_values(
+    scored: list[ScoredQuery], weights: Mapping[str, float], dev: Judgements, metric: str
+) -> np.ndarray:
+    """Return the metric of each query (q,) under these weights."""
+    run: Run = {}
+    for query in scored:
+        total = sum(weights[name] * scores for name, scores in query.scores.items())
+        order = np.argsort(-total, kind="stable").tolist()
+        run[query.query_id] = [(query.candidates[i], float(total[i])) for i in order]
+    return np.array(list(evaluate_run(run, dev.qrels, [metric])[metric].values()))
