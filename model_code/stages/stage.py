@@ -55,7 +55,10 @@ QUERY_CODE = code_paths(
     "training",
 )
 # Code of the stages that train, index or search a retriever of any kind.
-RETRIEVER_CODE = (*QUERY_CODE, *code_paths("dense", "dsi", "lexical", "retriever_settings.py"))
+RETRIEVER_CODE = (
+    *QUERY_CODE,
+    *code_paths("dense", "dsi", "lexical", "mlr", "retriever_settings.py"),
+)
 # The base encoder's index, whose vectors the hierarchy and the trainings start from.
 BASE_VECTORS = "artifacts/base_index/index"
 
