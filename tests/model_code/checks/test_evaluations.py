@@ -16,6 +16,7 @@ from model_code.checks.evaluations import check_run
 from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus
 from model_code.errors import FreshetError
+from model_code.evaluation import plots
 from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.runs import write_run
 from model_code.evaluation.settings import EvaluationSettings
@@ -146,7 +147,7 @@ def compared(root):
     place = context(write_inputs(root), root / "output")
     place.output.mkdir()
     with pytest.MonkeyPatch.context() as patch:  # drawing takes seconds
-        patch.setattr(comparison, "systems_plot", lambda systems, metrics: b"png")
+        patch.setattr(plots, "systems_plot", lambda systems, metrics: b"png")
         comparison.run(place)
     return place
 

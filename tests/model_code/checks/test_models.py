@@ -22,7 +22,7 @@ from model_code.hierarchy.tree import Hierarchy
 from model_code.lexical.layout import save_encoder, start_encoder
 from model_code.queries.sequence_to_sequence import load_sequence_model, save_sequence_model
 from model_code.retrieval.dense_index import DenseIndex
-from model_code.stages import hierarchy
+from model_code.stages import hierarchy, hierarchy_plot
 from model_code.stages.contract import check_contract
 from tests.model_code.checks.damage import (
     assert_refused,
@@ -53,7 +53,9 @@ def clustered(root):
     place = context(root, 60, 60)
     with pytest.MonkeyPatch.context() as patch:  # drawing takes longer than all the rest
         patch.setattr(
-            hierarchy, "draw_hierarchy", lambda tree, unit, path, topics: path.write_bytes(b"png")
+            hierarchy_plot,
+            "draw_hierarchy",
+            lambda tree, unit, path, topics: path.write_bytes(b"png"),
         )
         hierarchy.run(place)
     return place

@@ -200,7 +200,8 @@ def test_a_fusion_of_the_same_parts_is_the_untrained_one_whatever_they_are_calle
 
 def test_late_interaction_of_a_part_that_keeps_no_tokens_is_refused(run_fuse, tmp_path):
     with pytest.raises(
-        FreshetError, match=r"fusions.fused weighs bm25.late, but that part's index keeps no tokens"
+        FreshetError,
+        match=r"fusions.fused weighs bm25.late, but that component's index keeps no tokens",
     ):
         run_fuse(
             tmp_path / "fused",

@@ -89,8 +89,8 @@ def test_off_means_a_report_and_nothing_else_not_even_a_slow_import():
     """Of the context it has the settings alone, and so writes nothing."""
     code = (
         "import sys; from types import SimpleNamespace as S; from model_code.stages import query_generator as stage;"
-        "from model_code.queries.settings import GeneratorTrainingSettings as T;"
-        "assert stage.run(S(settings={stage.TRAINING_GROUP: T()})) == {'trained': False};"
+        "from model_code.queries.settings import TRAINING_GROUP, GeneratorTrainingSettings as T;"
+        "assert stage.run(S(settings={TRAINING_GROUP: T()})) == {'trained': False};"
         "print(sorted({'torch', 'numpy', 'pandas', 'transformers', 'accelerate'} & set(sys.modules)))"
     )
     printed = subprocess.run(

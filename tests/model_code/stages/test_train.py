@@ -22,6 +22,7 @@ from model_code.hierarchy.settings import HierarchySettings
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retriever_settings import FusionSettings, RetrieverSettings
 from model_code.stages import evaluate, fuse, index, train
+from model_code.stages.model_card import write_model_card
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import TrainingTables
 from tests.tiny_encoder import make_tiny_encoder
@@ -159,7 +160,7 @@ def test_a_corpus_without_qrels_trains_on_made_queries_chooses_no_step_and_its_c
     assert "**Results**: none" in card
     assert "license: unknown" in card
     of_another_kind = {"documents": 0, "anything": 1}
-    train.write_card(context, of_another_kind)
+    write_model_card(context, of_another_kind)
     card = (context.output / "encoder" / "README.md").read_text()
     assert "16 documents in 22 passages.\n- **Results**: none on dev queries.\n" in card
     with pytest.raises(FreshetError, match="no training qrels; set supervision"):
