@@ -8,7 +8,6 @@ import shutil
 
 import pandas as pd
 import pytest
-from model_code.contracts.evaluation import check_fuse
 
 from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus, passage_texts
