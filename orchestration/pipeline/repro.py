@@ -1,8 +1,7 @@
-"""What would run and why, and stages brought up to date, each by a `dvc repro` of its own, as the
-plan says.
+"""Plan a build, and bring its stages up to date with one `dvc repro` each.
 
-Under the project's lock, with this interpreter. What DVC and the stages print is passed on line by
-line.
+A plan says which stages would run, and why. A build runs under the project's lock and with this Python
+interpreter. It passes on what DVC and the stages print, line by line.
 """
 
 from __future__ import annotations
@@ -20,107 +19,16 @@ from typing import Any
 from model_code.errors import FreshetError
 from model_code.files import hash_path
 from model_code.project import Project
+from model_code.stages.stage import Stage
 from orchestration import parameters
 from orchestration.pipeline import dvc, runs, stages
 
-
-@dataclass(frozen=True)
-class PlannedStage:
-    """A stage, whether it would run ("run", "skip", or "maybe" if that depends on a stage before
-    it), and why.
-    """
-
-    address: str
-    action: str
-    reasons: tuple[str, ...]
-
-
-def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
-    """Every stage in order of running, with its action and reasons; of `targets` and what they
-    need, if given.
-    """
-    dvc.initialise(project)
-    table, lacking = _table(project)
-    ran = dvc.stages_that_ran(project.root)
-    asked = None if lacking else dvc.run_dvc(project, "--wait-for-lock", "status", "--json")
-    status = json.loads(asked.stdout or "{}") if asked else {}
-    planned: dict[str, PlannedStage] = {}
-    for stage in _needed(table, targets):
-        if lacking and stage.address in ran:  # DVC can be asked once a build has written it
-            why = f"params.yaml lacks {', '.join(lacking)}, which a build writes there"
-            planned[stage.address] = PlannedStage(stage.address, "maybe", (why,))
-            continue
-        required_stages = [
-            planned[earlier.address]
-            for earlier in stages.upstream(stage, table)
-            if earlier.address in planned
-        ]
-        changes = [line for entry in status.get(stage.address, ()) for line in _describe(entry)]
-        changes = changes if stage.address in ran else ["it never ran"]
-        planned[stage.address] = _plan_one(stage.address, changes, required_stages)
-    return list(planned.values())
-
-
-def required_stages(project: Project, address: str) -> list[str]:
-    """A stage and all that it depends on, in order of running."""
-    settings = parameters.load(project.params_file)
-    return [
-        stage.address
-        for stage in _needed(stages.expand(settings.retrievers, settings.fusions), [address])
-    ]
-
-
-def _table(project: Project) -> tuple[tuple[stages.Stage, ...], list[str]]:
-    """Every stage, and what params.yaml lacks of the settings that they read, as it is by default."""
-    settings = parameters.load(project.params_file)
-    table = stages.expand(settings.retrievers, settings.fusions)
-    return table, parameters.missing_keys(
-        project.params_file, {group for stage in table for group in stage.groups}
-    )
-
-
-def _needed(table: Sequence[stages.Stage], targets: Sequence[str]) -> list[stages.Stage]:
-    if not targets:
-        return list(table)
-    addresses = {stage.address for target in targets for stage in stages.find(target, table)}
-    for stage in reversed(table):
-        if stage.address in addresses:
-            addresses |= {each.address for each in stages.upstream(stage, table)}
-    return [stage for stage in table if stage.address in addresses]
-
-
-def _plan_one(address: str, changes: list[str], before: list[PlannedStage]) -> PlannedStage:
-    moving = [stage.address for stage in required_stages if stage.action != "skip"]
-    # an artifact that is missing or changed is no reason where a stage before this one is about to
-    # write it anyway
-    written = ("deleted artifacts/", "modified artifacts/") if moving else ()
-    reasons = tuple(change for change in changes if not change.startswith(written))
-    if reasons:
-        return PlannedStage(address, "run", reasons)
-    if moving:
-        return PlannedStage(
-            address, "maybe", tuple(f"{name} may change its output" for name in moving)
-        )
-    return PlannedStage(address, "run" if changes else "skip", tuple(changes))
-
-
-def _describe(entry: Any) -> list[str]:
-    if isinstance(entry, str):
-        return [entry]
-    lines = []
-    for kind, paths in entry.items():
-        for path, change in paths.items():
-            if isinstance(change, dict):
-                lines += [f"{value} setting {key}" for key, value in change.items()]
-            else:
-                lines.append(
-                    f"{change} {path}" if kind == "changed deps" else f"{change} output {path}"
-                )
-    return lines
-
-
-REFUSAL = "error: "  # how a stage's own last word begins
-CHATTER = (
+# The beginning of the line with which a stage says why it failed.
+STAGE_ERROR_PREFIX = "error: "
+# The beginning of DVC's own line about a failed stage. The stage and the reason follow.
+DVC_ERROR_PREFIX = "ERROR: failed to reproduce "
+# Lines of DVC that say nothing about a build.
+IGNORED_PREFIXES = (
     "> ",
     "Use `dvc push`",
     "Updating lock file",
@@ -130,12 +38,71 @@ CHATTER = (
     "To enable auto staging",
     "\tdvc config",
 )
-FAILED = "ERROR: failed to reproduce "  # then the stage, and why
-Say = Callable[[str], None]
+# Receives each line that DVC and the stages print.
+PrintLine = Callable[[str], None]
 
 
 class StageRefused(FreshetError):
-    """A stage that said itself why it failed: the same again would fail again."""
+    """A stage failed with a reason of its own. The same run would fail again."""
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """A stage of a plan.
+
+    Attributes:
+        address: Address of the stage, such as `train@hce`.
+        action: "run", "skip", or "maybe" if that depends on the output of an earlier stage.
+        reasons: Why the stage runs or may run.
+    """
+
+    address: str
+    action: str
+    reasons: tuple[str, ...]
+
+
+def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
+    """Return every stage with its action and reasons, in an order to run them.
+
+    Args:
+        project: The project.
+        targets: Stages to plan, with all that they need. Empty: all stages.
+    """
+    dvc.initialise(project)
+    table, missing_keys = _table_and_missing_keys(project)
+    recorded = dvc.stages_that_ran(project.root)
+
+    # DVC cannot be asked while params.yaml lacks keys that a build would write into it.
+    status: dict[str, Any] = {}
+    if not missing_keys:
+        completed = dvc.run_dvc(project, "--wait-for-lock", "status", "--json")
+        status = json.loads(completed.stdout or "{}")
+
+    planned: dict[str, PlannedStage] = {}
+    for stage in required_rows(table, targets):
+        address = stage.address
+        if missing_keys and address in recorded:
+            reason = f"params.yaml lacks {', '.join(missing_keys)}, which a build writes there"
+            planned[address] = PlannedStage(address, "maybe", (reason,))
+            continue
+
+        changes = ["it never ran"]
+        if address in recorded:
+            changes = describe_changes(status.get(address, ()))
+        upstream = [
+            planned[earlier.address]
+            for earlier in stages.upstream(stage, table)
+            if earlier.address in planned
+        ]
+        planned[address] = plan_stage(address, changes, upstream)
+    return list(planned.values())
+
+
+def required_stages(project: Project, address: str) -> list[str]:
+    """Return a stage and all stages that it depends on, in an order to run them."""
+    settings = parameters.load(project.params_file)
+    table = stages.expand(settings.retrievers, settings.fusions)
+    return [stage.address for stage in required_rows(table, [address])]
 
 
 def print_to_stderr(text: str) -> None:
@@ -144,10 +111,14 @@ def print_to_stderr(text: str) -> None:
 
 
 class PlannedBuild:
-    """What a build runs: planned once, by the settings of that moment, and each stage once.
+    """A build that is planned once, with the settings of that moment, and runs each stage once.
 
-    targets: stages, all by default, with those before them. dagster_run: kept with every run in
-    MLflow. name: of the run above them there, kind first.
+    Args:
+        project: The project.
+        targets: Stages to build, with all that they need. Empty: all stages.
+        dagster_run: Id of Dagster's run, which every run in MLflow keeps.
+        force: Run every stage, also those that are up to date.
+        name: Name of the run above the stages' runs in MLflow. It begins with its kind.
     """
 
     def __init__(
@@ -158,95 +129,121 @@ class PlannedBuild:
         force: bool = False,
         name: str = "",
     ) -> None:
-        name = name or f"build {datetime.now():%Y-%m-%d %H:%M:%S}"
-        self.project, self.force = project, force
-        self.extra = {dvc.RECORDER: "1", dvc.BUILD_NAME: name}
+        self.project = project
+        self.force = force
+        self.environment = {
+            dvc.RECORDER: "1",
+            dvc.BUILD_NAME: name or f"build {datetime.now():%Y-%m-%d %H:%M:%S}",
+        }
         if dagster_run:
-            self.extra["FRESHET_DAGSTER_RUN"] = dagster_run
-        self.copy = (project.root / ".dvc" / "tmp" if project.home else project.state) / dvc.LOCK
+            self.environment["FRESHET_DAGSTER_RUN"] = dagster_run
+
+        backup_folder = project.root / ".dvc" / "tmp" if project.home else project.state
+        self.lock_backup = backup_folder / dvc.LOCK
+
         dvc.initialise(project)
         with project.lock():
-            self._mend()
+            self._repair()
             self._complete_settings()
             planned = plan(project, targets)
-            self.settings = hash_path(project.params_file)
-            # what a killed build left; once the store was away, a build does not wait for it again
-            # after each stage
-            self.recording = runs.try_record_all(project)
+            self.settings_hash = hash_path(project.params_file)
+            # This records what a killed build left. If the store is away, the build does not wait for it
+            # again after each stage.
+            self.is_recording = runs.try_record_all(project)
         self.waiting = [stage.address for stage in planned if force or stage.action != "skip"]
 
-    def bring_up_to_date(self, address: str, say: Say = print_to_stderr) -> Iterator[str]:
-        """Bring a stage up to date, and before it what it needs; yield each that ran, recorded by
-        then.
+    def bring_up_to_date(
+        self, address: str, print_line: PrintLine = print_to_stderr
+    ) -> Iterator[str]:
+        """Bring a stage and all that it needs up to date.
 
-        FreshetError if one fails, or the settings changed since the plan was made.
+        Yields:
+            The address of each stage that ran, after its run was recorded.
+
+        Raises:
+            FreshetError: If a stage fails, or if the settings changed since the plan was made.
         """
-        needed = set(required_stages(self.project, address))
-        for name in [name for name in self.waiting if name in needed]:
+        required = set(required_stages(self.project, address))
+        for name in [name for name in self.waiting if name in required]:
             with self.project.lock():
-                if hash_path(self.project.params_file) != self.settings:
+                if hash_path(self.project.params_file) != self.settings_hash:
                     raise FreshetError(
                         "params.yaml changed since this build began: start another one"
                     )
-                ran = self._repro(name, say)
-                self.recording = self.recording and runs.try_record_all(self.project)
-                dvc.copy_lock(self.project.root, self.copy)
+                ran = self._repro(name, print_line)
+                if self.is_recording:
+                    self.is_recording = runs.try_record_all(self.project)
+                dvc.copy_lock(self.project.root, self.lock_backup)
             self.waiting.remove(name)
             if ran:
                 yield name
 
-    def _mend(self) -> None:
-        if dvc.restore_lock(self.project.root, self.copy):
+    def _repair(self) -> None:
+        """Repair what a killed DVC left, and remove outputs that params.yaml no longer names."""
+        if dvc.restore_lock(self.project.root, self.lock_backup):
             print_to_stderr(
-                "dvc.lock was half-written by a DVC that was killed: gone back to the last whole one"
+                "dvc.lock was half-written by a DVC that was killed: the last whole one is restored"
             )
         if dvc.remove_stale_notes(self.project.root):
             print_to_stderr("notes of a DVC that was killed are removed: they kept outputs busy")
         for folder in remove_unnamed_outputs(self.project):
-            why = "params.yaml no longer names this retriever"
-            print_to_stderr(f"{folder} removed: {why} (DVC's cache keeps what it held)")
+            print_to_stderr(
+                f"{folder} removed: params.yaml no longer names this retriever (DVC's cache keeps its content)"
+            )
 
     def _complete_settings(self) -> None:
-        _, lacking = _table(self.project)
-        if lacking:
-            parameters.write_overrides(self.project.params_file, lacking)
-            why = "params.yaml lacked what DVC wants to find there, and has it by default now"
-            print_to_stderr(f"{why}: {', '.join(lacking)}")
+        """Write the keys that DVC requires and params.yaml lacks, with their defaults."""
+        _, missing_keys = _table_and_missing_keys(self.project)
+        if missing_keys:
+            parameters.write_overrides(self.project.params_file, missing_keys)
+            print_to_stderr(
+                f"params.yaml lacked keys that DVC requires; their defaults are added: {', '.join(missing_keys)}"
+            )
 
-    def _repro(self, address: str, say: Say) -> bool:
-        """Run DVC for one stage, which it may skip or restore; whether the stage itself ran."""
-        force = ["--force"] if self.force else []
-        command = dvc.command_line("--wait-for-lock", "repro", "--single-item", *force, address)
-        ran, refusal, why = False, None, "see the lines above"
+    def _repro(self, address: str, print_line: PrintLine) -> bool:
+        """Run DVC for one stage, and return whether the stage itself ran.
+
+        DVC may skip the stage or restore its output from the cache.
+        """
+        options = ["--force"] if self.force else []
+        command = dvc.command_line("--wait-for-lock", "repro", "--single-item", *options, address)
+        ran = False
+        stage_error = None
+        dvc_error = "see the lines above"
+
+        # In a session of its own, DVC does not receive Ctrl-C in the terminal. This process does, and
+        # ends DVC below.
         with subprocess.Popen(
             command,
             cwd=self.project.root,
-            env=dvc.environment(self.project, **self.extra),
+            env=dvc.environment(self.project, **self.environment),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            # Ctrl-C in a terminal reaches this process alone, which ends DVC below
             start_new_session=True,
         ) as process:
             try:
-                for line in map(str.rstrip, process.stdout or ()):
-                    ran = ran or line.startswith(dvc.stage_end_prefix(address))
-                    if line.startswith(REFUSAL):
-                        refusal = line.removeprefix(REFUSAL)
-                    elif line.startswith(FAILED):
-                        why = line.partition("': ")[2] or line
-                    elif line and not line.startswith(CHATTER):
-                        say(line)
+                for raw_line in process.stdout or ():
+                    line = raw_line.rstrip()
+                    if line.startswith(dvc.stage_end_prefix(address)):
+                        ran = True
+                    if line.startswith(STAGE_ERROR_PREFIX):
+                        stage_error = line.removeprefix(STAGE_ERROR_PREFIX)
+                    elif line.startswith(DVC_ERROR_PREFIX):
+                        dvc_error = line.partition("': ")[2] or line
+                    elif line and not line.startswith(IGNORED_PREFIXES):
+                        print_line(line)
             except BaseException:
                 process.terminate()
-                # leaving `with` by an interrupt waits for a quarter of a second only
+                # On an interrupt, leaving `with` would wait for a quarter of a second only.
                 process.wait()
                 raise
-        if refusal is not None:
-            raise StageRefused(f"{address}: {refusal}")
+
+        if stage_error is not None:
+            raise StageRefused(f"{address}: {stage_error}")
         if process.returncode:
             raise FreshetError(
-                f"`dvc repro {address}` failed with exit code {process.returncode}: {why}"
+                f"`dvc repro {address}` failed with exit code {process.returncode}: {dvc_error}"
             )
         return ran
 
@@ -258,11 +255,16 @@ def repro(
     force: bool = False,
     name: str = "",
 ) -> Iterator[str]:
-    """Bring `targets` (all stages by default) up to date, yielding the address of each that ran,
-    recorded by then.
+    """Bring stages up to date. See `PlannedBuild` for the arguments.
 
-    A stage that could not be recorded is kept for the next build, which is said: its output is as
-    good as ever. Raises `FreshetError` if a stage fails. An interrupt ends DVC and its stage.
+    A run that MLflow cannot record now is kept for the next build, and a message says so. The output of
+    the stage is valid all the same. An interrupt ends DVC and its stage.
+
+    Yields:
+        The address of each stage that ran, after its run was recorded.
+
+    Raises:
+        FreshetError: If a stage fails.
     """
     with project.lock():
         build = PlannedBuild(project, targets, dagster_run, force, name)
@@ -271,21 +273,87 @@ def repro(
 
 
 def remove_unnamed_outputs(project: Project) -> list[Path]:
-    """Delete outputs of what `params.yaml` no longer names; returns the folders, relative to the
-    root.
+    """Delete the outputs of retrievers and fusions that `params.yaml` no longer names.
 
-    The comparison reads the folders above them: a build depends on the settings, not on what was
-    built before. A retriever that comes back is restored from DVC's cache. To be called under the
-    project's lock.
+    The comparison reads the folders above them, so that an old output would become part of it. A
+    retriever that comes back is restored from DVC's cache. The caller must hold the project's lock.
+
+    Returns:
+        The deleted folders, relative to the root of the project.
     """
     settings = parameters.load(project.params_file)
+    parents = []
+    for stage in stages.TABLE:
+        parent = Path(stage.output).parent
+        if stage.expand_by is not None and parent not in parents:
+            parents.append(parent)
+
     removed = []
-    for folder in dict.fromkeys(
-        Path(stage.output).parent for stage in stages.TABLE if stage.expand_by
-    ):
-        named = settings.built if folder.name == "evaluate" else settings.retrievers
-        for path in sorted((project.root / folder).glob("*")):
-            if path.name not in named and path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-                removed.append(path.relative_to(project.root))
+    for parent in parents:
+        # Fusions have an evaluation, but are neither trained nor indexed.
+        named = settings.built if parent.name == "evaluate" else settings.retrievers
+        for path in sorted((project.root / parent).glob("*")):
+            if path.name in named or not path.is_dir() or path.is_symlink():
+                continue
+            shutil.rmtree(path)
+            removed.append(path.relative_to(project.root))
     return removed
+
+
+def _table_and_missing_keys(project: Project) -> tuple[tuple[Stage, ...], list[str]]:
+    """Return every stage, and assignments of the keys that they read and params.yaml lacks."""
+    settings = parameters.load(project.params_file)
+    table = stages.expand(settings.retrievers, settings.fusions)
+    groups = {group for stage in table for group in stage.groups}
+    return table, parameters.missing_keys(project.params_file, groups)
+
+
+def required_rows(table: Sequence[Stage], targets: Sequence[str]) -> list[Stage]:
+    """Return the stages of `targets` and all that they need, in the order of the table."""
+    if not targets:
+        return list(table)
+
+    addresses = set()
+    for target in targets:
+        addresses.update(stage.address for stage in stages.find(target, table))
+    # Later stages come first, so that the needs of their needs are found in one pass.
+    for stage in reversed(table):
+        if stage.address in addresses:
+            addresses.update(earlier.address for earlier in stages.upstream(stage, table))
+    return [stage for stage in table if stage.address in addresses]
+
+
+def plan_stage(address: str, changes: list[str], upstream: list[PlannedStage]) -> PlannedStage:
+    """Decide the action of one stage from its changes and the plans of the stages that it reads."""
+    moving = [stage.address for stage in upstream if stage.action != "skip"]
+
+    # A missing or changed input is no reason if the stage before writes it anyway.
+    ignored: tuple[str, ...] = ()
+    if moving:
+        ignored = ("deleted artifacts/", "modified artifacts/")
+    reasons = tuple(change for change in changes if not change.startswith(ignored))
+
+    if reasons:
+        return PlannedStage(address, "run", reasons)
+    if moving:
+        maybe = tuple(f"{name} may change its output" for name in moving)
+        return PlannedStage(address, "maybe", maybe)
+    return PlannedStage(address, "skip", ())
+
+
+def describe_changes(entries: Sequence[Any]) -> list[str]:
+    """Return a line per change from the entries of `dvc status --json` for one stage."""
+    lines = []
+    for entry in entries:
+        if isinstance(entry, str):
+            lines.append(entry)
+            continue
+        for kind, paths in entry.items():
+            for path, change in paths.items():
+                if isinstance(change, dict):
+                    lines += [f"{value} setting {key}" for key, value in change.items()]
+                elif kind == "changed deps":
+                    lines.append(f"{change} {path}")
+                else:
+                    lines.append(f"{change} output {path}")
+    return lines

@@ -1,6 +1,4 @@
-"""A stage's identity, known before it runs: the hash of its command, of everything it reads and of
-its settings.
-"""
+"""The identity of a stage before it runs: a hash of its command, everything that it reads, and its settings."""
 
 from __future__ import annotations
 
@@ -19,8 +17,12 @@ from orchestration.pipeline.stages import run_command
 
 @dataclass(frozen=True)
 class StageInputs:
-    """What a stage reads at one moment: the hash of each path, and its groups of `params.yaml` as
-    they stand.
+    """What a stage reads at one moment.
+
+    Attributes:
+        command: The shell command that runs it.
+        hashes: Hash of each input and of each file or folder of code, by path.
+        settings: Its groups of `params.yaml`, as plain values.
     """
 
     command: str
@@ -29,40 +31,37 @@ class StageInputs:
 
     @property
     def key(self) -> str:
-        """SHA-256 over all of it, in hex: equal keys mean equal outputs."""
-        return hash_text(
-            canonical_json(
-                {"command": self.command, "reads": self.hashes, "settings": self.settings}
-            )
-        )
+        """SHA-256 over all of it, in hex. Equal keys mean equal outputs."""
+        content = {"command": self.command, "reads": self.hashes, "settings": self.settings}
+        return hash_text(canonical_json(content))
 
     def changes(self, later: StageInputs) -> list[str]:
-        """The paths and settings that differ in `later`."""
-        paths = [path for path in self.hashes if self.hashes[path] != later.hashes[path]]
-        groups = [
-            f"params.yaml: {key}"
-            for key in self.settings
-            if self.settings[key] != later.settings[key]
-        ]
-        return paths + groups
+        """Return the paths and settings that differ in `later`."""
+        changed = [path for path in self.hashes if self.hashes[path] != later.hashes[path]]
+        for group in self.settings:
+            if self.settings[group] != later.settings[group]:
+                changed.append(f"params.yaml: {group}")
+        return changed
 
 
 def read_stage_inputs(stage: Stage, root: Path) -> StageInputs:
-    """Hash everything that `stage` reads; raises `FreshetError` if an input is not there yet."""
+    """Hash everything that `stage` reads in the project at `root`.
+
+    Raises:
+        FreshetError: If an input does not exist.
+    """
     for name, path in stage.inputs.items():
         if not (root / path).exists():
-            remedy = (
-                "run `freshet ingest`"
-                if name == "lock"
-                else "run the stages before it (`freshet run`)"
-            )
+            remedy = "run the stages before it (`freshet run`)"
+            if name == "lock":
+                remedy = "run `freshet ingest`"
             raise FreshetError(f"stage {stage.address} reads {path}, which is not there: {remedy}")
-    code = code_root(root)
+
     hashes = {path: hash_path(root / path) for path in stage.inputs.values()}
-    hashes |= {path: hash_path(code / path) for path in stage.code_files}
+    code = code_root(root)
+    for path in stage.code_files:
+        hashes[path] = hash_path(code / path)
+
     mapping = parameters.read_mapping(root / "params.yaml")
-    return StageInputs(
-        run_command(stage),
-        hashes,
-        {group: parameters.get_by_path(mapping, group) for group in stage.groups},
-    )
+    settings = {group: parameters.get_by_path(mapping, group) for group in stage.groups}
+    return StageInputs(run_command(stage), hashes, settings)

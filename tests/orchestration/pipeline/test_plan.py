@@ -6,7 +6,7 @@ import pytest
 
 from orchestration.pipeline import stages
 from orchestration.pipeline.dvc import _reason
-from orchestration.pipeline.repro import PlannedStage, _describe, _needed, _plan_one
+from orchestration.pipeline.repro import PlannedStage, describe_changes, plan_stage, required_rows
 
 RUNS, SKIPS = PlannedStage("before", "run", ("it never ran",)), PlannedStage("before", "skip", ())
 EDIT, MOVED = "modified setting training", "modified artifacts/corpus"
@@ -28,7 +28,7 @@ EDIT, MOVED = "modified setting training", "modified artifacts/corpus"
 def test_a_stage_runs_for_its_own_changes_and_perhaps_for_those_before(
     changes, before, action, reasons
 ):
-    assert _plan_one("this", changes, before) == PlannedStage("this", action, reasons)
+    assert plan_stage("this", changes, before) == PlannedStage("this", action, reasons)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_stage_runs_for_its_own_changes_and_perhaps_for_those_before(
     ],
 )
 def test_what_dvc_says_becomes_a_line(entry, lines):
-    assert _describe(entry) == lines
+    assert describe_changes([entry]) == lines
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_what_dvc_gives_as_its_reason_is_shown(stderr, reason):
 
 def test_a_target_needs_everything_before_it_and_nothing_else():
     table = stages.expand(["contrastive", "hce"])
-    needed = [stage.address for stage in _needed(table, ["train@hce"])]
+    needed = [stage.address for stage in required_rows(table, ["train@hce"])]
     before = [
         "corpus",
         "query_generator",
@@ -74,4 +74,4 @@ def test_a_target_needs_everything_before_it_and_nothing_else():
         "hierarchy",
     ]
     assert needed == [*before, "train@hce"]
-    assert _needed(table, []) == list(table)
+    assert required_rows(table, []) == list(table)
