@@ -14,7 +14,7 @@ import typer
 
 from model_code.errors import FreshetError
 from model_code.settings import require
-from orchestration.cli.build import table_text
+from orchestration.cli.tables import table_text
 
 BENCHES: Mapping[str, str] = {
     "encode": "benchmarks.encoding",

@@ -1,14 +1,19 @@
-"""The guard at every door: a page of another site that happens to be open in the browser drives
-nothing here.
+"""Protect the HTTP service and the pages of Dagster and MLflow against other sites and machines.
 
-A browser says for whom it asks, in headers that no page can forge: `Host`, `Origin`,
-`Sec-Fetch-Site`. Programs that send none of the last two, such as curl, are let through: they run
-as somebody who is on this machine already. Where other machines reach the door, who asks has to
-know a token: `Authorization: Bearer`, or as a page's password.
+A page of another site that is open in the same browser must not change anything here. Browsers name
+the origin of a request in headers that no page can forge: `Host`, `Origin` and `Sec-Fetch-Site`.
+Programs such as curl do not send the last two and are allowed, because they already run as a user
+of this machine. Where other machines can connect, every request needs a token, sent as
+`Authorization: Bearer TOKEN` or as the password of HTTP basic authentication.
+
+Starlette's TrustedHostMiddleware and FastAPI's security dependencies cover a part of this only. The
+middleware does not accept IPv6 addresses such as `[::1]:8765` and does not reject WebSocket
+handshakes. Dependencies do not apply to Dagster and MLflow, which are not FastAPI routes of ours.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import base64
 import json
@@ -16,7 +21,6 @@ import os
 import re
 import resource
 import secrets
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,247 +33,355 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from model_code.errors import FreshetError
 from model_code.settings import require
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-THIS_MACHINE = ("127.0.0.1", "localhost", "[::1]")  # the same in an address
-TOKEN_FILE = "FRESHET_TOKEN_FILE"  # tells the processes of `freshet ui` that a token is demanded
-CHALLENGE = 'Basic realm="Freshet: any name, and the token as password"'
-# Sec-Fetch-Site of what the page itself, or the person, asks for
-OF_THIS_PAGE = ("same-origin", "none")
-# for a request to come, its body, and its answer to be taken
-SECONDS = {"head": 10.0, "body": 60.0, "answer": 30.0}
-LOOK_SECONDS = 1.0
-MOST_CONNECTIONS = 512  # less where the system gives the process few files
-HEAD_BYTES = 131_072  # a search in an address has up to 10,000 characters, of nine bytes each
+# Addresses to listen on that only this machine can reach.
+LOOPBACK_ADDRESSES = ("127.0.0.1", "localhost", "::1")
+# The same addresses as they are written in a `Host` header.
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+# Environment variable with which `freshet ui` tells its pages to require the token in a file.
+TOKEN_FILE_VARIABLE = "FRESHET_TOKEN_FILE"
+BASIC_CHALLENGE = 'Basic realm="Freshet: any name, and the token as password"'
+# Values of Sec-Fetch-Site for requests of the page itself and for addresses typed by a person.
+SAME_SITE_VALUES = ("same-origin", "none")
+
+# Seconds that a client may take to send the head or the body of a request, or to read the answer.
+PHASE_TIMEOUT_SECONDS = {"head": 10.0, "body": 60.0, "answer": 30.0}
+PHASE_CHECK_SECONDS = 1.0
+# The limit is lower if the process may open few files; see `max_connections`.
+MAX_CONNECTIONS = 512
+# A search in an address has up to 10,000 characters of up to nine bytes each.
+MAX_HEAD_BYTES = 131_072
 
 
 class BoundedConnection(H11Protocol):
-    """A connection that is closed when it keeps its server waiting for longer than `SECONDS`; of
-    too many, that which has been waited for longest.
+    """An HTTP connection of uvicorn that a slow or idle client cannot hold forever.
+
+    A connection is closed if the client exceeds `PHASE_TIMEOUT_SECONDS`. If there are too many
+    connections, the one is closed that has waited longest for the head of a request.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to look after it."""
+        """Start watching a new connection, and close another one if there are too many."""
         super().connection_made(transport)
         self.phase: tuple[str, int] = ("head", 0)
-        self.since = self.loop.time()
-        self._timer = self.loop.call_later(LOOK_SECONDS, self._look)
-        # What was aborted stays among them for two rounds of the loop, and so may a WebSocket,
-        # which has no phase.
-        opened = [each for each in self.connections if not each.transport.is_closing()]
-        if len(opened) > most_connections():
+        self.phase_start = self.loop.time()
+        self._timer = self.loop.call_later(PHASE_CHECK_SECONDS, self._check_phase)
+
+        # An aborted connection stays in the set for two more rounds of the event loop.
+        open_connections = [
+            connection for connection in self.connections if not connection.transport.is_closing()
+        ]
+        if len(open_connections) > max_connections():
+            # The set may contain WebSockets, which have no phase.
             waiting = [
-                each
-                for each in opened
-                if isinstance(each, BoundedConnection) and each.phase[0] == "head"
+                connection
+                for connection in open_connections
+                if isinstance(connection, BoundedConnection) and connection.phase[0] == "head"
             ]
-            min(waiting, key=lambda each: each.since).transport.abort()
+            oldest = min(waiting, key=lambda connection: connection.phase_start)
+            oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop looking after it."""
+        """Stop watching a closed connection."""
         self._timer.cancel()
         super().connection_lost(exc)
 
-    def _look(self) -> None:
-        if self not in self.connections:  # a WebSocket by now
+    def _check_phase(self) -> None:
+        if self not in self.connections:
+            # The connection was upgraded to a WebSocket.
             return
-        phase = self._phase()
+
+        phase = self._current_phase()
         if phase != self.phase:
-            self.phase, self.since = phase, self.loop.time()
-        if self.loop.time() - self.since > SECONDS.get(phase[0], float("inf")):
+            self.phase = phase
+            self.phase_start = self.loop.time()
+
+        timeout = PHASE_TIMEOUT_SECONDS.get(phase[0], float("inf"))
+        if self.loop.time() - self.phase_start > timeout:
             self.transport.abort()
         else:
-            self._timer = self.loop.call_later(LOOK_SECONDS, self._look)
+            self._timer = self.loop.call_later(PHASE_CHECK_SECONDS, self._check_phase)
 
-    def _phase(self) -> tuple[str, int]:
-        """What is waited for, and in which request: its head, its body, us, or that the answer is
-        taken.
+    def _current_phase(self) -> tuple[str, int]:
+        """Return the phase of the current request, and the identity of that request.
+
+        The phases are "head", "body", "work" (the application computes) and "answer".
         """
+        request = id(self.cycle)
         if self.transport.get_write_buffer_size():
-            return "answer", id(self.cycle)
+            return "answer", request
         if self.cycle is None or self.cycle.response_complete:
-            return "head", id(self.cycle)
-        return "body" if self.cycle.more_body else "work", id(self.cycle)
+            return "head", request
+        if self.cycle.more_body:
+            return "body", request
+        return "work", request
 
 
-def most_connections() -> int:
-    """How many connections may be open: at most a third of the files that this process may have."""
-    return min(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 3)
+def max_connections() -> int:
+    """Return how many connections may be open: at most a third of the process's open files."""
+    max_open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(MAX_CONNECTIONS, max_open_files // 3)
 
 
-def bounds() -> dict[str, Any]:
-    """The options by which uvicorn keeps them; so few are taken in at once that there are files
-    left for the rest.
+def connection_limits() -> dict[str, Any]:
+    """Return the options of uvicorn that enforce the limits on connections.
+
+    The backlog is small so that file descriptors remain for the rest of the process.
     """
     return {
         "http": BoundedConnection,
         "loop": "asyncio",
-        "backlog": most_connections() // 4,
-        "h11_max_incomplete_event_size": HEAD_BYTES,
+        "backlog": max_connections() // 4,
+        "h11_max_incomplete_event_size": MAX_HEAD_BYTES,
     }
 
 
-def line(
+def json_line(
     content: Mapping[str, Any], status: int, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """JSON that ends as a line does, so that a terminal's prompt stands below it."""
-    return Response(
-        json.dumps(content, ensure_ascii=False) + "\n", status, headers, "application/json"
-    )
+    """Return a JSON response that ends with a line break, for readers at a terminal."""
+    body = json.dumps(content, ensure_ascii=False) + "\n"
+    return Response(body, status, headers, "application/json")
 
 
 class Guard:
-    """An ASGI application behind a check of each request and each WebSocket handshake; a refusal is
-    one line of 403, or of 401 where the token is missing.
+    """ASGI middleware that checks every request and every WebSocket handshake.
+
+    A request of another site is answered with one line and status 403. A request without the
+    required token is answered with status 401.
+
+    Args:
+        app: The protected application.
+        hosts: Names in the `Host` header, without port, that are allowed. This prevents DNS
+            rebinding. None allows every name, for addresses that other machines reach.
+        is_page: Tells which paths a link of another site may open. Looking at such a page must
+            change nothing.
+        token: Token that every request must have; None if no token is required.
+        origins: Other sites whose pages may send requests.
     """
 
     def __init__(
         self,
         app: ASGIApp,
-        hosts: Collection[str] | None = THIS_MACHINE,
-        page: Callable[[str], bool] = "/".__eq__,
+        hosts: Collection[str] | None = LOOPBACK_HOSTS,
+        is_page: Callable[[str], bool] = "/".__eq__,
         token: str | None = None,
         origins: Collection[str] = (),
     ) -> None:
-        """hosts: the names that requests may be addressed to, without ports; None: any, where
-        others may listen.
-
-        page: tells the paths that may be opened by a link from elsewhere, since looking at them
-        changes nothing. token: what whoever asks has to know. origins: the other sites whose pages
-        may ask all the same.
-        """
-        self.app, self.hosts, self.page, self.token, self.origins = app, hosts, page, token, origins
+        self.app = app
+        self.hosts = hosts
+        self.is_page = is_page
+        self.token = token
+        self.origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, one connection, or the application's own life cycle."""
+        """Pass a request on to the application, or refuse it."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
+
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        reason, status = self._objection(scope, headers), 403
-        if reason is None and not self._knows_token(headers.get("authorization", "")):
-            reason, status = (
-                "say the token that lies in .freshet/token: Authorization: Bearer TOKEN",
-                401,
+        status = 403
+        reason = self._origin_problem(scope, headers)
+        if reason is None and not self._has_token(headers.get("authorization", "")):
+            status = 401
+            reason = (
+                "the token is missing or wrong; send Authorization: Bearer TOKEN, "
+                "with the token in the file .freshet/token"
             )
+
         if reason is None:
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": reason})
         else:
-            ask = {"www-authenticate": CHALLENGE} if status == 401 else None
-            await line({"error": reason}, status, ask)(scope, receive, send)
+            challenge = {"www-authenticate": BASIC_CHALLENGE} if status == 401 else None
+            response = json_line({"error": reason}, status, challenge)
+            await response(scope, receive, send)
 
-    def _knows_token(self, authorization: str) -> bool:
-        """Whether the header states the token, compared in a time that does not tell how much of it
-        is right.
+    def _has_token(self, authorization: str) -> bool:
+        """Return whether an `Authorization` header has the token.
+
+        The comparison takes the same time for all wrong tokens, so that timing reveals nothing.
         """
         if self.token is None:
             return True
-        scheme, _, stated = authorization.partition(" ")
-        if scheme.lower() == "basic":  # what a browser sends after it has asked for a password
-            stated = _password(stated)
-        matches = secrets.compare_digest(stated.encode(), self.token.encode())
+        scheme, _, credentials = authorization.partition(" ")
+        if scheme.lower() == "basic":
+            # A browser sends the token this way, after it has asked its user for a password.
+            credentials = _basic_password(credentials)
+        matches = secrets.compare_digest(credentials.encode(), self.token.encode())
         return matches and scheme.lower() in ("bearer", "basic")
 
-    def _objection(self, scope: Scope, headers: dict[str, str]) -> str | None:
-        """Why the request is refused, whoever asks; None if it is not."""
-        host, origin, site = (
-            headers.get("host", ""),
-            headers.get("origin"),
-            headers.get("sec-fetch-site"),
-        )
-        if self.hosts is not None and re.sub(r":\d+$", "", host) not in self.hosts:
-            return "this address is not one of this machine's own; open the page as http://127.0.0.1:PORT"
-        reads = scope["type"] == "http" and scope["method"] == "GET"
-        if reads and scope["path"].endswith("/graphql") and scope["query_string"]:
-            return "GraphQL is asked by POST here: a GET could be made by any page's image"
+    def _origin_problem(self, scope: Scope, headers: Mapping[str, str]) -> str | None:
+        """Return why the origin of a request is not allowed; None if it is allowed."""
+        host = headers.get("host", "")
+        host_name = re.sub(r":\d+$", "", host)
+        if self.hosts is not None and host_name not in self.hosts:
+            return (
+                "the address in the request is not one of this machine; "
+                "open the page as http://127.0.0.1:PORT"
+            )
+
+        is_get = scope["type"] == "http" and scope["method"] == "GET"
+        if is_get and scope["path"].endswith("/graphql") and scope["query_string"]:
+            return "GraphQL queries need POST, because an image of any page could send a GET"
+
+        origin = headers.get("origin")
         if origin is not None and origin in self.origins:
             return None
-        opened = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == (
-            "navigate",
-            "document",
-        )
-        # a person followed one, to what only shows something
-        link = reads and opened and self.page(scope["path"])
-        same_site = site is None or site in OF_THIS_PAGE or link
-        if same_site and (origin is None or origin.partition("://")[2] == host):
+
+        is_same_origin = origin is None or origin.partition("://")[2] == host
+        if is_same_origin and self._is_allowed_fetch(scope, headers, is_get):
             return None
-        return "a page of another site asked for this; nothing was done"
+        return "the request comes from a page of another site, so nothing was done"
+
+    def _is_allowed_fetch(self, scope: Scope, headers: Mapping[str, str], is_get: bool) -> bool:
+        """Return whether the `Sec-Fetch` headers belong to this page or to a link to a page."""
+        site = headers.get("sec-fetch-site")
+        if site is None or site in SAME_SITE_VALUES:
+            return True
+        is_navigation = (
+            headers.get("sec-fetch-mode") == "navigate"
+            and headers.get("sec-fetch-dest") == "document"
+        )
+        return is_get and is_navigation and self.is_page(scope["path"])
 
 
-def _password(encoded: str) -> str:
-    """The password of `NAME:PASSWORD` in base64; an empty one if it is no such thing, which is
-    never the token.
+def _basic_password(credentials: str) -> str:
+    """Return the password of base64-encoded `NAME:PASSWORD`; empty if it cannot be decoded.
+
+    An empty password never equals the token.
     """
     try:
-        return base64.b64decode(encoded, validate=True).decode("latin-1").partition(":")[2]
+        decoded = base64.b64decode(credentials, validate=True).decode("latin-1")
     except ValueError:
         return ""
+    return decoded.partition(":")[2]
 
 
-def token_of(file: Path) -> str:
-    """The token in `file`, made at the first call, for this user alone; FreshetError if others may
-    read it.
+def read_or_create_token(file: Path) -> str:
+    """Return the token in `file`. The first call creates a token that only this user can read.
+
+    Raises:
+        FreshetError: If the file is empty, or other users can read it.
     """
     if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        aside = file.with_name(f".token.{os.getpid()}")
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-            stream.write(secrets.token_urlsafe(32) + "\n")
-        aside.rename(file)
+        _create_token(file)
+
     token = file.read_text(encoding="ascii").strip()
-    if file.stat().st_mode & 0o077 or not token:
+    others_have_access = bool(file.stat().st_mode & 0o077)
+    if others_have_access or not token:
         raise FreshetError(
-            f"{file} is empty, or others than you may read it: delete it, and a new token is made"
+            f"{file} is empty, or other users can read it; delete it, and a new token is created"
         )
     return token
 
 
-def token_to_demand(host: str, file: Path, demanded: bool = False) -> str | None:
-    """The token for a door at `host`; none on this machine's own addresses, unless it is `demanded`
-    there, too.
+def _create_token(file: Path) -> None:
+    """Write a new token to a temporary file and move it in place, so that no half file is read."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".token.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(secrets.token_urlsafe(32) + "\n")
+    temporary.rename(file)
+
+
+def required_token(host: str, file: Path, always: bool = False) -> str | None:
+    """Return the token that requests to a server need.
+
+    Args:
+        host: Address that the server listens on.
+        file: The token's file; created if a token is needed.
+        always: Whether the token is also required at an address that only this machine reaches.
+
+    Returns:
+        The token; None if requests need none.
     """
-    return token_of(file) if demanded or host not in LOOPBACK else None
+    if always or host not in LOOPBACK_ADDRESSES:
+        return read_or_create_token(file)
+    return None
 
 
-def require_origins(origins: Sequence[str]) -> None:
-    """Refuse what no browser sends as `Origin`, such as `*`, by a `SettingsError`."""
+def check_origins(origins: Sequence[str]) -> None:
+    """Raise `SettingsError` for a value that no browser sends as `Origin`, such as `*`."""
     for origin in origins:
-        is_site = re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", origin) is not None
+        is_origin = re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", origin) is not None
         require(
-            is_site, f"--cors-origin is {origin!r}; name one site, such as https://app.example:8443"
+            is_origin,
+            f"--cors-origin is {origin!r}; name one site, such as https://app.example:8443",
         )
 
 
-def dagster_webserver() -> None:
-    """Run Dagster's webserver, whose arguments follow on the command line, behind the guard."""
-    # like MLflow below, for its own process alone: the service has neither
-    from dagster_webserver.cli import main
+def serve_dagster(host: str, port: int, workspace: Path) -> None:
+    """Serve Dagster's web page behind the guard until the process is stopped.
 
-    run = uvicorn.run
-    page = lambda path: not path.endswith("/graphql")  # noqa: E731
-    uvicorn.run = lambda app, **options: run(_guarded(app, page), **options | bounds())
-    main()
+    This does what the command `dagster-webserver` does. The command itself offers no way to add a
+    middleware.
+
+    Args:
+        host: Address to listen on.
+        port: Port to listen on.
+        workspace: The file `workspace.yaml`, which names the code location.
+    """
+    from dagster import DagsterInstance
+    from dagster._core.workspace.context import WorkspaceProcessContext
+    from dagster._core.workspace.load_target import WorkspaceFileTarget
+    from dagster_webserver import cli
+    from dagster_webserver.app import create_app_from_workspace_process_context
+
+    with DagsterInstance.get() as instance:
+        instance.optimize_for_webserver(
+            cli.DEFAULT_DB_STATEMENT_TIMEOUT,
+            cli.DEFAULT_POOL_RECYCLE,
+            cli.DEFAULT_POOL_MAX_OVERFLOW,
+        )
+        target = WorkspaceFileTarget([str(workspace)])
+        with WorkspaceProcessContext(instance, workspace_load_target=target) as context:
+            app = create_app_from_workspace_process_context(context)
+            guarded_app = _guard_page(app, is_page=_is_dagster_page)
+            uvicorn.run(
+                guarded_app, host=host, port=port, log_level="warning", **connection_limits()
+            )
+
+
+def _is_dagster_page(path: str) -> bool:
+    return not path.endswith("/graphql")
 
 
 def mlflow_app() -> ASGIApp:
-    """Make MLflow's server behind the guard; `mlflow server --app-name freshet` finds it as an
-    entry point.
+    """Return MLflow's server behind the guard.
+
+    `mlflow server --app-name freshet` finds this function as an entry point.
     """
     from mlflow.server.fastapi_app import app
 
-    return _guarded(app)
+    return _guard_page(app)
 
 
-def _guarded(app: ASGIApp, page: Callable[[str], bool] = "/".__eq__) -> Guard:
-    """A page of `freshet ui`; where a token is demanded, it may be addressed by any name."""
-    if TOKEN_FILE not in os.environ:
-        return Guard(app, page=page)
-    return Guard(app, None, page, token_of(Path(os.environ[TOKEN_FILE])))
+def _guard_page(app: ASGIApp, is_page: Callable[[str], bool] = "/".__eq__) -> Guard:
+    """Return a page of `freshet ui` behind the guard.
+
+    Where a token is required, other machines may use any name of this one.
+    """
+    token_file = os.environ.get(TOKEN_FILE_VARIABLE)
+    if token_file is None:
+        return Guard(app, is_page=is_page)
+    token = read_or_create_token(Path(token_file))
+    return Guard(app, hosts=None, is_page=is_page, token=token)
+
+
+def main() -> None:
+    """Serve Dagster's page: `python -m orchestration.guard --host H --port P --workspace FILE`."""
+    parser = argparse.ArgumentParser(description="Serve Dagster's web page behind the guard.")
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--workspace", type=Path, required=True)
+    arguments = parser.parse_args()
+    serve_dagster(arguments.host, arguments.port, arguments.workspace)
 
 
 if __name__ == "__main__":
-    sys.argv[0] = "dagster-webserver"
-    dagster_webserver()
+    main()

@@ -17,7 +17,7 @@ from experiments.tables import measure_projects
 from model_code.evaluation.scores import average_over_seeds, load_scores, strip_seed
 from model_code.evaluation.significance import interval_over_seeds, paired_randomisation_test
 from model_code.project import Project
-from orchestration.cli.build import load_comparison
+from orchestration.cli.results import load_comparison
 
 HERE = Path(__file__).parent
 PAIR, DRAWS = ("fused", "hce"), 10_000

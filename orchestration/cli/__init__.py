@@ -1,4 +1,7 @@
-"""The command line: `freshet`. Errors are one line; a traceback only with `--debug`."""
+"""The command line `freshet`.
+
+Errors that a user can fix are one line on standard error. `--debug` shows the traceback.
+"""
 
 from __future__ import annotations
 
@@ -10,43 +13,50 @@ from typing import NoReturn
 from model_code.errors import FreshetError
 from model_code.text.words import escape_invisible
 from orchestration.cli.app import app
-from orchestration.cli.build import INTERRUPTED, STOP_SIGNALS, stopped
+from orchestration.cli.signals import INTERRUPTED_EXIT_CODE, interrupted_message
 
 __all__ = ["app", "main"]
-# Classes of libraries are told by their module, since importing them takes seconds.
-FOREIGN = ("sqlalchemy.", "sqlite3", "mlflow.", "psycopg", "httpx", "requests.")
-
-
-def _end(message: str, code: int) -> NoReturn:
-    print(f"error: {escape_invisible(message)}", file=sys.stderr)
-    sys.exit(code)
+# Errors of these modules come from a database, a server or the network. Their classes are
+# recognised by module, because importing them takes seconds.
+ENVIRONMENT_ERROR_MODULES = ("sqlalchemy.", "sqlite3", "mlflow.", "psycopg", "httpx", "requests.")
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Run the command that the arguments of this process name."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
-    for number in STOP_SIGNALS[1:]:  # as Ctrl-C: what a command has started ends with it
-        signal.signal(number, signal.default_int_handler)
+    arguments = [argument for argument in arguments if argument != "--debug"]
+
+    # SIGTERM and SIGHUP end a command as Ctrl-C does, together with the processes that it started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
+
     try:
-        app([argument for argument in arguments if argument != "--debug"])
+        app(arguments)
     except FreshetError as error:
         if debug:
             raise
-        _end(str(error), error.exit_code)
+        _exit_with_error(str(error), error.exit_code)
     except Exception as error:
-        # the disk, a file's permission, a database, a server or another program is at fault, rather
-        # than the code
-        foreign = isinstance(error, (OSError, CalledProcessError)) or type(
-            error
-        ).__module__.startswith(FOREIGN)
-        if debug or not foreign:
+        # An error of the code keeps its traceback.
+        if debug or not _is_environment_error(error):
             raise
-        _end(
-            f"{type(error).__name__}: {' '.join(str(error).split())} (--debug shows where)",
-            FreshetError.exit_code,
-        )
-    except SystemExit as ended:
-        if ended.code == INTERRUPTED:
-            print(stopped(), file=sys.stderr)
+        text = " ".join(str(error).split())
+        message = f"{type(error).__name__}: {text} (--debug shows where)"
+        _exit_with_error(message, FreshetError.exit_code)
+    except SystemExit as exit_request:
+        if exit_request.code == INTERRUPTED_EXIT_CODE:
+            print(interrupted_message(), file=sys.stderr)
         raise
+
+
+def _is_environment_error(error: Exception) -> bool:
+    """Return whether the cause lies outside of the code: a disk, a database, a server, a program."""
+    if isinstance(error, (OSError, CalledProcessError)):
+        return True
+    return type(error).__module__.startswith(ENVIRONMENT_ERROR_MODULES)
+
+
+def _exit_with_error(message: str, code: int) -> NoReturn:
+    print(f"error: {escape_invisible(message)}", file=sys.stderr)
+    sys.exit(code)

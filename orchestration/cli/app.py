@@ -1,80 +1,115 @@
-"""All commands under one name: the everyday ones, and the rarer ones as `freshet tools NAME`."""
+"""All commands of `freshet`, grouped into the panels of its help.
+
+Commands import what they need inside their functions, so that `--help`, shell completion and a
+search by a running service start without torch, pandas, MLflow and Dagster.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import metadata
+from typing import Annotated, Any
+
 import typer
 
-from model_code.errors import FreshetError
-from orchestration.cli import build, live, release, serve
+from orchestration.cli import (
+    build,
+    demo,
+    documents,
+    freshness,
+    maintenance,
+    release,
+    results,
+    search,
+    serve,
+)
 
-ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
-GONE = {  # by the command's name: what to do in its place, told for one release
-    "documents": "`freshet sync` follows the packages that `corpus.packages` names",
-    "adopt": "`freshet repair` does that for every live retriever",
-    "compare": "`freshet results --costs 100` sets costs beside effectiveness",
-    "recluster": "it changed no ranking; a retrain clusters all that is live anew",
-    "tune-additions": "docs/incdsi.md names the settings of `additions` that did best",
-    "sweep": "`dvc exp show` is the table of experiments: docs/operations.md",
-    "write-queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
+IMPORT_NAME = "freshet"
+# `bench` passes its arguments on to the benchmarks.
+PASS_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
+COMMANDS: dict[str, list[Callable[..., Any]]] = {
+    "Start": [build.init, demo.demo],
+    "Search": [search.search],
+    "Documents": [
+        documents.add,
+        documents.update,
+        documents.delete,
+        documents.sync,
+        documents.export,
+        documents.import_,
+    ],
+    "Build and compare": [build.ingest, build.run, build.plan, results.results, build.settings],
+    "Release": [release.register, release.promote, release.rollback, release.rewind],
+    "Freshness": [freshness.status, freshness.retrain],
+    "Service": [serve.serve, serve.ui],
+    "Maintenance": [
+        maintenance.verify,
+        maintenance.repair,
+        maintenance.backup,
+        maintenance.restore,
+    ],
 }
-MOVED = ("compact", "gc", "drift")
+TOOLS = [freshness.drift, maintenance.compact, maintenance.gc]
 
 app = typer.Typer(
     name="freshet",
-    help="A retrieval system that keeps itself fresh: train, prove, promote and search retrievers over your corpus.",
+    help="Train, evaluate, promote and search retrievers over documents that change.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    epilog="Every command takes --debug, which shows the traceback of an error.",
+    epilog="Every command accepts --debug, which shows the traceback of an error.",
 )
-tools = typer.Typer(help="Rarer work: measure, list, clean up.", no_args_is_help=True)
-
-for command in (
-    build.init,
-    build.demo,
-    build.ingest,
-    build.run,
-    build.plan,
-    build.results,
-    build.settings,
-    live.search,
-    live.add,
-    live.update,
-    live.delete,
-    live.sync,
-    release.register,
-    release.promote,
-    release.rollback,
-    release.retrain,
-    release.status,
-    release.rewind,
-    live.verify,
-    live.repair,
-    live.export,
-    live.backup,
-    live.restore,
-    serve.serve,
-    serve.ui,
-):
-    app.command()(command)
-for command in (release.drift, live.compact, live.gc):
-    tools.command()(command)
-app.command("import")(live.import_)
-app.add_typer(tools, name="tools")
-app.command(context_settings=ANY_ARGUMENTS, add_help_option=False)(build.bench)
+tools = typer.Typer(
+    help="Less frequent work: measure drift, compact the index, free disk space.",
+    no_args_is_help=True,
+)
 
 
-def _refuse(name: str, reason: str, group: typer.Typer = app) -> None:
-    """Let `freshet NAME` say what took its place."""
+def installed_version() -> str:
+    """Return the version of the distribution that contains the package `freshet`.
 
-    @group.command(name, hidden=True, context_settings=ANY_ARGUMENTS)
-    def refuse() -> None:
-        raise FreshetError(f"freshet {name} {reason}")
+    The distribution has another name than the package. It is looked up, so that its name is
+    written in pyproject.toml only.
+    """
+    distributions = metadata.packages_distributions().get(IMPORT_NAME)
+    if not distributions:
+        return "not installed"
+    return metadata.version(distributions[0])
 
 
-for _name, _remedy in GONE.items():
-    _refuse(_name, f"is gone: {_remedy}")
-for _name in ("tune", "sweep", "documents", "compare"):
-    _refuse(_name, f"is gone: {GONE['tune-additions' if _name == 'tune' else _name]}", tools)
-for _name in MOVED:
-    _refuse(_name, f"is `freshet tools {_name}` now")
+def _print_version(requested: bool) -> None:
+    if requested:
+        typer.echo(f"freshet {installed_version()}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Declare the options of `freshet` itself."""
+
+
+def _add_commands() -> None:
+    for panel, commands in COMMANDS.items():
+        for command in commands:
+            # `import` is a keyword of Python, so that its function is called `import_`.
+            name = command.__name__.removesuffix("_")
+            app.command(name, rich_help_panel=panel)(command)
+    for command in TOOLS:
+        tools.command()(command)
+
+    benchmark = app.command(
+        context_settings=PASS_ARGUMENTS,
+        add_help_option=False,
+        rich_help_panel="Build and compare",
+    )
+    benchmark(build.bench)
+    app.add_typer(tools, name="tools", rich_help_panel="Maintenance")
+
+
+_add_commands()

@@ -1,4 +1,4 @@
-"""What nothing refers to any more: a row per kind, how it is found and how it is freed."""
+"""Find files that nothing needs any more, and delete them."""
 
 from __future__ import annotations
 
@@ -23,210 +23,242 @@ from orchestration.pipeline.dvc import run_dvc, uses_git
 from orchestration.pipeline.runs import KIND
 from orchestration.registry import versions
 
-# the name of what is kept for additions: the retriever's, and a hash
-STORE = re.compile(r".+-[0-9a-f]{16}")
+BYTES_PER_MEGABYTE = 1e6
+MAX_LABEL_CHARACTERS = 24
+# A store of IncDSI is named by its retriever and a hash.
+STORE_NAME = re.compile(r".+-[0-9a-f]{16}")
+REMOVED_BY_DVC = re.compile(r"^Removing (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Garbage:
-    """Something that can be freed: what to call it, how much it frees, and how."""
+    """Files that can be deleted.
+
+    Attributes:
+        label: Description for the user.
+        megabytes: Space that is freed.
+        delete: Deletes the files.
+    """
 
     label: str
     megabytes: float
-    free: Callable[[], object]
+    delete: Callable[[], object]
 
 
 def find_garbage(project: Project, keep: int) -> list[Garbage]:
-    """Everything that can go, largest first.
+    """Return everything that can be deleted, largest first.
 
-    The `keep` newest model versions stay, of all retrievers together, the `keep` newest live
-    generations of each retriever, and the work of the `keep` newest retrains (of one at least: it
-    may be under way). So does whatever has an alias, is current, registered, part of a generation
-    that stays, or in `dvc.lock`.
+    Whatever has an alias, is current, is registered, is part of a kept generation or stands in
+    `dvc.lock` is never garbage.
+
+    Args:
+        project: The project.
+        keep: Number of the newest items to keep: model versions of all retrievers together, live
+            generations of each retriever, and retrains. At least one retrain is kept, because it
+            may be running.
     """
-    kinds = (*KINDS, *REGISTERED) if (project.state / "mlflow").exists() else KINDS
-    return sorted(
-        (each for kind in kinds for each in kind(project, keep)),
-        key=lambda garbage: -garbage.megabytes,
-    )
+    finders = [
+        _unfinished_stages,
+        _interrupted_pilots,
+        _old_retrains,
+        _unreferenced_cache,
+        _old_generations,
+        _unneeded_incdsi_stores,
+    ]
+    if (project.state / "mlflow").exists():
+        finders += [_old_versions, _runs_without_version]
+
+    garbage = []
+    for find in finders:
+        garbage += find(project, keep)
+    garbage.sort(key=lambda item: item.megabytes, reverse=True)
+    return garbage
 
 
-def collect(project: Project, garbage: Sequence[Garbage]) -> None:
-    """Free each item, while nothing else changes the project."""
+def delete_garbage(project: Project, garbage: Sequence[Garbage]) -> None:
+    """Delete items, while nothing else changes the project."""
     with project.lock():
         for item in garbage:
-            item.free()
+            item.delete()
 
 
-def _leftovers(project: Project, keep: int) -> Iterator[Garbage]:
-    """Checkpoints and half-made outputs of stages that did not finish."""
+def _unfinished_stages(project: Project, keep: int) -> Iterator[Garbage]:
+    """Find checkpoints and partial outputs of stages that did not finish."""
     for kind in ("checkpoints", "staging"):
         for path in sorted((project.state / kind).glob("*")):
-            yield _folder(f"{kind} of {path.name[:24]}", path)
+            yield _folder_garbage(f"{kind} of {path.name[:MAX_LABEL_CHARACTERS]}", path)
 
 
-def _pilots(project: Project, keep: int) -> Iterator[Garbage]:
-    """The work of a pilot that was cut off."""
-    folder, lock = project.state / pilot.FOLDER, project.state / pilot.LOCK
+def _interrupted_pilots(project: Project, keep: int) -> Iterator[Garbage]:
+    """Find the work of a pilot that was interrupted."""
+    folder = project.state / pilot.FOLDER
+    lock = project.state / pilot.LOCK
     if folder.is_dir() and lock_is_free(lock):
-        yield _folder("work of a pilot that was cut off", folder, lambda: lock_is_free(lock))
+        is_unused = partial(lock_is_free, lock)
+        yield _folder_garbage("work of an interrupted pilot", folder, is_unused)
 
 
-def _retrains(project: Project, keep: int) -> Iterator[Garbage]:
-    """The copies of the corpus that retrains worked on, with what they built: the registry has what
-    came of them.
-    """
-    plans = sorted(
-        (project.state / FOLDER).glob(f"*/{PLAN}"), key=lambda plan: plan.stat().st_mtime_ns
-    )
+def _old_retrains(project: Project, keep: int) -> Iterator[Garbage]:
+    """Find copies of the corpus and builds of old retrains, whose results are registered."""
+    plans = list((project.state / FOLDER).glob(f"*/{PLAN}"))
+    plans.sort(key=lambda plan: plan.stat().st_mtime_ns)
     for plan in plans[: -max(keep, 1)]:
-        yield _folder(f"work of retrain {plan.parent.name}", plan.parent)
+        yield _folder_garbage(f"work of retrain {plan.parent.name}", plan.parent)
 
 
-def _dvc_cache(project: Project, keep: int) -> Iterator[Garbage]:
-    """Cached outputs that neither the working tree nor any commit, branch or experiment of it
-    refers to.
-    """
+def _unreferenced_cache(project: Project, keep: int) -> Iterator[Garbage]:
+    """Find files of DVC's cache that no working tree, commit, branch or experiment refers to."""
     if not (project.root / ".dvc" / "cache").exists():
         return
-    scope = [
-        "--workspace",
-        *(["--all-commits", "--all-experiments"] if uses_git(project.root) else []),
-    ]
-    listed = run_dvc(project, "gc", *scope, "--dry")
-    files = [
-        Path(name)
-        for name in re.findall(r"^Removing (.+)$", listed.stdout + listed.stderr, re.MULTILINE)
-    ]
-    if files:
-        label = f"{len(files)} files of DVC's cache that no commit or experiment refers to"
-        size = sum(file.stat().st_size for file in files) / 1e6
-        yield Garbage(label, size, partial(run_dvc, project, "gc", *scope, "--force"))
+    scope = ["--workspace"]
+    if uses_git(project.root):
+        scope += ["--all-commits", "--all-experiments"]
+
+    listing = run_dvc(project, "gc", *scope, "--dry")
+    names = REMOVED_BY_DVC.findall(listing.stdout + listing.stderr)
+    if not names:
+        return
+    size = sum(Path(name).stat().st_size for name in names)
+    yield Garbage(
+        f"{len(names)} files of DVC's cache that no commit or experiment refers to",
+        size / BYTES_PER_MEGABYTE,
+        partial(run_dvc, project, "gc", *scope, "--force"),
+    )
 
 
-def _versions(project: Project, keep: int) -> Iterator[Garbage]:
-    """All model versions but the newest, of all retrievers together, and those that have an alias."""
-    holders = [versions.version_with_alias(project, role) for role in versions.ROLES]
-    numbers = {version.version for version in holders if version}
+def _old_versions(project: Project, keep: int) -> Iterator[Garbage]:
+    """Find all model versions but the newest `keep` and the ones that have a role."""
+    numbers_with_role = set()
+    for role in versions.ROLES:
+        version = versions.version_with_alias(project, role)
+        if version is not None:
+            numbers_with_role.add(version.version)
+
     for version in versions.list_versions(project)[:-keep]:
-        if version.version not in numbers:
-            folders = versions.run_folders(project, [version.run_id])
-            remark = (
-                ""
-                if folders
-                else "; its files lie in another store than the project's, and stay there"
-            )
-            label = f"model version {version.version} ({version.retriever}){remark}"
-            yield Garbage(
-                label,
-                sum(map(folder_bytes, folders)) / 1e6,
-                partial(versions.delete_version, project, version),
-            )
-
-
-def _registrations(project: Project, keep: int) -> Iterator[Garbage]:
-    """Runs and models of registrations without a version: `register` was killed, or the version was
-    deleted; and runs of pilots that are over, whose answers the ledger has.
-    """
-    # a registration that goes on now is waited for
-    with versions.open_registry(project) as registry:
-        registered = {version.run_id for version in registry.list_versions()}
-        orphans = (
-            set(registry.find_runs(f"attributes.run_name LIKE '{versions.RUN_NAME}%'")) - registered
+        if version.version in numbers_with_role:
+            continue
+        label = f"model version {version.version} ({version.retriever})"
+        folders = versions.run_folders(project, [version.run_id])
+        if not folders:
+            label += "; its files are in a store outside of the project and stay there"
+        yield Garbage(
+            label, _megabytes(folders), partial(versions.delete_version, project, version)
         )
-        pilots = registry.find_runs(f"tags.`{KIND}` = 'pilot'")
-    for run in sorted(orphans):
-        yield _runs(project, f"registration that has no version (run {run[:8]})", [run])
-    if pilots and lock_is_free(project.state / pilot.LOCK):
-        yield _runs(project, f"{len(pilots)} runs of pilots", pilots)
 
 
-def _generations(project: Project, keep: int) -> Iterator[Garbage]:
-    """The generations of each retriever but the newest, those that the current one needs, those
-    that a retrain is about to read, and those that a version in the registry was opened as: a
-    rollback of the champion returns to them.
+def _runs_without_version(project: Project, keep: int) -> Iterator[Garbage]:
+    """Find runs of registrations without a version, and runs of finished pilots.
+
+    A registration has no version if `register` was killed, or the version was deleted. The ledger
+    has the answers of pilots.
+    """
+    # Opening the registry waits for a registration that is running now.
+    with versions.open_registry(project) as registry:
+        registered_runs = {version.run_id for version in registry.list_versions()}
+        runs = set(registry.find_runs(f"attributes.run_name LIKE '{versions.RUN_NAME}%'"))
+        pilot_runs = registry.find_runs(f"tags.`{KIND}` = 'pilot'")
+
+    for run in sorted(runs - registered_runs):
+        yield _run_garbage(project, f"registration without a version (run {run[:8]})", [run])
+    if pilot_runs and lock_is_free(project.state / pilot.LOCK):
+        yield _run_garbage(project, f"{len(pilot_runs)} runs of pilots", pilot_runs)
+
+
+def _old_generations(project: Project, keep: int) -> Iterator[Garbage]:
+    """Find old live generations of each retriever.
+
+    Generations stay if they are among the newest `keep`, if the current one needs them, if a
+    retrain is about to read them, or if a registered version was opened as one of them. A rollback
+    of the champion returns to the last kind.
     """
     names = retrievers(project.live)
-    registry = (project.state / "mlflow").exists()
-    registered = (
-        {version.version for version in versions.list_versions(project)}
-        if names and registry
-        else set()
-    )
+    registered_versions = set()
+    if names and (project.state / "mlflow").exists():
+        registered_versions = {version.version for version in versions.list_versions(project)}
+
     for name in names:
         collection = GenerationStore(project.live, name)
-        opened = registered_builds(collection)
-        protected = {
-            build.number
-            for build in opened
-            if build.manifest["provenance"][MODEL_VERSION] in registered
-        }
-        protected |= planned_generations(project, name)
-        if doomed := collection.unneeded_generations(keep, protected):
-            numbers = ", ".join(str(generation.number) for generation in doomed)
-            label = f"live generation{'s' * (len(doomed) > 1)} {numbers} of {name}"
-            megabytes = sum(folder_bytes(generation.folder) for generation in doomed) / 1e6
-            yield Garbage(
-                label, megabytes, partial(_free_generations, project, collection, keep, protected)
-            )
+        protected = set(planned_generations(project, name))
+        for build in registered_builds(collection):
+            if build.manifest["provenance"][MODEL_VERSION] in registered_versions:
+                protected.add(build.number)
+
+        unneeded = collection.unneeded_generations(keep, protected)
+        if not unneeded:
+            continue
+        noun = "generation" if len(unneeded) == 1 else "generations"
+        numbers = ", ".join(str(generation.number) for generation in unneeded)
+        yield Garbage(
+            f"live {noun} {numbers} of {name}",
+            _megabytes([generation.folder for generation in unneeded]),
+            partial(_delete_generations, project, collection, keep, protected),
+        )
 
 
-def _additions(project: Project, keep: int) -> Iterator[Garbage]:
-    """What is kept for additions of texts that are gone."""
-    for path in unneeded_stores(project):
-        label = f"what additions to a former build remembered ({path.name})"
-        yield Garbage(label, folder_bytes(path) / 1e6, partial(_free_store, project, path))
-
-
-KINDS = (_leftovers, _pilots, _retrains, _dvc_cache, _generations, _additions)
-REGISTERED = (_versions, _registrations)
-
-
-def unneeded_stores(project: Project) -> list[Path]:
-    """What is kept of texts of parts that are gone, or by other settings than today's, by name."""
-    folder = additions_folder(project)
-    stores = [
-        path for path in sorted(folder.glob("*")) if STORE.fullmatch(path.name) and path.is_dir()
-    ]
-    if not stores:
-        return []
-    spans = parameters.load(project.params_file).additions.spans
-    generations = [
-        each
-        for name in retrievers(project.live)
-        for each in GenerationStore(project.live, name).generations()
-    ]
-    needed = {cache_folder(each.manifest, spans, folder) for each in generations}
-    return [path for path in stores if path not in needed]
-
-
-def _free_store(project: Project, path: Path) -> None:
-    """Delete a store, unless a writer needs it by now."""
-    with file_lock(project.live / WRITER_LOCK):
-        if path in unneeded_stores(project):
-            shutil.rmtree(path)
-
-
-def _free_generations(
+def _delete_generations(
     project: Project, collection: GenerationStore, keep: int, protected: set[int]
 ) -> None:
     with file_lock(project.live / WRITER_LOCK):
         collection.collect_garbage(keep, protected)
 
 
-def _folder(label: str, path: Path, still: Callable[[], bool] = lambda: True) -> Garbage:
-    """A folder that goes, unless it was moved since it was listed, as by a finished build, or is
-    used again.
-    """
+def _unneeded_incdsi_stores(project: Project, keep: int) -> Iterator[Garbage]:
+    """Find stores of IncDSI that no generation needs."""
+    for path in unneeded_stores(project):
+        yield Garbage(
+            f"vectors of additions to a former build ({path.name})",
+            _megabytes([path]),
+            partial(_delete_store, project, path),
+        )
 
-    def free() -> None:
-        if path.exists() and still():
+
+def unneeded_stores(project: Project) -> list[Path]:
+    """Return stores of IncDSI for removed generations or for other settings, sorted by name."""
+    folder = additions_folder(project)
+    stores = []
+    for path in sorted(folder.glob("*")):
+        if path.is_dir() and STORE_NAME.fullmatch(path.name):
+            stores.append(path)
+    if not stores:
+        return []
+
+    spans = parameters.load(project.params_file).additions.spans
+    needed = set()
+    for name in retrievers(project.live):
+        for generation in GenerationStore(project.live, name).generations():
+            needed.add(cache_folder(generation.manifest, spans, folder))
+    return [path for path in stores if path not in needed]
+
+
+def _delete_store(project: Project, path: Path) -> None:
+    """Delete a store, unless a writer needs it by now."""
+    with file_lock(project.live / WRITER_LOCK):
+        if path in unneeded_stores(project):
             shutil.rmtree(path)
 
-    return Garbage(label, folder_bytes(path) / 1e6, free)
+
+def _always() -> bool:
+    return True
 
 
-def _runs(project: Project, label: str, runs: Sequence[str]) -> Garbage:
-    """Runs of MLflow, with their models."""
-    megabytes = sum(map(folder_bytes, versions.run_folders(project, runs))) / 1e6
-    return Garbage(label, megabytes, partial(versions.delete_runs, project, runs))
+def _folder_garbage(label: str, path: Path, is_unused: Callable[[], bool] = _always) -> Garbage:
+    """Return a folder as garbage.
+
+    It is not deleted if it was moved meanwhile, as by a build that finished, or is used again.
+    """
+
+    def delete() -> None:
+        if path.exists() and is_unused():
+            shutil.rmtree(path)
+
+    return Garbage(label, _megabytes([path]), delete)
+
+
+def _run_garbage(project: Project, label: str, runs: Sequence[str]) -> Garbage:
+    """Return runs of MLflow, with their models, as garbage."""
+    folders = versions.run_folders(project, runs)
+    return Garbage(label, _megabytes(folders), partial(versions.delete_runs, project, runs))
+
+
+def _megabytes(folders: Sequence[Path]) -> float:
+    return sum(folder_bytes(folder) for folder in folders) / BYTES_PER_MEGABYTE

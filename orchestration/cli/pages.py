@@ -1,4 +1,4 @@
-"""The pages of Dagster and MLflow, started side by side and stopped together."""
+"""Start the pages of Dagster and MLflow together, and stop them together."""
 
 from __future__ import annotations
 
@@ -18,169 +18,214 @@ from types import FrameType
 from model_code.errors import FreshetError
 from model_code.files import write_text
 from model_code.project import Project
-from orchestration.cli.build import STOP_SIGNALS, stopped_by
-from orchestration.guard import TOKEN_FILE, token_to_demand
+from orchestration.cli.serve import LOCAL_HOST
+from orchestration.cli.signals import STOP_SIGNALS, handle_stop_signals
+from orchestration.guard import TOKEN_FILE_VARIABLE, required_token
 from orchestration.instance import LOCATION, dagster_home, fail_abandoned_runs
 from orchestration.pipeline.dvc import environment
 from orchestration.pipeline.runs import record_all, runs_page, tracking_uri
 
-HOST = "127.0.0.1"
-GRACE = 20.0  # seconds in which a page may end by itself; Dagster's daemon takes a few
-# its job workers are nine processes we never use
+# Seconds that the processes have to end by themselves. Dagster's daemon needs a few.
+STOP_TIMEOUT_SECONDS = 20.0
+PROCESS_CHECK_SECONDS = 0.2
+# MLflow would start nine worker processes for jobs that Freshet never submits.
 MLFLOW_WITHOUT_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
 
-def commands(
-    project: Project, folder: Path, dagster_port: int, mlflow_port: int, host: str = HOST
+def page_commands(
+    project: Project, folder: Path, dagster_port: int, mlflow_port: int, host: str = LOCAL_HOST
 ) -> list[list[str]]:
-    """The command lines: Dagster's code, its page and its daemon, which share the code by a socket,
-    and MLflow's page.
+    """Return the command lines of four processes.
 
-    folder: of this user alone; the socket and the file that names it are made there. Both pages
-    listen at `host`, behind `orchestration.guard`.
+    These are Dagster's code server, its page and its daemon, which reach the code server by a
+    socket, and MLflow's page. Both pages are protected by `orchestration.guard`.
+
+    Args:
+        project: The project.
+        folder: Folder for the socket and for `workspace.yaml`. Only this user may have access.
+        dagster_port: Port of Dagster's page.
+        mlflow_port: Port of MLflow's page.
+        host: Address that both pages listen on.
     """
-    workspace, socket_file = folder / "workspace.yaml", str(folder / "code.sock")
-    code = {"grpc_server": {"socket": socket_file, "location_name": LOCATION}}
-    write_text(workspace, json.dumps({"load_from": [code]}))  # JSON is YAML
-    python, served = [sys.executable, "-m"], ["--workspace", str(workspace)]
-    address = ["--host", host, "--port"]
-    return [
-        [
-            *python,
-            "dagster",
-            "code-server",
-            "start",
-            "--socket",
-            socket_file,
-            "--module-name",
-            "orchestration.definitions",
-            "--location-name",
-            LOCATION,
-            "--log-level",
-            "warning",
-        ],
-        [*python, "orchestration.guard", *address, str(dagster_port), *served],
-        [*python, "dagster._daemon", "run", *served],
-        [
-            *python,
-            "mlflow",
-            "server",
-            "--app-name",
-            "freshet",
-            "--backend-store-uri",
-            tracking_uri(project),
-            *address,
-            str(mlflow_port),
-            "--workers",
-            "1",
-        ],
-    ]
+    socket_file = str(folder / "code.sock")
+    workspace = folder / "workspace.yaml"
+    code_server = {"grpc_server": {"socket": socket_file, "location_name": LOCATION}}
+    # JSON is valid YAML.
+    write_text(workspace, json.dumps({"load_from": [code_server]}))
+
+    dagster_code = [sys.executable, "-m", "dagster", "code-server", "start"]
+    dagster_code += ["--socket", socket_file]
+    dagster_code += ["--module-name", "orchestration.definitions"]
+    dagster_code += ["--location-name", LOCATION]
+    dagster_code += ["--log-level", "warning"]
+
+    dagster_page = [sys.executable, "-m", "orchestration.guard"]
+    dagster_page += ["--host", host, "--port", str(dagster_port)]
+    dagster_page += ["--workspace", str(workspace)]
+
+    dagster_daemon = [sys.executable, "-m", "dagster._daemon", "run"]
+    dagster_daemon += ["--workspace", str(workspace)]
+
+    mlflow_page = [sys.executable, "-m", "mlflow", "server", "--app-name", "freshet"]
+    mlflow_page += ["--backend-store-uri", tracking_uri(project)]
+    mlflow_page += ["--host", host, "--port", str(mlflow_port)]
+    mlflow_page += ["--workers", "1"]
+
+    return [dagster_code, dagster_page, dagster_daemon, mlflow_page]
 
 
 def serve_pages(
-    project: Project, dagster_port: int, mlflow_port: int, host: str = HOST, token: bool = False
+    project: Project,
+    dagster_port: int,
+    mlflow_port: int,
+    host: str = LOCAL_HOST,
+    token: bool = False,
 ) -> None:
-    """Run both until one ends or the user presses Ctrl-C; raises `FreshetError` if a port is taken.
+    """Run both pages until one ends or a stop signal arrives.
 
-    token: demand it on this machine's own addresses, too.
+    Args:
+        project: The project.
+        dagster_port: Port of Dagster's page.
+        mlflow_port: Port of MLflow's page.
+        host: Address that both pages listen on.
+        token: Whether the token is also required on this machine's own addresses.
+
+    Raises:
+        FreshetError: If a port is taken, or a page ends by itself.
     """
-    guard = _guard_variables(project, host, token)
-    for port, option in ((dagster_port, "--dagster-port"), (mlflow_port, "--mlflow-port")):
-        require_free(port, option)
-    # a build that was killed may have left stages that MLflow does not know yet
+    guard_variables = token_variables(project, host, token)
+    require_free_port(dagster_port, "--dagster-port")
+    require_free_port(mlflow_port, "--mlflow-port")
+
+    # A build that was killed may have finished stages that MLflow does not know yet.
     record_all(project)
     home = dagster_home(project)
     fail_abandoned_runs(project)
-    pages = f"Dagster: http://{host}:{dagster_port}   MLflow: http://{host}:{mlflow_port}{runs_page(project)}"
+
     log = project.state / "pages.log"
-    print(f"{pages}   (Ctrl-C ends both; what they say: {log})", flush=True)
-    variables = environment(project, DAGSTER_HOME=str(home), **MLFLOW_WITHOUT_JOBS, **guard)
+    print(
+        f"Dagster: http://{host}:{dagster_port}   "
+        f"MLflow: http://{host}:{mlflow_port}{runs_page(project)}   "
+        f"(Ctrl-C stops both; their output is in {log})",
+        flush=True,
+    )
+    variables = environment(
+        project, DAGSTER_HOME=str(home), **MLFLOW_WITHOUT_JOBS, **guard_variables
+    )
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
-        run_together(
-            commands(project, Path(folder), dagster_port, mlflow_port, host),
-            project.root,
-            variables,
-            log,
-        )
+        commands = page_commands(project, Path(folder), dagster_port, mlflow_port, host)
+        run_together(commands, project.root, variables, log)
 
 
-def _guard_variables(project: Project, host: str, token: bool) -> dict[str, str]:
-    """What tells both pages to demand the token, and MLflow to leave names and origins, which it
-    cannot know, to us.
+def token_variables(project: Project, host: str, token: bool) -> dict[str, str]:
+    """Return the environment variables with which both pages require the token.
+
+    MLflow's own check of hosts and origins is then switched off, because MLflow cannot know under
+    which names other machines reach it. The guard checks origins.
     """
-    if token_to_demand(host, project.token_file, token) is None:
+    if required_token(host, project.token_file, token) is None:
         return {}
-    print(f"any name, and as password the token in {project.token_file}, opens them", flush=True)
+    print(
+        f"log in with any name, and the token in {project.token_file} as password",
+        flush=True,
+    )
     return {
-        TOKEN_FILE: str(project.token_file),
+        TOKEN_FILE_VARIABLE: str(project.token_file),
         "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "true",
     }
 
 
-def require_free(port: int, option: str) -> None:
-    """Raise `FreshetError` if something listens on `port` already; `option` is how to choose
-    another one.
-    """
+def require_free_port(port: int, option: str) -> None:
+    """Raise `FreshetError` if a program listens on `port`; the message names `option`."""
     with socket.socket() as probe:
-        if probe.connect_ex((HOST, port)) == 0:
+        if probe.connect_ex((LOCAL_HOST, port)) == 0:
             raise FreshetError(
-                f"port {port} is taken by another program: end it, or choose another port with {option}"
+                f"port {port} is taken by another program; "
+                f"end it, or choose another port with {option}"
             )
 
 
 def run_together(
     commands: Sequence[Sequence[str]], folder: Path, variables: Mapping[str, str], log: Path
 ) -> None:
-    """Run all commands in `folder` until this process is told to stop; then none is left, and one
-    line says so.
+    """Run commands until a stop signal arrives, and leave no process behind.
 
-    SIGINT, SIGTERM and SIGHUP (a closed terminal) all stop them, also in a background job, whose
-    shell ignores SIGINT. Raises `FreshetError` if one ends by itself; the others are stopped then,
-    too. log: written anew, takes what they print: a daemon tells of every look of every sensor.
+    SIGINT, SIGTERM and SIGHUP all stop the commands. This also holds for a background job, for
+    which the shell ignores SIGINT.
+
+    Args:
+        commands: Command lines, which run at the same time.
+        folder: Working directory of the commands.
+        variables: Environment of the commands.
+        log: File that receives their output. It is overwritten, because Dagster's daemon logs every
+            run of every sensor.
+
+    Raises:
+        FreshetError: If a command ends by itself. The others are stopped.
     """
     processes: list[subprocess.Popen[bytes]] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        for each in STOP_SIGNALS:  # a second Ctrl-C must not interrupt the stopping
-            signal.signal(each, lambda *_: None)
+        # A second Ctrl-C must not interrupt the clean-up.
+        for stop_signal in STOP_SIGNALS:
+            signal.signal(stop_signal, _ignore_signal)
         raise KeyboardInterrupt
 
-    with stopped_by(stop), log.open("wb") as output:
+    with handle_stop_signals(stop), log.open("wb") as output:
         try:
             for command in commands:
-                processes.append(
-                    subprocess.Popen(
-                        command,
-                        cwd=folder,
-                        env=variables,
-                        start_new_session=True,
-                        stdout=output,
-                        stderr=output,
-                    )
+                process = subprocess.Popen(
+                    command,
+                    cwd=folder,
+                    env=variables,
+                    start_new_session=True,
+                    stdout=output,
+                    stderr=output,
                 )
-            while not (ended := [process for process in processes if process.poll() is not None]):
-                time.sleep(0.2)
-            name = Path(ended[0].args[0]).name if ended[0].args[1:2] != ["-m"] else ended[0].args[2]
+                processes.append(process)
+            ended = _wait_for_first(processes)
             raise FreshetError(
-                f"{name} ended by itself (exit code {ended[0].returncode}): see {log}"
+                f"{_program_name(ended)} ended by itself (exit code {ended.returncode}): see {log}"
             )
         except KeyboardInterrupt:
-            pass  # that is how it is to end
+            # This is how a user stops the pages.
+            pass
         finally:
             _stop_all(processes)
     print("stopped", file=sys.stderr)
 
 
+def _ignore_signal(number: int, frame: FrameType | None) -> None:
+    """Do nothing. Unlike SIG_IGN, this is not inherited by child processes."""
+
+
+def _wait_for_first(processes: Sequence[subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    """Wait until a process ends, and return it."""
+    while True:
+        for process in processes:
+            if process.poll() is not None:
+                return process
+        time.sleep(PROCESS_CHECK_SECONDS)
+
+
+def _program_name(process: subprocess.Popen[bytes]) -> str:
+    """Return the name of a program, or of the module that Python runs."""
+    program, *arguments = process.args
+    if arguments[:1] == ["-m"]:
+        return arguments[1]
+    return Path(program).name
+
+
 def _stop_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ask every process to end, and after `GRACE` seconds end what is left of its whole process
-    group.
-    """
-    deadline = time.monotonic() + GRACE
+    """Terminate all processes; after `STOP_TIMEOUT_SECONDS`, kill their process groups."""
+    deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
     for process in processes:
         process.terminate()
     for process in processes:
+        remaining = max(0.0, deadline - time.monotonic())
         with suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, deadline - time.monotonic()))
+            process.wait(remaining)
+        # Children of the process may have outlived it.
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # children that outlived it, too
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -1,4 +1,4 @@
-"""What runs until Ctrl-C: the resident service, and the pages of Dagster and MLflow."""
+"""Commands that run until Ctrl-C: the HTTP service, and the pages of Dagster and MLflow."""
 
 from __future__ import annotations
 
@@ -7,62 +7,69 @@ from typing import Annotated
 
 import typer
 
-from model_code.errors import SettingsError
 from model_code.project import Project
 
-HOST = "127.0.0.1"
+LOCAL_HOST = "127.0.0.1"
+MAX_PORT = 65_535
 Host = Annotated[
     str,
-    typer.Option(help="Address to listen on; where other machines reach it, a token is demanded."),
+    typer.Option(help="Address to listen on. If other machines reach it, a token is required."),
 ]
 Token = Annotated[
-    bool, typer.Option("--token", help="Demand the token of .freshet/token on this machine, too.")
+    bool,
+    typer.Option("--token", help="Require the token in .freshet/token on this machine, too."),
 ]
 
 
 def serve(
-    host: Host = HOST,
+    host: Host = LOCAL_HOST,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+        int, typer.Option(min=0, max=MAX_PORT, help="Port to listen on; 0 takes a free one.")
     ] = 8765,
-    query_log: Annotated[bool, typer.Option(hidden=True)] = False,
     token: Token = False,
     cors_origin: Annotated[
         list[str] | None,
-        typer.Option(help="Another site whose pages may ask, as https://app.example; repeatable."),
+        typer.Option(
+            help="Another site whose pages may send requests, as https://app.example. "
+            "Can be repeated."
+        ),
     ] = None,
 ) -> None:
-    """Serve search, add, update and delete over HTTP, with everything warm; the other commands use
-    it while it runs.
+    """Serve search and changes of documents over HTTP.
+
+    Use it if searches and additions have to be fast: the encoder stays loaded, and the other
+    commands use the service while it runs.
+
+    Example: freshet serve --port 8765
     """
-    if query_log:
-        raise SettingsError(
-            "--query-log is gone: POST /feedback keeps what people found, and retrains learn from it"
-        )
-    # before torch: a team of threads per request costs ten times more
+    # This must be set before torch is imported. A team of threads per request costs ten times more.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from orchestration.running_service import register_service
 
     project = Project.find()
-    with register_service(
-        project.state
-    ) as registration:  # before the slow imports, as it may refuse
-        from orchestration.service.server import serve as run
+    # A second service is refused here, before the slow imports.
+    with register_service(project.state) as registration:
+        from orchestration.service.server import serve as run_service
 
-        run(project, host, port, registration, token, cors_origin or ())
+        run_service(project, host, port, registration, token, cors_origin or ())
 
 
 def ui(
     dagster_port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Port of the Dagster UI.")
+        int, typer.Option(min=1, max=MAX_PORT, help="Port of Dagster's page.")
     ] = 3000,
     mlflow_port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Port of the MLflow UI.")
+        int, typer.Option(min=1, max=MAX_PORT, help="Port of MLflow's page.")
     ] = 5000,
-    host: Host = HOST,
+    host: Host = LOCAL_HOST,
     token: Token = False,
 ) -> None:
-    """Open the Dagster and MLflow UIs."""
+    """Open the pages of Dagster and MLflow.
+
+    Use it to look at builds and experiments, and to run the sensors that keep the index fresh.
+
+    Example: freshet ui
+    """
     from orchestration.cli.pages import serve_pages
 
     serve_pages(Project.find(), dagster_port, mlflow_port, host, token)

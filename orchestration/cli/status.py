@@ -1,4 +1,7 @@
-"""What is built, who is champion, what is live and how fresh it is, as plain values and as text."""
+"""The state of a project, as plain values and as text.
+
+MLflow, DVC and torch are not imported: they would make `freshet status` take seconds.
+"""
 
 from __future__ import annotations
 
@@ -16,101 +19,168 @@ from model_code.project import Project
 from orchestration import parameters
 from orchestration.pipeline import dvc, stages
 from orchestration.pipeline.ingest import read_lock
-from orchestration.registry import history, release, versions
+from orchestration.registry import history
+from orchestration.registry.read_only import read_roles
+from orchestration.registry.versions import (
+    CHALLENGER,
+    CHAMPION,
+    PREVIOUS,
+    RECORDED_CHAMPION,
+    Version,
+)
 from orchestration.running_service import service_registration
 
-ALIASES = (versions.CHAMPION, versions.CHALLENGER, versions.PREVIOUS)
+SHOWN_ROLES = (CHAMPION, CHALLENGER, PREVIOUS)
+MAX_PAST_MOVES = 5
+LABEL_WIDTH = 12
 
 
 def project_status(project: Project) -> dict[str, Any]:
-    """The state of the project; reads only, and says null or an empty list for what is not there
-    yet.
+    """Return the state of a project without changing anything.
 
-    Raises `FreshetError` if a lock is not whole.
+    Parts that do not exist yet are None or empty.
+
+    Raises:
+        FreshetError: If `dvc.lock` or `corpus.lock.json` is damaged.
     """
-    settings = parameters.load(project.params_file)
-    addresses = [stage.address for stage in stages.expand(settings.retrievers, settings.fusions)]
-    done = dvc.stages_that_ran(project.root)
-    return {
+    versions = read_roles(project)
+    status: dict[str, Any] = {
         "corpus": read_lock(project),
-        "stages": {address: "built" if address in done else "not built" for address in addresses},
-        **{
-            role: version and asdict(version)
-            for role in ALIASES
-            for version in [versions.version_with_alias(project, role)]
-        },
-        "moved_by_hand": str(moved) if (moved := release.manual_alias_change(project)) else None,
-        "live": _live(project),
-        "service": service_registration(project.state),
-        "moves": history.read(project)[-5:],
+        "stages": _stage_states(project),
     }
-
-
-def _live(project: Project) -> list[dict[str, Any]]:
-    """The current generation of each live collection, the one that is searched by default first."""
-    names, default, torn = retrievers(project.live), None, None
-    try:
-        default = default_retriever(project.live) if names else None
-    except Damaged as error:
-        torn = str(error)
-    return [
-        _live_retriever(project, name, name == default, torn)
-        for name in sorted(names, key=lambda name: (name != default, name))
-    ]
-
-
-def _live_retriever(project: Project, name: str, default: bool, torn: str | None) -> dict[str, Any]:
-    """What there is to say of a live retriever; `problem`: which file is torn or lost, None where
-    all is there.
-    """
-    status = dict.fromkeys(("generation", "documents", "fingerprint", "freshness"))
-    status |= {"retriever": name, "default": default, "problem": torn}
-    try:
-        generation = GenerationStore(project.live, name).current()
-        status |= {"generation": generation.number}
-        status |= {key: generation.manifest[key] for key in ("documents", "fingerprint")}
-        status["freshness"] = live_status(project, name)
-    except FreshetError as error:
-        status["problem"] = str(error)
+    for role in SHOWN_ROLES:
+        version = versions[role]
+        status[role] = None if version is None else asdict(version)
+    status["moved_by_hand"] = _manual_alias_change(project, versions)
+    status["live"] = _live_retrievers(project)
+    status["service"] = service_registration(project.state)
+    status["moves"] = history.read(project)[-MAX_PAST_MOVES:]
     return status
 
 
+def _stage_states(project: Project) -> dict[str, str]:
+    settings = parameters.load(project.params_file)
+    finished = dvc.stages_that_ran(project.root)
+    states = {}
+    for stage in stages.expand(settings.retrievers, settings.fusions):
+        states[stage.address] = "built" if stage.address in finished else "not built"
+    return states
+
+
+def _manual_alias_change(project: Project, versions: dict[str, Version | None]) -> str | None:
+    """Describe how a person moved the champion's alias in MLflow; None if nobody did."""
+    champion = versions[CHAMPION]
+    recorded = versions[RECORDED_CHAMPION]
+    if champion is None and recorded is None:
+        return None
+    if champion is not None and champion.is_same(recorded):
+        return None
+
+    # This is rare, so that the slow import of the registry is worth it.
+    from orchestration.registry import release
+
+    change = release.manual_alias_change(project)
+    return None if change is None else str(change)
+
+
+def _live_retrievers(project: Project) -> list[dict[str, Any]]:
+    """Return the state of each live retriever, the default one first."""
+    names = retrievers(project.live)
+    default = None
+    problem = None
+    if names:
+        try:
+            default = default_retriever(project.live)
+        except Damaged as error:
+            problem = str(error)
+
+    ordered_names = sorted(names)
+    if default in ordered_names:
+        ordered_names.remove(default)
+        ordered_names.insert(0, default)
+    return [_live_retriever(project, name, name == default, problem) for name in ordered_names]
+
+
+def _live_retriever(
+    project: Project, name: str, is_default: bool, problem: str | None
+) -> dict[str, Any]:
+    """Return the state of a live retriever; `problem` names a damaged file."""
+    state: dict[str, Any] = {
+        "generation": None,
+        "documents": None,
+        "fingerprint": None,
+        "freshness": None,
+        "retriever": name,
+        "default": is_default,
+        "problem": problem,
+    }
+    try:
+        generation = GenerationStore(project.live, name).current()
+        state["generation"] = generation.number
+        state["documents"] = generation.manifest["documents"]
+        state["fingerprint"] = generation.manifest["fingerprint"]
+        state["freshness"] = live_status(project, name)
+    except FreshetError as error:
+        state["problem"] = str(error)
+    return state
+
+
 def status_text(status: dict[str, Any]) -> str:
-    """The status in a few lines."""
-    corpus = status["corpus"]
-    built = [address for address, state in status["stages"].items() if state == "built"]
-    source = (
-        f"{corpus['source']}, content {corpus['content_hash'][:12]}"
-        if corpus
-        else "not ingested yet"
-    )
-    lines = [
-        f"corpus      {source}",
-        f"stages      {len(built)} of {len(status['stages'])} built (freshet plan says what is out of date)",
-    ]
-    for alias in ALIASES:
-        version = status[alias]
-        lines.append(
-            f"{alias:11} "
-            + (f"version {version['version']} ({version['retriever']})" if version else "none")
-        )
-        if alias == versions.CHAMPION and status["moved_by_hand"]:
+    """Return the state of a project as a few lines of text."""
+    lines = [_corpus_line(status["corpus"]), _stages_line(status["stages"])]
+    for role in SHOWN_ROLES:
+        lines.append(_version_line(role, status[role]))
+        if role == CHAMPION and status["moved_by_hand"]:
             lines.append(
-                f"            {status['moved_by_hand']}; freshet promote settles it, or freshet ui by itself"
+                _line(
+                    "",
+                    f"{status['moved_by_hand']}; freshet promote settles this, "
+                    "and so does a sensor of freshet ui",
+                )
             )
+
     if not status["live"]:
-        lines.append("live        nothing (freshet promote opens the champion)")
-    for live in status["live"]:
-        there = live["documents"] is not None
-        facts = (
-            f" generation {live['generation']}, {live['documents']:,} documents" if there else ""
-        )
-        lines.append(
-            f"live        {live['retriever']}{facts}{', searched by default' * live['default']}"
-        )
-        if live["freshness"]:
-            lines += live_status_lines(live["freshness"], live["default"])
-        lines += [f"problem     {live['problem']}"] if live.get("problem") else []
+        lines.append(_line("live", "nothing; freshet promote opens the champion"))
+    for retriever in status["live"]:
+        lines += _retriever_lines(retriever)
     if status["service"]:
-        lines.append(f"service     {status['service']['url']}")
+        lines.append(_line("service", status["service"]["url"]))
     return "\n".join(lines)
+
+
+def _line(label: str, text: str) -> str:
+    return f"{label:{LABEL_WIDTH}}{text}"
+
+
+def _corpus_line(corpus: dict[str, Any] | None) -> str:
+    if corpus is None:
+        return _line("corpus", "not ingested yet")
+    return _line("corpus", f"{corpus['source']}, content {corpus['content_hash'][:12]}")
+
+
+def _stages_line(states: dict[str, str]) -> str:
+    built = list(states.values()).count("built")
+    return _line(
+        "stages", f"{built} of {len(states)} built (freshet plan shows which are out of date)"
+    )
+
+
+def _version_line(role: str, version: dict[str, Any] | None) -> str:
+    if version is None:
+        return _line(role, "none")
+    return _line(role, f"version {version['version']} ({version['retriever']})")
+
+
+def _retriever_lines(retriever: dict[str, Any]) -> list[str]:
+    text = retriever["retriever"]
+    if retriever["documents"] is not None:
+        text += f" generation {retriever['generation']}, {retriever['documents']:,} documents"
+    if retriever["default"]:
+        text += ", searched by default"
+
+    lines = [_line("live", text)]
+    if retriever["freshness"]:
+        lines += live_status_lines(retriever["freshness"], retriever["default"])
+    if retriever.get("problem"):
+        lines.append(_line("problem", retriever["problem"]))
+    return lines

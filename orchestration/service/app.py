@@ -17,7 +17,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from model_code.project import Project
-from orchestration.guard import LOOPBACK, THIS_MACHINE, Guard
+from orchestration.guard import LOOPBACK_ADDRESSES, LOOPBACK_HOSTS, Guard
 from orchestration.service import routes
 from orchestration.service.errors import add_handlers, error
 from orchestration.service.models import ErrorResponse
@@ -139,8 +139,8 @@ def create_app(
     app.include_router(routes.router)
     add_handlers(app)
     app.add_middleware(BodyLimit)
-    hosts = (*THIS_MACHINE, "testserver") if host in LOOPBACK else None
-    app.add_middleware(Guard, hosts=hosts, page=PAGES.__contains__, token=token, origins=origins)
+    hosts = (*LOOPBACK_HOSTS, "testserver") if host in LOOPBACK_ADDRESSES else None
+    app.add_middleware(Guard, hosts=hosts, is_page=PAGES.__contains__, token=token, origins=origins)
     if origins:  # before the guard, since a browser asks whether it may without the token
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=METHODS, allow_headers=HEADERS

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from model_code.corpus.rows import printable
 from model_code.errors import FreshetError
-from orchestration.guard import line
+from orchestration.guard import json_line
 
 MOST_CHARACTERS = 1000  # of an error
 
@@ -77,7 +77,9 @@ def error(
     beginning.
     """
     headers = {"Retry-After": str(retry_after)} if retry_after is not None else None
-    return line({"error": printable(message, MOST_CHARACTERS)} | dict(details), status, headers)
+    return json_line(
+        {"error": printable(message, MOST_CHARACTERS)} | dict(details), status, headers
+    )
 
 
 async def _refused(request: Request, refused: Exception) -> Response:

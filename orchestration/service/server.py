@@ -18,7 +18,7 @@ from fastapi import FastAPI
 
 from model_code.errors import FreshetError
 from model_code.project import Project
-from orchestration.guard import LOOPBACK, bounds, require_origins, token_to_demand
+from orchestration.guard import LOOPBACK_ADDRESSES, check_origins, connection_limits, required_token
 from orchestration.running_service import Registration
 from orchestration.service.app import create_app
 
@@ -43,9 +43,9 @@ def serve(
 
     token: demand it on this machine's own addresses, too; origins: other sites whose pages may ask.
     """
-    require_origins(origins)
-    demanded = token_to_demand(host, project.token_file, token)
-    if host not in LOOPBACK:
+    check_origins(origins)
+    demanded = required_token(host, project.token_file, token)
+    if host not in LOOPBACK_ADDRESSES:
         print(EXPOSED.format(host=host, file=project.token_file), file=sys.stderr, flush=True)
     with _bound(host, port) as listening:
         app = create_app(project, host, token=demanded, origins=origins)
@@ -77,7 +77,9 @@ class _Server(uvicorn.Server):
     def __init__(self, app: FastAPI, registration: Registration, url: str) -> None:
         quiet = {"log_level": "warning", "access_log": False, "lifespan": "off"}
         super().__init__(
-            uvicorn.Config(app, timeout_graceful_shutdown=REQUEST_SECONDS, **quiet, **bounds())
+            uvicorn.Config(
+                app, timeout_graceful_shutdown=REQUEST_SECONDS, **quiet, **connection_limits()
+            )
         )
         self.registration, self.url, self.service = registration, url, app.state.service
         self.stopping_since: float | None = None  # when it was told to stop
@@ -135,5 +137,5 @@ def _bound(host: str, port: int) -> socket.socket:
 def _url(bound: socket.socket) -> str:
     host, port = bound.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
-        host = LOOPBACK[0]
+        host = LOOPBACK_ADDRESSES[0]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -18,7 +18,7 @@ from model_code.project import Project
 from model_code.stages import index as index_stage
 from model_code.stages.index import STAGE as INDEX
 from model_code.stages.train import STAGE as TRAIN
-from orchestration.cli.build import _first_failure
+from orchestration.cli.demo import first_failure
 from orchestration.pipeline.repro import PlannedBuild, StageRefused
 from orchestration.pipeline.stages import expand
 
@@ -83,7 +83,7 @@ def test_each_stage_is_a_step_and_what_cannot_pass_by_itself_is_not_tried_again(
         )
     assert tried == ["train@hce"] * attempts
     assert {event.step_key for event in result.get_step_skipped_events()} <= {"hce__index"}
-    assert str(error) in _first_failure(result)
+    assert str(error) in first_failure(result)
 
 
 def test_what_has_not_changed_keeps_its_page_and_is_not_drawn_again(project, monkeypatch):

@@ -125,9 +125,9 @@ def test_freshet_bench_passes_its_arguments_on(
         == 3
     )
     arguments = ["-m", "benchmarks", "faults", "--kills", "3", "--json", "--help"]
-    assert ran == [(arguments, os.pathsep.join([str(command.CLONE), "elsewhere"]))]
-    assert (command.CLONE / "benchmarks" / "__main__.py").is_file()
-    monkeypatch.setattr(command, "CLONE", tmp_path)
+    assert ran == [(arguments, os.pathsep.join([str(command.REPOSITORY), "elsewhere"]))]
+    assert (command.REPOSITORY / "benchmarks" / "__main__.py").is_file()
+    monkeypatch.setattr(command, "REPOSITORY", tmp_path)
     with pytest.raises(FreshetError, match="run from a clone of the repository"):
         command.bench(types.SimpleNamespace(args=[]))
 

@@ -24,12 +24,12 @@ from starlette.websockets import WebSocketDisconnect
 
 from model_code.errors import FreshetError
 from orchestration.guard import (
-    TOKEN_FILE,
+    TOKEN_FILE_VARIABLE,
     Guard,
-    _guarded,
-    require_origins,
-    token_of,
-    token_to_demand,
+    _guard_page,
+    check_origins,
+    read_or_create_token,
+    required_token,
 )
 from tests.orchestration.service.conftest import until
 
@@ -47,9 +47,9 @@ async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
     await send({"type": "http.response.body", "body": b"done"})
 
-guard.SECONDS |= {"head": 1.0, "body": 1.0}
-guard.LOOK_SECONDS = 0.2
-uvicorn.run(app, port=int(sys.argv[1]), lifespan="off", log_level="warning", **guard.bounds())
+guard.PHASE_TIMEOUT_SECONDS |= {"head": 1.0, "body": 1.0}
+guard.PHASE_CHECK_SECONDS = 0.2
+uvicorn.run(app, port=int(sys.argv[1]), lifespan="off", log_level="warning", **guard.connection_limits())
 """
 HERE = {"host": "127.0.0.1:3000"}
 IMAGE = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
@@ -185,34 +185,34 @@ def test_a_site_that_was_named_may_ask():
         assert door.get("/", headers=asked | {"origin": other}).status_code == 403
     for wrong in ("*", "app.example", "https://app.example/", "null"):
         with pytest.raises(FreshetError, match="name one site"):
-            require_origins([wrong])
+            check_origins([wrong])
 
 
 def test_the_token_is_made_once_and_for_this_user_alone(tmp_path):
     file = tmp_path / "state" / "token"
-    assert token_to_demand("127.0.0.1", file) is None
+    assert required_token("127.0.0.1", file) is None
     assert not file.exists()
-    token = token_to_demand("0.0.0.0", file)
+    token = required_token("0.0.0.0", file)
     assert len(token) > 40
-    assert token == token_of(file) == token_to_demand("localhost", file, demanded=True)
+    assert token == read_or_create_token(file) == required_token("localhost", file, always=True)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [each.name for each in file.parent.iterdir()] == ["token"]
     file.chmod(0o640)
-    with pytest.raises(FreshetError, match="others than you may read it"):
-        token_of(file)
+    with pytest.raises(FreshetError, match="other users can read it"):
+        read_or_create_token(file)
     file.chmod(0o600)
     file.write_text("\n")
     with pytest.raises(FreshetError, match="is empty"):
-        token_of(file)
+        read_or_create_token(file)
 
 
 def test_a_page_that_is_told_to_demands_the_token_whatever_name_it_is_asked_by(
     tmp_path, monkeypatch
 ):
-    assert _guarded(answer).token is None
-    monkeypatch.setenv(TOKEN_FILE, str(tmp_path / "token"))
-    page = _guarded(answer)
-    assert (page.hosts, page.token) == (None, token_of(tmp_path / "token"))
+    assert _guard_page(answer).token is None
+    monkeypatch.setenv(TOKEN_FILE_VARIABLE, str(tmp_path / "token"))
+    page = _guard_page(answer)
+    assert (page.hosts, page.token) == (None, read_or_create_token(tmp_path / "token"))
 
 
 @pytest.fixture(scope="module")

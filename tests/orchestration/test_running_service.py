@@ -146,7 +146,7 @@ def test_what_a_service_refuses_is_one_line(status, body, message, kind):
 
 def test_the_client_imports_nothing_slow():
     code = (
-        "import sys; import freshet, orchestration.running_service, orchestration.cli.live;"
+        "import sys; import freshet, orchestration.running_service, orchestration.cli.search;"
         "freshet.Client('http://x'); freshet.AsyncClient('http://x');"
         "slow = {'numpy', 'torch', 'dagster', 'mlflow', 'fastapi', 'pydantic', 'httpx', 'sqlalchemy', 'ruamel.yaml'};"
         "print(sorted(slow & set(sys.modules)))"

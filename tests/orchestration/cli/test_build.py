@@ -84,7 +84,7 @@ def test_the_first_sentence_the_verdict_and_the_table_are_printed_and_written(pr
     assert printed.startswith(
         "bm25 is the best of 2 systems: nDCG@10 0.500 [0.400, 0.600], 0.000 above hce"
     )
-    assert "Live is hce. Last move: promote of version 3 on 2026-01-02: better." in printed
+    assert "Live is hce. Last change: promote of version 3 on 2026-01-02: better." in printed
     assert "hce     0.500 [0.400, 0.600]" in printed
     page = (project.state / "report.html").read_text()
     assert "is the best of 2 systems" in page
@@ -105,4 +105,4 @@ def test_where_nobody_judged_that_and_what_was_left_out_is_said(project):
     printed = results(project, queries=0, systems={}, left_out={"hce": "hce is not trained"})
     assert printed.startswith("Nobody has judged dev or test queries of this corpus")
     assert "Hce is not trained." in printed
-    assert "No retriever was registered and judged yet" in printed
+    assert "No retriever is registered yet" in printed

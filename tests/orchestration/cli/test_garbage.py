@@ -60,9 +60,11 @@ def test_leftovers_are_found_and_freed_as_chosen_and_nothing_else(project):
         ("checkpoints of abandoned", 0.3),
     ]
     assert hash_path(project.root) == before, "looking frees nothing"
-    garbage.collect(project, [staging])
+    garbage.delete_garbage(project, [staging])
     assert found(project) == [checkpoints.label]
-    garbage.collect(project, every)  # of which one is gone meanwhile, as what a build finished
+    garbage.delete_garbage(
+        project, every
+    )  # of which one is gone meanwhile, as what a build finished
     assert found(project) == []
     assert [hash_path(path) for path in kept] == of_kept
     assert sorted(path.name for path in project.state.rglob("*")) == [
@@ -82,13 +84,13 @@ def test_what_a_killed_pilot_left_is_freed_and_one_that_runs_is_left_alone(proje
     work.mkdir(parents=True)
     (work / "weights").write_bytes(b"0" * 700_000)
     every = garbage.find_garbage(project, keep=3)
-    assert (every[0].label, every[0].megabytes) == ("work of a pilot that was cut off", 0.7)
+    assert (every[0].label, every[0].megabytes) == ("work of an interrupted pilot", 0.7)
     with (project.state / pilot.LOCK).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert "pilot" not in " ".join(found(project))
-        garbage.collect(project, every)
+        garbage.delete_garbage(project, every)
         assert work.exists(), "it began after the leftovers were listed"
-    garbage.collect(project, garbage.find_garbage(project, keep=3))
+    garbage.delete_garbage(project, garbage.find_garbage(project, keep=3))
     assert not work.exists()
 
 
@@ -106,7 +108,7 @@ def test_the_work_of_old_retrains_goes_and_that_of_the_newest_stays(project):
         }
         assert "work of retrain hce-000009" not in found(project, keep)
     assert "retrain" not in " ".join(found(project, 3))
-    garbage.collect(project, garbage.find_garbage(project, keep=2))
+    garbage.delete_garbage(project, garbage.find_garbage(project, keep=2))
     assert sorted(path.name for path in (project.state / "retraining").iterdir()) == [
         "hce-000001",
         "hce-000009",
@@ -160,7 +162,7 @@ def test_outputs_of_former_commits_stay_in_dvc_s_cache(tmp_path, monkeypatch, pl
             run("git", "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", text)
     (cache,) = garbage.find_garbage(Project(root), keep=3)
     assert cache.label == "1 files of DVC's cache that no commit or experiment refers to"
-    garbage.collect(Project(root), [cache])
+    garbage.delete_garbage(Project(root), [cache])
     files = [path for path in (root / ".dvc" / "cache").rglob("*") if path.is_file()]
     cached = {path.read_text() for path in files if path.suffix != ".json"}
     assert {"of a commit", "of the next", "of the working tree"} <= cached
@@ -195,10 +197,10 @@ def test_what_belongs_to_a_generation_stays_and_goes_with_it(refined):
     shutil.rmtree(first.folder)
     (item,) = garbage.find_garbage(refined, keep=3)
     assert (item.label, round(item.megabytes, 2)) == (
-        f"what additions to a former build remembered ({store.name})",
+        f"vectors of additions to a former build ({store.name})",
         1,
     )
-    garbage.collect(refined, [item])
+    garbage.delete_garbage(refined, [item])
     assert not store.exists()
     assert len(list(additions_folder(refined).iterdir())) == 3, (
         "the other build's store, and what is no store"
@@ -210,5 +212,5 @@ def test_a_store_that_is_needed_again_by_then_is_not_freed(refined):
     parameters.write_overrides(refined.params_file, ["additions.spans=2"])
     every = garbage.find_garbage(refined, keep=3)
     parameters.write_overrides(refined.params_file, ["additions.spans=4"])
-    garbage.collect(refined, every)
+    garbage.delete_garbage(refined, every)
     assert len(list(additions_folder(refined).iterdir())) == 4

@@ -16,8 +16,9 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.project import Project
-from orchestration.cli.pages import HOST, _guard_variables, commands, require_free, run_together
-from orchestration.guard import TOKEN_FILE, token_of
+from orchestration.cli.pages import page_commands, require_free_port, run_together, token_variables
+from orchestration.cli.serve import LOCAL_HOST
+from orchestration.guard import TOKEN_FILE_VARIABLE, read_or_create_token
 from tests.orchestration.service.conftest import until
 
 ROOT = Path(__file__).parents[3]
@@ -90,22 +91,22 @@ def test_both_pages_listen_on_this_machine_only_and_beyond_it_demand_the_token(t
         return command[command.index(f"--{name}") + 1]
 
     for host, asked in (("127.0.0.1", ()), ("0.0.0.0", ("0.0.0.0",))):
-        _, dagster, _, mlflow = commands(project, tmp_path, 3001, 5001, *asked)
+        _, dagster, _, mlflow = page_commands(project, tmp_path, 3001, 5001, *asked)
         assert (dagster[2], option(mlflow, "app-name")) == ("orchestration.guard", "freshet")
         assert option(dagster, "host") == option(mlflow, "host") == host
         assert (option(dagster, "port"), option(mlflow, "port")) == ("3001", "5001")
         assert (
             option(mlflow, "backend-store-uri") == f"sqlite:///{tmp_path}/.freshet/mlflow/mlflow.db"
         )
-    assert _guard_variables(project, HOST, False) == {}
-    variables = _guard_variables(project, "0.0.0.0", False)
-    assert variables == _guard_variables(project, HOST, True)
-    assert token_of(Path(variables[TOKEN_FILE]))
+    assert token_variables(project, LOCAL_HOST, False) == {}
+    variables = token_variables(project, "0.0.0.0", False)
+    assert variables == token_variables(project, LOCAL_HOST, True)
+    assert read_or_create_token(Path(variables[TOKEN_FILE_VARIABLE]))
 
 
 def test_a_taken_port_is_named_with_the_remedy():
-    with socket.create_server((HOST, 0)) as server:
+    with socket.create_server((LOCAL_HOST, 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(FreshetError, match=f"port {port} is taken.*--dagster-port"):
-            require_free(port, "--dagster-port")
-    require_free(port, "--dagster-port")
+            require_free_port(port, "--dagster-port")
+    require_free_port(port, "--dagster-port")

@@ -13,11 +13,11 @@ NOTHING = dict.fromkeys(NAMED) | {"stages": {"corpus": "not built"}, "live": [],
 def test_an_empty_project_says_what_is_missing():
     assert status_text(NOTHING).splitlines() == [
         "corpus      not ingested yet",
-        "stages      0 of 1 built (freshet plan says what is out of date)",
+        "stages      0 of 1 built (freshet plan shows which are out of date)",
         "champion    none",
         "challenger  none",
         "previous    none",
-        "live        nothing (freshet promote opens the champion)",
+        "live        nothing; freshet promote opens the champion",
     ]
 
 
@@ -40,9 +40,9 @@ def test_a_finished_project_names_versions_and_generations():
     }
     assert status_text(status).splitlines() == [
         "corpus      files, content 0123456789ab",
-        "stages      2 of 3 built (freshet plan says what is out of date)",
+        "stages      2 of 3 built (freshet plan shows which are out of date)",
         "champion    version 3 (hce)",
-        f"            {by_hand}; freshet promote settles it, or freshet ui by itself",
+        f"            {by_hand}; freshet promote settles this, and so does a sensor of freshet ui",
         "challenger  none",
         "previous    version 1 (contrastive)",
         "live        hce generation 2, 1,234 documents, searched by default",

@@ -301,7 +301,7 @@ def test_the_run_and_the_page_of_a_version_say_what_it_is_its_metrics_and_what_t
 def swept(tracked_project):
     """Without what tests before recorded in the store that they share."""
     for left in find_garbage(tracked_project, keep=9):
-        left.free()
+        left.delete()
 
 
 @pytest.mark.usefixtures("swept")
@@ -315,9 +315,9 @@ def test_a_model_that_a_killed_registration_left_is_found_and_freed(
         with pytest.raises(ZeroDivisionError):
             versions.register(tracked_project, variant(build, "f" * 64))
     (left,) = find_garbage(tracked_project, keep=9)
-    assert left.label.startswith("registration that has no version")
+    assert left.label.startswith("registration without a version")
     assert left.megabytes > 0.01
-    left.free()
+    left.delete()
     assert not find_garbage(tracked_project, keep=9)
 
 
@@ -348,7 +348,7 @@ def test_what_pilots_recorded_is_freed_with_its_files(tracked_project, tmp_path)
         store.record_stage(replace(stage, build=build, key=build[0] * 64))
     (item,) = find_garbage(tracked_project, keep=9)
     assert (item.label, item.megabytes > 0.1) == ("2 runs of pilots", True)
-    item.free()
+    item.delete()
     assert find_garbage(tracked_project, keep=9) == []
     assert store.find_run("p" * 64) is None
     assert store.find_run("b" * 64), "a build's runs stay"

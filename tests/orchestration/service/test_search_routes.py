@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from freshet import Client
-from orchestration.guard import token_of
+from orchestration.guard import read_or_create_token
 from tests.orchestration.service.conftest import FakeSearcher, until
 
 
@@ -164,7 +164,7 @@ def test_only_so_many_searches_wait(serve, live):
 
 
 def test_where_a_token_is_demanded_our_own_client_knows_it(serve, project):
-    client = serve(token=token_of(project.token_file))
+    client = serve(token=read_or_create_token(project.token_file))
     assert client.get("/health").status_code == 401
     headers = Client("http://testserver", project.token_file.read_text().strip())._headers
     assert client.post("/search", json={"text": "apple"}, headers=headers).status_code == 200

@@ -21,7 +21,7 @@ from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.project import Project, file_lock
-from orchestration.cli.live import plain
+from orchestration.cli.search import hit_record
 from orchestration.running_service import find_running_service, service_registration
 from orchestration.service.service import Service
 from tests.model_code.collection.conftest import RULES, make_build
@@ -163,7 +163,7 @@ def test_the_command_line_uses_it_and_prints_the_same(project, client, freshet):
         freshet("search", "split a string", "--json", "-k", "3", "--filter", "tags=text")
     )
     hits = Searcher.open(project.live).search("split a string", 3, ["tags=text"])
-    assert printed == json.loads(json.dumps([plain(hit) for hit in hits]))
+    assert printed == json.loads(json.dumps([hit_record(hit) for hit in hits]))
     assert len(printed) == 2
     refused = freshet("search", "x", "--filter", "colour=red")
     assert refused.startswith("error: no document has a field 'colour'")

@@ -298,7 +298,7 @@ def test_generations_that_nothing_needs_can_be_freed(run, project):
     assert garbage.find_garbage(project, keep=2) == []
     found = garbage.find_garbage(project, keep=1)
     assert [item.label for item in found] == ["live generation 1 of hce"]
-    garbage.collect(project, found)
+    garbage.delete_garbage(project, found)
     assert garbage.find_garbage(project, keep=1) == []
     assert texts(project, BASE) == {}
     assert run("rollback", "--generation", 0)[0] == 0

@@ -1,0 +1,136 @@
+"""The command `freshet demo`: a full build in Dagster, its results, and three searches."""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import TYPE_CHECKING
+
+from model_code.errors import FreshetError
+from model_code.project import Project
+from model_code.text.words import print_message
+from orchestration.cli.results import load_comparison, show_results
+from orchestration.cli.signals import exit_on_signals, run_without_signals
+
+if TYPE_CHECKING:
+    from dagster import ExecuteInProcessResult
+
+DOCSTRING_QUERIES = (
+    "split a string on whitespace",
+    "solve a system of linear equations",
+    "read a table from a csv file",
+)
+NEXT_STEPS = """\
+Next
+  freshet search "your words"   search the live collection
+  freshet results               this table again (--json for programs)
+  freshet plan                  what would run now, and why
+  freshet ui                    Dagster on http://127.0.0.1:3000, MLflow on http://127.0.0.1:5000
+"""
+MAX_LISTED_DOCUMENTS = 10
+# Imported objects live until the end. With Python's default of 700, the garbage collector looks
+# through them so often that this takes a sixth of a build with nothing to do.
+GC_THRESHOLD = 300_000
+
+
+def demo() -> None:
+    """Build everything once, show the results, and run three searches.
+
+    Use it once in a new project. It runs the same stages as freshet run, as a job of Dagster.
+
+    Example: freshet demo
+    """
+    started = time.monotonic()
+    project = Project.find()
+    with exit_on_signals():
+        run_without_signals(lambda: run_job(project))
+        print_message("")
+        show_results(project, load_comparison(project))
+        _show_rejected_documents(project)
+        _show_searches(project)
+    print_message(NEXT_STEPS)
+    print_message(f"Done in {time.monotonic() - started:.0f} s.")
+
+
+def run_job(project: Project, job: str = "full_build") -> None:
+    """Run a Dagster job in this process.
+
+    Raises:
+        FreshetError: If the job fails. The message has the reason of the first failed step.
+    """
+    gc.set_threshold(GC_THRESHOLD)
+    # Importing Dagster takes seconds.
+    from orchestration.definitions import definitions
+    from orchestration.instance import fail_abandoned_runs, known_by_the_page, open_instance
+    from orchestration.pipeline.dvc import initialise
+
+    initialise(project)
+    # Without this, the build would wait for the slot of a training that was killed.
+    fail_abandoned_runs(project)
+    with open_instance(project) as instance, known_by_the_page(instance, job):
+        resolved_job = definitions(project).resolve_job_def(job)
+        quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+        result = resolved_job.execute_in_process(
+            run_config=quiet, instance=instance, raise_on_error=False
+        )
+    if not result.success:
+        reason = first_failure(result)
+        raise FreshetError(f"the Dagster job {job!r} failed (run {result.run_id}): {reason}")
+
+
+def first_failure(result: ExecuteInProcessResult) -> str:
+    """Return the innermost error message of the first step that failed."""
+    for event in result.all_events:
+        if event.is_step_failure and event.step_failure_data.error:
+            error = event.step_failure_data.error
+            while error.cause:
+                error = error.cause
+            return error.message.strip()
+    return "see the log of the run"
+
+
+def _show_rejected_documents(project: Project) -> None:
+    """List the documents that could not be read, at most `MAX_LISTED_DOCUMENTS`."""
+    import pandas as pd
+
+    quarantine = pd.read_parquet(project.artifacts / "corpus" / "quarantine.parquet")
+    rejected = quarantine[quarantine["table"] == "documents"]
+    if len(rejected) == 0:
+        return
+
+    noun = "document" if len(rejected) == 1 else "documents"
+    print_message(
+        f"\n{len(rejected):,} {noun} could not be read (artifacts/corpus/quarantine.parquet)"
+    )
+    for row in rejected.head(MAX_LISTED_DOCUMENTS).itertuples():
+        print_message(f"  {row.location}  {row.reason}: {row.detail}")
+
+
+def _show_searches(project: Project) -> None:
+    from model_code.collection.generations.searcher import Searcher
+    from orchestration.cli.search import hits_text
+
+    searcher = Searcher.open(project.live)
+    for query in example_queries(project):
+        print_message(f'\nfreshet search "{query}" -k 3')
+        print_message(hits_text(searcher.search(query, 3)))
+    print_message("")
+
+
+def example_queries(project: Project) -> tuple[str, ...]:
+    """Return three queries that make sense for the corpus.
+
+    These are test queries; without judgements, generated queries.
+    """
+    import pandas as pd
+
+    from orchestration import parameters
+
+    if parameters.load(project.params_file).corpus.source == "installed_packages":
+        return DOCSTRING_QUERIES
+    queries = pd.read_parquet(project.artifacts / "corpus" / "queries.parquet")
+    test_queries = queries[queries["split"] == "test"]
+    if test_queries.empty:
+        path = project.artifacts / "pseudo_queries" / "pseudo_queries.parquet"
+        test_queries = pd.read_parquet(path)
+    return tuple(test_queries["text"].head(3))

@@ -1,0 +1,220 @@
+"""Commands that change the documents: add, update, delete, sync, import; and export, which prints them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from model_code.project import Project
+from model_code.text.words import print_message
+from orchestration.cli.options import (
+    AsJson,
+    DocumentFiles,
+    DryRun,
+    InputFormat,
+    Retriever,
+    RowFormat,
+)
+from orchestration.running_service import find_running_service
+
+if TYPE_CHECKING:
+    from model_code.collection.index.changes import ChangeReport
+
+# The commands import the live index inside their functions, because pandas and sqlalchemy take
+# half a second.
+
+
+def add(
+    files: DocumentFiles,
+    input_format: InputFormat = "jsonl",
+    dry_run: DryRun = False,
+    retriever: Retriever = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add documents, or update documents with the same id.
+
+    Use it for new documents. Adding the same document twice changes nothing.
+
+    Example: freshet add notes/ new.jsonl
+    """
+    _add_files(files, input_format, dry_run, retriever, as_json, only_known=False)
+
+
+def update(
+    files: DocumentFiles,
+    input_format: InputFormat = "jsonl",
+    dry_run: DryRun = False,
+    retriever: Retriever = None,
+    as_json: AsJson = False,
+) -> None:
+    """Update documents, and refuse unknown ids.
+
+    Use it in place of add if a new id would be a mistake.
+
+    Example: freshet update changed.jsonl
+    """
+    _add_files(files, input_format, dry_run, retriever, as_json, only_known=True)
+
+
+def _add_files(
+    files: list[Path],
+    input_format: RowFormat,
+    dry_run: bool,
+    retriever: str | None,
+    as_json: bool,
+    only_known: bool,
+) -> None:
+    from model_code.collection.index.changes import add_files
+    from model_code.collection.index.live_index import LiveIndex
+
+    index = LiveIndex(Project.find(), retriever, find_service=find_running_service)
+    report = add_files(index, files, f".{input_format}", only_known, dry_run)
+    _print_report(report, as_json, dry_run)
+
+
+def delete(
+    ids: Annotated[list[str], typer.Argument(help="Ids of documents.")],
+    erase: Annotated[
+        bool,
+        typer.Option(
+            "--erase",
+            help="Remove the texts permanently, from all generations and from the ledger.",
+        ),
+    ] = False,
+    retriever: Retriever = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete documents.
+
+    Use it for documents that must not be found. freshet rollback --generation restores deleted
+    documents; with --erase, nothing can.
+
+    Example: freshet delete numpy.sort numpy.argsort
+    """
+    from model_code.collection.erase import erase_documents
+    from model_code.collection.index.changes import delete_documents
+    from model_code.collection.index.live_index import LiveIndex
+
+    index = LiveIndex(Project.find(), retriever, find_service=find_running_service)
+    if erase:
+        report = erase_documents(index, ids)
+    else:
+        report = delete_documents(index, ids)
+    _print_report(report, as_json)
+
+
+def sync(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help="A folder, a file of rows or a data set; the project's source by default."
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Delete documents even if much of the source is missing."),
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make the index equal to its source.
+
+    Use it after the source has changed: documents are added, updated and deleted as needed.
+
+    Example: freshet sync --dry-run
+    """
+    from model_code.collection.index.live_index import LiveIndex
+    from model_code.collection.sync.sync import sync as sync_index
+
+    index = LiveIndex(Project.find(), find_service=find_running_service)
+    report = sync_index(index, source, force, dry_run)
+    _print_report(report, as_json, dry_run)
+
+
+def _print_report(report: ChangeReport, as_json: bool, dry_run: bool = False) -> None:
+    """Print the outcome of a change; exit with code 1 if all rows were refused."""
+    if as_json:
+        record = dataclasses.asdict(report)
+        record["dry_run"] = dry_run
+        print_message(json.dumps(record, indent=2, ensure_ascii=False))
+    elif dry_run:
+        print_message(f"would be: {report}")
+    else:
+        print_message(str(report))
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def export(
+    retriever: Retriever = None,
+    feedback: Annotated[
+        bool, typer.Option("--feedback", help="Print the feedback on hits in place of documents.")
+    ] = False,
+    everything: Annotated[
+        Path | None,
+        typer.Option(
+            "--all",
+            metavar="FOLDER",
+            help="Write everything to this new folder, for freshet import, and print nothing.",
+        ),
+    ] = None,
+) -> None:
+    """Print every document as one JSON line.
+
+    Use it to copy documents into another project: freshet add reads the same lines. With --all,
+    documents, judgements, feedback and history are written to a folder.
+
+    Example: freshet export > all.jsonl
+    """
+    from model_code.collection.backup.export import export_documents, export_project
+    from model_code.collection.generations.generation_store import default_retriever
+    from model_code.collection.index.project_ledger import read_feedback
+
+    project = Project.find()
+    if everything is not None:
+        counts = export_project(project, everything)
+        files = [f"{number:,} in {name}" for name, number in counts.items()]
+        print_message(f"{everything} holds the project as JSON lines: {', '.join(files)}")
+        return
+
+    if feedback:
+        rows = (vars(entry) for entry in read_feedback(project))
+    else:
+        rows = export_documents(project, retriever or default_retriever(project.live))
+    for row in rows:
+        print_message(json.dumps(row, ensure_ascii=False))
+
+
+def import_(
+    folder: Annotated[Path, typer.Argument(help="A folder that freshet export --all wrote.")],
+    as_json: AsJson = False,
+) -> None:
+    """Import documents, judgements and feedback of another project.
+
+    Use it to move a project to another format or machine. If nothing is live yet, the export
+    becomes the project's corpus. Importing twice changes nothing.
+
+    Example: freshet import /mnt/export
+    """
+    from model_code.collection.backup.import_ import import_project
+    from model_code.collection.generations.generation_store import retrievers
+    from model_code.collection.index.live_index import LiveIndex
+    from orchestration import parameters
+
+    project = Project.find()
+    index = None
+    if retrievers(project.live):
+        index = LiveIndex(project, find_service=find_running_service)
+
+    def assign_settings(assignments: Sequence[str]) -> None:
+        parameters.write_overrides(project.params_file, assignments)
+
+    report = import_project(project, folder, index, assign_settings)
+    _print_report(report, as_json)
+    if report.corpus_documents and not as_json:
+        print_message("build it with: freshet ingest && freshet run && freshet register")

@@ -1,0 +1,121 @@
+"""Commands that show and restore freshness: status, retrain, and tools drift."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from model_code.errors import FreshetError
+from model_code.project import Project
+from model_code.text.words import print_message
+from orchestration.cli.options import AsJson
+
+MIN_PILOT_DOCUMENTS = 20
+
+
+def status(as_json: AsJson = False) -> None:
+    """Show the state of the project.
+
+    Use it to see what is built, which version is champion, and how far the index is behind.
+
+    Example: freshet status
+    """
+    from orchestration.cli.status import project_status, status_text
+
+    state = project_status(Project.find())
+    if as_json:
+        print_message(json.dumps(state, indent=2, ensure_ascii=False))
+    else:
+        print_message(status_text(state))
+
+
+def retrain(
+    key: Annotated[
+        str | None,
+        typer.Option(help="Name of the retrain. An interrupted retrain of this name resumes."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show which documents would be trained on.")
+    ] = False,
+    pilot: Annotated[
+        int | None,
+        typer.Option(
+            min=MIN_PILOT_DOCUMENTS,
+            metavar="DOCUMENTS",
+            help="Train on this number of documents only, and tell whether a retrain would help.",
+        ),
+    ] = None,
+) -> None:
+    """Train on all live documents, and promote the result if the gate accepts it.
+
+    Use it if freshet status recommends a retrain. The index is searchable meanwhile.
+
+    Example: freshet retrain --dry-run
+    """
+    from model_code.collection.index.retrain_plan import plan_retrain
+    from orchestration.freshness.retrain import next_key
+    from orchestration.freshness.retrain import retrain as run_retrain
+
+    project = Project.find()
+    if pilot is not None:
+        if dry_run or key:
+            raise typer.BadParameter(
+                "--pilot cannot be combined with --key or --dry-run, "
+                "because a pilot leaves nothing behind"
+            )
+        _run_pilot(project, pilot)
+        return
+
+    plan = plan_retrain(project, key or "")
+    name = key or next_key(project, plan)
+    if dry_run:
+        summary = {**plan.summary(), "key": name}
+        print_message(json.dumps(summary, indent=2))
+        return
+
+    result = run_retrain(project, name, print_message)
+    print_message(result.summary)
+    if result.generation is not None:
+        print_message(f"live: {result.challenger.retriever} generation {result.generation}")
+
+
+def _run_pilot(project: Project, documents: int) -> None:
+    from orchestration.freshness.pilot import run_manual_pilot
+
+    print_message(run_manual_pilot(project, documents, print_message).summary)
+
+
+def drift(
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Measure and decide, but record nothing."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print report and decision as one JSON object.")
+    ] = False,
+) -> None:
+    """Compare new documents with old ones, and decide whether a retrain is due.
+
+    Use it to ask whether adding documents is still enough. The sensor of freshet ui does the same
+    after additions.
+
+    Example: freshet tools drift --explain
+    """
+    from orchestration.freshness.drift import check_drift
+
+    watched = check_drift(Project.find(), record=not explain)
+    if watched is None:
+        if explain:
+            raise FreshetError("no document was added since the last drift report")
+        raise FreshetError(
+            "fewer than drift.minimum_batch documents were added since the last drift report; "
+            "use --explain to measure fewer"
+        )
+    if as_json:
+        record = watched.as_dict()
+        record["batch"] = [watched.batch.first, watched.batch.last]
+        print_message(json.dumps(record, indent=2))
+    else:
+        print_message(watched.text, nl=False)

@@ -1,0 +1,131 @@
+"""The command `freshet results`: how good the systems are, and what they cost."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from model_code.errors import FreshetError
+from model_code.files import read_json, write_text
+from model_code.project import Project
+from model_code.text.words import print_message
+from orchestration.cli.tables import table_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_PLOTTED_METRICS = 4
+
+
+def results(
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print one JSON object per system, with confidence intervals."),
+    ] = False,
+    all_tables: Annotated[
+        bool,
+        typer.Option("--all", help="Print every table, such as paired differences."),
+    ] = False,
+    costs: Annotated[
+        int,
+        typer.Option(
+            "--costs",
+            min=0,
+            metavar="QUERIES",
+            help="Time this number of queries, and show what each system costs.",
+        ),
+    ] = 0,
+) -> None:
+    """Compare all systems on the test queries, and write a report.
+
+    Use it after a build, to see which retriever is best and by how much.
+
+    Example: freshet results --costs 100
+    """
+    project = Project.find()
+    comparison = load_comparison(project)
+    if as_json:
+        print_message(json.dumps(comparison["systems"], indent=2, ensure_ascii=False))
+    else:
+        show_results(project, comparison, costs, all_tables)
+
+
+def load_comparison(project: Project) -> dict[str, Any]:
+    """Return the content of `artifacts/comparison/comparison.json`.
+
+    Raises:
+        FreshetError: If no build has compared systems yet.
+    """
+    path = project.artifacts / "comparison" / "comparison.json"
+    if not path.exists():
+        raise FreshetError("there are no results yet; run `freshet run` first")
+    return read_json(path)
+
+
+def show_results(
+    project: Project, comparison: dict[str, Any], cost_queries: int = 0, all_tables: bool = False
+) -> None:
+    """Print the comparison of systems, and write it as a page with a picture.
+
+    Args:
+        project: The project.
+        comparison: Content of `comparison.json`.
+        cost_queries: Number of queries to time for a table of costs; 0 for no such table.
+        all_tables: Whether to print all tables in place of the first one.
+    """
+    from model_code.evaluation.plots import systems_plot
+    from model_code.evaluation.report import headline_metrics, lead, page, tables
+
+    sentences = [lead(comparison), status_line(project)]
+    print_message("\n".join(sentences))
+    if not comparison["systems"]:
+        return
+
+    report_tables = dict(tables(comparison))
+    first_title = next(iter(report_tables))
+    printed_titles = list(report_tables) if all_tables else [first_title]
+    if cost_queries:
+        title = f"Costs: {cost_queries} queries, one at a time"
+        report_tables[title] = _cost_table(project, comparison, cost_queries)
+        printed_titles.append(title)
+
+    for title in printed_titles:
+        table = report_tables[title]
+        text = table_text(list(table.columns), table.to_numpy().tolist())
+        print_message(f"\n{title}\n{text}")
+
+    metrics = headline_metrics(comparison)[:MAX_PLOTTED_METRICS]
+    picture = systems_plot(comparison["systems"], metrics)
+    path = project.state / "report.html"
+    write_text(path, page("Comparison", sentences, picture, report_tables))
+    print_message(f"\nAll tables, with a picture: {path}")
+
+
+def _cost_table(project: Project, comparison: dict[str, Any], queries: int) -> pd.DataFrame:
+    from orchestration.pipeline.costs import cost_table
+
+    return cost_table(project, comparison["split"], queries)
+
+
+def status_line(project: Project) -> str:
+    """Return which retriever is live and the last promotion or rollback, in one or two sentences."""
+    from model_code.collection.generations.generation_store import default_retriever, retrievers
+    from orchestration.registry import history
+
+    lines = history.read(project)
+    if not lines:
+        return (
+            "No retriever is registered yet. "
+            "Use freshet register, and then freshet promote, to search with one."
+        )
+
+    last = lines[-1]
+    text = f"Last change: {last['action']} of version {last['to']} on {last['when'][:10]}"
+    if last["verdict"]:
+        text += f": {'; '.join(last['verdict']['reasons'])}"
+    text += "."
+    if retrievers(project.live):
+        text = f"Live is {default_retriever(project.live)}. {text}"
+    return text

@@ -1,0 +1,94 @@
+"""Read the registered versions without MLflow, which takes three seconds to import and open.
+
+The project's own store is a SQLite file, whose tables are read directly. A store on a server or in
+PostgreSQL is read with MLflow.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from types import SimpleNamespace
+
+from model_code.project import Project
+from orchestration.pipeline.runs import store_folder, tracking_uri
+from orchestration.registry import versions
+from orchestration.registry.versions import (
+    CHALLENGER,
+    CHAMPION,
+    PREVIOUS,
+    RECORDED_CHAMPION,
+    Version,
+)
+
+DATABASE = "mlflow.db"
+# MLflow keeps the rows of deleted versions in this stage.
+DELETED_STAGE = "Deleted_Internal"
+
+
+def read_roles(project: Project) -> dict[str, Version | None]:
+    """Return the version in each role of `versions.ROLES`, or None.
+
+    Nothing is created: without a store, all roles are None. No lock is taken, so that the result is
+    the state before or after a promotion that runs at the same time.
+    """
+    path = store_folder(project) / DATABASE
+    is_own_store = tracking_uri(project).endswith(str(path))
+    if is_own_store:
+        if not path.exists():
+            return dict.fromkeys(versions.ROLES)
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+            models = connection.execute("SELECT name FROM registered_models").fetchall()
+            if not models:
+                return dict.fromkeys(versions.ROLES)
+            if len(models) == 1:
+                return _roles_of_model(connection, models[0][0])
+
+    # MLflow is on a server, or several projects share the file.
+    return {role: versions.version_with_alias(project, role) for role in versions.ROLES}
+
+
+def _roles_of_model(connection: sqlite3.Connection, model: str) -> dict[str, Version | None]:
+    numbers = dict.fromkeys(versions.ROLES)
+
+    aliases = connection.execute(
+        "SELECT alias, version FROM registered_model_aliases WHERE name = ?", (model,)
+    )
+    for alias, number in aliases:
+        if alias in (CHAMPION, CHALLENGER):
+            numbers[alias] = str(number)
+
+    recorded = connection.execute(
+        "SELECT value FROM registered_model_tags WHERE name = ? AND key = ?", (model, CHAMPION)
+    ).fetchone()
+    if recorded is not None:
+        numbers[RECORDED_CHAMPION] = recorded[0]
+
+    champion_number = numbers[CHAMPION]
+    if champion_number is not None:
+        tags = _version_tags(connection, model, champion_number)
+        numbers[PREVIOUS] = tags.get(versions.REPLACED) or None
+
+    return {role: _read_version(connection, model, number) for role, number in numbers.items()}
+
+
+def _read_version(connection: sqlite3.Connection, model: str, number: str | None) -> Version | None:
+    """Return a version; None if there is no number, or the version was deleted."""
+    if number is None:
+        return None
+    row = connection.execute(
+        "SELECT run_id FROM model_versions WHERE name = ? AND version = ? AND current_stage != ?",
+        (model, int(number), DELETED_STAGE),
+    ).fetchone()
+    if row is None:
+        return None
+    tags = _version_tags(connection, model, number)
+    return Version.read(SimpleNamespace(version=number, run_id=row[0], tags=tags))
+
+
+def _version_tags(connection: sqlite3.Connection, model: str, number: str) -> dict[str, str]:
+    rows = connection.execute(
+        "SELECT key, value FROM model_version_tags WHERE name = ? AND version = ?",
+        (model, int(number)),
+    )
+    return dict(rows.fetchall())

@@ -1,0 +1,115 @@
+"""Tests of `freshet search`: its options reach the searcher, and hits are printed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.results import Hit
+from model_code.errors import FreshetError
+from model_code.retrieval.protocol import TokenMatch
+from orchestration.cli.search import hits_text, search, tokens_text
+
+TEXT = "Split a string"
+HIT = Hit(
+    rank=1,
+    score=0.5,
+    document_id="str.split",
+    title="str.split",
+    text=TEXT,
+    start=0,
+    end=14,
+    section=None,
+    snippet=TEXT,
+    marks=((0, 5),),
+    fields={},
+    date=None,
+    path=(0, 2),
+    generation=7,
+)
+TOKENS = (TokenMatch("split", 1.5), TokenMatch("divide", 0.25, expanded=True))
+
+
+class FakeSearcher:
+    """A searcher that returns one hit and records the arguments of the last search."""
+
+    def search(self, text, k, filters, explain):
+        self.arguments = {"text": text, "k": k, "filters": filters, "explain": explain}
+        if explain:
+            return [replace(HIT, tokens=TOKENS)]
+        return [HIT]
+
+
+@pytest.fixture
+def searcher(monkeypatch):
+    fake = FakeSearcher()
+    monkeypatch.setattr(Searcher, "open", lambda live, retriever: fake)
+    return fake
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path, searcher):
+    """Run the command in a project without a service; returns the output."""
+    (tmp_path / "params.yaml").write_text("retrievers: {hce: {}}")
+    (tmp_path / "dvc.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.command()(search)
+
+    def run_command(*options, text="split"):
+        return CliRunner().invoke(app, [text, *options], catch_exceptions=False).output
+
+    return run_command
+
+
+def test_plain_search_prints_rank_score_and_title(run, searcher):
+    output = run("-k", "3")
+
+    assert searcher.arguments == {"text": "split", "k": 3, "filters": [], "explain": False}
+    assert output.splitlines()[0] == "  1  0.500  str.split"
+
+
+def test_json_has_tokens_only_if_explained(run):
+    (plain_hit,) = json.loads(run("--json"))
+    (explained_hit,) = json.loads(run("--explain", "--json"))
+
+    assert "tokens" not in plain_hit
+    assert explained_hit["tokens"][1] == {"token": "divide", "weight": 0.25, "expanded": True}
+    assert explained_hit["path"] == [0, 2]
+
+
+def test_filters_reach_the_searcher(run, searcher):
+    run("--filter", "package=numpy", "--filter", "kind=class")
+
+    assert searcher.arguments["filters"] == ["package=numpy", "kind=class"]
+
+
+def test_explain_prints_matched_tokens(run):
+    last_line = run("--explain").splitlines()[-1]
+
+    assert last_line.strip() == "split 1.50  +divide 0.25"
+
+
+def test_empty_query_is_a_usage_error(run, monkeypatch):
+    # The real methods check the query before they use the searcher.
+    for name in ("search", "search_batch"):
+        monkeypatch.setattr(FakeSearcher, name, getattr(Searcher, name), raising=False)
+
+    with pytest.raises(FreshetError, match="text is empty") as caught:
+        run(text=" ")
+
+    assert caught.value.exit_code == 2
+
+
+def test_long_token_lists_are_cut():
+    assert tokens_text([TokenMatch("x", 1.0)] * 20).endswith("and 8 more")
+
+
+def test_missing_tokens_and_hits_are_named():
+    assert tokens_text([]) == "no token matched"
+    assert hits_text([]) == "no documents found"
