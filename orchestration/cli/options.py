@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+LOCAL_HOST = "127.0.0.1"
+
 DocumentFiles = Annotated[
     list[Path],
     typer.Argument(

@@ -18,7 +18,7 @@ from types import FrameType
 from model_code.errors import FreshetError
 from model_code.files import write_text
 from model_code.project import Project
-from orchestration.cli.serve import LOCAL_HOST
+from orchestration.cli.options import LOCAL_HOST
 from orchestration.cli.signals import STOP_SIGNALS, handle_stop_signals
 from orchestration.guard import TOKEN_FILE_VARIABLE, required_token
 from orchestration.instance import LOCATION, dagster_home, fail_abandoned_runs

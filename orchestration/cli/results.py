@@ -76,30 +76,35 @@ def show_results(
         all_tables: Whether to print all tables in place of the first one.
     """
     from model_code.evaluation.plots import systems_plot
-    from model_code.evaluation.report import headline_metrics, lead, page, tables
+    from model_code.evaluation.report import (
+        headline_metrics,
+        render_page,
+        report_tables,
+        summary_sentence,
+    )
 
-    sentences = [lead(comparison), status_line(project)]
+    sentences = [summary_sentence(comparison), status_line(project)]
     print_message("\n".join(sentences))
     if not comparison["systems"]:
         return
 
-    report_tables = dict(tables(comparison))
-    first_title = next(iter(report_tables))
-    printed_titles = list(report_tables) if all_tables else [first_title]
+    tables = report_tables(comparison)
+    first_title = next(iter(tables))
+    printed_titles = list(tables) if all_tables else [first_title]
     if cost_queries:
         title = f"Costs: {cost_queries} queries, one at a time"
-        report_tables[title] = _cost_table(project, comparison, cost_queries)
+        tables[title] = _cost_table(project, comparison, cost_queries)
         printed_titles.append(title)
 
     for title in printed_titles:
-        table = report_tables[title]
+        table = tables[title]
         text = table_text(list(table.columns), table.to_numpy().tolist())
         print_message(f"\n{title}\n{text}")
 
     metrics = headline_metrics(comparison)[:MAX_PLOTTED_METRICS]
     picture = systems_plot(comparison["systems"], metrics)
     path = project.state / "report.html"
-    write_text(path, page("Comparison", sentences, picture, report_tables))
+    write_text(path, render_page("Comparison", sentences, picture, tables))
     print_message(f"\nAll tables, with a picture: {path}")
 
 

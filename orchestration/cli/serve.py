@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from model_code.project import Project
+from orchestration.cli.options import LOCAL_HOST
 
-LOCAL_HOST = "127.0.0.1"
 MAX_PORT = 65_535
 Host = Annotated[
     str,

@@ -1,6 +1,4 @@
-"""The FastAPI application of one project: its routes, the bounds around every request, its life
-cycle.
-"""
+"""The FastAPI application of one project: routes, limits around every request, and life cycle."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from typing import Any
 
 from anyio.to_thread import run_sync
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from prometheus_client import Counter
 from starlette.exceptions import HTTPException
@@ -19,131 +18,180 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from model_code.project import Project
 from orchestration.guard import LOOPBACK_ADDRESSES, LOOPBACK_HOSTS, Guard
 from orchestration.service import routes
-from orchestration.service.errors import add_handlers, error
+from orchestration.service.errors import add_handlers, error_response
 from orchestration.service.models import ErrorResponse
 from orchestration.service.service import Service
 
-# of pages of other sites
-METHODS, HEADERS = ("GET", "POST", "DELETE"), ("Authorization", "Content-Type")
-PAGES = ("/", "/docs", "/redoc")  # which a link from elsewhere may open
-DESCRIPTION = """Search, and add, update and delete documents, of one Freshet project. Every answer names the one
-generation that it comes from. Refusals are `{"error": "one line"}`; a 503 says in Retry-After when to come again."""
-REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorResponse, "description": text}
-    for status, text in {
-        401: "The token is missing, where one is demanded",
-        404: "There is no such retriever or document",
-        409: "The generation that the search demands is not searchable yet",
-        413: "The request is too large",
-        422: "The request makes no sense",
-        503: "Too busy, or not ready; see Retry-After",
-    }.items()
+# Methods and headers that pages of other sites may use, if the user has named the sites.
+CORS_METHODS = ("GET", "POST", "DELETE")
+CORS_HEADERS = ("Authorization", "Content-Type")
+# Pages that a link of another site may open.
+PAGES = ("/", "/docs", "/redoc")
+DESCRIPTION = """Search, add, update and delete the documents of one Freshet project. Every answer comes from one
+generation, and names it. Errors are `{"error": "one line"}`. The header Retry-After of a 503 says when to try again."""
+ERROR_DESCRIPTIONS = {
+    401: "The required token is missing",
+    404: "The retriever or document does not exist",
+    409: "The requested generation is not searchable yet",
+    413: "The request is too large",
+    422: "The request is not valid",
+    503: "The service is too busy, or not ready; see Retry-After",
 }
 MAX_BODY_BYTES = 64_000_000
-MAX_BODIES_BYTES = 4 * MAX_BODY_BYTES  # of all requests together
-# in one request: a list of nothing takes three bytes on the way and 64 in memory
-MAX_VALUES = 4_000_000
+# For all requests that are received at the same time.
+MAX_TOTAL_BODY_BYTES = 4 * MAX_BODY_BYTES
+# In one request. An empty list takes three bytes as JSON and 64 bytes in memory.
+MAX_BODY_VALUES = 4_000_000
 
 
 class BodyLimit:
-    """Refuse a body of more than `MAX_BODY_BYTES` or `MAX_VALUES`, by what its header says, else by
-    what has come so far; and any while the bodies that come at once have more than
-    `MAX_BODIES_BYTES`.
+    """ASGI middleware that refuses large request bodies.
+
+    A body may have `MAX_BODY_BYTES` and `MAX_BODY_VALUES`. Its size is read from the header if
+    there is one, and counted as the body arrives. All bodies that arrive at the same time may have
+    `MAX_TOTAL_BODY_BYTES`.
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        self.app, self.coming = app, 0
+        self.app = app
+        self.total_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Pass a request on, and count its body."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        stated = dict(scope["headers"]).get(b"content-length", b"0")
-        if stated.isdigit() and int(stated) > MAX_BODY_BYTES:
-            await error(413, self._message())(scope, receive, send)
-            return
-        size = values = 0  # of what has come of the body: bytes, and at most how many values
 
-        async def counted() -> Message:
-            """The next piece of the body; HTTPException once too much has come."""
-            nonlocal size, values
+        declared_length = dict(scope["headers"]).get(b"content-length", b"0")
+        if declared_length.isdigit() and int(declared_length) > MAX_BODY_BYTES:
+            response = error_response(413, _too_large_message())
+            await response(scope, receive, send)
+            return
+
+        body_bytes = 0
+        body_values = 0
+
+        async def receive_counted() -> Message:
+            nonlocal body_bytes, body_values
             message = await receive()
-            piece = message.get("body", b"")
-            size += len(piece)
-            self.coming += len(piece)
-            # in texts, too, which are not told apart
-            values += sum(map(piece.count, (b"[", b"{", b",")))
-            if size > MAX_BODY_BYTES or values > MAX_VALUES:
-                # the one kind of error that FastAPI passes on from here
-                raise HTTPException(413, self._message())
-            if self.coming > MAX_BODIES_BYTES:
+            chunk = message.get("body", b"")
+            body_bytes += len(chunk)
+            self.total_bytes += len(chunk)
+            body_values += _count_values(chunk)
+
+            # HTTPException is the only error that FastAPI passes on from here.
+            if body_bytes > MAX_BODY_BYTES or body_values > MAX_BODY_VALUES:
+                raise HTTPException(413, _too_large_message())
+            if self.total_bytes > MAX_TOTAL_BODY_BYTES:
                 raise HTTPException(
-                    503, "too many bytes come at once; try again in a second", {"Retry-After": "1"}
+                    503,
+                    "too many bytes arrive at the same time; try again in a second",
+                    {"Retry-After": "1"},
                 )
             return message
 
         try:
-            await self.app(scope, counted, send)
+            await self.app(scope, receive_counted, send)
         finally:
-            self.coming -= size
+            self.total_bytes -= body_bytes
 
-    def _message(self) -> str:
-        most = f"{MAX_BODY_BYTES:,} bytes or {MAX_VALUES:,} values"
-        return f"the request has more than the {most} that are taken at once; send it in parts"
+
+def _count_values(chunk: bytes) -> int:
+    """Return an upper bound of the values that a part of a JSON text begins.
+
+    Brackets and commas inside of strings count as well.
+    """
+    return chunk.count(b"[") + chunk.count(b"{") + chunk.count(b",")
+
+
+def _too_large_message() -> str:
+    return (
+        f"the request has more than the {MAX_BODY_BYTES:,} bytes or {MAX_BODY_VALUES:,} values "
+        "that are accepted at once; send it in parts"
+    )
 
 
 class RequestCount:
-    """Count requests by route and status; paths that are no route count as one, whatever they are."""
+    """ASGI middleware that counts requests by route and status.
+
+    Paths that belong to no route are counted together, so that clients cannot create metrics.
+    """
 
     def __init__(self, app: ASGIApp, requests: Counter) -> None:
-        self.app, self.requests = app, requests
+        self.app = app
+        self.requests = requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request; nothing else that comes has a response that starts."""
+        """Pass a request on, and count it when its response starts."""
 
-        async def counting(message: Message) -> None:
+        async def send_counted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 route = getattr(scope.get("route"), "path", "none")
-                self.requests.labels(f"{scope['method']} {route}", str(message["status"])).inc()
+                status = str(message["status"])
+                self.requests.labels(f"{scope['method']} {route}", status).inc()
             await send(message)
 
-        await self.app(scope, receive, counting)
+        await self.app(scope, receive, send_counted)
 
 
 def create_app(
     project: Project, host: str = "127.0.0.1", token: str | None = None, origins: Sequence[str] = ()
 ) -> FastAPI:
-    """The service of `project` as an ASGI application; its life cycle starts and stops what works
-    behind it.
+    """Return the service of a project as an ASGI application.
 
-    token: what whoever asks has to know; origins: other sites whose pages may ask, see `Guard`.
+    Args:
+        project: The project.
+        host: Address that the service listens on.
+        token: Token that every request needs; None if no token is required.
+        origins: Other sites whose pages may send requests.
     """
     service = Service(project)
 
     @asynccontextmanager
-    async def life_cycle(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await run_sync(service.start)
         yield
         await run_sync(service.stop)
 
-    app = FastAPIOffline(  # its pages fetch nothing from elsewhere
+    # FastAPIOffline serves /docs without fetching files from the internet.
+    app = FastAPIOffline(
         title="Freshet",
         description=DESCRIPTION,
-        lifespan=life_cycle,
-        responses=REFUSALS,
+        lifespan=lifespan,
+        responses=_error_responses(),
         version="1",
-        generate_unique_id_function=lambda route: route.name,
+        generate_unique_id_function=_operation_id,
     )
     app.state.service = service
     app.include_router(routes.router)
     add_handlers(app)
+
+    # The middleware that is added last runs first.
+    hosts = None
+    if host in LOOPBACK_ADDRESSES:
+        # "testserver" is the name that the test client of FastAPI uses.
+        hosts = (*LOOPBACK_HOSTS, "testserver")
     app.add_middleware(BodyLimit)
-    hosts = (*LOOPBACK_HOSTS, "testserver") if host in LOOPBACK_ADDRESSES else None
     app.add_middleware(Guard, hosts=hosts, is_page=PAGES.__contains__, token=token, origins=origins)
-    if origins:  # before the guard, since a browser asks whether it may without the token
+    if origins:
+        # CORS runs before the guard, because a browser asks for permission without the token.
         app.add_middleware(
-            CORSMiddleware, allow_origins=origins, allow_methods=METHODS, allow_headers=HEADERS
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=CORS_METHODS,
+            allow_headers=CORS_HEADERS,
         )
     app.add_middleware(RequestCount, requests=service.metrics.requests)
     return app
+
+
+def _error_responses() -> dict[int | str, dict[str, Any]]:
+    """Return the errors of all routes, for the OpenAPI page."""
+    responses: dict[int | str, dict[str, Any]] = {}
+    for status, description in ERROR_DESCRIPTIONS.items():
+        responses[status] = {"model": ErrorResponse, "description": description}
+    return responses
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name

@@ -1,4 +1,4 @@
-"""What the service refuses, and every error as one line of JSON with the HTTP status that fits it."""
+"""Errors of the service: exceptions with HTTP status, and responses with one line of JSON."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ from model_code.corpus.rows import printable
 from model_code.errors import FreshetError
 from orchestration.guard import json_line
 
-MOST_CHARACTERS = 1000  # of an error
+MAX_MESSAGE_CHARACTERS = 1000
 
 
 class Refusal(FreshetError):
-    """A request that is refused with HTTP `status`; `retry_after` (seconds) where waiting helps.
+    """A request that is refused with an HTTP status.
 
-    details: what the answer says beside `error`.
+    Args:
+        message: What is wrong, and what to do.
+        status: HTTP status; the class's by default.
+        retry_after: Seconds after which the same request may succeed; None if it cannot.
+        details: Further keys of the response.
     """
 
     status = 422
@@ -35,84 +39,95 @@ class Refusal(FreshetError):
     ) -> None:
         super().__init__(message)
         self.details = details
-        self.status, self.retry_after = status or self.status, retry_after or self.retry_after
+        if status is not None:
+            self.status = status
+        if retry_after is not None:
+            self.retry_after = retry_after
 
 
 class Busy(Refusal):
-    """Too much waits already; the same request will be served a little later."""
+    """Too many requests wait. The same request succeeds a little later."""
 
-    status, retry_after = 503, 1
+    status = 503
+    retry_after = 1
 
 
 class NotReady(Refusal):
-    """No live collection to answer from yet, or documents in the ledger that could not be made
-    searchable.
-    """
+    """There is no live index yet, or documents of the ledger could not be made searchable."""
 
-    status, retry_after = 503, 5
+    status = 503
+    retry_after = 5
 
 
 class NothingAccepted(Refusal):
-    """A request of which every row was refused; `details` is the answer that says why."""
+    """All rows of a request were refused. `details` has the reasons."""
 
 
 class NotFound(Refusal):
-    """What the request names does not exist."""
+    """A document or retriever does not exist."""
 
     status = 404
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Answer what the routes raise."""
-    app.add_exception_handler(FreshetError, _refused)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _unexpected)
+    """Answer exceptions of the routes with JSON."""
+    app.add_exception_handler(FreshetError, _answer_freshet_error)
+    app.add_exception_handler(RequestValidationError, _answer_invalid_request)
+    app.add_exception_handler(HTTPException, _answer_http_exception)
+    app.add_exception_handler(Exception, _answer_unexpected_error)
 
 
-def error(
+def error_response(
     status: int, message: str, retry_after: int | None = None, details: Mapping[str, Any] = {}
 ) -> Response:
-    """The response `{"error": message}`, with `details` beside it; of a long message, the
-    beginning.
+    """Return a response with the key `error`.
+
+    Args:
+        status: HTTP status.
+        message: Value of `error`; cut to `MAX_MESSAGE_CHARACTERS`.
+        retry_after: Value of the header `Retry-After`, in seconds.
+        details: Further keys of the response.
     """
-    headers = {"Retry-After": str(retry_after)} if retry_after is not None else None
-    return json_line(
-        {"error": printable(message, MOST_CHARACTERS)} | dict(details), status, headers
-    )
+    headers = None
+    if retry_after is not None:
+        headers = {"Retry-After": str(retry_after)}
+    content = {"error": printable(message, MAX_MESSAGE_CHARACTERS), **details}
+    return json_line(content, status, headers)
 
 
-async def _refused(request: Request, refused: Exception) -> Response:
-    """A `Refusal` knows its status; any other `FreshetError` is a request that the collection
-    cannot answer.
-    """
-    if isinstance(refused, Refusal):
-        return error(refused.status, str(refused), refused.retry_after, refused.details)
-    return error(422, str(refused))
+async def _answer_freshet_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, Refusal):
+        return error_response(error.status, str(error), error.retry_after, error.details)
+    return error_response(422, str(error))
 
 
-async def _invalid(request: Request, invalid: Exception) -> Response:
-    assert isinstance(invalid, RequestValidationError)
-    first = invalid.errors()[0]
-    stated = request.headers.get("content-type", "")
-    if first["loc"] == ("body",) and "json" not in stated:  # FastAPI takes the body for a text then
-        return error(
+async def _answer_invalid_request(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    content_type = request.headers.get("content-type", "")
+    # Without a JSON content type, FastAPI reads the body as one text.
+    if first["loc"] == ("body",) and "json" not in content_type:
+        return error_response(
             422,
-            f"the body is {stated or 'of no stated type'}; send JSON with Content-Type: application/json",
+            f"the content type of the body is {content_type or 'missing'}; "
+            "send JSON with Content-Type: application/json",
         )
-    where = (
-        ".".join(str(part) for part in first["loc"] if part not in ("body", "query")) or "the body"
+
+    path = [str(part) for part in first["loc"] if part not in ("body", "query")]
+    field = ".".join(path) or "the body"
+    return error_response(422, f"{printable(field)}: {first['msg'].lower()}; see /docs")
+
+
+async def _answer_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{error.detail}: {request.method} {request.url.path}; see /docs"
+    retry_after = (error.headers or {}).get("Retry-After")
+    seconds = None if retry_after is None else int(retry_after)
+    return error_response(error.status_code, message, seconds)
+
+
+async def _answer_unexpected_error(request: Request, error: Exception) -> Response:
+    """Answer with the type of the error. The server logs the traceback."""
+    return error_response(
+        500, f"the service failed ({type(error).__name__}); its log has the traceback"
     )
-    return error(422, f"{printable(where)}: {first['msg'].lower()}; see /docs")
-
-
-async def _http(request: Request, raised: Exception) -> Response:
-    assert isinstance(raised, HTTPException)
-    message = f"{raised.detail}: {request.method} {request.url.path}; see /docs"
-    retry_after = (raised.headers or {}).get("Retry-After")
-    return error(raised.status_code, message, int(retry_after) if retry_after else None)
-
-
-async def _unexpected(request: Request, raised: Exception) -> Response:
-    """Answer what is ours to mend: the server prints the traceback, the client gets its kind."""
-    return error(500, f"the service failed ({type(raised).__name__}); its log has the traceback")

@@ -1,4 +1,4 @@
-"""What goes over the wire: requests and responses, typed, as the OpenAPI page shows them."""
+"""Requests and responses of the HTTP service, as the OpenAPI page shows them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from model_code.collection.ledger.events import Opinion
 from model_code.collection.results import RejectedRow, SearchResult
 
-EXAMPLE = [
+MAX_SOURCE_CHARACTERS = 1000
+MAX_QUERY_CHARACTERS = 1000
+MAX_ID_CHARACTERS = 2048
+MAX_USER_CHARACTERS = 100
+MAX_FEEDBACK_RANK = 1000
+EXAMPLE_DOCUMENTS = [
     {
         "_id": "numpy.sort",
         "title": "numpy.sort",
@@ -17,130 +22,149 @@ EXAMPLE = [
         "package": "numpy",
     }
 ]
-
-
 Filters = list[str] | dict[str, Any]
-FILTERS = """Only documents that fit: an object such as {"package": ["numpy", "scipy"], "year": {">=": 2020}}, or a list
-of texts such as ["package=numpy", "year>=2020"]; see docs/application.md."""
+FILTERS_DESCRIPTION = """Only documents that match: an object such as {"package": ["numpy", "scipy"], "year": {">=": 2020}}, or a
+list of texts such as ["package=numpy", "year>=2020"]. See docs/application.md."""
 
 
 class StrictModel(BaseModel):
-    """A request, of which nothing is passed over."""
+    """A request that refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class BaseSearchRequest(StrictModel):
-    """The options of `freshet search`."""
+    """Options that all kinds of search requests have."""
 
-    k: int = Field(default=10, ge=1, description="How many documents.")
-    filters: Filters = Field(default=[], description=FILTERS)
+    k: int = Field(default=10, ge=1, description="Number of documents.")
+    filters: Filters = Field(default=[], description=FILTERS_DESCRIPTION)
     explain: bool = Field(
-        default=False, description="Say what each score is made of (lexical and fused retrievers)."
+        default=False,
+        description="Whether to return the contributions to each score (lexical and fused "
+        "retrievers).",
     )
     retriever: str | None = Field(
-        default=None, description="Another retriever that is live than the champion."
+        default=None, description="A live retriever; the champion by default."
     )
     min_generation: int | None = Field(
         default=None,
-        description="Answer from this generation or a newer one, such as the one that an addition named.",
+        description="Search this generation or a newer one, such as the one that an addition "
+        "returned.",
     )
 
 
 class SearchRequest(BaseSearchRequest):
-    """A search."""
+    """One search."""
 
-    text: str = Field(description="What you are looking for.")
+    text: str = Field(description="The query.")
 
 
 class BatchRequest(BaseSearchRequest):
     """Several searches, answered from one generation."""
 
-    texts: list[str] = Field(
-        min_length=1, description="What you are looking for, each a search of its own."
-    )
+    texts: list[str] = Field(min_length=1, description="The queries.")
 
 
 class SearchQuery(SearchRequest):
-    """The same in an address, where a filter is given as `filter=package=numpy` or
-    `filters=package=numpy`.
+    """One search in the address of a GET request.
+
+    A filter is given as `filter=package=numpy` or `filters=package=numpy`.
     """
 
     filters: list[str] = Field(
-        default=[], description="Only documents with these fields, as package=numpy."
+        default=[], description="Only documents with these fields, as in package=numpy."
     )
-    filter: list[str] = Field(default=[], description="As filters.")
+    filter: list[str] = Field(default=[], description="The same as `filters`.")
 
     @property
     def request(self) -> SearchRequest:
-        """The search that is asked for."""
-        search = self.model_dump(exclude={"filter"})
-        return SearchRequest(**search | {"filters": [*self.filters, *self.filter]})
+        """The same search as the body of a POST request."""
+        values = self.model_dump(exclude={"filter", "filters"})
+        return SearchRequest(**values, filters=[*self.filters, *self.filter])
 
 
 class BatchResponse(BaseModel):
-    """One result per text, in their order."""
+    """Results in the order of the queries."""
 
     results: list[SearchResult]
 
 
 class AddRequest(StrictModel):
-    """Documents to add; those whose id is known already are updated."""
+    """Documents to add. A document with a known id is updated."""
 
     documents: list[dict[str, Any]] = Field(
         min_length=1,
-        description="Rows as in a JSONL file of the corpus: by default `_id`, `title`, `text`; others become fields.",
-        examples=[EXAMPLE],
+        description="Rows as in a JSONL file of the corpus: by default `_id`, `title` and `text`; "
+        "all other keys become fields.",
+        examples=[EXAMPLE_DOCUMENTS],
     )
     source: str = Field(
-        default="service", max_length=1000, description="Where they come from, for the ledger."
+        default="service",
+        max_length=MAX_SOURCE_CHARACTERS,
+        description="Origin of the documents, for the ledger.",
     )
     only_known: bool = Field(
-        default=False, description="Update only: refuse documents that are not there yet."
+        default=False, description="Whether to update only, and to refuse unknown documents."
     )
 
 
-def _text(value: Any) -> str:
-    """The value if it is a text: one that is no UTF-8, too, so that it is refused alone, and not
-    its whole request.
+def _require_text(value: Any) -> str:
+    """Return the value if it is a text.
+
+    Pydantic's own type refuses a whole request if one text is not valid UTF-8. Here only that id is
+    refused, later.
     """
     if not isinstance(value, str):
         raise ValueError("an id is a text")
     return value
 
 
+DocumentId = Annotated[Any, AfterValidator(_require_text), WithJsonSchema({"type": "string"})]
+
+
 class DeleteRequest(StrictModel):
     """Documents to delete."""
 
-    ids: list[Annotated[Any, AfterValidator(_text), WithJsonSchema({"type": "string"})]] = Field(
-        min_length=1
-    )
+    ids: list[DocumentId] = Field(min_length=1)
     source: str = Field(
-        default="service", max_length=1000, description="Who deletes them, for the ledger."
+        default="service",
+        max_length=MAX_SOURCE_CHARACTERS,
+        description="Origin of the deletion, for the ledger.",
     )
 
 
 class SyncRequest(StrictModel):
-    """How the index is to follow the project's source."""
+    """Options of a sync with the project's source."""
 
-    force: bool = Field(default=False, description="Delete even if much of the source is gone.")
-    dry_run: bool = Field(default=False, description="Only say what would come of it.")
+    force: bool = Field(
+        default=False,
+        description="Whether to delete documents even if much of the source is missing.",
+    )
+    dry_run: bool = Field(
+        default=False, description="Whether to only return what would be changed."
+    )
 
 
 class FeedbackRequest(StrictModel):
-    """What a person says of a hit."""
+    """A person's opinion of a hit."""
 
-    query: str = Field(min_length=1, max_length=1000, description="The text that was searched.")
-    document_id: str = Field(max_length=2048, description="A document that it found.")
-    verdict: Opinion = Field(description="A thumb up or down, or that it was opened.")
+    query: str = Field(
+        min_length=1, max_length=MAX_QUERY_CHARACTERS, description="The query that was searched."
+    )
+    document_id: str = Field(max_length=MAX_ID_CHARACTERS, description="Id of the hit.")
+    verdict: Opinion = Field(description="Thumb up, thumb down, or click: the hit was opened.")
     rank: int = Field(
-        default=1, ge=1, le=1000, description="The hit's, by which a click is discounted."
+        default=1,
+        ge=1,
+        le=MAX_FEEDBACK_RANK,
+        description="Rank of the hit. Clicks on high ranks count less.",
     )
     who: str = Field(
         default="",
-        max_length=100,
+        max_length=MAX_USER_CHARACTERS,
         pattern=r"^[A-Za-z0-9._@:+-]*$",
-        description="Of one person, query and document the latest verdict counts; a click takes no thumb back.",
+        description="Identity of the person. The latest verdict per person, query and document "
+        "counts; a click does not replace a thumb.",
     )
 
 
@@ -151,51 +175,50 @@ class FeedbackResponse(BaseModel):
 
 
 class RefusedResponse(BaseModel):
-    """A change of which every row was refused: nothing is searchable, `rejected` says why."""
+    """A change of which all rows were refused. `rejected` has the reasons."""
 
     error: str
     rejected: list[RejectedRow]
 
 
 class LiveState(BaseModel):
-    """One retriever that is open for searching."""
+    """State of a retriever that is open for searching."""
 
     retriever: str
     generation: int
     documents: int
-    seconds: float | None = Field(description="Since the generation was made.")
-    explains: bool = Field(
-        description="Whether a search may ask by `explain` what scores are made of."
-    )
+    seconds: float | None = Field(description="Age of the generation in seconds.")
+    explains: bool = Field(description="Whether searches may set `explain`.")
 
 
 class StatusResponse(BaseModel):
-    """Where the service stands."""
+    """State of the service."""
 
     ready: bool
     reason: str | None = Field(
-        description="Why it is not ready, or serves an older generation, or cannot add."
+        description="Why the service is not ready, serves an older generation, or cannot add "
+        "documents."
     )
     pid: int
     started: str
     default_retriever: str | None
     live: list[str] = Field(
-        description="The retrievers that a search may name; one is opened by its first search."
+        description="Retrievers that searches may name. A retriever is opened by its first search."
     )
     open: list[LiveState]
     swaps: int
     waiting_documents: int
     running_searches: int
     behind: dict[str, str] = Field(
-        description="Why a live retriever could not take in what arrived, by its name."
+        description="Retrievers that could not be updated, each with the reason."
     )
     freshness: dict[str, Any] | None = Field(
-        description="The ledger's account, as under `live` in `freshet status --json`."
+        description="State of the ledger, as under `live` in `freshet status --json`."
     )
 
 
 class HealthResponse(BaseModel):
-    """Live: the process answers. Ready: it can search."""
+    """Whether the process answers (`live`), and whether it can search (`ready`)."""
 
     live: bool
     ready: bool
@@ -203,6 +226,6 @@ class HealthResponse(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    """A request that was refused: one line that says why and what to do."""
+    """A refused request: one line that says what is wrong and what to do."""
 
     error: str

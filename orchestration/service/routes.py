@@ -1,6 +1,4 @@
-"""The addresses of the service: its page at `/`, `/search`, `/documents`, and `/status`, `/health`
-and `/metrics`.
-"""
+"""Routes of the service: the page at `/`, `/search`, `/documents`, `/status`, `/health`, `/metrics`."""
 
 from __future__ import annotations
 
@@ -42,53 +40,65 @@ from model_code.text.documents import Document
 from model_code.text.snippets import require_queries
 from orchestration.service import models
 from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotReady, Refusal
+from orchestration.service.ingest_queue import IngestJob
 from orchestration.service.service import Service
-from orchestration.service.writer import Job
 
 router = APIRouter()
-MAX_RESULTS, MAX_CHARACTERS, MAX_FILTERS = 1000, 10_000, 50  # of a search
-MAX_DOCUMENTS = 10_000  # in one request
-MAX_VALUES = 20  # of a field, the commonest
-MAX_TOGETHER = 10_000  # hits of all searches of a batch
-GENERATION_SECONDS, POLL_SECONDS = 5.0, 0.05  # for a generation that a search demands
-# until a request whose documents are not searchable yet is answered with its receipt only
-CHANGE_SECONDS = 600.0
-Wait = Annotated[
-    bool,
-    Query(description="Answer when the change is searchable (200), else once it is safe (202)."),
-]
+# Limits of one search.
+MAX_RESULTS = 1000
+MAX_SEARCH_CHARACTERS = 10_000
+MAX_FILTERS = 50
+# Hits of all searches of a batch.
+MAX_BATCH_HITS = 10_000
+# Documents of one request.
+MAX_DOCUMENTS = 10_000
+# Most frequent values of a field that `/fields` returns.
+MAX_FIELD_VALUES = 20
+# A search waits this long for the generation that it requires.
+MAX_GENERATION_WAIT_SECONDS = 5.0
+GENERATION_POLL_SECONDS = 0.05
+# A change waits this long to become searchable. The answer is then the receipt only.
+MAX_CHANGE_WAIT_SECONDS = 600.0
 
 
-async def _served(request: Request) -> Service:
+async def _get_service(request: Request) -> Service:
+    """Return the service. FastAPI calls a coroutine directly, and a function in a thread."""
     return request.app.state.service
 
 
-Served = Annotated[Service, Depends(_served)]
-ALL_REFUSED = "Every row was refused; if the request makes no sense, `error` only"
-REFUSED: dict[int | str, dict[str, Any]] = {
-    422: {"model": models.RefusedResponse, "description": ALL_REFUSED}
+ServiceDependency = Annotated[Service, Depends(_get_service)]
+Wait = Annotated[
+    bool,
+    Query(description="Answer when the change is searchable (200), or once it is recorded (202)."),
+]
+ALL_REFUSED_RESPONSE: dict[int | str, dict[str, Any]] = {
+    422: {
+        "model": models.RefusedResponse,
+        "description": "All rows were refused. For an invalid request, `error` only",
+    }
 }
-SOON: dict[int | str, dict[str, Any]] = {
-    202: {"model": ChangeResult, "description": "Received; searches show it soon"}
+RECORDED_RESPONSE: dict[int | str, dict[str, Any]] = {
+    202: {"model": ChangeResult, "description": "Recorded; searchable soon"}
 }
 PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
 
 
-def _hashes(element: str) -> str:
-    """The page's own inline content of a kind, as a Content-Security-Policy names what alone may
-    run.
-    """
-    inline = re.findall(f"<{element}>(.*?)</{element}>", PAGE, re.DOTALL)
-    return " ".join(
-        f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in inline
-    )
+def _inline_hashes(element: str) -> str:
+    """Return the hashes of the page's inline elements, as a Content-Security-Policy names them."""
+    hashes = []
+    for text in re.findall(f"<{element}>(.*?)</{element}>", PAGE, re.DOTALL):
+        digest = b64encode(sha256(text.encode()).digest()).decode()
+        hashes.append(f"'sha256-{digest}'")
+    return " ".join(hashes)
 
 
 PAGE_HEADERS = {
+    # Only the page's own inline script and style run.
     "Content-Security-Policy": (
-        f"default-src 'none'; script-src {_hashes('script')}; style-src {_hashes('style')}; connect-src 'self'; "
-        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-        "require-trusted-types-for 'script'; trusted-types 'none'"
+        "default-src 'none'; "
+        f"script-src {_inline_hashes('script')}; style-src {_inline_hashes('style')}; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     ),
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
@@ -98,352 +108,416 @@ PAGE_HEADERS = {
 
 @router.get("/", include_in_schema=False)
 async def show_page() -> HTMLResponse:
-    """The page to search in."""
+    """Return the search page."""
     return HTMLResponse(PAGE, headers=PAGE_HEADERS)
 
 
 @router.post("/search", tags=["search"])
-async def search(request: models.SearchRequest, service: Served) -> SearchResult:
-    """Search the live collection."""
-    (result,) = await _search(
-        models.BatchRequest(texts=[request.text], **request.model_dump(exclude={"text"})), service
-    )
+async def search(request: models.SearchRequest, service: ServiceDependency) -> SearchResult:
+    """Search the documents."""
+    options = request.model_dump(exclude={"text"})
+    batch = models.BatchRequest(texts=[request.text], **options)
+    (result,) = await _search(batch, service)
     return result
 
 
 @router.get("/search", tags=["search"])
 async def search_by_address(
-    query: Annotated[models.SearchQuery, Query()], service: Served
+    query: Annotated[models.SearchQuery, Query()], service: ServiceDependency
 ) -> SearchResult:
-    """The same for a browser: `/search?text=sort+an+array&k=5&filter=package=numpy`."""
+    """Search with an address: `/search?text=sort+an+array&k=5&filter=package=numpy`."""
     return await search(query.request, service)
 
 
 @router.post("/search/batch", tags=["search"])
-async def search_batch(request: models.BatchRequest, service: Served) -> models.BatchResponse:
-    """Several searches at once, answered from one generation."""
+async def search_batch(
+    request: models.BatchRequest, service: ServiceDependency
+) -> models.BatchResponse:
+    """Answer several searches from one generation."""
     return models.BatchResponse(results=await _search(request, service))
 
 
-async def _search(request: models.BatchRequest, service: Served) -> list[SearchResult]:
-    check(request)
+async def _search(request: models.BatchRequest, service: Service) -> list[SearchResult]:
+    _check_search(request)
     if request.min_generation is not None:
-        await run_sync(await_generation, service, request)
-    alike = request.retriever, request.k, request.explain, json.dumps(request.filters)
-    return await service.pool.search(
-        alike, request.texts, lambda texts: answers(service, request, texts)
-    )
+        await run_sync(_wait_for_generation, service, request)
+
+    def search_texts(texts: Sequence[str]) -> list[SearchResult]:
+        return _search_texts(service, request, texts)
+
+    # Waiting searches that differ in nothing but their queries are answered together.
+    kind = (request.retriever, request.k, request.explain, json.dumps(request.filters))
+    return await service.pool.search(kind, request.texts, search_texts)
 
 
-def check(request: models.BatchRequest) -> None:
-    """Refuse what exceeds the service's bounds, by a `SettingsError` that names the bound."""
+def _check_search(request: models.BatchRequest) -> None:
+    """Raise `SettingsError` if a search exceeds a limit of the service."""
     require_queries(request.texts)
-    written = (
-        request.filters if isinstance(request.filters, list) else [json.dumps(request.filters)]
-    )
-    characters = max(map(len, request.texts)) + sum(map(len, written))
-    filters, texts = len(request.filters), len(request.texts)
     require(
         request.k <= MAX_RESULTS,
-        f"k is {request.k}, but this service gives at most {MAX_RESULTS} documents",
+        f"k is {request.k}, but this service returns at most {MAX_RESULTS} documents",
     )
     require(
-        filters <= MAX_FILTERS, f"{filters} filters, but this service takes at most {MAX_FILTERS}"
+        len(request.filters) <= MAX_FILTERS,
+        f"the search has {len(request.filters)} filters, "
+        f"but this service accepts at most {MAX_FILTERS}",
     )
+
+    queries = len(request.texts)
+    hits = queries * request.k
     require(
-        texts * request.k <= MAX_TOGETHER,
-        f"{texts} texts with k = {request.k} ask for {texts * request.k:,} hits, but this service gives at most "
-        f"{MAX_TOGETHER:,} at once",
+        hits <= MAX_BATCH_HITS,
+        f"{queries} texts with k = {request.k} ask for {hits:,} hits, "
+        f"but this service returns at most {MAX_BATCH_HITS:,} at once",
     )
+
+    filters = request.filters
+    if not isinstance(filters, list):
+        filters = [json.dumps(filters)]
+    longest_text = max(len(text) for text in request.texts)
+    characters = longest_text + sum(len(text) for text in filters)
     require(
-        characters <= MAX_CHARACTERS,
-        f"text and filters have {characters:,} characters, but this service takes at most {MAX_CHARACTERS:,}",
+        characters <= MAX_SEARCH_CHARACTERS,
+        f"text and filters have {characters:,} characters, "
+        f"but this service accepts at most {MAX_SEARCH_CHARACTERS:,}",
     )
 
 
-def await_generation(service: Service, request: models.BatchRequest) -> None:
-    """Wait for the generation that a search demands; Refusal if it is not searched after
-    `GENERATION_SECONDS`.
-    """
-    latest, demanded = time.monotonic() + GENERATION_SECONDS, request.min_generation or 0
-    while (current := service.searchers.current(request.retriever).generation).number < demanded:
-        if time.monotonic() > latest:
-            reason = f"generation {demanded} of {current.retriever} is not searchable: {current.number} is; try again"
-            raise Refusal(reason, 409, retry_after=1)
-        time.sleep(POLL_SECONDS)
+def _wait_for_generation(service: Service, request: models.BatchRequest) -> None:
+    """Wait until the required generation is searchable; `Refusal` after the time limit."""
+    required = request.min_generation or 0
+    deadline = time.monotonic() + MAX_GENERATION_WAIT_SECONDS
+    while True:
+        generation = service.searchers.current(request.retriever).generation
+        if generation.number >= required:
+            return
+        if time.monotonic() > deadline:
+            raise Refusal(
+                f"generation {required} of {generation.retriever} is not searchable yet, "
+                f"the current one is {generation.number}; try again in a second",
+                409,
+                retry_after=1,
+            )
+        time.sleep(GENERATION_POLL_SECONDS)
 
 
-def answers(
+def _search_texts(
     service: Service, request: models.BatchRequest, texts: Sequence[str]
 ) -> list[SearchResult]:
-    """Search `texts` as the request says, in this thread: one searcher is taken once, and all
-    answers come from it.
-    """
+    """Answer queries with one searcher, so that all answers come from one generation."""
     searcher = service.searchers.current(request.retriever)
     started = time.perf_counter()
     rankings = searcher.search_batch(texts, request.k, request.filters, request.explain)
     service.metrics.search.observe(time.perf_counter() - started)
+
     generation = searcher.generation
     return [SearchResult(generation.retriever, generation.number, hits) for hits in rankings]
 
 
 @router.post("/feedback", tags=["search"])
 async def give_feedback(
-    request: models.FeedbackRequest, service: Served
+    request: models.FeedbackRequest, service: ServiceDependency
 ) -> models.FeedbackResponse:
-    """Say that a hit answers a search, or does not: retrains learn from it, and the gate judges by
-    it.
-    """
-    return models.FeedbackResponse(verdict=Opinion(await run_sync(_judge, service, request)))
+    """Record whether a hit answers a search. Retrains learn from it, and the gate uses it."""
+    verdict = await run_sync(_record_feedback, service, request)
+    return models.FeedbackResponse(verdict=Opinion(verdict))
 
 
-def _judge(service: Service, request: models.FeedbackRequest) -> str:
+def _record_feedback(service: Service, request: models.FeedbackRequest) -> str:
     require_queries([request.query])
-    # which PostgreSQL keeps in no text
-    require("\0" not in request.query, "the query holds a character 0")
-    stored(service, request.document_id)
-    said = request.model_dump() | {
-        "query": " ".join(request.query.split()),
-        "verdict": str(request.verdict),
-    }
-    return service.collection().ledger.record_feedback(Feedback(**said))
+    # PostgreSQL cannot store this character.
+    require("\0" not in request.query, "the query contains a character 0; remove it")
+    # NotFound is raised here if there is no such document.
+    _find_document(service, request.document_id)
+    feedback = Feedback(
+        query=" ".join(request.query.split()),
+        document_id=request.document_id,
+        verdict=str(request.verdict),
+        rank=request.rank,
+        who=request.who,
+    )
+    return service.index().ledger.record_feedback(feedback)
 
 
 @router.get("/fields", tags=["search"])
-async def list_fields(service: Served) -> FieldValues:
-    """The fields that documents have, and their commonest values: what a filter can ask for."""
+async def list_fields(service: ServiceDependency) -> FieldValues:
+    """Return the fields of the documents with their most frequent values, for filters."""
 
-    def values() -> FieldValues:
+    def read_fields() -> FieldValues:
         searcher = service.searchers.current()
-        return FieldValues(searcher.generation.number, searcher.field_values(MAX_VALUES))
+        return FieldValues(searcher.generation.number, searcher.field_values(MAX_FIELD_VALUES))
 
-    return await service.pool.run(values)
+    return await service.pool.run(read_fields)
 
 
 @router.get("/documents", tags=["documents"])
 async def list_documents(
-    service: Served,
+    service: ServiceDependency,
     after: Annotated[
-        str, Query(description="The id that the page before ended with: its `next`.")
+        str, Query(description="The `next` of the page before; empty for the first page.")
     ] = "",
-    limit: Annotated[int, Query(ge=1, le=MAX_RESULTS, description="How many documents.")] = 100,
+    limit: Annotated[int, Query(ge=1, le=MAX_RESULTS, description="Number of documents.")] = 100,
 ) -> DocumentPage:
-    """A page of all documents, in the order of their ids."""
+    """Return a page of all documents, in the order of their ids."""
 
-    def page() -> DocumentPage:
+    def read_page() -> DocumentPage:
         searcher = service.searchers.current()
-        generation, ids = searcher.generation, searcher.ids_after(after, limit + 1)
-        shown, documents = ids[:limit], searcher.documents(ids[:limit])
+        # One more id tells whether there is another page.
+        ids = searcher.ids_after(after, limit + 1)
+        page_ids = ids[:limit]
+        documents = searcher.documents(page_ids)
+        next_id = page_ids[-1] if len(ids) > limit else None
         return DocumentPage(
-            generation=generation.number,
-            total=generation.manifest["documents"],
-            documents=[_stored(documents[id_]) for id_ in shown],
-            next=shown[-1] if len(ids) > limit else None,
+            generation=searcher.generation.number,
+            total=searcher.generation.manifest["documents"],
+            documents=[_stored_document(documents[document_id]) for document_id in page_ids],
+            next=next_id,
         )
 
-    return await service.pool.run(page)
+    return await service.pool.run(read_page)
 
 
 @router.get("/documents/{document_id:path}", tags=["documents"])
-async def get_document(document_id: str, service: Served) -> StoredDocument:
-    """One document as searches find it; 404 if there is none of this id."""
-    return await service.pool.run(lambda: stored(service, document_id))
+async def get_document(document_id: str, service: ServiceDependency) -> StoredDocument:
+    """Return one document; 404 if there is none with this id."""
+    return await service.pool.run(lambda: _find_document(service, document_id))
 
 
-def stored(service: Service, document_id: str) -> StoredDocument:
-    """See `get_document`."""
+def _find_document(service: Service, document_id: str) -> StoredDocument:
     documents = service.searchers.current().documents([document_id])
     if not documents:
         raise NotFound(f"there is no document {document_id!r}")
-    return _stored(documents[document_id])
+    return _stored_document(documents[document_id])
 
 
-def _stored(document: Document) -> StoredDocument:
+def _stored_document(document: Document) -> StoredDocument:
     return StoredDocument(
         document.document_id, document.title, document.text, document.fields, document.date
     )
 
 
-@router.post("/documents", tags=["documents"], responses=REFUSED | SOON)
+@router.post(
+    "/documents", tags=["documents"], responses={**ALL_REFUSED_RESPONSE, **RECORDED_RESPONSE}
+)
 async def add_documents(
-    request: models.AddRequest, service: Served, response: Response, wait: Wait = True
+    request: models.AddRequest, service: ServiceDependency, response: Response, wait: Wait = True
 ) -> ChangeResult:
-    """Add documents, or update those that are there; 422 if every row was refused."""
-    check_size(len(request.documents))
-    rows, source, only_known = request.documents, request.source, request.only_known
-    job = Job(len(rows), lambda live: live.receive(rows, source, only_known=only_known))
-    return await _change(service, job, response, wait)
+    """Add documents, or update documents with the same id; 422 if all rows were refused."""
+    _check_document_count(len(request.documents))
+
+    def record(index: LiveIndex) -> Receipt:
+        return index.receive(request.documents, request.source, only_known=request.only_known)
+
+    job = IngestJob(len(request.documents), record)
+    return await _run_job(service, job, response, wait)
 
 
-@router.post("/documents/apply", tags=["documents"], responses=SOON)
-async def apply_changes(service: Served, response: Response, wait: Wait = True) -> ChangeResult:
-    """Make searchable what the ledger has already, such as what `freshet add` recorded."""
-    return await _change(service, _application(), response, wait)
+@router.post("/documents/apply", tags=["documents"], responses=RECORDED_RESPONSE)
+async def apply_changes(
+    service: ServiceDependency, response: Response, wait: Wait = True
+) -> ChangeResult:
+    """Make everything searchable that the ledger has, such as additions by `freshet add`."""
+    return await _run_job(service, _apply_job(), response, wait)
 
 
-def _application() -> Job:
-    """A job that brings nothing: what the ledger has already becomes searchable."""
-    return Job(0, lambda live: Receipt(0, 0, (), ()))
+def _apply_job() -> IngestJob:
+    """Return a job without documents. It only makes the ledger's changes searchable."""
+
+    def record_nothing(index: LiveIndex) -> Receipt:
+        return Receipt(0, 0, (), ())
+
+    return IngestJob(0, record_nothing)
 
 
-@router.post("/documents/delete", tags=["documents"], responses=REFUSED | SOON)
+@router.post(
+    "/documents/delete", tags=["documents"], responses={**ALL_REFUSED_RESPONSE, **RECORDED_RESPONSE}
+)
 async def delete_documents(
-    request: models.DeleteRequest, service: Served, response: Response, wait: Wait = True
+    request: models.DeleteRequest, service: ServiceDependency, response: Response, wait: Wait = True
 ) -> ChangeResult:
-    """Delete documents; ids that are unknown are among `rejected`, and 422 if all are."""
-    check_size(len(request.ids))
-    return await _change(service, _deletion(request.ids, request.source), response, wait)
+    """Delete documents. Unknown ids are in `rejected`; 422 if all are unknown."""
+    _check_document_count(len(request.ids))
+    return await _run_job(service, _delete_job(request.ids, request.source), response, wait)
 
 
-def _deletion(ids: Sequence[str], source: str) -> Job:
-    return Job(len(ids), lambda live: live.remove(ids, source))
+def _delete_job(ids: Sequence[str], source: str) -> IngestJob:
+    def record(index: LiveIndex) -> Receipt:
+        return index.remove(ids, source)
+
+    return IngestJob(len(ids), record)
 
 
 @router.delete("/documents/{document_id:path}", tags=["documents"])
 async def delete_document(
-    document_id: str, service: Served, response: Response, wait: Wait = True
+    document_id: str, service: ServiceDependency, response: Response, wait: Wait = True
 ) -> ChangeResult:
-    """Delete one document; 404 if there is none of this id."""
+    """Delete one document; 404 if there is none with this id."""
     try:
-        return await _change(service, _deletion([document_id], "service"), response, wait)
+        return await _run_job(service, _delete_job([document_id], "service"), response, wait)
     except NothingAccepted:
         raise NotFound(f"there is no document {document_id!r}") from None
 
 
 @router.post("/sync", tags=["documents"])
-async def sync_source(request: models.SyncRequest, service: Served) -> SyncResult:
-    """Make the index hold what the project's own source holds now; 422, and no change, if much of
-    it is gone.
-    """
-    return await run_sync(_synced, service, request)
+async def sync_source(request: models.SyncRequest, service: ServiceDependency) -> SyncResult:
+    """Make the index equal to the project's source; 422 if much of the source is missing."""
+    return await run_sync(_sync, service, request)
 
 
-def _synced(service: Service, request: models.SyncRequest) -> SyncResult:
-
-    def make() -> int | None:
+def _sync(service: Service, request: models.SyncRequest) -> SyncResult:
+    def make_searchable() -> int | None:
+        job = service.ingest_queue.put(_apply_job())
         with suppress(TimeoutError):
-            return service.writer.put(_application()).applied.result(CHANGE_SECONDS)
+            return job.applied.result(MAX_CHANGE_WAIT_SECONDS)
         return None
 
-    live = LiveIndex(service.project, service.searchers.default())
-    outcome = sync(live, None, request.force, request.dry_run, make=make)
-    rejected = [
-        RejectedRow(rejection.row, rejection.document_id, rejection.reason)
-        for rejection in outcome.rejections
-    ]
+    index = LiveIndex(service.project, service.searchers.default())
+    report = sync(index, None, request.force, request.dry_run, make=make_searchable)
     return SyncResult(
-        added=outcome.added,
-        updated=outcome.updated,
-        deleted=outcome.deleted,
-        waiting=outcome.waiting,
-        unchanged=outcome.unchanged,
-        beside=outcome.beside,
-        kept=outcome.kept,
-        rejected=rejected,
-        generation=outcome.generation,
+        added=report.added,
+        updated=report.updated,
+        deleted=report.deleted,
+        waiting=report.waiting,
+        unchanged=report.unchanged,
+        beside=report.beside,
+        kept=report.kept,
+        rejected=_rejected_rows(report.rejections),
+        generation=report.generation,
     )
 
 
-async def _change(service: Service, job: Job, response: Response, wait: bool) -> ChangeResult:
-    """Queue the job and wait for its answers; a client that leaves stops nothing. Refused if every
-    row was.
+async def _run_job(
+    service: Service, job: IngestJob, response: Response, wait: bool
+) -> ChangeResult:
+    """Queue a job, and wait for its answers. The job continues if the client disconnects.
+
+    Raises:
+        NothingAccepted: If all rows were refused.
+        Busy: If the queue is full, or the job was not received in time.
     """
-    service.writer.put(job)
-    seconds = CHANGE_SECONDS
+    service.ingest_queue.put(job)
+    timeout = MAX_CHANGE_WAIT_SECONDS
     try:
-        receipt = await asyncio.wait_for(asyncio.wrap_future(job.received), seconds)
+        receipt = await asyncio.wait_for(asyncio.wrap_future(job.received), timeout)
     except TimeoutError:
         raise Busy(
-            f"waiting to be received for {seconds:g} s, and still is; sent again, it changes nothing"
+            f"the change was not received within {timeout:g} s and still waits; "
+            "sending it again is safe"
         ) from None
-    if receipt.rejected and not (receipt.events or receipt.unchanged):
+
+    if receipt.rejected and not receipt.events and not receipt.unchanged:
         first = receipt.rejected[0]
-        message = (
-            f"no row was accepted ({receipt.received:,} came); row {first.row}: {first.reason}"
+        raise NothingAccepted(
+            f"none of {receipt.received:,} rows was accepted; row {first.row}: {first.reason}",
+            details=asdict(_change_result(receipt, None)),
         )
-        raise NothingAccepted(message, details=asdict(change_result(receipt, None)))
+
     generation = None
     if wait:
-        # it is safe in the ledger; the answer says that it cannot be found yet
+        # After a timeout the change is still safe in the ledger. The answer says that it is not
+        # searchable yet.
         with suppress(TimeoutError):
-            generation = await asyncio.wait_for(asyncio.wrap_future(job.applied), seconds)
+            generation = await asyncio.wait_for(asyncio.wrap_future(job.applied), timeout)
     response.status_code = 202 if generation is None else 200
-    return change_result(receipt, generation)
+    return _change_result(receipt, generation)
 
 
-def check_size(documents: int) -> None:
-    """Refuse more documents than are taken at once."""
+def _check_document_count(documents: int) -> None:
     if documents > MAX_DOCUMENTS:
-        most = f"{MAX_DOCUMENTS:,}"
-        reason = f"{documents:,} documents at once, but this service takes at most {most}; send them in parts"
-        raise Refusal(reason, 413)
+        raise Refusal(
+            f"the request has {documents:,} documents, but this service accepts at most "
+            f"{MAX_DOCUMENTS:,}; send them in parts",
+            413,
+        )
 
 
-def change_result(receipt: Any, generation: int | None) -> ChangeResult:
-    """What became of a change; generation: one that contains it, None while no search finds it."""
-    rejected = [RejectedRow(each.row, each.document_id, each.reason) for each in receipt.rejected]
-    searchable = generation is not None
+def _change_result(receipt: Any, generation: int | None) -> ChangeResult:
+    """Return the outcome of a change.
+
+    Args:
+        receipt: Receipt of the ledger.
+        generation: A generation that contains the change; None if no search finds it yet.
+    """
     return ChangeResult(
-        searchable, generation, receipt.received, receipt.unchanged, rejected, list(receipt.events)
+        searchable=generation is not None,
+        generation=generation,
+        received=receipt.received,
+        unchanged=receipt.unchanged,
+        rejected=_rejected_rows(receipt.rejected),
+        events=list(receipt.events),
     )
+
+
+def _rejected_rows(rejections: Sequence[Any]) -> list[RejectedRow]:
+    rows = []
+    for rejection in rejections:
+        rows.append(RejectedRow(rejection.row, rejection.document_id, rejection.reason))
+    return rows
 
 
 @router.get("/status", tags=["state"])
-async def status(service: Served) -> models.StatusResponse:
-    """Generations, queues, and the ledger's account of documents and lag."""
-    return await run_sync(_state, service)
+async def status(service: ServiceDependency) -> models.StatusResponse:
+    """Return generations, queues, and the state of the ledger."""
+    return await run_sync(_status, service)
+
+
+def _status(service: Service) -> models.StatusResponse:
+    not_ready_reason = service.not_ready_reason()
+    freshness = service.freshness()
+    default = None
+    with suppress(NotReady):
+        default = service.searchers.default()
+
+    open_retrievers = []
+    for name, searcher in sorted(service.searchers.opened().items()):
+        open_retrievers.append(_live_state(name, searcher))
+    return models.StatusResponse(
+        ready=not_ready_reason is None,
+        reason=not_ready_reason or service.failure,
+        pid=os.getpid(),
+        started=service.started,
+        default_retriever=default,
+        live=retrievers(service.project.live),
+        open=open_retrievers,
+        swaps=service.searchers.swaps,
+        waiting_documents=service.ingest_queue.documents,
+        running_searches=service.pool.inside,
+        behind=dict(service.maintenance.failures),
+        freshness=freshness,
+    )
+
+
+def _live_state(name: str, searcher: Searcher) -> models.LiveState:
+    generation = searcher.generation
+    age = None
+    # The folder of an old generation may be deleted already.
+    with suppress(FileNotFoundError):
+        age = max(0.0, time.time() - (generation.folder / MANIFEST).stat().st_mtime)
+    return models.LiveState(
+        retriever=name,
+        generation=generation.number,
+        documents=generation.manifest["documents"],
+        seconds=age,
+        explains=searcher.can_explain,
+    )
 
 
 @router.get("/health", tags=["state"])
-async def health(service: Served, response: Response) -> models.HealthResponse:
-    """200 if a search can be answered, else 503 and why."""
-    reason = await run_sync(service.not_ready)
+async def health(service: ServiceDependency, response: Response) -> models.HealthResponse:
+    """Return 200 if searches can be answered, and 503 with a reason if not."""
+    reason = await run_sync(service.not_ready_reason)
     response.status_code = 200 if reason is None else 503
     return models.HealthResponse(live=True, ready=reason is None, reason=reason)
 
 
 @router.get("/health/live", tags=["state"])
 async def liveness() -> models.HealthResponse:
-    """200 as long as the process answers."""
-    return models.HealthResponse(live=True, ready=False, reason="not looked at: ask /health")
+    """Return 200 as long as the process answers."""
+    return models.HealthResponse(live=True, ready=False, reason="not checked; ask /health")
 
 
 @router.get("/metrics", tags=["state"], response_class=Response)
-async def metrics(service: Served) -> Response:
-    """Prometheus's text format."""
-    return Response(
-        await run_sync(generate_latest, service.metrics.registry), media_type=CONTENT_TYPE_LATEST
-    )
-
-
-def _state(service: Service) -> models.StatusResponse:
-    not_ready, freshness, default = service.not_ready(), service.freshness(), None
-    with suppress(NotReady):
-        default = service.searchers.default()
-    return models.StatusResponse(
-        ready=not_ready is None,
-        reason=not_ready or service.failure,
-        pid=os.getpid(),
-        started=service.started,
-        default_retriever=default,
-        live=retrievers(service.project.live),
-        open=[_live_state(name, each) for name, each in sorted(service.searchers.opened().items())],
-        swaps=service.searchers.swaps,
-        waiting_documents=service.writer.documents,
-        running_searches=service.pool.inside,
-        behind=dict(service.upkeep.failures),
-        freshness=freshness,
-    )
-
-
-def _live_state(name: str, searcher: Searcher) -> models.LiveState:
-    generation, seconds = searcher.generation, None
-    with suppress(FileNotFoundError):  # an old generation whose folder is deleted already
-        seconds = max(0.0, time.time() - (generation.folder / MANIFEST).stat().st_mtime)
-    return models.LiveState(
-        retriever=name,
-        generation=generation.number,
-        documents=generation.manifest["documents"],
-        seconds=seconds,
-        explains=searcher.can_explain,
-    )
+async def metrics(service: ServiceDependency) -> Response:
+    """Return metrics in the text format of Prometheus."""
+    text = await run_sync(generate_latest, service.metrics.registry)
+    return Response(text, media_type=CONTENT_TYPE_LATEST)

@@ -1,8 +1,7 @@
-"""The searcher of each live retriever, exchanged for its successor while requests run; and the
-threads that search.
+"""Open searchers by retriever, and the threads that search.
 
-A request takes one reference and answers from it to its end, so every answer comes from exactly one
-generation; the exchange is the assignment of that reference, which is atomic. An old searcher is
+A request takes one reference to a searcher and keeps it to its end, so that its answer comes from
+one generation. A newer generation replaces the reference, which is atomic. The old searcher is
 freed with its last request.
 """
 
@@ -16,7 +15,6 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,227 +25,298 @@ from orchestration.service.errors import Busy, NotFound, NotReady
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-POLL_SECONDS = 0.2  # between two looks at the pointers
-# searches at once, how many more may wait, and for how long
-THREADS, WAITING, WAIT_SECONDS = 2, 64, 10.0
-TOGETHER = 16  # texts that are searched at once
+# Interval in which the service looks for generations of other processes.
+POLL_SECONDS = 0.2
+SEARCH_THREADS = 2
+MAX_WAITING_SEARCHES = 64
+MAX_WAIT_SECONDS = 10.0
+# Queries that one thread searches together.
+MAX_GROUP_QUERIES = 16
+CLOSE_CHECK_SECONDS = 0.02
 
 
 class Searchers:
-    """Open searchers by retriever; a retriever's is opened at its first use and kept warm."""
+    """Open searchers by retriever. A searcher is opened by its first use.
+
+    Args:
+        live: Folder of the live index.
+
+    Attributes:
+        swaps: Number of generations that were replaced since the start.
+    """
 
     def __init__(self, live: Path) -> None:
         self.live = live
-        self._failures: dict[str, str] = {}  # by retriever
         self.swaps = 0
-        self._open: dict[str, Searcher] = {}
-        self._default = ""  # the last one that was read
-        self._lock = threading.Lock()  # held to open or exchange, never to search
+        self._searchers: dict[str, Searcher] = {}
+        # By retriever: why its newest generation cannot be opened.
+        self._failures: dict[str, str] = {}
+        self._last_default = ""
+        # Held to open or replace a searcher, never to search.
+        self._lock = threading.Lock()
 
     def current(self, retriever: str | None = None) -> Searcher:
-        """The searcher to answer one request from; NotReady if nothing is live, NotFound if
-        `retriever` is not.
+        """Return the searcher for one request.
+
+        Args:
+            retriever: Name of a live retriever; the default retriever if None.
+
+        Raises:
+            NotReady: If there is no live retriever.
+            NotFound: If `retriever` is not live.
         """
         name = retriever or self.default()
-        return self._open.get(name) or self._first(name)
+        return self._searchers.get(name) or self._open(name)
 
     def default(self) -> str:
-        """The retriever that is searched when none is named; NotReady if nothing is live, nor was."""
+        """Return the name of the default retriever.
+
+        If its files are damaged or deleted, an open searcher continues to answer from memory.
+
+        Raises:
+            NotReady: If there is no live retriever.
+        """
         try:
-            self._default = default_retriever(self.live)
+            self._last_default = default_retriever(self.live)
         except FreshetError as error:
-            # what is in memory goes on answering, whatever became of its files
-            if self._default not in self._open:
+            if self._last_default not in self._searchers:
                 raise NotReady(str(error)) from None
-        return self._default
+        return self._last_default
 
     @property
     def failure(self) -> str | None:
-        """Why the newest generation of a retriever is not the one that is served; None if every
-        one's is.
-        """
-        return (
-            "; ".join(f"{name}: {reason}" for name, reason in sorted(self._failures.items()))
-            or None
-        )
+        """Why a retriever's newest generation cannot be served; None if all are served."""
+        if not self._failures:
+            return None
+        return "; ".join(f"{name}: {reason}" for name, reason in sorted(self._failures.items()))
 
     def refresh(self) -> None:
-        """Exchange every searcher whose generation is no longer the current one, now, and let go of
-        those whose retriever was deleted. The one that is searched by default is missed, and
-        answers on.
+        """Replace each searcher whose generation is not current, and close deleted retrievers.
+
+        If the default retriever was deleted, its searcher keeps answering from memory, and
+        `failure` reports the error.
         """
         with self._lock:
             names = set(retrievers(self.live))
             with suppress(NotReady):
                 names.add(self.default())
-            for name in list(self._open):
+            for name in list(self._searchers):
                 if name in names:
                     self._renew(name)
                 else:
-                    del self._open[name]
+                    del self._searchers[name]
                     self._failures.pop(name, None)
 
     def newest(self) -> tuple[str, int | None]:
-        """Look at every pointer now. Returns the retriever that is searched by default and the
-        generation that answers for it, None while its current one cannot be opened; NotReady if
-        nothing is live.
+        """Refresh all searchers.
+
+        Returns:
+            The default retriever, and its generation that is searched; None if the current
+            generation cannot be opened.
+
+        Raises:
+            NotReady: If there is no live retriever.
         """
         self.refresh()
         name = self.default()
-        failed = name in self._failures  # looked at first: it is taken back after the exchange
-        number = self.current(name).generation.number
-        return name, None if failed else number
+        # This is read before the generation, because it is reset after a generation is replaced.
+        is_failing = name in self._failures
+        generation = self.current(name).generation.number
+        return name, None if is_failing else generation
 
     def newest_of(self, retriever: str) -> Searcher:
-        """The searcher of the generation that is current now, opened if it has to be."""
+        """Refresh all searchers, and return the one of a retriever."""
         self.refresh()
         return self.current(retriever)
 
     def opened(self) -> dict[str, Searcher]:
-        """The searchers that are open, by retriever."""
-        return dict(self._open)
+        """Return the open searchers by retriever."""
+        return dict(self._searchers)
 
-    def _first(self, name: str) -> Searcher:
-        if name not in retrievers(self.live):
-            raise NotFound(
-                f"retriever {name!r} is not live (live: {', '.join(retrievers(self.live))})"
-            )
+    def _open(self, name: str) -> Searcher:
+        live_names = retrievers(self.live)
+        if name not in live_names:
+            raise NotFound(f"retriever {name!r} is not live (live: {', '.join(live_names)})")
         with self._lock:
-            if name not in self._open:
-                self._open[name] = Searcher.open(self.live, name).ready()
-            return self._open[name]
+            if name not in self._searchers:
+                self._searchers[name] = Searcher.open(self.live, name).ready()
+            return self._searchers[name]
 
     def _renew(self, name: str) -> None:
-        """Exchange if needed. While the new generation cannot be opened, the old one serves, and
-        `failure` says so.
+        """Replace a searcher if its generation is not current.
+
+        If the new generation cannot be opened, the old one continues to answer.
         """
-        before = self._open[name]
+        searcher = self._searchers[name]
         try:
-            renewed = before.renewed().ready()
-        # whatever is wrong with the new one, the old one can still answer
+            renewed = searcher.renewed().ready()
+        # The old searcher can answer, whatever is wrong with the new one.
         except Exception as error:
             reason = str(error) or type(error).__name__
             if self._failures.get(name) != reason:
                 log.error(
-                    "the new generation of %s cannot be opened, the old one stays: %s", name, reason
+                    "the new generation of %s cannot be opened, the old one stays: %s",
+                    name,
+                    reason,
                 )
             self._failures[name] = reason
             return
-        if renewed is not before:
-            self._open[name] = renewed
+
+        if renewed is not searcher:
+            self._searchers[name] = renewed
             self.swaps += 1
         self._failures.pop(name, None)
 
 
 @dataclass(eq=False)
 class _QueuedSearch:
-    """Texts in line; kind: texts of equal kinds are searched alike. latest: when their turn must
-    have come.
+    """Queries that wait for a thread.
+
+    Attributes:
+        kind: Searches of equal kinds can be answered together.
+        texts: The queries.
+        search: Answers queries, in their order.
+        deadline: Time by which the search must start, by the monotonic clock.
+        answer: The answers.
     """
 
     kind: Hashable
     texts: Sequence[str]
     search: Callable[[list[str]], list[Any]]
-    latest: float
+    deadline: float
     answer: Future[list[Any]] = field(default_factory=Future)
 
-    def begins(self) -> bool:
-        """Whether its turn came in time, and somebody still waits for the answer; else it is over."""
-        waited = self.answer.set_running_or_notify_cancel()
-        if not waited or time.monotonic() <= self.latest:
-            return waited
-        reason = (
-            f"the search waited more than {WAIT_SECONDS:g} s for its turn; try again in a second"
-        )
-        self.answer.set_exception(Busy(reason))
-        return False
+    def start(self) -> bool:
+        """Return whether to search: the client still waits, and the deadline is not over."""
+        if not self.answer.set_running_or_notify_cancel():
+            return False
+        if time.monotonic() > self.deadline:
+            self.answer.set_exception(
+                Busy(
+                    f"the search waited more than {MAX_WAIT_SECONDS:g} s for its turn; "
+                    "try again in a second"
+                )
+            )
+            return False
+        return True
 
 
 class SearchPool:
-    """`THREADS` searches at once and `WAITING` in line; who comes then, or waits too long, is sent
-    away.
+    """Threads that search, and a bounded queue in front of them.
 
-    Whose turn comes takes along what waits and is searched alike, since an encoder reads its
-    weights once for all texts that it is given. Nobody waits for company.
+    A thread that takes the first search of the queue also takes waiting searches of the same kind,
+    because an encoder reads its weights once for all queries of a batch. No search waits for others
+    to arrive.
+
+    Attributes:
+        inside: Number of searches that run or wait.
     """
 
     def __init__(self) -> None:
-        self.inside = 0  # searches that run or wait
+        self.inside = 0
         self._lock = threading.Lock()
-        self._line: list[_QueuedSearch] = []
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="search")
+        self._queue: list[_QueuedSearch] = []
+        self._threads = ThreadPoolExecutor(SEARCH_THREADS, thread_name_prefix="search")
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The result of `work()`, in its turn; Busy if the line is full, or moved too slowly."""
-        (result,) = await self.search(object(), [""], lambda texts: [work()])
+        """Run a function in one of the threads, in its turn.
+
+        Raises:
+            Busy: If the queue is full, or moves too slowly.
+        """
+        # A new object equals nothing else, so that the function runs alone.
+        kind = object()
+        (result,) = await self.search(kind, [""], lambda texts: [work()])
         return result
 
     async def search(
         self, kind: Hashable, texts: Sequence[str], search: Callable[[list[str]], list[T]]
     ) -> list[T]:
-        """What `search` finds for each of `texts`, perhaps asked together with others of this
-        `kind`; Busy as `run`.
+        """Answer queries, perhaps together with waiting queries of the same kind.
+
+        Args:
+            kind: Everything but the queries that decides how `search` answers.
+            texts: The queries.
+            search: Answers queries, in their order.
+
+        Raises:
+            Busy: If the queue is full, or moves too slowly.
         """
-        entry = _QueuedSearch(kind, texts, search, time.monotonic() + WAIT_SECONDS)
+        entry = _QueuedSearch(kind, texts, search, time.monotonic() + MAX_WAIT_SECONDS)
         with self._lock:
-            if self.inside >= THREADS + WAITING:
+            if self.inside >= SEARCH_THREADS + MAX_WAITING_SEARCHES:
                 raise Busy(
-                    f"{THREADS} searches run and {WAITING} wait, which is all this service takes; try again in a second"
+                    f"{SEARCH_THREADS} searches run and {MAX_WAITING_SEARCHES} wait, which is the "
+                    "limit of this service; try again in a second"
                 )
             self.inside += 1
-            self._line.append(entry)
-        # also if the client has gone: its search still runs
-        entry.answer.add_done_callback(lambda _: self._leave())
+            self._queue.append(entry)
+
+        # This also counts a search whose client has gone: it still runs.
+        entry.answer.add_done_callback(self._leave)
         try:
-            self._pool.submit(self._answer_next)
+            self._threads.submit(self._answer_next)
         except BaseException:
             entry.answer.cancel()
             raise
         return await asyncio.wrap_future(entry.answer)
 
     def close(self, seconds: float | None = None) -> bool:
-        """Finish what runs and waits; whether that was done within `seconds`."""
-        latest = None if seconds is None else time.monotonic() + seconds
-        self._pool.shutdown(wait=seconds is None)
-        while self.inside and latest is not None and time.monotonic() < latest:
-            time.sleep(0.02)
+        """Finish all searches, and return whether that was done within `seconds`."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        self._threads.shutdown(wait=seconds is None)
+        while self.inside and deadline is not None and time.monotonic() < deadline:
+            time.sleep(CLOSE_CHECK_SECONDS)
         return not self.inside
 
-    def _leave(self) -> None:
+    def _leave(self, answer: Future[list[Any]]) -> None:
         with self._lock:
             self.inside -= 1
 
     def _answer_next(self) -> None:
-        """Answer the first in line and its like; nobody, where others took along all that had come."""
-        if group := [entry for entry in self._next_group() if entry.begins()]:
+        """Answer the first search of the queue, and others of its kind.
+
+        The queue may be empty, because another thread has taken several searches.
+        """
+        group = [entry for entry in self._take_group() if entry.start()]
+        if group:
             self._answer(group)
 
-    def _next_group(self) -> list[_QueuedSearch]:
-        """The first in line and those of its kind behind it, up to `TOGETHER` texts; they leave the
-        line.
-        """
+    def _take_group(self) -> list[_QueuedSearch]:
+        """Take the first search and others of its kind, up to `MAX_GROUP_QUERIES` queries."""
         group: list[_QueuedSearch] = []
-        room = TOGETHER
+        remaining: list[_QueuedSearch] = []
+        room = MAX_GROUP_QUERIES
         with self._lock:
-            for entry in self._line:
-                if not group or (entry.kind == group[0].kind and len(entry.texts) <= room):
+            for entry in self._queue:
+                is_first = not group
+                fits = not is_first and entry.kind == group[0].kind and len(entry.texts) <= room
+                if is_first or fits:
                     group.append(entry)
                     room -= len(entry.texts)
-            self._line = [entry for entry in self._line if entry not in group]
+                else:
+                    remaining.append(entry)
+            self._queue = remaining
         return group
 
     def _answer(self, group: Sequence[_QueuedSearch]) -> None:
-        """Search all texts at once; each by itself if that fails, as nobody is to suffer from
-        another's.
+        """Search all queries of a group together; one by one if that fails.
+
+        So an error of one search does not affect the others.
         """
+        texts = [text for entry in group for text in entry.texts]
         try:
-            results = iter(group[0].search([text for entry in group for text in entry.texts]))
+            results = group[0].search(texts)
         except BaseException as error:
             if len(group) == 1:
                 group[0].answer.set_exception(error)
-            else:
-                for entry in group:
-                    self._answer([entry])
+                return
+            for entry in group:
+                self._answer([entry])
             return
+
+        start = 0
         for entry in group:
-            entry.answer.set_result(list(islice(results, len(entry.texts))))
+            end = start + len(entry.texts)
+            entry.answer.set_result(results[start:end])
+            start = end

@@ -1,5 +1,6 @@
-"""Run the service until it is told to stop: then it takes no more requests, finishes what it has,
-and leaves.
+"""Run the service until it is told to stop.
+
+It then accepts no more requests, finishes the ones it has, and ends.
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ from fastapi import FastAPI
 
 from model_code.errors import FreshetError
 from model_code.project import Project
-from orchestration.guard import LOOPBACK_ADDRESSES, check_origins, connection_limits, required_token
+from orchestration.guard import (
+    LOOPBACK_ADDRESSES,
+    check_origins,
+    connection_limits,
+    required_token,
+)
 from orchestration.running_service import Registration
 from orchestration.service.app import create_app
 
-STOP_SECONDS = 60  # from the signal to the end, whatever holds a lock: systemd waits for 90
-REQUEST_SECONDS = 40  # of these, for the requests that run; the rest is for what they have begun
-EXPOSED = (
-    "note: listening on {host}: whoever asks needs the token in {file}, which anybody on the way can read unless a "
-    "proxy with TLS stands in front"
-)
+# Time from the signal to the end, even if a lock is held. systemd kills after 90 seconds.
+STOP_SECONDS = 60
+# Part of this time for the running requests. The rest is for the work that they have started.
+REQUEST_SECONDS = 40
 
 
 def serve(
@@ -38,104 +42,134 @@ def serve(
     token: bool = False,
     origins: Sequence[str] = (),
 ) -> None:
-    """Serve `project` until SIGINT, SIGTERM or SIGHUP; FreshetError if the port is taken or what is
-    live is damaged.
+    """Serve a project until SIGINT, SIGTERM or SIGHUP.
 
-    token: demand it on this machine's own addresses, too; origins: other sites whose pages may ask.
+    Args:
+        project: The project.
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
+        registration: Tells clients where the service is.
+        token: Whether the token is also required on this machine's own addresses.
+        origins: Other sites whose pages may send requests.
+
+    Raises:
+        FreshetError: If the port is taken, or the live index is damaged.
     """
     check_origins(origins)
-    demanded = required_token(host, project.token_file, token)
+    expected_token = required_token(host, project.token_file, token)
     if host not in LOOPBACK_ADDRESSES:
-        print(EXPOSED.format(host=host, file=project.token_file), file=sys.stderr, flush=True)
-    with _bound(host, port) as listening:
-        app = create_app(project, host, token=demanded, origins=origins)
-        server = _Server(app, registration, _url(listening))
-        app.state.service.start()  # before the server, which would turn its errors into tracebacks
+        print(
+            f"note: listening on {host}; requests need the token in {project.token_file}. "
+            "Without a TLS proxy in front, the token can be read on the network.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    with bind_socket(host, port) as listening_socket:
+        app = create_app(project, host, token=expected_token, origins=origins)
+        server = _Server(app, registration, _url(listening_socket))
+        # Errors of the start are raised here. Inside of the server they would become tracebacks.
+        app.state.service.start()
         try:
-            server.run(sockets=[listening])
+            server.run(sockets=[listening_socket])
         finally:
-            finished = app.state.service.stop(server.seconds_left)
+            is_finished = app.state.service.stop(server.seconds_left)
+
     if not server.started:
         raise FreshetError("the service could not start; its messages above say why")
-    if finished:
+    if is_finished:
         print("stopped; everything that was received is kept", flush=True)
         return
     print(
-        "stopped; what could not be made searchable in time waits in the ledger for the next start",
+        "stopped; changes that could not be made searchable in time are in the ledger, "
+        "and the next start applies them",
         flush=True,
     )
     registration.withdraw()
-    # what still works, or waits for another process's lock, is as safe as from `kill -9`
+    # Threads may still work or wait for a lock of another process. They are as safe as from
+    # `kill -9`, so that the process need not wait for them.
     os._exit(0)
 
 
 class _Server(uvicorn.Server):
-    """A server that tells clients where it is once it listens, and no longer when it begins to
-    stop.
-    """
+    """A uvicorn server that registers itself while it accepts requests."""
 
     def __init__(self, app: FastAPI, registration: Registration, url: str) -> None:
-        quiet = {"log_level": "warning", "access_log": False, "lifespan": "off"}
-        super().__init__(
-            uvicorn.Config(
-                app, timeout_graceful_shutdown=REQUEST_SECONDS, **quiet, **connection_limits()
-            )
+        config = uvicorn.Config(
+            app,
+            timeout_graceful_shutdown=REQUEST_SECONDS,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            **connection_limits(),
         )
-        self.registration, self.url, self.service = registration, url, app.state.service
-        self.stopping_since: float | None = None  # when it was told to stop
-        # uvicorn takes two while it runs, and raises them
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(each, self.handle_exit)
+        super().__init__(config)
+        self.registration = registration
+        self.url = url
+        self.service = app.state.service
+        self.stopping_since: float | None = None
+        # uvicorn itself handles SIGINT and SIGTERM only, and raises them again at its end.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self.handle_exit)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then say so."""
+        """Start to listen, and register the service."""
         await super().startup(sockets)
         if self.started:
             self.registration.announce(self.url, self.service.started)
             print(
-                f"serving {self.url}   (open it to search; also {self.url}/docs; Ctrl-C ends it)",
+                f"serving {self.url}   (open it to search; API: {self.url}/docs; Ctrl-C stops it)",
                 flush=True,
             )
 
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
-        """Begin to stop."""
-        self.stopping_since = self.stopping_since or time.monotonic()
+        """Begin to stop, and remember when."""
+        if self.stopping_since is None:
+            self.stopping_since = time.monotonic()
         super().handle_exit(number, frame)
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until it has to be over."""
-        return STOP_SECONDS - (
-            time.monotonic() - self.stopping_since if self.stopping_since else 0.0
-        )
+        """Seconds until the process has to end."""
+        if self.stopping_since is None:
+            return STOP_SECONDS
+        return STOP_SECONDS - (time.monotonic() - self.stopping_since)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Send no more clients here, then finish."""
+        """Withdraw the registration, and finish the running requests."""
         self.registration.withdraw()
-        # answers who waits
-        asyncio.get_running_loop().call_later(REQUEST_SECONDS / 2, self.service.writer.release)
+        # Requests that still wait for the queue are answered after half of the time.
+        asyncio.get_running_loop().call_later(
+            REQUEST_SECONDS / 2, self.service.ingest_queue.answer_all
+        )
         await super().shutdown(sockets)
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket bound to host and port, not listening yet; FreshetError if that cannot be."""
+def bind_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound and not listening yet.
+
+    Raises:
+        FreshetError: If the address cannot be used.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # stated, or asyncio leaves Nagle's delay on
-    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # The protocol has to be given. Otherwise asyncio does not switch off Nagle's algorithm.
+    bound_socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        bound.bind((host, port))
+        bound_socket.bind((host, port))
     except OSError as error:
-        bound.close()
-        where = f"{host}:{port}"
+        bound_socket.close()
+        reason = error.strerror or error
         raise FreshetError(
-            f"cannot listen on {where} ({error.strerror or error}); choose another --port"
+            f"cannot listen on {host}:{port} ({reason}); choose another --port"
         ) from None
-    return bound
+    return bound_socket
 
 
-def _url(bound: socket.socket) -> str:
-    host, port = bound.getsockname()[:2]
+def _url(bound_socket: socket.socket) -> str:
+    host, port = bound_socket.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = LOOPBACK_ADDRESSES[0]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    if ":" in host:
+        host = f"[{host}]"
+    return f"http://{host}:{port}"

@@ -1,4 +1,4 @@
-"""What the routes share, started and stopped together: searchers, writer, bounds, metrics."""
+"""The state that all routes share: searchers, queue, search threads and metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -22,48 +22,59 @@ from model_code.errors import FreshetError
 from model_code.project import Project
 from orchestration.service import searchers
 from orchestration.service.errors import NotReady
+from orchestration.service.ingest_queue import IngestQueue
 from orchestration.service.searchers import Searchers, SearchPool
-from orchestration.service.writer import Writer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-# at least between two searches for a new document, which cost as much as a user's
+# Least time between two searches for a new document. Each costs as much as a user's search.
 CANARY_SECONDS = 30.0
-SEARCH = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-CHANGE = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0)
+SEARCH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+CHANGE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0)
 
 
 class Metrics:
-    """One registry per service, so that several may live in one process."""
+    """Counters and histograms of one service.
+
+    Each service has a registry, so that several services can run in one process.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        of = {"registry": self.registry}
         self.requests = Counter(
-            "freshet_requests", "Requests by route and HTTP status.", ["route", "status"], **of
+            "freshet_requests",
+            "Requests by route and HTTP status.",
+            ["route", "status"],
+            registry=self.registry,
         )
         self.search = Histogram(
-            "freshet_search_seconds", "Searching, without waiting.", buckets=SEARCH, **of
+            "freshet_search_seconds",
+            "Time of a search, without waiting.",
+            buckets=SEARCH_BUCKETS,
+            registry=self.registry,
         )
         self.apply = Histogram(
-            "freshet_apply_seconds", "From ledger to switch, per batch.", buckets=CHANGE, **of
+            "freshet_apply_seconds",
+            "Time of a batch, from ledger to searchable.",
+            buckets=CHANGE_BUCKETS,
+            registry=self.registry,
         )
-        self.fresh = Histogram(
+        self.freshness = Histogram(
             "freshet_freshness_seconds",
-            "From a request's arrival to searchable.",
-            buckets=CHANGE,
-            **of,
+            "Time from the arrival of a change to searchable.",
+            buckets=CHANGE_BUCKETS,
+            registry=self.registry,
         )
 
-    def changed(self, apply_seconds: float, fresh_seconds: Sequence[float]) -> None:
-        """Record a batch: its own seconds, and those of each of its requests since they arrived."""
+    def observe_batch(self, apply_seconds: float, freshness_seconds: Sequence[float]) -> None:
+        """Record the time of a batch, and the time of each of its requests since arrival."""
         self.apply.observe(apply_seconds)
-        for seconds in fresh_seconds:
-            self.fresh.observe(seconds)
+        for seconds in freshness_seconds:
+            self.freshness.observe(seconds)
 
 
 class Service:
-    """One project's service; `start` and `stop` may be called again without effect."""
+    """The service of one project. `start` and `stop` have no effect if they are called twice."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -71,49 +82,59 @@ class Service:
         self.searchers = Searchers(project.live)
         self.pool = SearchPool()
         self.metrics = Metrics()
-        self._stopping = threading.Event()
-        self.upkeep = BackgroundMaintenance(
-            project, lambda name: self.collection() if name == self.searchers.default() else None
+        self.maintenance = BackgroundMaintenance(project, self._loaded_index)
+        self.ingest_queue = IngestQueue(
+            self.index, self.searchers.newest, self.metrics.observe_batch, self._maintain
         )
-        self.writer = Writer(
-            self.collection, self.searchers.newest, self.metrics.changed, self._spare
-        )
-        self._collection: LiveIndex | None = None
-        # why nobody could tell, when last asked, how fresh all is
+        # Why the ledger gave no answer when it was last asked; None if it did.
         self.freshness_failure: str | None = None
-        # the generation whose documents were searched for, and when
-        self._looked = (-1, -CANARY_SECONDS)
-        self._making = threading.Lock()
-        self._running = False
+
+        self._index: LiveIndex | None = None
+        self._index_lock = threading.Lock()
+        self._probed_generation = -1
+        self._probe_time = -CANARY_SECONDS
+        self._is_running = False
+        self._stopping = threading.Event()
         self.metrics.registry.register(self)
 
     def start(self) -> None:
-        """Load what is live, then begin to watch and to write; raises what is wrong with the
-        collection.
+        """Load the live index, and start the threads.
+
+        Raises:
+            FreshetError: If the live index is damaged.
         """
-        if self._running:
+        if self._is_running:
             return
         with suppress(NotReady):
-            # the first search of a process is the slow one
+            # The first search of a process is slow, so that it is done here.
             self.searchers.current().search("warm", 1)
-            self.collection().warm()
-        self.writer.start(resume=open_ledger_if_exists(self.project) is not None)
+            self.index().warm()
+        has_ledger = open_ledger_if_exists(self.project) is not None
+        self.ingest_queue.start(apply_at_start=has_ledger)
         threading.Thread(target=self._watch, name="watcher", daemon=True).start()
-        self._running = True
+        self._is_running = True
 
     def stop(self, seconds: float | None = None) -> bool:
-        """Finish what waits, changes first, then searches; whether that was done within `seconds`."""
-        if not self._running:
-            return True
-        self._running = False
-        latest = None if seconds is None else time.monotonic() + seconds
-        finished = self.writer.stop(seconds)
-        self._stopping.set()
-        finished &= self.pool.close(None if latest is None else latest - time.monotonic())
-        return finished
+        """Finish waiting changes, then searches.
 
-    def not_ready(self) -> str | None:
-        """Why no search can be answered, such as damage; None if one can."""
+        Args:
+            seconds: Time limit; None for no limit.
+
+        Returns:
+            Whether everything was finished in time.
+        """
+        if not self._is_running:
+            return True
+        self._is_running = False
+        deadline = None if seconds is None else time.monotonic() + seconds
+        changes_finished = self.ingest_queue.stop(seconds)
+        self._stopping.set()
+        remaining = None if deadline is None else deadline - time.monotonic()
+        searches_finished = self.pool.close(remaining)
+        return changes_finished and searches_finished
+
+    def not_ready_reason(self) -> str | None:
+        """Return why no search can be answered; None if searches can be answered."""
         try:
             self.searchers.current()
         except FreshetError as error:
@@ -121,116 +142,155 @@ class Service:
         return None
 
     def freshness(self) -> dict[str, Any] | None:
-        """The ledger's account of the retriever that documents are added to; None if nothing is
-        live, or the ledger does not answer: `failure` says why.
-        """
-        return self._answer(lambda: live_status(self.project, self.collection().retriever), None)
+        """Return the state of the default retriever's ledger.
 
-    def collection(self) -> LiveIndex:
-        """The collection of the default retriever, which a promotion may have changed."""
+        It is None if nothing is live, or the ledger does not answer; `failure` then says why.
+        """
+        return self._ask_ledger(lambda: live_status(self.project, self.index().retriever), None)
+
+    def index(self) -> LiveIndex:
+        """Return the live index of the default retriever, which a promotion may have changed."""
         name = self.searchers.default()
-        with self._making:
-            if self._collection is None or self._collection.retriever != name:
-                self._collection = LiveIndex(
+        with self._index_lock:
+            if self._index is None or self._index.retriever != name:
+                self._index = LiveIndex(
                     self.project, name, lambda: self.searchers.newest_of(name).parts
                 )
-            return self._collection
+            return self._index
+
+    def _loaded_index(self, retriever: str) -> LiveIndex | None:
+        """Return a retriever's index if it is in memory."""
+        if retriever == self.searchers.default():
+            return self.index()
+        return None
 
     def _watch(self) -> None:
-        """Look for generations that other processes make, so that no request pays for opening them."""
+        """Look for generations of other processes, so that no request waits for opening them."""
         while not self._stopping.wait(searchers.POLL_SECONDS):
             self.searchers.refresh()
 
-    def _spare(self) -> bool:
-        """Keep up the other live retrievers, and delete old generations, a piece at a time; whether
-        there is more.
+    def _maintain(self) -> bool:
+        """Do one piece of maintenance, and return whether there is more.
 
-        Behind the last piece search for a document of the newest batch, at most once in
-        `CANARY_SECONDS`.
+        Maintenance updates the other live retrievers and deletes old generations. After the last
+        piece, a document of the newest batch is searched for.
         """
-        more = self.upkeep.run_once()
+        has_more = self.maintenance.run_once()
         self.searchers.refresh()
-        if more:
-            return True
-        searcher, now = self.searchers.current(), time.monotonic()
-        if (
-            searcher.generation.number != self._looked[0]
-            and now - self._looked[1] >= CANARY_SECONDS
-        ):
-            self._looked = searcher.generation.number, now
-            probe_newest_document(self.project, searcher, self.collection().ledger_view)
-        return False
+        if not has_more:
+            self._probe_newest_document()
+        return has_more
+
+    def _probe_newest_document(self) -> None:
+        """Search for a new document, once per generation and at most every `CANARY_SECONDS`."""
+        searcher = self.searchers.current()
+        now = time.monotonic()
+        is_new = searcher.generation.number != self._probed_generation
+        if is_new and now - self._probe_time >= CANARY_SECONDS:
+            self._probed_generation = searcher.generation.number
+            self._probe_time = now
+            probe_newest_document(self.project, searcher, self.index().ledger_view)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """What has its value whenever the page of metrics is read."""
-        # before the first document
-        newest = read_canary(self.project) or {"rank": math.nan, "lag": math.nan}
-        place = "where a search for its own title finds it, 0 if not among the first ten"
-        lag = self._answer(self._waiting_seconds, math.nan)  # before `failure` is asked for
-        for name, text, value in (
-            ("queue_documents", "Documents that wait for the writer.", self.writer.documents),
-            ("queue_seconds", "How long the first of them has waited.", self.writer.oldest_seconds),
-            ("lag_seconds", "Age of the oldest change in the ledger that no search finds.", lag),
-            ("newest_rank", f"Of a document of the newest batch: {place}.", newest["rank"] or 0),
-            ("newest_lag_seconds", "How long it waited to be searchable.", newest["lag"]),
-            ("searches_running", "Searches that run or wait.", self.pool.inside),
-            ("generation_swaps", "Generations exchanged since the start.", self.searchers.swaps),
-            (
-                "failing",
-                "1 if a generation cannot be opened, documents not added, or the ledger not asked.",
-                self.failure is not None,
-            ),
-        ):
-            yield GaugeMetricFamily(f"freshet_{name}", text, float(value))
-        opened, behind = self.searchers.opened(), dict(self.upkeep.failures)
-        for name, text, values in (
-            (
-                "behind",
-                "1 if it could not take in what arrived.",
-                {each: each in behind for each in opened | behind},
-            ),
-            (
-                "generation",
-                "The generation that is searched.",
-                {name: each.generation.number for name, each in opened.items()},
-            ),
-            (
-                "documents",
-                "Documents that a search can find.",
-                {name: each.generation.manifest["documents"] for name, each in opened.items()},
-            ),
-        ):
-            gauge = GaugeMetricFamily(f"freshet_{name}", text, labels=["retriever"])
-            for retriever, value in values.items():
-                gauge.add_metric([retriever], value)
-            yield gauge
+        """Yield the metrics that are computed when Prometheus reads them."""
+        # The ledger is asked first, because the answer may change `failure`.
+        lag = self._ask_ledger(self._oldest_waiting_seconds, math.nan)
 
-    def _waiting_seconds(self) -> float:
-        """0 if nothing waits, or no document ever arrived: to look makes no ledger."""
-        if self._collection is None or open_ledger_if_exists(self.project) is None:
+        newest_rank = math.nan
+        newest_lag = math.nan
+        canary = read_canary(self.project)
+        if canary is not None:
+            newest_rank = canary["rank"] or 0
+            newest_lag = canary["lag"]
+
+        yield _gauge("queue_documents", "Documents in the queue.", self.ingest_queue.documents)
+        yield _gauge(
+            "queue_seconds",
+            "Time that the first of them has waited.",
+            self.ingest_queue.oldest_seconds,
+        )
+        yield _gauge(
+            "lag_seconds", "Age of the oldest change in the ledger that is not searchable.", lag
+        )
+        yield _gauge(
+            "newest_rank",
+            "Rank of a new document in a search for its title; 0 if not among the first ten.",
+            newest_rank,
+        )
+        yield _gauge(
+            "newest_lag_seconds", "Time until this document became searchable.", newest_lag
+        )
+        yield _gauge("searches_running", "Searches that run or wait.", self.pool.inside)
+        yield _gauge(
+            "generation_swaps", "Generations replaced since the start.", self.searchers.swaps
+        )
+        yield _gauge(
+            "failing",
+            "1 if a generation cannot be opened, documents cannot be added, or the ledger does "
+            "not answer.",
+            self.failure is not None,
+        )
+        yield from self._retriever_gauges()
+
+    def _retriever_gauges(self) -> Iterator[GaugeMetricFamily]:
+        open_searchers = self.searchers.opened()
+        failures = dict(self.maintenance.failures)
+
+        behind = dict.fromkeys(open_searchers, False)
+        behind.update(dict.fromkeys(failures, True))
+        generations = {}
+        documents = {}
+        for name, searcher in open_searchers.items():
+            generations[name] = searcher.generation.number
+            documents[name] = searcher.generation.manifest["documents"]
+
+        yield _gauge_by_retriever("behind", "1 if the retriever could not be updated.", behind)
+        yield _gauge_by_retriever(
+            "generation", "Number of the generation that is searched.", generations
+        )
+        yield _gauge_by_retriever("documents", "Searchable documents.", documents)
+
+    def _oldest_waiting_seconds(self) -> float:
+        """Return the age of the oldest change that is not searchable; 0 if there is none.
+
+        No ledger is created if no document ever arrived.
+        """
+        if self._index is None or open_ledger_if_exists(self.project) is None:
             return 0.0
-        return self._collection.ledger_view.backlog().seconds or 0.0
+        return self._index.ledger_view.backlog().seconds or 0.0
 
-    def _answer(self, question: Callable[[], T], unknown: T) -> T:
-        """The answer; `unknown` if the ledger gives none, which the pages that tell of failures
-        must survive.
+    def _ask_ledger(self, question: Callable[[], T], default: T) -> T:
+        """Return an answer of the ledger, or `default` if it gives none.
+
+        Status and metrics have to work while the database fails, with whatever error.
         """
         try:
             answer = question()
         except NotReady:
-            return unknown
-        except Exception as error:  # of whatever kind the database's own are
+            return default
+        except Exception as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             if reason != self.freshness_failure:
-                log.error("nobody can tell how fresh the collection is: %s", reason)
+                log.error("the freshness of the index is unknown: %s", reason)
             self.freshness_failure = reason
-            return unknown
+            return default
         self.freshness_failure = None
         return answer
 
     @property
     def failure(self) -> str | None:
-        """Why the newest documents are not found, or cannot come; None if nothing is known to be
-        wrong.
-        """
-        return self.writer.failure or self.searchers.failure or self.freshness_failure
+        """Why new documents are not searchable or cannot be added; None if nothing is wrong."""
+        return self.ingest_queue.failure or self.searchers.failure or self.freshness_failure
+
+
+def _gauge(name: str, description: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"freshet_{name}", description, float(value))
+
+
+def _gauge_by_retriever(
+    name: str, description: str, values: Mapping[str, float]
+) -> GaugeMetricFamily:
+    gauge = GaugeMetricFamily(f"freshet_{name}", description, labels=["retriever"])
+    for retriever, value in values.items():
+        gauge.add_metric([retriever], value)
+    return gauge

@@ -15,7 +15,7 @@ import freshet
 from freshet import AsyncClient, Client, InvalidRequest, NotFoundError, Unavailable
 from model_code.collection.index.project_ledger import read_feedback
 from orchestration.service import routes
-from orchestration.service.server import _bound
+from orchestration.service.server import bind_socket
 from tests.model_code.collection.conftest import DOCUMENTS, NAMES
 
 CHANGES = ("add", "update", "delete", "apply", "sync")
@@ -205,7 +205,7 @@ def test_feedback_is_kept_and_what_makes_no_sense_is_refused(api, project):
 
 
 def test_what_is_wrong_is_an_error_that_says_so(api, monkeypatch):
-    monkeypatch.setattr(routes, "GENERATION_SECONDS", 0.1)
+    monkeypatch.setattr(routes, "MAX_GENERATION_WAIT_SECONDS", 0.1)
     for wrong, kind, message in (
         (lambda: api.search(" "), InvalidRequest, "text is empty"),
         (
@@ -251,5 +251,5 @@ def test_answers_on_a_connection_that_is_kept_are_not_held_back():
     """asyncio sets TCP_NODELAY where the socket states its protocol; else each answer waits 40 ms
     for the client.
     """
-    with _bound("127.0.0.1", 0) as listening:
+    with bind_socket("127.0.0.1", 0) as listening:
         assert listening.proto == socket.IPPROTO_TCP

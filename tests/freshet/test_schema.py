@@ -50,7 +50,7 @@ def schema(url):
 
 
 def test_requests_of_the_schema_are_answered_as_it_says(schema, monkeypatch):
-    monkeypatch.setattr(routes, "GENERATION_SECONDS", 0.0)
+    monkeypatch.setattr(routes, "MAX_GENERATION_WAIT_SECONDS", 0.0)
     for operation in schema.get_all_operations():
 
         @GENERATED

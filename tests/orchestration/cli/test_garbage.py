@@ -134,7 +134,7 @@ def test_a_version_frees_what_lies_in_the_project_s_own_store_and_no_more(projec
         for one in garbage.find_garbage(project, keep=1)
         if "version" in one.label
     ]
-    elsewhere = "its files lie in another store than the project's, and stay there"
+    elsewhere = "its files are in a store outside of the project and stay there"
     assert sizes == [("model version 1 (hce)", 2.0), (f"model version 2 (hce); {elsewhere}", 0.0)]
 
 

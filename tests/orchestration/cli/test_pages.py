@@ -16,8 +16,8 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.project import Project
+from orchestration.cli.options import LOCAL_HOST
 from orchestration.cli.pages import page_commands, require_free_port, run_together, token_variables
-from orchestration.cli.serve import LOCAL_HOST
 from orchestration.guard import TOKEN_FILE_VARIABLE, read_or_create_token
 from tests.orchestration.service.conftest import until
 

@@ -22,7 +22,7 @@ def add_version(registry: versions.Registry, retriever: str) -> versions.Version
     if registry._registered() is None:
         registry.client.create_registered_model(registry.model)
     registered = registry.client.create_model_version(
-        registry.model, "models:/unused", run.info.run_id
+        registry.model, run.info.artifact_uri, run.info.run_id
     )
     tags = {
         versions.RETRIEVER: retriever,

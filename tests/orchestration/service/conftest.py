@@ -20,7 +20,7 @@ from model_code.corpus.rows import Rejection
 from model_code.errors import FreshetError
 from model_code.project import Project
 from model_code.text.documents import Document
-from orchestration.service import app, routes, searchers, service, writer
+from orchestration.service import app, ingest_queue, routes, searchers, service
 
 
 @dataclass
@@ -196,16 +196,16 @@ def project(tmp_path: Path) -> Project:
 
 BOUNDS = {
     "max_k": (routes, "MAX_RESULTS"),
-    "max_text_characters": (routes, "MAX_CHARACTERS"),
+    "max_text_characters": (routes, "MAX_SEARCH_CHARACTERS"),
     "max_documents": (routes, "MAX_DOCUMENTS"),
-    "add_wait_seconds": (routes, "CHANGE_SECONDS"),
+    "add_wait_seconds": (routes, "MAX_CHANGE_WAIT_SECONDS"),
     "max_body_bytes": (app, "MAX_BODY_BYTES"),
-    "search_threads": (searchers, "THREADS"),
-    "waiting_searches": (searchers, "WAITING"),
-    "search_wait_seconds": (searchers, "WAIT_SECONDS"),
+    "search_threads": (searchers, "SEARCH_THREADS"),
+    "waiting_searches": (searchers, "MAX_WAITING_SEARCHES"),
+    "search_wait_seconds": (searchers, "MAX_WAIT_SECONDS"),
     "poll_seconds": (searchers, "POLL_SECONDS"),
-    "queued_documents": (writer, "QUEUED_DOCUMENTS"),
-    "retry_seconds": (writer, "RETRY_SECONDS"),
+    "queued_documents": (ingest_queue, "MAX_QUEUED_DOCUMENTS"),
+    "retry_seconds": (ingest_queue, "RETRY_SECONDS"),
 }
 
 

@@ -148,7 +148,7 @@ def test_an_id_that_is_no_text_of_utf_8_leaves_the_others_of_its_request_alone(s
 
 
 def test_bodies_that_come_at_once_have_a_bound_together(serve, monkeypatch):
-    monkeypatch.setattr("orchestration.service.app.MAX_BODIES_BYTES", 1000)
+    monkeypatch.setattr("orchestration.service.app.MAX_TOTAL_BODY_BYTES", 1000)
     client = serve()
     assert client.post("/documents", json={"documents": [CAKE]}).status_code == 200
     refused = client.post("/documents", json={"documents": [CAKE | {"text": "x" * 1000}]})
@@ -364,14 +364,14 @@ def test_stopping_finishes_what_was_received(serve, live):
     live.gate.clear()
     client.post("/documents?wait=false", json={"documents": [{"_id": "t", "text": "tea"}]})
     service = client.app.state.service
-    assert until(lambda: service.writer.documents == 0), (
+    assert until(lambda: service.ingest_queue.documents == 0), (
         "it is being applied, so that what waits is the next one"
     )
     with ThreadPoolExecutor(3) as pool:
         waiting = pool.submit(client.post, "/documents", json={"documents": [CAKE]})
-        assert until(lambda: service.writer.documents == 1)
+        assert until(lambda: service.ingest_queue.documents == 1)
         stopping = pool.submit(service.stop)
-        assert until(lambda: service.writer.closed)
+        assert until(lambda: service.ingest_queue.is_closed)
         late = client.post("/documents", json={"documents": [CAKE]})
         assert (late.status_code, "stopping" in late.json()["error"]) == (503, True)
         live.gate.set()
@@ -385,7 +385,7 @@ def test_the_metrics_tell_what_happened_and_which_retriever_falls_behind(serve):
     client.post("/documents", json={"documents": [CAKE]})
     found(client, "cake")
     client.get("/nowhere/1")
-    client.app.state.service.upkeep.failures["other"] = "no space left"
+    client.app.state.service.maintenance.failures["other"] = "no space left"
     assert client.get("/status").json()["behind"] == {"other": "no space left"}
     page = client.get("/metrics").text
     for line in (

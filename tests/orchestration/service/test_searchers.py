@@ -93,7 +93,7 @@ def test_the_newest_generation_is_named_only_where_it_answers(make):
 @pytest.fixture
 def pool(monkeypatch):
     """Of one thread."""
-    monkeypatch.setattr(module, "THREADS", 1)
+    monkeypatch.setattr(module, "SEARCH_THREADS", 1)
     return SearchPool()
 
 
@@ -134,7 +134,7 @@ def test_what_waits_and_is_alike_is_searched_at_once(pool):
 
 
 def test_so_many_are_searched_at_once(pool, monkeypatch):
-    monkeypatch.setattr(module, "TOGETHER", 3)
+    monkeypatch.setattr(module, "MAX_GROUP_QUERIES", 3)
     asked = [("k", list(texts)) for texts in ("abcd", "e", "fgh", "ij")]
     answers, together = asked_behind(pool, *asked)
     assert answers == [[text.upper() for text in texts] for _, texts in asked]
@@ -158,7 +158,7 @@ def test_what_nobody_waits_for_any_more_is_not_searched(pool):
         return await pool.search("k", ["here"], lambda texts: searched.extend(texts) or texts)
 
     begun = threading.Event()
-    pool._pool.submit(begun.wait, 30)  # until both are in line
+    pool._threads.submit(begun.wait, 30)  # until both are in line
     threading.Timer(0.3, begun.set).start()
     assert asyncio.run(ask()) == ["here"]
     assert searched == ["here"]

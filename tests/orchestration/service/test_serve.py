@@ -225,7 +225,7 @@ def test_it_ends_in_its_time_whoever_holds_the_lock_and_answers_who_waits(projec
         assert (waiting.result().searchable, len(waiting.result().events)) == (False, 1)
     assert process.returncode == 0
     assert printed.splitlines()[-1].startswith(
-        "stopped; what could not be made searchable in time waits in the ledger"
+        "stopped; changes that could not be made searchable in time are in the ledger"
     )
     assert errors == "" or errors.startswith(f"waiting: process {os.getpid()} (")
     assert LiveIndex(project).ledger_view.backlog().number == 2

@@ -124,7 +124,7 @@ def test_what_was_erased_is_in_no_file_and_does_not_come_back(own, tmp_path):
         app, ["restore", str(tmp_path / "earlier"), "--into", str(tmp_path / "elsewhere")]
     )
     assert said.exit_code == 0
-    assert "what was erased since is here again" in said.output.replace("\n", " ")
+    assert "documents erased since then are back" in said.output.replace("\n", " ")
     assert list(held_in(tmp_path / "elsewhere" / "live", "quokka"))
     assert [event.payload is None for event in live.ledger_view.life("n1")] == [True] * 3
     again = add(LiveIndex(own), row("n1", "word2 quokka two", queries=["what is quokka"]))

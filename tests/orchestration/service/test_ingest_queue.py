@@ -1,4 +1,4 @@
-"""Guards the writer's start after a crash: what an earlier process received is made searchable
+"""Guards the queue's start after a crash: what an earlier process received is made searchable
 before anything else.
 """
 
@@ -11,7 +11,7 @@ import pytest
 
 from model_code.settings import SettingsError
 from orchestration.service.errors import NotReady
-from orchestration.service.writer import Job, Writer
+from orchestration.service.ingest_queue import IngestJob, IngestQueue
 from tests.orchestration.service.conftest import FakeCollection, FakeLive
 
 
@@ -20,26 +20,26 @@ def first_generation():
 
 
 def addition(name):
-    return Job(1, lambda live: live.receive([{"_id": name, "text": "tea"}], "test"))
+    return IngestJob(1, lambda live: live.receive([{"_id": name, "text": "tea"}], "test"))
 
 
 @pytest.mark.parametrize("resume", [True, False])
 def test_what_was_left_is_applied_first(resume):
     live, measured = FakeLive(pending=[("left", "over")]), []
     collection = FakeCollection(live)
-    writer = Writer(
+    queue = IngestQueue(
         lambda: collection,
         lambda: ("hce", len(live.generations) - 1),
         lambda *each: measured.append(each),
     )
-    job = writer.put(addition("new"))
+    job = queue.put(addition("new"))
     live.door.clear()
-    writer.start(resume)
+    queue.start(resume)
     while resume and not live.batches:
         time.sleep(0.005)
     live.door.set()
     assert job.applied.result(30) == (2 if resume else 1)
-    writer.stop()
+    queue.stop()
     assert live.generations[-1] == {"a": "apple", "b": "bread", "left": "over", "new": "tea"}
     assert live.batches == ([1, 1] if resume else [2])
     assert len(measured) == 1
@@ -48,20 +48,20 @@ def test_what_was_left_is_applied_first(resume):
 
 def test_what_is_held_up_does_not_hold_up_the_end():
     live = FakeLive()
-    writer = Writer(lambda: FakeCollection(live), first_generation, lambda *each: None)
+    queue = IngestQueue(lambda: FakeCollection(live), first_generation, lambda *each: None)
     live.gate.clear()
-    writer.start(resume=False)
-    job = writer.put(addition("new"))
+    queue.start(resume=False)
+    job = queue.put(addition("new"))
     assert job.received.result(30).events == (0,)
-    assert not writer.stop(0.05)
-    writer.release()
+    assert not queue.stop(0.05)
+    queue.answer_all()
     assert job.applied.result(0) is None
     live.gate.set()
-    assert writer.stop(5)
+    assert queue.stop(5)
 
 
 def test_what_is_not_urgent_comes_when_no_job_waits(monkeypatch):
-    monkeypatch.setattr("orchestration.service.writer.IDLE", 0.01)
+    monkeypatch.setattr("orchestration.service.ingest_queue.IDLE_SECONDS", 0.01)
     live, order, left, finished = FakeLive(), [], [True, True, False, False], threading.Event()
     collection = FakeCollection(live)
 
@@ -70,35 +70,35 @@ def test_what_is_not_urgent_comes_when_no_job_waits(monkeypatch):
         finished.set() if len(left) == 1 else None
         return left.pop(0)
 
-    writer = Writer(
+    queue = IngestQueue(
         lambda: collection, lambda: order.append("job") or ("hce", 1), lambda *each: None, spare
     )
-    writer.start(resume=False)
-    assert writer.put(addition("new")).applied.result(30)
+    queue.start(resume=False)
+    assert queue.put(addition("new")).applied.result(30)
     while len(left) > 1:
         time.sleep(0.005)
-    assert writer.put(addition("other")).applied.result(30)
+    assert queue.put(addition("other")).applied.result(30)
     assert finished.wait(30)
-    writer.stop()
+    queue.stop()
     assert order == ["job", "spare", "spare", "spare", "job", "spare"], (
         "and never while nothing was added"
     )
 
 
 def test_upkeep_that_fails_ends_nothing(monkeypatch):
-    monkeypatch.setattr("orchestration.service.writer.IDLE", 0.01)
+    monkeypatch.setattr("orchestration.service.ingest_queue.IDLE_SECONDS", 0.01)
     live, tried = FakeLive(), threading.Event()
 
     def spare():
         tried.set()
         raise SettingsError("params.yaml: line 3 is half a line")
 
-    writer = Writer(lambda: FakeCollection(live), first_generation, lambda *each: None, spare)
-    writer.start(resume=False)
-    assert writer.put(addition("new")).applied.result(30)
+    queue = IngestQueue(lambda: FakeCollection(live), first_generation, lambda *each: None, spare)
+    queue.start(resume=False)
+    assert queue.put(addition("new")).applied.result(30)
     assert tried.wait(30)
-    assert writer.put(addition("other")).applied.result(30)
-    writer.stop()
+    assert queue.put(addition("other")).applied.result(30)
+    queue.stop()
     assert live.generations[-1]["other"] == "tea"
 
 
@@ -108,29 +108,29 @@ def test_what_the_database_does_not_take_fails_its_own_request_alone():
     def refused(collection):
         raise ValueError("a NUL byte")
 
-    writer = Writer(lambda: FakeCollection(live), first_generation, lambda *each: None)
-    bad, good = writer.put(Job(1, refused)), writer.put(addition("new"))
-    writer.start(resume=False)
+    queue = IngestQueue(lambda: FakeCollection(live), first_generation, lambda *each: None)
+    bad, good = queue.put(IngestJob(1, refused)), queue.put(addition("new"))
+    queue.start(resume=False)
     assert good.applied.result(30) == 1
     with pytest.raises(NotReady, match="not received: a NUL byte"):
         bad.received.result(30)
-    writer.stop()
-    assert writer.failure is None
+    queue.stop()
+    assert queue.failure is None
 
 
 def test_what_fails_again_and_again_is_tried_ever_more_seldom_until_a_job_comes():
     live = FakeLive(pending=[("left", "over")], failing="not every document is found")
     collection = FakeCollection(live)
-    writer = Writer(lambda: collection, first_generation, lambda *each: None)
+    queue = IngestQueue(lambda: collection, first_generation, lambda *each: None)
     pauses = []
     for jobs in ([], [], [], [], [], [], [], [], [addition("new")], []):
-        assert all(writer._receive(job) for job in jobs)
-        writer._work(jobs)
-        pauses.append(writer._patience())
+        assert all(queue._record(job) for job in jobs)
+        queue._apply_batch(jobs)
+        pauses.append(queue._wait_timeout())
         for job in jobs:
             with pytest.raises(NotReady, match="the service tries again in 5 s, then less often"):
                 job.applied.result(0)
     assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 5, 10]
     live.failing = ""
-    writer._work([])
-    assert (writer.failure, live.generations[-1]["new"]) == (None, "tea")
+    queue._apply_batch([])
+    assert (queue.failure, live.generations[-1]["new"]) == (None, "tea")

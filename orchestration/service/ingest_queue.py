@@ -1,0 +1,353 @@
+"""The queue of changes, with two threads that work it off.
+
+The first thread records each request in the ledger, so that it is safe at once. The second thread
+makes everything recorded so far searchable, as one batch, however long that takes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import Any
+
+from model_code.errors import FreshetError
+from orchestration.service.errors import Busy, NotReady
+
+log = logging.getLogger(__name__)
+# Changed documents that may wait in the queue.
+MAX_QUEUED_DOCUMENTS = 20_000
+# Pause after a batch that failed. It doubles with each further failure, because every attempt
+# encodes all waiting documents.
+RETRY_SECONDS = 5.0
+MAX_RETRY_SECONDS = 300.0
+# Time without a job after which maintenance may start.
+IDLE_SECONDS = 0.3
+
+
+class IngestJob:
+    """The change of one request.
+
+    Its futures are never cancelled: the work continues if the client disconnects.
+
+    Args:
+        size: Number of documents.
+        record: Records the change with a `LiveIndex` and returns a receipt.
+
+    Attributes:
+        received: The receipt, once the change is in the ledger.
+        applied: A generation that contains the change. None while that generation cannot be
+            opened, so that no search finds the change yet.
+        is_recorded: Whether the change is in the ledger.
+        arrived: Time of arrival, by the monotonic clock.
+    """
+
+    def __init__(self, size: int, record: Callable[[Any], Any]) -> None:
+        self.size = size
+        self.record = record
+        self.arrived = time.monotonic()
+        self.is_recorded = False
+        self.received: Future[Any] = Future()
+        self.applied: Future[int | None] = Future()
+        for future in (self.received, self.applied):
+            future.set_running_or_notify_cancel()
+
+    def fail(self, error: Exception) -> None:
+        """Answer with an error, as far as there is no answer yet."""
+        for future in (self.received, self.applied):
+            with suppress(InvalidStateError):
+                future.set_exception(error)
+
+    def finish(self, generation: int | None) -> None:
+        """Answer with the generation, unless there is an answer already."""
+        with suppress(InvalidStateError):
+            self.applied.set_result(generation)
+
+
+class IngestQueue:
+    """Jobs in the order of their arrival, and the threads that record and apply them.
+
+    Changes that are in the ledger and could not be applied are tried again after `RETRY_SECONDS`,
+    then after twice that time, and so on up to `MAX_RETRY_SECONDS`. A new job starts from
+    `RETRY_SECONDS` again.
+
+    Args:
+        open_index: Returns the `LiveIndex` of the default retriever. It is called for each job and
+            each batch, and returns the same object until the default retriever changes.
+        publish: Makes the searchers open the new generation. Returns the default retriever, and
+            the generation that is searched; None if the new one cannot be opened.
+        observe_batch: Called with the seconds that a batch took, and with the seconds from arrival
+            to searchable of each of its jobs.
+        maintain: Does one piece of maintenance, and returns whether there is more. It is called
+            after a batch, while no job waits.
+
+    Attributes:
+        failure: Why recorded documents are not searchable; None if they are.
+        is_closed: Whether new jobs are refused.
+    """
+
+    def __init__(
+        self,
+        open_index: Callable[[], Any],
+        publish: Callable[[], tuple[str, int | None]],
+        observe_batch: Callable[[float, Sequence[float]], None],
+        maintain: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.open_index = open_index
+        self.publish = publish
+        self.observe_batch = observe_batch
+        self.maintain = maintain
+        self.failure: str | None = None
+        self.is_closed = False
+
+        # Recorded jobs come before jobs that are not recorded yet.
+        self._jobs: deque[IngestJob] = deque()
+        self._changed = threading.Condition()
+        self._applying: Sequence[IngestJob] = ()
+        self._apply_at_start = False
+        self._has_maintenance = False
+        self._retry_seconds = RETRY_SECONDS
+        # Daemon threads do not delay the end of the process, even if they wait for a lock.
+        self._threads = [
+            threading.Thread(target=self._record_jobs, name="receiver", daemon=True),
+            threading.Thread(target=self._apply_batches, name="applier", daemon=True),
+        ]
+
+    @property
+    def documents(self) -> int:
+        """Number of documents in the queue, recorded or not."""
+        with self._changed:
+            return sum(job.size for job in self._jobs)
+
+    @property
+    def oldest_seconds(self) -> float:
+        """Time that the first job has waited; 0 if the queue is empty."""
+        with self._changed:
+            if not self._jobs:
+                return 0.0
+            return time.monotonic() - self._jobs[0].arrived
+
+    def put(self, job: IngestJob) -> IngestJob:
+        """Append a job.
+
+        Raises:
+            Busy: If the queue is full, or the service is stopping.
+        """
+        with self._changed:
+            if self.is_closed:
+                raise Busy("the service is stopping and accepts no more documents")
+            waiting = sum(job.size for job in self._jobs)
+            # A job that is larger than the queue is accepted if it is alone.
+            if waiting and waiting + job.size > MAX_QUEUED_DOCUMENTS:
+                raise Busy(
+                    f"{waiting:,} documents wait, and {job.size:,} more exceed the limit of "
+                    f"{MAX_QUEUED_DOCUMENTS:,}; try again in a second, or send fewer at once"
+                )
+            self._jobs.append(job)
+            self._changed.notify_all()
+        return job
+
+    def start(self, apply_at_start: bool) -> None:
+        """Start the threads.
+
+        Args:
+            apply_at_start: Whether to apply what an earlier process recorded and did not apply.
+        """
+        self._apply_at_start = apply_at_start
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, seconds: float | None = None) -> bool:
+        """Refuse new jobs, finish all others, and stop the threads.
+
+        Args:
+            seconds: Time limit; None for no limit.
+
+        Returns:
+            Whether everything was finished in time.
+        """
+        with self._changed:
+            self.is_closed = True
+            self._changed.notify_all()
+
+        deadline = None if seconds is None else time.monotonic() + seconds
+        for thread in self._threads:
+            if thread.is_alive():
+                remaining = None
+                if deadline is not None:
+                    remaining = max(0.0, deadline - time.monotonic())
+                thread.join(remaining)
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def answer_all(self) -> None:
+        """Answer all requests that still wait, because the service is stopping.
+
+        Recorded changes are safe in the ledger. The others were not received.
+        """
+        with self._changed:
+            waiting = [*self._applying, *self._jobs]
+        for job in waiting:
+            if job.received.done():
+                job.finish(None)
+            else:
+                job.fail(Busy("the service is stopping, and the documents were not received"))
+
+    def _record_jobs(self) -> None:
+        """Record jobs until the queue is closed. This is the first thread."""
+        while True:
+            job = self._next_unrecorded()
+            if job is None:
+                return
+            recorded = self._record(job)
+            with self._changed:
+                if recorded:
+                    job.is_recorded = True
+                else:
+                    self._jobs.remove(job)
+                self._changed.notify_all()
+
+    def _next_unrecorded(self) -> IngestJob | None:
+        """Wait for a job to record; None if the queue is closed and there is none."""
+        with self._changed:
+            while True:
+                for job in self._jobs:
+                    if not job.is_recorded:
+                        return job
+                if self.is_closed:
+                    return None
+                self._changed.wait()
+
+    def _record(self, job: IngestJob) -> bool:
+        """Record a job in the ledger. A job that is refused does not affect the others."""
+        try:
+            receipt = job.record(self.open_index())
+        except FreshetError as error:
+            job.fail(error)
+            return False
+        except Exception as error:
+            log.exception("a request could not be received")
+            job.fail(NotReady(f"not received: {_describe(error)}"))
+            return False
+        # `answer_all` may have answered already.
+        with suppress(InvalidStateError):
+            job.received.set_result(receipt)
+        return True
+
+    def _apply_batches(self) -> None:
+        """Apply batches until the queue is closed. This is the second thread."""
+        if self._apply_at_start:
+            self._apply_batch([])
+        while True:
+            jobs = self._take_recorded()
+            if jobs is None:
+                return
+            if jobs or self.failure:
+                self._apply_batch(jobs)
+            else:
+                self._has_maintenance = self._try_maintain()
+
+    def _take_recorded(self) -> list[IngestJob] | None:
+        """Wait for recorded jobs, and take them out of the queue.
+
+        Returns:
+            All recorded jobs; an empty list after `_wait_timeout`; None if the queue is closed and
+            nothing is left.
+        """
+        with self._changed:
+            self._changed.wait_for(self._is_ready_to_apply, self._wait_timeout())
+            if self.is_closed and not self._jobs:
+                return None
+            recorded = [job for job in self._jobs if job.is_recorded]
+            self._jobs = deque(job for job in self._jobs if not job.is_recorded)
+            self._applying = recorded
+            return recorded
+
+    def _is_ready_to_apply(self) -> bool:
+        if not self._jobs:
+            return self.is_closed
+        return self._jobs[0].is_recorded
+
+    def _wait_timeout(self) -> float | None:
+        """Return the seconds to wait for jobs before a retry or maintenance; None for no limit."""
+        if self.failure:
+            return self._retry_seconds
+        if self._has_maintenance:
+            return IDLE_SECONDS
+        return None
+
+    def _try_maintain(self) -> bool:
+        """Do one piece of maintenance, and return whether there is more.
+
+        A failure, such as settings that are half edited, ends maintenance until the next batch.
+        """
+        try:
+            return self.maintain()
+        except Exception as error:
+            log.error("maintenance is postponed: %s", error, exc_info=_needs_traceback(error))
+            return False
+
+    def _apply_batch(self, jobs: Sequence[IngestJob]) -> None:
+        """Make everything in the ledger searchable, and answer the jobs."""
+        started = time.monotonic()
+        try:
+            generation = self._apply()
+        except Exception as error:
+            self._handle_failure(jobs, error)
+            return
+
+        finished = time.monotonic()
+        self.failure = None
+        self._has_maintenance = True
+        if jobs:
+            # No search finds the documents yet if the generation could not be opened.
+            delays = []
+            if generation is not None:
+                delays = [finished - job.arrived for job in jobs]
+            self.observe_batch(finished - started, delays)
+        for job in jobs:
+            job.finish(generation)
+
+    def _apply(self) -> int | None:
+        """Apply the ledger to the default retriever; again if the default changed meanwhile."""
+        while True:
+            index = self.open_index()
+            index.apply()
+            retriever, generation = self.publish()
+            if retriever == index.retriever:
+                return generation
+
+    def _handle_failure(self, jobs: Sequence[IngestJob], error: Exception) -> None:
+        if str(error) != self.failure:
+            log.error(
+                "documents could not be made searchable: %s",
+                error,
+                exc_info=_needs_traceback(error),
+            )
+
+        is_repeated = self.failure is not None and not jobs
+        if is_repeated:
+            limit = max(MAX_RETRY_SECONDS, RETRY_SECONDS)
+            self._retry_seconds = min(2 * self._retry_seconds, limit)
+        else:
+            self._retry_seconds = RETRY_SECONDS
+        self.failure = _describe(error)
+
+        message = (
+            f"the documents are in the ledger, but not searchable yet: {self.failure}; "
+            f"the service tries again in {self._retry_seconds:g} s, then less often"
+        )
+        for job in jobs:
+            job.fail(NotReady(message))
+
+
+def _describe(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _needs_traceback(error: Exception) -> bool:
+    """Return whether the log needs a traceback; a `FreshetError` explains itself."""
+    return not isinstance(error, FreshetError)
