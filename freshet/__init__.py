@@ -1,6 +1,4 @@
-"""What applications import: clients of a service, a `Project` in this process, and what they
-answer.
-"""
+"""The public interface of Freshet: clients of a service, a project in this process, and results."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`Project`, imported when it is first asked for: it brings torch, which a client does without."""
+    """Import `Project` when it is first used, because it needs torch and a client does not."""
     if name != "Project":
         raise AttributeError(f"module 'freshet' has no attribute {name!r}")
     from freshet.project import LocalProject

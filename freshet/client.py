@@ -1,6 +1,7 @@
-"""Ask a Freshet service over HTTP: `Client`, and `AsyncClient` with the same methods to await.
+"""Use a Freshet service over HTTP: `Client`, and `AsyncClient` with the same methods to await.
 
-Only the standard library is imported here, as a cold `freshet search` passes through.
+Requests are sent with `http.client` of the standard library. A client without dependencies installs
+anywhere, and httpx takes longer to import than a whole `freshet search` by a running service.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from typing import (
 )
 from urllib.parse import quote, urlencode, urlsplit
 
-from freshet.errors import Unavailable, error_of
+from freshet.errors import Unavailable, error_for_status
 from model_code.collection.results import (
     ChangeResult,
     DocumentPage,
@@ -45,23 +46,28 @@ from model_code.collection.results import (
     SyncResult,
 )
 
-SEARCH_SECONDS, CHANGE_SECONDS = 60.0, 3600.0
-PAGE = 100  # documents that `documents` asks for at once
+SEARCH_TIMEOUT_SECONDS = 60.0
+CHANGE_TIMEOUT_SECONDS = 3600.0
+# Documents that `documents` requests at once.
+PAGE_SIZE = 100
+ASYNC_THREADS = 32
+MAX_QUOTED_CHARACTERS = 200
 P = ParamSpec("P")
 T = TypeVar("T")
 Row = Mapping[str, Any]
-"""A document to add: `_id` or `id`, `title`, `text`; `date`, `queries`, and whatever else becomes a
-field.
-"""
+"""A document to add: `_id` or `id`, `title`, `text`, `date`, `queries`; other keys become fields."""
 
 
 class SearchOptions(TypedDict, total=False):
-    """What a search may say beside its text and `k`; see `POST /search`.
+    """Optional arguments of a search; see `POST /search`.
 
-    filters: an object such as {"package": "numpy", "year": {">=": 2020}}, or texts such as
-    "year>=2020". explain: say what each score is made of. retriever: another one that is live.
-    min_generation: answer from this generation or a newer one, such as the one that an addition
-    named.
+    Attributes:
+        filters: Conditions on fields: an object such as {"package": "numpy", "year": {">=": 2020}},
+            or texts such as "year>=2020".
+        explain: Whether to return the contributions to each score.
+        retriever: Name of a live retriever; the champion by default.
+        min_generation: Search this generation or a newer one, such as the one that an addition
+            returned.
     """
 
     filters: Mapping[str, Any] | Sequence[str]
@@ -71,46 +77,77 @@ class SearchOptions(TypedDict, total=False):
 
 
 class Client:
-    """The service at `url`; `token` is what it demands where other machines reach it.
+    """A client of a Freshet service.
 
-    Any number of threads may share one. Each keeps a connection open.
+    Threads may share a client. Each thread keeps one connection open.
+
+    All methods raise `ServiceError`: `InvalidRequest`, `NotAuthorised`, `NotFoundError` or
+    `Unavailable`.
+
+    Args:
+        url: Address of the service, such as `http://127.0.0.1:8765`.
+        token: Token that the service requires if other machines can reach it.
     """
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        self.url, self._local = url.rstrip("/"), threading.local()
+        self.url = url.rstrip("/")
+        self._thread_state = threading.local()
         self._headers = {"Content-Type": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
 
     def search(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
-        """The k best documents for a text, best first."""
-        return parse_answer(
-            SearchResult, self._ask("POST", "/search", {"text": text, "k": k, **options})
-        )
+        """Search for the k best documents.
+
+        Args:
+            text: The query.
+            k: Number of documents.
+            **options: See `SearchOptions`.
+        """
+        answer = self._request("POST", "/search", {"text": text, "k": k, **options})
+        return parse_answer(SearchResult, answer)
 
     def search_many(
         self, texts: Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
     ) -> list[SearchResult]:
-        """The results of several searches, in their order, all from one generation."""
-        answer = self._ask("POST", "/search/batch", {"texts": list(texts), "k": k, **options})
+        """Answer several queries from one generation.
+
+        Args:
+            texts: The queries.
+            k: Number of documents for each query.
+            **options: See `SearchOptions`.
+
+        Returns:
+            The results in the order of the queries.
+        """
+        body = {"texts": list(texts), "k": k, **options}
+        answer = self._request("POST", "/search/batch", body)
         return [parse_answer(SearchResult, result) for result in answer["results"]]
 
     def get(self, document_id: str) -> StoredDocument:
-        """One document, whole; NotFoundError if there is none of this id."""
-        return parse_answer(
-            StoredDocument, self._ask("GET", f"/documents/{quote(document_id, safe='')}")
-        )
+        """Return one document.
 
-    def page(self, after: str = "", limit: int = PAGE) -> DocumentPage:
-        """Documents beyond the id `after`, in the order of their ids."""
-        return parse_answer(
-            DocumentPage,
-            self._ask("GET", "/documents?" + urlencode({"after": after, "limit": limit})),
-        )
+        Raises:
+            NotFoundError: If there is no document with this id.
+        """
+        answer = self._request("GET", f"/documents/{quote(document_id, safe='')}")
+        return parse_answer(StoredDocument, answer)
+
+    def page(self, after: str = "", limit: int = PAGE_SIZE) -> DocumentPage:
+        """Return documents in the order of their ids.
+
+        Args:
+            after: Only documents with greater ids; `next` of the page before.
+            limit: Number of documents.
+        """
+        query = urlencode({"after": after, "limit": limit})
+        return parse_answer(DocumentPage, self._request("GET", f"/documents?{query}"))
 
     def documents(self) -> Iterator[StoredDocument]:
-        """All documents in the order of their ids, page by page: what is added meanwhile behind it
-        is not seen.
+        """Iterate over all documents in the order of their ids.
+
+        Documents are requested page by page. A document that is added meanwhile is only returned if
+        its id comes later.
         """
         after: str | None = ""
         while after is not None:
@@ -119,74 +156,107 @@ class Client:
             after = page.next
 
     def fields(self) -> FieldValues:
-        """The fields that documents have, and their commonest values: what a filter can ask for."""
-        return parse_answer(FieldValues, self._ask("GET", "/fields"))
+        """Return the fields of the documents with their most frequent values, for filters."""
+        return parse_answer(FieldValues, self._request("GET", "/fields"))
 
     def add(
         self, documents: Iterable[Row], *, wait: bool = True, source: str = "client"
     ) -> ChangeResult:
-        """Add documents, or update those that are there. wait: until they are searchable, else
-        until they are safe.
+        """Add documents, or update documents with the same id.
 
-        Rows that make no sense are among `rejected` of the answer; InvalidRequest if all are.
+        Args:
+            documents: The documents; see `Row`.
+            wait: Whether to wait until they are searchable. Otherwise the call returns once they
+                are recorded.
+            source: Origin of the documents, for the ledger.
+
+        Returns:
+            The outcome. Rows that are not valid are in `rejected`.
+
+        Raises:
+            InvalidRequest: If all rows are rejected.
         """
-        return self._change("/documents", {"documents": list(documents), "source": source}, wait)
+        body = {"documents": list(documents), "source": source}
+        return self._change("/documents", body, wait)
 
     def update(
         self, documents: Iterable[Row], *, wait: bool = True, source: str = "client"
     ) -> ChangeResult:
-        """Update documents as `add` does; those that are not there yet are refused."""
-        return self._change(
-            "/documents", {"documents": list(documents), "source": source, "only_known": True}, wait
-        )
+        """Update documents as `add` does, and reject unknown ids."""
+        body = {"documents": list(documents), "source": source, "only_known": True}
+        return self._change("/documents", body, wait)
 
     def delete(
         self, document_ids: Iterable[str], *, wait: bool = True, source: str = "client"
     ) -> ChangeResult:
-        """Delete documents; ids of none are among `rejected`, InvalidRequest if all are."""
-        return self._change(
-            "/documents/delete", {"ids": list(document_ids), "source": source}, wait
-        )
+        """Delete documents.
+
+        Args:
+            document_ids: Ids of the documents.
+            wait: Whether to wait until no search finds them.
+            source: Origin of the deletion, for the ledger.
+
+        Returns:
+            The outcome. Unknown ids are in `rejected`.
+
+        Raises:
+            InvalidRequest: If all ids are unknown.
+        """
+        body = {"ids": list(document_ids), "source": source}
+        return self._change("/documents/delete", body, wait)
 
     def apply(self) -> ChangeResult:
-        """Make searchable what the ledger has already, such as what `freshet add` recorded."""
-        return self._change("/documents/apply", None, True)
+        """Make everything searchable that the ledger has, such as additions by `freshet add`."""
+        return self._change("/documents/apply", None, wait=True)
 
     def sync(self, *, force: bool = False, dry_run: bool = False) -> SyncResult:
-        """Make the index hold what the project's own source holds now, as `freshet sync` does.
+        """Make the index equal to the project's source, as `freshet sync` does.
 
-        InvalidRequest, and nothing is changed, if the source cannot be read or lacks much of what
-        it held; then `force` deletes what is gone. dry_run: only say what would come of it.
+        Args:
+            force: Whether to delete documents even if much of the source is missing.
+            dry_run: Whether to only return what would be changed.
+
+        Raises:
+            InvalidRequest: If the source cannot be read, or much of it is missing. Nothing is
+                changed then.
         """
-        return parse_answer(
-            SyncResult,
-            self._ask("POST", "/sync", {"force": force, "dry_run": dry_run}, CHANGE_SECONDS),
-        )
+        body = {"force": force, "dry_run": dry_run}
+        answer = self._request("POST", "/sync", body, CHANGE_TIMEOUT_SECONDS)
+        return parse_answer(SyncResult, answer)
 
     def feedback(
         self, query: str, document_id: str, verdict: str, *, rank: int = 1, who: str = ""
     ) -> str:
-        """Say "up" or "down" of a hit, or "click" that it was opened; the verdict that counts now.
+        """Record a person's opinion of a hit. Retrains learn from it.
 
-        rank: the hit's, by which clicks are discounted. Of one person, query and document the
-        latest verdict counts, but a click takes no thumb back. Retrains learn from it.
+        Args:
+            query: The query that was searched.
+            document_id: Id of the hit.
+            verdict: "up", "down", or "click" if the hit was opened.
+            rank: Rank of the hit. Clicks on high ranks count less.
+            who: Identity of the person. The latest verdict per person, query and document counts,
+                but a click does not replace a thumb.
+
+        Returns:
+            The verdict that counts now.
         """
-        said = {
+        body = {
             "query": query,
             "document_id": document_id,
             "verdict": verdict,
             "rank": rank,
             "who": who,
         }
-        return self._ask("POST", "/feedback", said)["verdict"]
+        return self._request("POST", "/feedback", body)["verdict"]
 
     def status(self) -> dict[str, Any]:
-        """Where the service stands, as `GET /status` says."""
-        return self._ask("GET", "/status")
+        """Return the state of the service; see `GET /status`."""
+        return self._request("GET", "/status")
 
     def close(self) -> None:
-        """Close this thread's connection; the next request opens another."""
-        if (connection := self._local.__dict__.pop("connection", None)) is not None:
+        """Close the connection of this thread. The next request opens a new one."""
+        connection = self._thread_state.__dict__.pop("connection", None)
+        if connection is not None:
             connection.close()
 
     def __enter__(self) -> Self:
@@ -196,112 +266,125 @@ class Client:
         self.close()
 
     def _change(self, path: str, body: Any, wait: bool) -> ChangeResult:
-        return parse_answer(
-            ChangeResult,
-            self._ask("POST", f"{path}?wait={str(wait).lower()}", body, CHANGE_SECONDS),
-        )
+        query = urlencode({"wait": str(wait).lower()})
+        answer = self._request("POST", f"{path}?{query}", body, CHANGE_TIMEOUT_SECONDS)
+        return parse_answer(ChangeResult, answer)
 
-    def _ask(
-        self, method: str, path: str, body: Any = None, seconds: float = SEARCH_SECONDS
+    def _request(
+        self, method: str, path: str, body: Any = None, timeout: float = SEARCH_TIMEOUT_SECONDS
     ) -> Any:
-        """What the service answers; ServiceError, of the kind that fits, if it refuses, fails, or
-        is silent.
+        """Send a request, and return the parsed answer.
+
+        Raises:
+            ServiceError: If the service refuses the request, fails or does not answer.
         """
-        content = (
-            None
-            if body is None
-            else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
-        )
+        content = None
+        if body is not None:
+            # A text that is not valid UTF-8 is sent as it is, so that the service names it.
+            content = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
         try:
-            status, answered = self._exchange(method, path, content, seconds)
+            status, answer_bytes = self._exchange(method, path, content, timeout)
         except (OSError, HTTPException) as error:
             self.close()
             reason = str(error) or type(error).__name__
-            message = (
+            raise Unavailable(
                 f"the service at {self.url} does not answer ({reason}); end it or start it again"
-            )
-            raise Unavailable(message) from None
+            ) from None
+
         try:
-            answer = json.loads(answered)
+            answer = json.loads(answer_bytes)
         except ValueError:
-            message = f"{self.url} answers with something that is no JSON (status {status}); is it Freshet?"
-            raise error_of(status, message) from None
+            raise error_for_status(
+                status, f"the answer of {self.url} (status {status}) is not JSON; is it Freshet?"
+            ) from None
         if status >= 400:
-            raise error_of(
-                status,
-                f"{answer.get('error', answered[:200])} (answered by the service at {self.url})",
-            )
+            message = answer.get("error", answer_bytes[:MAX_QUOTED_CHARACTERS])
+            raise error_for_status(status, f"{message} (answered by the service at {self.url})")
         return answer
 
     def _exchange(
-        self, method: str, path: str, content: bytes | None, seconds: float
+        self, method: str, path: str, content: bytes | None, timeout: float
     ) -> tuple[int, bytes]:
-        """Send a request, once more over a new connection if a kept one fails: a service closes
-        what was idle for long.
+        """Send a request, and return status and body of the answer.
 
-        To send a change twice changes nothing.
+        A service closes connections that were idle for long. A request over such a connection is
+        sent again over a new one. This is safe: repeating a change has no effect.
         """
-        reused = "connection" in self._local.__dict__
+        is_reused = "connection" in self._thread_state.__dict__
         try:
-            return self._send(method, path, content, seconds)
+            return self._send(method, path, content, timeout)
         except ConnectionError:
             self.close()
-            if not reused:
+            if not is_reused:
                 raise
-            return self._send(method, path, content, seconds)
+            return self._send(method, path, content, timeout)
 
     def _send(
-        self, method: str, path: str, content: bytes | None, seconds: float
+        self, method: str, path: str, content: bytes | None, timeout: float
     ) -> tuple[int, bytes]:
-        at = urlsplit(self.url)
-        if "connection" not in self._local.__dict__:
-            kind = HTTPSConnection if at.scheme == "https" else HTTPConnection
-            self._local.connection = kind(at.hostname or "", at.port)
-        connection: HTTPConnection = self._local.connection
-        connection.timeout = seconds
+        address = urlsplit(self.url)
+        connection = self._thread_connection()
+        connection.timeout = timeout
         if connection.sock is not None:
-            connection.sock.settimeout(seconds)
-        connection.request(method, at.path + path, content, self._headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
+            connection.sock.settimeout(timeout)
+        connection.request(method, address.path + path, content, self._headers)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+    def _thread_connection(self) -> HTTPConnection:
+        """Return the connection of this thread."""
+        if "connection" not in self._thread_state.__dict__:
+            address = urlsplit(self.url)
+            host = address.hostname or ""
+            if address.scheme == "https":
+                self._thread_state.connection = HTTPSConnection(host, address.port)
+            else:
+                self._thread_state.connection = HTTPConnection(host, address.port)
+        return self._thread_state.connection
 
 
-def _awaited(
+def _run_in_thread(
     method: Callable[Concatenate[Client, P], T],
 ) -> Callable[Concatenate[AsyncClient, P], Awaitable[T]]:
+    """Return a coroutine method of `AsyncClient` that calls a method of `Client` in a thread."""
+
     @wraps(method)
     async def call(self: AsyncClient, *arguments: P.args, **options: P.kwargs) -> T:
-        from asyncio import get_running_loop  # whoever awaits has it; a cold search goes without
+        # Imported here, because a cold `freshet search` does not need it.
+        from asyncio import get_running_loop
 
         request = partial(method, self._client, *arguments, **options)
-        return await get_running_loop().run_in_executor(self._pool, request)
+        return await get_running_loop().run_in_executor(self._threads, request)
 
     return call
 
 
 class AsyncClient:
-    """`Client` with methods to await, each in one of 32 threads: `async with AsyncClient(url) as
-    client`.
+    """`Client` with methods to await, as in `async with AsyncClient(url) as client`.
+
+    Requests run in `ASYNC_THREADS` threads.
     """
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        self._client, self._pool = Client(url, token), ThreadPoolExecutor(32, "freshet")
+        self._client = Client(url, token)
+        self._threads = ThreadPoolExecutor(ASYNC_THREADS, "freshet")
 
-    search = _awaited(Client.search)
-    search_many = _awaited(Client.search_many)
-    get = _awaited(Client.get)
-    page = _awaited(Client.page)
-    fields = _awaited(Client.fields)
-    add = _awaited(Client.add)
-    update = _awaited(Client.update)
-    delete = _awaited(Client.delete)
-    apply = _awaited(Client.apply)
-    sync = _awaited(Client.sync)
-    feedback = _awaited(Client.feedback)
-    status = _awaited(Client.status)
+    search = _run_in_thread(Client.search)
+    search_many = _run_in_thread(Client.search_many)
+    get = _run_in_thread(Client.get)
+    page = _run_in_thread(Client.page)
+    fields = _run_in_thread(Client.fields)
+    add = _run_in_thread(Client.add)
+    update = _run_in_thread(Client.update)
+    delete = _run_in_thread(Client.delete)
+    apply = _run_in_thread(Client.apply)
+    sync = _run_in_thread(Client.sync)
+    feedback = _run_in_thread(Client.feedback)
+    status = _run_in_thread(Client.status)
 
     async def documents(self) -> AsyncIterator[StoredDocument]:
-        """See `Client.documents`."""
+        """Iterate over all documents; see `Client.documents`."""
         after: str | None = ""
         while after is not None:
             page = await self.page(after)
@@ -310,8 +393,8 @@ class AsyncClient:
             after = page.next
 
     async def close(self) -> None:
-        """Close all connections, once what is asked for is answered; each ends with its thread."""
-        self._pool.shutdown()
+        """Finish the running requests, and close all connections."""
+        self._threads.shutdown()
 
     async def __aenter__(self) -> Self:
         return self
@@ -326,20 +409,19 @@ def parse_answer(kind: type[T], value: Any) -> T:
     Keys that `kind` does not have are ignored, so that a client can ask a newer service.
     """
     if is_dataclass(kind):
-        hints = _cached_type_hints(kind)
         arguments = {}
-        for name, hint in hints.items():
+        for name, hint in _cached_type_hints(kind).items():
             if name in value:
                 arguments[name] = parse_answer(hint, value[name])
         return kind(**arguments)
 
     origin = get_origin(kind)
-    arguments_of_type = get_args(kind)
+    type_arguments = get_args(kind)
     if origin is UnionType and value is not None:
-        # The only unions here are "X | None".
-        return parse_answer(arguments_of_type[0], value)
+        # The only unions of the result types are "X | None".
+        return parse_answer(type_arguments[0], value)
     if origin in (list, tuple):
-        items = [parse_answer(arguments_of_type[0], item) for item in value]
+        items = [parse_answer(type_arguments[0], item) for item in value]
         return origin(items)
     return value
 

@@ -1,4 +1,4 @@
-"""What can go wrong where a service is asked, each with one line that says why and what to do."""
+"""Errors of clients. Each message is one line that says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -6,32 +6,34 @@ from model_code.errors import FreshetError
 
 
 class ServiceError(FreshetError):
-    """The service refused, failed, or does not answer; `status` is HTTP's, None where no answer
-    came.
+    """The service refused a request, failed, or does not answer.
+
+    Attributes:
+        status: HTTP status; None if there was no answer.
     """
 
     status: int | None = None
 
 
 class InvalidRequest(ServiceError):
-    """The request makes no sense, such as a filter by a field that no document has."""
+    """The request is not valid, such as a filter by a field that no document has."""
 
     exit_code = 2
 
 
 class NotAuthorised(ServiceError):
-    """The service demands a token, and this one is missing or wrong: `Client(url, token=...)`."""
+    """The service requires a token, and it is missing or wrong: use `Client(url, token=...)`."""
 
 
 class NotFoundError(ServiceError):
-    """No such document or retriever."""
+    """The document or retriever does not exist."""
 
 
 class Unavailable(ServiceError):
-    """The service is busy, not ready, or does not answer; the same request may be served later."""
+    """The service is busy, not ready, or does not answer. The same request may succeed later."""
 
 
-KINDS: dict[int, type[ServiceError]] = {
+ERROR_CLASSES: dict[int, type[ServiceError]] = {
     401: NotAuthorised,
     404: NotFoundError,
     409: Unavailable,
@@ -41,8 +43,8 @@ KINDS: dict[int, type[ServiceError]] = {
 }
 
 
-def error_of(status: int, message: str) -> ServiceError:
-    """The error that a refusal with this HTTP status is."""
-    error = KINDS.get(status, ServiceError)(message)
+def error_for_status(status: int, message: str) -> ServiceError:
+    """Return the exception for an HTTP error status."""
+    error = ERROR_CLASSES.get(status, ServiceError)(message)
     error.status = status
     return error

@@ -1,6 +1,4 @@
-"""A project in this process: the methods of `Client`, answered by a service of its own that listens
-nowhere.
-"""
+"""A project in this process, with the methods of `Client` and without a network."""
 
 from __future__ import annotations
 
@@ -21,50 +19,61 @@ from orchestration.service.service import Service
 
 
 class LocalProject(Client):
-    """A project that is open, encoder and index in memory, as `freshet.Project`; any number of
-    threads may share it.
+    """An open project, with encoder and index in memory. It is exported as `freshet.Project`.
 
-    What other processes add is seen, and a service of the same project may run beside it.
+    Requests are passed to the ASGI application of a service that does not listen anywhere. Threads
+    may share a project. Changes by other processes are seen, and a service of the same project may
+    run at the same time.
     """
-
-    @classmethod
-    def open(cls, path: str | PathLike[str] = ".") -> Self:
-        """Open the project that the folder `path` lies in; FreshetError outside of one."""
-        project = Project.find(Path(path))
-        opened = cls(str(project.root))
-        opened._app, opened._open = create_app(project), ExitStack()
-        opened.service = opened._app.state.service
-        opened.service.start()
-        opened._loop = opened._open.enter_context(start_blocking_portal())
-        return opened
 
     service: Service
     _app: FastAPI
-    _open: ExitStack
-    _loop: BlockingPortal
+    _exit_stack: ExitStack
+    _portal: BlockingPortal
+
+    @classmethod
+    def open(cls, path: str | PathLike[str] = ".") -> Self:
+        """Open the project that contains the folder `path`.
+
+        Raises:
+            FreshetError: If the folder is not in a project, or the live index is damaged.
+        """
+        project = Project.find(Path(path))
+        opened = cls(str(project.root))
+        opened._app = create_app(project)
+        opened.service = opened._app.state.service
+        opened.service.start()
+        # The portal runs an event loop in another thread.
+        opened._exit_stack = ExitStack()
+        opened._portal = opened._exit_stack.enter_context(start_blocking_portal())
+        return opened
 
     def close(self) -> None:
-        """Finish what waits, then free what is in memory."""
+        """Finish waiting changes, and free the memory."""
         self.service.stop()
-        self._open.close()
+        self._exit_stack.close()
 
     def _exchange(
-        self, method: str, path: str, content: bytes | None, seconds: float
+        self, method: str, path: str, content: bytes | None, timeout: float
     ) -> tuple[int, bytes]:
-        return self._loop.call(self._ask_app, method, path, content or b"")
+        return self._portal.call(self._call_app, method, path, content or b"")
 
-    async def _ask_app(self, method: str, path: str, content: bytes) -> tuple[int, bytes]:
-        """One request and its answer, as ASGI passes them on."""
-        coming, answer = [{"type": "http.request", "body": content}], []
+    async def _call_app(self, method: str, path: str, content: bytes) -> tuple[int, bytes]:
+        """Send one request to the application by the ASGI protocol."""
+        requests = [{"type": "http.request", "body": content}]
+        answers: list[Any] = []
 
         async def receive() -> dict[str, Any]:
-            return coming.pop() if coming else await sleep_forever()
+            if requests:
+                return requests.pop()
+            # The application waits here for the client to disconnect, which never happens.
+            return await sleep_forever()
 
         async def send(message: Any) -> None:
-            answer.append(message)
+            answers.append(message)
 
         path, _, query = path.partition("?")
-        headers = {"Host": "localhost", "Content-Length": str(len(content))} | self._headers
+        headers = {"Host": "localhost", "Content-Length": str(len(content)), **self._headers}
         scope = {
             "type": "http",
             "method": method,
@@ -73,4 +82,7 @@ class LocalProject(Client):
             "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
         }
         await self._app(scope, receive, send)
-        return answer[0]["status"], b"".join(message.get("body", b"") for message in answer[1:])
+
+        start, *body_messages = answers
+        body = b"".join(message.get("body", b"") for message in body_messages)
+        return start["status"], body

@@ -23,11 +23,11 @@ QUESTIONS, DELAY = 11, 150  # one of them warms; ms from key to key
 CLOCK = """() => {
     let typed = 0;
     window.waited = [];
-    box.addEventListener("input", () => { typed = performance.now(); }, true);
+    queryBox.addEventListener("input", () => { typed = performance.now(); }, true);
     new MutationObserver(() => {
-        const asked = shown.asked && JSON.parse(shown.asked)[0].text;
-        if (typed && asked && asked === box.value.trim()) { waited.push(performance.now() - typed); typed = 0; }
-    }).observe(sides, {childList: true});
+        const asked = lastSearch.request && JSON.parse(lastSearch.request)[0].text;
+        if (typed && asked && asked === queryBox.value.trim()) { waited.push(performance.now() - typed); typed = 0; }
+    }).observe(resultLists, {childList: true});
 }"""  # from a key to the hits of the whole text in the box, drawn
 
 
@@ -54,7 +54,7 @@ def main(url: str) -> dict[str, Any]:
         )
         page = browser.new_page()
         page.goto(url)
-        page.get_by_text("up to date").wait_for()
+        page.get_by_text("Up to date").wait_for()
         waited = typed(page, questions)
         browser.close()
     opened = httpx.get(f"{url}/status").json()

@@ -18,12 +18,18 @@ from freshet.client import Client
 from freshet.errors import InvalidRequest, NotFoundError
 from model_code.collection.results import Hit, StoredDocument
 
+PASSAGE_KEYS = ("document_id", "title", "section", "start", "end", "date", "score", "generation")
+
 
 class FreshetRetriever(BaseRetriever):
-    """Passages for a query: `page_content` is the passage, `metadata` the rest of the hit, the
-    fields among it.
+    """A retriever that returns passages.
 
-    client: a `Client` or a `Project`. options: those of `Client.search`, such as `filters`.
+    `page_content` is the passage. `metadata` has the rest of the hit, with its fields.
+
+    Attributes:
+        client: A `Client` or a `Project`.
+        k: Number of passages.
+        options: Options of `Client.search`, such as `filters`.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -35,32 +41,39 @@ class FreshetRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[LangChainDocument]:
-        hits = self.client.search(query, self.k if k is None else k, **self.options).hits
-        return [passage_of(hit) for hit in hits]
+        number = self.k if k is None else k
+        hits = self.client.search(query, number, **self.options).hits
+        return [hit_to_passage(hit) for hit in hits]
 
 
-def passage_of(hit: Hit) -> LangChainDocument:
-    """A hit as LangChain has it."""
-    names = ("document_id", "title", "section", "start", "end", "date", "score", "generation")
-    metadata = {**hit.fields} | {name: getattr(hit, name) for name in names}
+def hit_to_passage(hit: Hit) -> LangChainDocument:
+    """Return a hit as a document of LangChain, with all its metadata."""
+    metadata = dict(hit.fields)
+    for key in PASSAGE_KEYS:
+        metadata[key] = getattr(hit, key)
     return LangChainDocument(id=hit.document_id, page_content=hit.text, metadata=metadata)
 
 
-def document_of(result: Hit | StoredDocument) -> LangChainDocument:
-    """A passage or a document with the metadata that `add_texts` takes."""
-    metadata = {**result.fields} | {
-        name: value for name in ("title", "date") if (value := getattr(result, name))
-    }
+def to_langchain_document(result: Hit | StoredDocument) -> LangChainDocument:
+    """Return a passage or a document with the metadata that `add_texts` accepts."""
+    metadata = dict(result.fields)
+    for key in ("title", "date"):
+        value = getattr(result, key)
+        if value:
+            metadata[key] = value
     return LangChainDocument(id=result.document_id, page_content=result.text, metadata=metadata)
 
 
 class FreshetVectorStore(VectorStore):
-    """A live collection as a vector store. It encodes by its own retriever, so it takes no
-    embeddings.
+    """A live index as a vector store.
+
+    The index encodes texts with its own retriever, so that no embeddings are used.
+
+    Args:
+        client: A `Client` or a `Project`.
     """
 
     def __init__(self, client: Any) -> None:
-        """client: a `Client` or a `Project`."""
         self.client = client
 
     @classmethod
@@ -74,7 +87,7 @@ class FreshetVectorStore(VectorStore):
         url: str = "http://127.0.0.1:8765",
         **options: Any,
     ) -> Self:
-        """Add texts to the service at `url`; `embedding` is not asked."""
+        """Add texts to the service at `url`. `embedding` is not used."""
         store = cls(Client(url))
         store.add_texts(texts, metadatas, ids=ids, **options)
         return store
@@ -87,60 +100,80 @@ class FreshetVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         **options: Any,
     ) -> list[str]:
-        """Add or update texts; their ids, made where none is given. `title` and `date` in metadata
-        are the document's.
+        """Add or update texts.
 
-        InvalidRequest names the first that was refused.
+        Args:
+            texts: The texts.
+            metadatas: Metadata of each text. `title` and `date` belong to the document; all other
+                keys become fields.
+            ids: Ids of the texts. Missing ids are created.
+            **options: Ignored.
+
+        Returns:
+            The ids of the texts.
+
+        Raises:
+            InvalidRequest: If a text is rejected. The message names the first one.
         """
         bodies = list(texts)
-        names = [name or str(uuid.uuid4()) for name in ids or [None] * len(bodies)]
-        rows = [
-            _row(*each) for each in zip(names, bodies, metadatas or [{}] * len(bodies), strict=True)
-        ]
-        if rows and (rejected := self.client.add(rows).rejected):
+        given_ids = ids or [None] * len(bodies)
+        text_ids = [text_id or str(uuid.uuid4()) for text_id in given_ids]
+
+        rows = []
+        all_metadata = metadatas or [{}] * len(bodies)
+        for text_id, body, metadata in zip(text_ids, bodies, all_metadata, strict=True):
+            rows.append(_row(text_id, body, metadata))
+        if not rows:
+            return text_ids
+
+        rejected = self.client.add(rows).rejected
+        if rejected:
             raise InvalidRequest(
                 f"row {rejected[0].row} of {len(rows)} was refused: {rejected[0].reason}"
             )
-        return names
+        return text_ids
 
     def delete(self, ids: list[str] | None = None, **options: Any) -> bool:
-        """Delete documents; those that are not there are passed over. ValueError without ids, which
-        would be all.
+        """Delete documents. Unknown ids are ignored.
+
+        Raises:
+            ValueError: If there are no ids, which LangChain defines as all documents.
         """
         if ids is None:
-            raise ValueError(
-                "name the ids to delete; a live collection is not emptied by leaving them out"
-            )
-        if existing := [document.id for document in self.get_by_ids(ids)]:
-            self.client.delete(existing)
+            raise ValueError("ids are missing; this store does not delete all documents at once")
+        known_ids = [document.id for document in self.get_by_ids(ids)]
+        if known_ids:
+            self.client.delete(known_ids)
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[LangChainDocument]:
-        """Whole documents, in the order of `ids`, without those that are not there."""
+        """Return whole documents in the order of `ids`, without unknown ones."""
         documents = []
-        for name in ids:
+        for document_id in ids:
             with suppress(NotFoundError):
-                documents.append(document_of(self.client.get(name)))
+                documents.append(to_langchain_document(self.client.get(document_id)))
         return documents
 
     def similarity_search(
         self, query: str, k: int = 4, filter: Mapping[str, Any] | None = None, **options: Any
     ) -> list[LangChainDocument]:
-        """The k best passages; filter: see `Client.search`."""
-        return [
-            document
-            for document, _ in self.similarity_search_with_score(query, k, filter, **options)
-        ]
+        """Return the k best passages; for `filter` see `Client.search`."""
+        scored = self.similarity_search_with_score(query, k, filter, **options)
+        return [document for document, _ in scored]
 
     def similarity_search_with_score(
         self, query: str, k: int = 4, filter: Mapping[str, Any] | None = None, **options: Any
     ) -> list[tuple[LangChainDocument, float]]:
-        """The same with the retriever's scores, of which more is better."""
+        """Return the k best passages with the scores of the retriever; higher is better."""
         hits = self.client.search(query, k, filters=filter or {}, **options).hits
-        return [(document_of(hit), hit.score) for hit in hits]
+        return [(to_langchain_document(hit), hit.score) for hit in hits]
 
 
-def _row(name: str, text: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _row(document_id: str, text: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {"_id": document_id, "text": text, "title": ""}
     fields = dict(metadata)
-    header = {key: fields.pop(key) for key in ("title", "date") if key in fields}
-    return {"_id": name, "text": text, "title": "", **header, "fields": fields}
+    for key in ("title", "date"):
+        if key in fields:
+            row[key] = fields.pop(key)
+    row["fields"] = fields
+    return row

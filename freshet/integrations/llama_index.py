@@ -9,13 +9,22 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from model_code.collection.results import Hit
 
+METADATA_KEYS = ("document_id", "title", "section", "date", "generation")
+
 
 class FreshetNodes(BaseRetriever):
-    """Passages for a query, as nodes with scores."""
+    """A retriever that returns passages as nodes with scores.
+
+    Args:
+        client: A `Client` or a `Project`.
+        k: Number of passages.
+        **options: Options of `Client.search`, such as `filters`.
+    """
 
     def __init__(self, client: Any, k: int = 10, **options: Any) -> None:
-        """client: a `Client` or a `Project`. options: those of `Client.search`, such as `filters`."""
-        self.client, self.k, self.options = client, k, options
+        self.client = client
+        self.k = k
+        self.options = options
         super().__init__()
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -24,8 +33,9 @@ class FreshetNodes(BaseRetriever):
 
 
 def _node(hit: Hit) -> TextNode:
-    names = ("document_id", "title", "section", "date", "generation")
-    metadata = {**hit.fields} | {name: getattr(hit, name) for name in names}
+    metadata = dict(hit.fields)
+    for key in METADATA_KEYS:
+        metadata[key] = getattr(hit, key)
     return TextNode(
         id_=f"{hit.document_id}#{hit.start}",
         text=hit.text,

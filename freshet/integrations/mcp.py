@@ -1,6 +1,7 @@
-"""A server of the Model Context Protocol with the tools `search` and `get`; needs the extra `mcp`.
+"""A Model Context Protocol server with the tools `search` and `get`; needs the extra `mcp`.
 
-python -m freshet.integrations.mcp http://127.0.0.1:8765
+Run it with `python -m freshet.integrations.mcp http://127.0.0.1:8765`. The environment variable
+FRESHET_TOKEN holds the token of the service, if it requires one.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from mcp.server.mcpserver import MCPServer
 
 from freshet.client import Client
 
-PASSAGE = ("document_id", "title", "section", "text", "fields", "date", "score")
+RETURNED_KEYS = ("document_id", "title", "section", "text", "fields", "date", "score")
 
 
-def server_of(client: Any) -> MCPServer:
-    """The server over a `Client` or a `Project`."""
+def make_server(client: Any) -> MCPServer:
+    """Return a server over a `Client` or a `Project`."""
     server = MCPServer(
         "freshet", instructions="Search a collection of documents that is kept up to date."
     )
@@ -27,19 +28,20 @@ def server_of(client: Any) -> MCPServer:
     def search(
         text: str, k: int = 5, filters: dict[str, Any] | None = None
     ) -> list[dict[str, Any]]:
-        """Find the k passages that answer a text best; filters such as {"package": "numpy", "year":
-        {">=": 2020}}.
+        """Find the k passages that answer a text best.
+
+        Filters are conditions on fields, such as {"package": "numpy", "year": {">=": 2020}}.
         """
         hits = client.search(text, k, filters=filters or {}).hits
-        return [{name: getattr(hit, name) for name in PASSAGE} for hit in hits]
+        return [{key: getattr(hit, key) for key in RETURNED_KEYS} for hit in hits]
 
     @server.tool()
     def get(document_id: str) -> dict[str, Any]:
-        """Read one document, whole."""
+        """Read one whole document."""
         return asdict(client.get(document_id))
 
     return server
 
 
 if __name__ == "__main__":
-    server_of(Client(sys.argv[1], os.environ.get("FRESHET_TOKEN"))).run()
+    make_server(Client(sys.argv[1], os.environ.get("FRESHET_TOKEN"))).run()

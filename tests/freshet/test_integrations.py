@@ -18,7 +18,7 @@ from langchain_tests.integration_tests import (
 import freshet
 from freshet.integrations.langchain import FreshetRetriever, FreshetVectorStore
 from freshet.integrations.llama_index import FreshetNodes
-from freshet.integrations.mcp import server_of
+from freshet.integrations.mcp import make_server
 from tests.model_code.collection.conftest import DOCUMENTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "application.md"
@@ -84,7 +84,7 @@ def test_llama_index_gets_passages_with_their_scores(opened):
 
 
 def test_an_mcp_server_searches_and_reads(opened):
-    server = server_of(opened)
+    server = make_server(opened)
     assert [tool.name for tool in asyncio.run(server.list_tools())] == ["search", "get"]
 
     def call(name, **arguments):

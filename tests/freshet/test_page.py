@@ -41,7 +41,7 @@ def test_what_is_typed_is_searched_filtered_and_kept_in_the_address(visit):
     page.get_by_label("Search the documents").press_sequentially("split a string")
     page.get_by_role("button", name="str.split", exact=True).wait_for()
     assert page.locator("mark").first.text_content().lower() in ("split", "a", "string")
-    told = re.search(r"in (\d+) ms$", page.locator("#told").text_content())
+    told = re.search(r"in (\d+) ms$", page.locator("#summary").text_content())
     assert int(told[1]) < 2000, (
         "milliseconds; what a built project takes is measured in experiments/as_you_type"
     )
@@ -61,9 +61,9 @@ def test_keys_lead_from_the_box_to_a_document_and_back(visit):
         ("Enter", ".hit:nth-child(1) .title"),
         ("ArrowDown", ".hit:nth-child(2) .title"),
         ("ArrowUp", ".hit:nth-child(1) .title"),
-        ("ArrowUp", "#box"),
+        ("ArrowUp", "#query"),
         ("ArrowDown", ".title"),
-        ("Escape", "#box"),
+        ("Escape", "#query"),
         ("Enter", ".title"),
     ):
         page.keyboard.press(key)
@@ -77,7 +77,7 @@ def test_keys_lead_from_the_box_to_a_document_and_back(visit):
 
 def test_two_retrievers_stand_side_by_side(visit):
     page = visit("/#q=split+a+string")
-    page.get_by_label("beside").select_option(label="contrastive")
+    page.get_by_label("Compare with").select_option(label="contrastive")
     page.get_by_role("heading", name="contrastive").wait_for()
     assert page.locator("section").count() == 2
 
