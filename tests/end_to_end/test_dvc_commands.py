@@ -10,7 +10,7 @@ import json
 from tests.end_to_end.tiny_project import dvc, git
 
 
-def test_an_experiment_changes_a_setting_and_metrics_diff_shows_what_it_did(copy_of_build):
+def test_dvc_experiment_shows_metrics_of_a_setting(copy_of_build):
     git(copy_of_build, "add", "-A")
     git(copy_of_build, "commit", "-qm", "the first build")
     dvc(copy_of_build, "exp", "run", "--name", "blunt", "-S", "bm25.b=0.0", "-S", "bm25.k1=0.0")

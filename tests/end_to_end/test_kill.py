@@ -34,7 +34,7 @@ MENDED = ("notes of a DVC that was killed", "dvc.lock was half-written by a DVC 
 PROGRESS = ("Running stage", "  ", *MENDED)  # what a build says as it goes
 
 
-def test_training_learns_something_so_that_resuming_it_is_a_test(built_by_dvc):
+def test_training_improves_the_retriever(built_by_dvc):
     report = json.loads((built_by_dvc / "artifacts" / "train" / "hce" / "report.json").read_text())
     assert report["best_step"] > 0
 
@@ -95,7 +95,7 @@ def encode_shards(encoder, shards, method, really=encode_shards):
 """
 
 
-def test_an_index_that_is_killed_after_a_shard_resumes_with_that_shard_to_the_same_output(
+def test_killed_index_stage_resumes_after_its_shard(
     copy_of_build,
 ):
     address, output, log = "index@hce", "artifacts/index/hce", copy_of_build / "encoded"
@@ -178,7 +178,7 @@ def ends_in_one_line(process: subprocess.Popen[str], folder: Path, number: signa
 
 
 @pytest.mark.parametrize(("command", "number"), [("demo", signal.SIGINT), ("run", signal.SIGTERM)])
-def test_a_signal_ends_a_build_in_one_line_and_starts_nothing_again(copy_of_build, command, number):
+def test_signal_ends_build_without_retry(copy_of_build, command, number):
     process = start_command(unbuilt(copy_of_build), command)
     wait_for(lambda: runs_a_stage(psutil.Process(process.pid)))
     ends_in_one_line(process, copy_of_build, number)
@@ -187,9 +187,7 @@ def test_a_signal_ends_a_build_in_one_line_and_starts_nothing_again(copy_of_buil
 
 @pytest.mark.long
 @pytest.mark.parametrize("command", ["demo", "run"])
-def test_signals_at_ten_moments_of_a_build_end_it_in_one_line_and_it_goes_on_to_its_end(
-    tmp_path, command
-):
+def test_interrupted_build_resumes_to_its_end(tmp_path, command):
     """Both in turn; each build goes on from where the one before ended, until that share of the
     stages has run.
     """
@@ -249,9 +247,7 @@ def until_pages_answer(built_by_dvc, tmp_path_factory) -> float:
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("tenth", range(10))
-def test_a_signal_at_any_moment_ends_the_pages_in_one_line(
-    copy_of_build, until_pages_answer, number, tenth
-):
+def test_signal_ends_pages_in_one_line(copy_of_build, until_pages_answer, number, tenth):
     process = start_command(copy_of_build, "ui")
     time.sleep(until_pages_answer * (tenth + 0.5) / 10)
     ends_in_one_line(process, copy_of_build, number)
@@ -386,7 +382,7 @@ def live_through(life: KilledLife) -> dict[str, object]:
 
 
 @pytest.mark.long
-def test_a_life_whose_commands_are_killed_ends_as_an_undisturbed_one(copy_of_build, tmp_path):
+def test_killed_commands_do_not_change_the_outcome(copy_of_build, tmp_path):
     took: dict[str, float] = {}
     twin = shutil.copytree(copy_of_build, tmp_path / "twin")
     undisturbed = live_through(KilledLife(copy_of_build, 0, took))

@@ -48,7 +48,7 @@ def url(project):
         yield address
 
 
-def test_what_answers_is_first_and_its_words_are_marked(language, url):
+def test_best_document_is_first_and_marked(language, url):
     with Client(url) as client:
         for question, title, word in QUESTIONS[language]:
             hit = client.search(question, 3).hits[0]

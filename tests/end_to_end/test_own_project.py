@@ -52,14 +52,14 @@ def built(tmp_path_factory) -> Path:
     return folder
 
 
-def test_a_build_says_how_far_it_is_and_what_is_searched_already(built):
+def test_build_reports_progress(built):
     told = (built / "progress.txt").read_text()
     answers = told.index("untrained: ")
     assert told.index("Running stage 'corpus'") < told.index("Running stage 'baselines'") < answers
     assert "is the champion" in told[answers:].splitlines()[0]
 
 
-def test_a_folder_is_built_and_searched_and_broken_files_are_named(built):
+def test_folder_is_built_and_broken_files_named(built):
     told = (built / "demo.txt").read_text()
     assert "2 documents could not be read" in told
     assert "broken.pdf:1  unreadable file: " in told
@@ -80,13 +80,13 @@ def test_a_folder_is_built_and_searched_and_broken_files_are_named(built):
         ("библиотекой", "библиотека.md", "библиотеках"),
     ],
 )
-def test_scripts_without_blanks_and_other_endings_are_found_and_marked(built, query, found, marked):
+def test_other_scripts_are_found_and_marked(built, query, found, marked):
     hits = json.loads(freshet(built / "search", "search", query, "-k", "3", "--json").stdout)
     (hit,) = [hit for hit in hits if hit["document_id"] == found]
     assert marked in [hit["snippet"][start:end] for start, end in hit["marks"]]
 
 
-def test_a_moved_project_follows_its_source_and_runs_nothing_again(built):
+def test_moved_project_reruns_nothing(built):
     moved = shutil.copytree(built / "search", built / "elsewhere")
     (built / "search").rename(built / "away")
     try:
@@ -107,7 +107,7 @@ def test_a_moved_project_follows_its_source_and_runs_nothing_again(built):
         (built / "away").rename(built / "search")
 
 
-def test_other_code_reruns_the_stages_that_depend_on_it_and_an_old_lock_is_refused(built):
+def test_changed_code_reruns_dependent_stages(built):
     project = built / "search"
     module = Path(
         run(project, "from model_code.stages import comparison; print(comparison.__file__)").strip()
@@ -127,5 +127,5 @@ def test_other_code_reruns_the_stages_that_depend_on_it_and_an_old_lock_is_refus
         module.write_text(before)
 
 
-def test_a_folder_that_is_a_project_is_left_as_it_is(built):
+def test_init_keeps_an_existing_project(built):
     assert "this folder is a project" in freshet(built, "init", "search", check=False).stderr

@@ -151,7 +151,7 @@ def _wait(condition, process, seconds: float = 180.0) -> None:
         time.sleep(0.5)
 
 
-def test_the_three_doors_are_there_and_nothing_else_listens(ports):
+def test_service_listens_only_where_told(ports):
     assert ports == {DAGSTER, MLFLOW, SERVICE}
 
 
@@ -188,7 +188,7 @@ def page(ports, browser):
     ] == []
 
 
-def test_dagsters_first_page_shows_the_build_and_its_run_is_in_the_list(page):
+def test_dagster_page_lists_the_build(page):
     page.goto(DAGSTER_PAGE)
     page.get_by_text("full_build").first.wait_for()
     page.goto(f"{DAGSTER_PAGE}/runs")
@@ -205,13 +205,13 @@ def test_a_retriever_is_materialized_from_its_page(page):
     page.get_by_text("Success", exact=True).first.wait_for()
 
 
-def test_a_look_of_the_sensor_says_why_it_started_nothing(page):
+def test_sensor_says_why_it_skipped(page):
     page.goto(f"{DAGSTER_PAGE}/locations/freshet/sensors/freshness")
     page.get_by_text("0 runs requested").first.hover()
     page.get_by_text("nothing arrived, and neither a pilot nor a retrain is due").wait_for()
 
 
-def test_the_page_of_the_comparison_has_a_table_and_a_picture(page):
+def test_comparison_page_has_table_and_picture(page):
     page.goto(f"{DAGSTER_PAGE}/assets/comparison")
     for system in ("untrained", "hce"):
         page.get_by_role("cell", name=system, exact=True).first.wait_for()
@@ -231,7 +231,7 @@ def test_mlflow_shows_the_stages_below_their_build(page):
         page.get_by_text(run, exact=True).first.wait_for()
 
 
-def test_a_registered_version_says_what_the_gate_found_and_its_metrics(page):
+def test_registered_version_has_verdict_and_metrics(page):
     page.goto(f"{MLFLOW_PAGE}/#/models/freshet/versions/2")
     page.get_by_role("paragraph").filter(
         has_text=re.compile("^Gate (passed|refused): .*nDCG@10")

@@ -15,7 +15,7 @@ from orchestration import parameters
 from tests.end_to_end.tiny_project import dvc, git, output_hashes
 
 
-def test_a_fresh_clone_pulls_a_build_and_has_nothing_to_run(copy_of_build, tmp_path):
+def test_fresh_clone_has_nothing_to_run(copy_of_build, tmp_path):
     dvc(copy_of_build, "remote", "add", "--default", "store", str(tmp_path / "store"))
     dvc(copy_of_build, "push")
     git(copy_of_build, "add", "-A")
@@ -30,7 +30,7 @@ def test_a_fresh_clone_pulls_a_build_and_has_nothing_to_run(copy_of_build, tmp_p
     assert output_hashes(clone) == output_hashes(copy_of_build)
 
 
-def test_another_engine_leaves_nothing_to_do_and_makes_the_same_bytes(copy_of_build):
+def test_ray_engine_builds_the_same_outputs(copy_of_build):
     pytest.importorskip("ray", reason="needs Ray: pip install -e '.[scale]'")
     before = output_hashes(copy_of_build)
     parameters.write_overrides(

@@ -18,7 +18,7 @@ def demo_output(built_by_dagster):
     return (built_by_dagster / ".freshet" / "demo.txt").read_text()
 
 
-def test_the_demo_shows_results_three_searches_and_where_to_look(demo_output):
+def test_demo_shows_results_and_searches(demo_output):
     assert demo_output.count('freshet search "') == 4  # three examples, and the hint
     for system in ("bm25", "zero_shot", "contrastive", "hce"):
         assert system in demo_output
@@ -45,7 +45,7 @@ def test_status_names_champion_and_live_generation(built_by_dagster):
     assert status["live"][0]["retriever"] == status["champion"]["retriever"]
 
 
-def test_the_same_challenger_again_is_refused_and_written_down(built_by_dagster):
+def test_refused_challenger_is_refused_again(built_by_dagster):
     champion = json.loads(freshet(built_by_dagster, "status", "--json").stdout)["champion"]
     freshet(built_by_dagster, "register", "contrastive")
     refused = freshet(built_by_dagster, "promote", check=False)
@@ -56,7 +56,7 @@ def test_the_same_challenger_again_is_refused_and_written_down(built_by_dagster)
     assert not json.loads(history[-1])["verdict"]["passed"]
 
 
-def test_garbage_collection_says_what_it_would_free_and_then_keeps_search_working(built_by_dagster):
+def test_search_works_after_garbage_collection(built_by_dagster):
     (built_by_dagster / ".freshet" / "checkpoints" / "abandoned").mkdir(parents=True)
     (built_by_dagster / ".freshet" / "checkpoints" / "abandoned" / "step.safetensors").write_bytes(
         b"0" * 200_000
@@ -77,7 +77,7 @@ def test_garbage_collection_says_what_it_would_free_and_then_keeps_search_workin
         (["register", "splade"], 1, "'splade' is not a key under `retrievers:`"),
     ],
 )
-def test_an_error_is_one_line_and_an_exit_code(built_by_dagster, arguments, code, message):
+def test_error_has_one_line_and_exit_code(built_by_dagster, arguments, code, message):
     failed = freshet(built_by_dagster, *arguments, check=False, cold=arguments[0] == "run")
     assert failed.returncode == code
     assert message in failed.stderr

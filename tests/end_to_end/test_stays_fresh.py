@@ -99,7 +99,7 @@ def found(folder, text):
     ]
 
 
-def test_a_file_in_the_inbox_is_found_after_one_tick_of_the_sensor(live):
+def test_inbox_file_is_searchable_after_one_tick(live):
     before = found(live, "wave tide harbour")
     (live / "inbox").mkdir()
     lines = [json.dumps(row) for row in documents(12)]
@@ -122,7 +122,7 @@ def test_a_file_in_the_inbox_is_found_after_one_tick_of_the_sensor(live):
     assert run(live, TICK) == "", "nothing waits any more"
 
 
-def test_the_same_file_again_changes_nothing_and_a_deleted_document_is_gone(live):
+def test_same_file_again_changes_nothing(live):
     file = live / "again.jsonl"
     file.write_text("\n".join(json.dumps(row) for row in documents(12)) + "\n")
     assert "12 unchanged" in freshet(live, "add", str(file)).stdout
@@ -151,7 +151,7 @@ SHARES = (
 )
 
 
-def test_a_pilot_of_a_fusion_says_whether_a_retrain_is_due_and_changes_nothing(fused):
+def test_pilot_of_a_fusion_changes_nothing(fused):
     before = json.loads(freshet(fused, "status", "--json").stdout)
     parameters.write_overrides(fused / "params.yaml", SHARES)
     said = freshet(fused, "retrain", "--pilot", "40").stdout
@@ -169,7 +169,7 @@ def test_a_pilot_of_a_fusion_says_whether_a_retrain_is_due_and_changes_nothing(f
     assert not (fused / ".freshet" / "pilot").exists()
 
 
-def test_a_retrain_trains_on_all_that_is_live_and_opens_with_what_came_meanwhile(live):
+def test_retrain_includes_documents_added_meanwhile(live):
     parameters.write_overrides(live / "params.yaml", SHARES)
     champion = json.loads(freshet(live, "status", "--json").stdout)["champion"]["version"]
     before = output_hashes(live), (live / "params.yaml").read_text()

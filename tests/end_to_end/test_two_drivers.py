@@ -27,9 +27,7 @@ with open_instance(Project.find()) as instance:
 """
 
 
-def test_both_drivers_give_every_output_the_same_hash_in_two_folders(
-    built_by_dvc, built_by_dagster
-):
+def test_both_drivers_build_the_same_outputs(built_by_dvc, built_by_dagster):
     first, second = output_hashes(built_by_dvc), output_hashes(built_by_dagster)
     assert first == second
     assert "artifacts/comparison" in first
@@ -47,7 +45,7 @@ def test_after_dvc_dagster_runs_nothing_and_knows_everything(copy_of_build):
     assert "Running stage" not in done.stdout + done.stderr
 
 
-def test_data_versions_are_dvc_hashes_and_runs_are_found_by_key(built_by_dagster):
+def test_data_versions_are_dvc_hashes(built_by_dagster):
     hashes = output_hashes(built_by_dagster)
     recorded = json.loads(run(built_by_dagster, MATERIALIZED))
     by_output = {row["stage output"]: row for row in recorded.values() if "stage output" in row}
@@ -62,9 +60,7 @@ def test_data_versions_are_dvc_hashes_and_runs_are_found_by_key(built_by_dagster
     } <= set(recorded)
 
 
-def test_a_plan_says_nothing_to_do_and_then_what_a_setting_would_change(
-    built_by_dvc, copy_of_build
-):
+def test_plan_shows_effect_of_a_setting(built_by_dvc, copy_of_build):
     assert {line.split()[0] for line in freshet(built_by_dvc, "plan").stdout.splitlines()} == {
         "skip"
     }

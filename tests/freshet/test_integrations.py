@@ -61,7 +61,7 @@ class TestVectorStore(VectorStoreIntegrationTests):
             opened.delete(others)
 
 
-def test_a_filter_and_the_metadata_reach_the_vector_store(opened):
+def test_vector_store_uses_filter_and_metadata(opened):
     store = FreshetVectorStore(opened)
     told = {"title": "Own", "date": "2024-05-01", "kind": "note"}
     (name,) = store.add_texts(["A text of its own."], [told], ids=["own"])

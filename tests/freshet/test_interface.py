@@ -78,7 +78,7 @@ def test_one_interface(project):
     assert set(VERBS) == {name for name in vars(Client) if not name.startswith("_")}
 
 
-def test_a_document_is_added_read_found_changed_and_deleted(api):
+def test_life_of_a_document(api):
     added = api.add([LINES, {"_id": "empty"}])
     assert (added.searchable, [row.document_id for row in added.rejected]) == (True, ["empty"])
     found = api.search("Lines Read all lines of a file", 1, min_generation=added.generation)
@@ -182,7 +182,7 @@ def test_several_searches_are_answered_from_one_generation(api):
     assert {len(result.hits) for result in results} == {3}
 
 
-def test_feedback_is_kept_and_what_makes_no_sense_is_refused(api, project):
+def test_feedback_is_recorded_or_refused(api, project):
     query = "split  a\nstring by feedback"
     assert api.feedback(query, "str.split", "up", who="ada") == "up"
     assert api.feedback(query, "str.split", "click", rank=3, who="ada") == "up"
@@ -204,7 +204,7 @@ def test_feedback_is_kept_and_what_makes_no_sense_is_refused(api, project):
             api.feedback(**{"query": query, "document_id": "str.split", "verdict": "up"} | wrong)
 
 
-def test_what_is_wrong_is_an_error_that_says_so(api, monkeypatch):
+def test_refusals_become_client_errors(api, monkeypatch):
     monkeypatch.setattr(routes, "MAX_GENERATION_WAIT_SECONDS", 0.1)
     for wrong, kind, message in (
         (lambda: api.search(" "), InvalidRequest, "text is empty"),
@@ -236,7 +236,7 @@ def test_what_is_wrong_is_an_error_that_says_so(api, monkeypatch):
     assert api.search("split", 1).hits, "and the next request is served"
 
 
-def test_a_connection_that_was_closed_meanwhile_is_opened_again(url):
+def test_closed_connection_is_opened_again(url):
     with Client(url) as client:
         first = client.search("split", 1)
         client._local.connection.sock.close()
@@ -247,7 +247,7 @@ def test_a_connection_that_was_closed_meanwhile_is_opened_again(url):
         assert client._local.connection.sock is kept
 
 
-def test_answers_on_a_connection_that_is_kept_are_not_held_back():
+def test_kept_connection_answers_without_delay():
     """asyncio sets TCP_NODELAY where the socket states its protocol; else each answer waits 40 ms
     for the client.
     """

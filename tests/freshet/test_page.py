@@ -23,7 +23,7 @@ NEW = {
 }
 
 
-def test_the_page_is_small_and_may_run_nothing_but_its_own_script(url):
+def test_page_is_small_and_runs_only_its_script(url):
     answer = httpx.get(url)
     assert len(answer.content) <= 50_000
     policy = dict(
@@ -35,7 +35,7 @@ def test_the_page_is_small_and_may_run_nothing_but_its_own_script(url):
     assert policy["require-trusted-types-for"] == "'script'"
 
 
-def test_what_is_typed_is_searched_filtered_and_kept_in_the_address(visit):
+def test_typed_query_is_searched_and_kept_in_address(visit):
     expect = pytest.importorskip("playwright.sync_api").expect
     page = visit()
     page.get_by_label("Search the documents").press_sequentially("split a string")
@@ -54,7 +54,7 @@ def test_what_is_typed_is_searched_filtered_and_kept_in_the_address(visit):
     assert again.get_by_label("strings").is_checked()
 
 
-def test_keys_lead_from_the_box_to_a_document_and_back(visit):
+def test_keys_move_between_query_and_hits(visit):
     page = visit("/#q=read+rows+of+a+csv+file")
     page.locator(".hit").first.wait_for()
     for key, focused in (
@@ -82,7 +82,7 @@ def test_two_retrievers_stand_side_by_side(visit):
     assert page.locator("section").count() == 2
 
 
-def test_an_addition_appears_by_itself_as_text_and_nothing_of_it_runs(visit, url):
+def test_added_document_appears_as_plain_text(visit, url):
     page = visit("/#q=open+archive")
     page.locator(".hit").first.wait_for()
     with Client(url) as client:
@@ -99,7 +99,7 @@ def test_an_addition_appears_by_itself_as_text_and_nothing_of_it_runs(visit, url
             client.delete(["zip.open"])
 
 
-def test_thumbs_and_keys_judge_a_hit_and_the_latest_counts(visit, project):
+def test_latest_thumb_counts(visit, project):
     page = visit("/#q=split+a+string")
     first = page.locator(".hit").first
     name = first.get_attribute("data-id") or first.evaluate("item => item.dataset.id")
@@ -138,7 +138,7 @@ def test_a_text_stands_in_its_own_direction(visit, url):
             client.delete(["library"])
 
 
-def test_behind_a_token_the_page_is_searched_and_judged_with_it_as_password(browser, project):
+def test_page_works_with_token_as_password(browser, project):
     with serving(project, token="secret") as url:
         assert httpx.get(url).status_code == 401
         context = browser.new_context(http_credentials={"username": "any", "password": "secret"})
@@ -154,7 +154,7 @@ def test_behind_a_token_the_page_is_searched_and_judged_with_it_as_password(brow
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_accessible_on_a_screen_and_on_a_telephone(visit, scheme):
+def test_page_is_accessible_on_both_screen_sizes(visit, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     grounds = set()
     for width in (1200, 390):

@@ -49,7 +49,7 @@ def schema(url):
     return schemathesis.openapi.from_url(f"{url}/openapi.json")
 
 
-def test_requests_of_the_schema_are_answered_as_it_says(schema, monkeypatch):
+def test_answers_follow_the_schema(schema, monkeypatch):
     monkeypatch.setattr(routes, "MAX_GENERATION_WAIT_SECONDS", 0.0)
     for operation in schema.get_all_operations():
 
@@ -68,7 +68,7 @@ def test_operations_are_named_as_one_would_call_them(schema):
     assert named == OPERATIONS
 
 
-def test_the_pages_of_the_schema_fetch_nothing_from_elsewhere(url):
+def test_schema_pages_fetch_nothing_external(url):
     for page in ("/docs", "/redoc"):
         fetched = re.findall(r'(?:src|href)="([^"]+)"', httpx.get(url + page).text)
         assert fetched

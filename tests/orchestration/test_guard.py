@@ -99,7 +99,7 @@ def door():
         ("GET", "/", {"host": "[::1]:3000"}, 200),
     ],
 )
-def test_a_request_is_let_in_by_what_its_browser_says(door, method, path, headers, status):
+def test_request_is_checked_by_its_origin(door, method, path, headers, status):
     answered = door.request(method, path, headers={**HERE, **headers})
     assert answered.status_code == status
     assert status == 200 or len(answered.text.splitlines()) == 1
@@ -108,7 +108,7 @@ def test_a_request_is_let_in_by_what_its_browser_says(door, method, path, header
 @pytest.mark.parametrize(
     "headers", [{"origin": "http://evil.example"}, IMAGE, {"host": "evil.example"}]
 )
-def test_a_connection_of_another_site_is_refused_and_that_of_the_page_itself_is_not(door, headers):
+def test_websocket_of_another_site_is_refused(door, headers):
     with (
         pytest.raises(WebSocketDisconnect),
         door.websocket_connect("/talk", headers={**HERE, **headers}),
@@ -118,7 +118,7 @@ def test_a_connection_of_another_site_is_refused_and_that_of_the_page_itself_is_
         assert socket.receive_text() == "done"
 
 
-def test_where_others_may_listen_any_name_is_taken_but_no_other_site():
+def test_any_host_name_is_allowed_beyond_this_machine():
     door = TestClient(Guard(Starlette(routes=[Route("/", answer)]), hosts=None))
     assert door.get("/", headers={"host": "search.example"}).status_code == 200
     assert (
@@ -151,7 +151,7 @@ def basic(text: str) -> str:
         ("Basic ?", 401),
     ],
 )
-def test_who_asks_a_door_with_a_token_has_to_know_it(authorization, status):
+def test_request_needs_the_token(authorization, status):
     door = TestClient(Guard(Starlette(routes=[Route("/", answer)]), None, token="secret"))
     answered = door.get(
         "/", headers={"authorization": authorization} if authorization is not None else {}
@@ -163,7 +163,7 @@ def test_who_asks_a_door_with_a_token_has_to_know_it(authorization, status):
     )
 
 
-def test_the_token_opens_nothing_to_another_site_and_no_connection_goes_past_it():
+def test_token_does_not_help_another_site():
     door = TestClient(
         Guard(Starlette(routes=[WebSocketRoute("/talk", talk)]), None, token="secret")
     )
@@ -188,7 +188,7 @@ def test_a_site_that_was_named_may_ask():
             check_origins([wrong])
 
 
-def test_the_token_is_made_once_and_for_this_user_alone(tmp_path):
+def test_token_is_created_once_and_private(tmp_path):
     file = tmp_path / "state" / "token"
     assert required_token("127.0.0.1", file) is None
     assert not file.exists()
@@ -206,9 +206,7 @@ def test_the_token_is_made_once_and_for_this_user_alone(tmp_path):
         read_or_create_token(file)
 
 
-def test_a_page_that_is_told_to_demands_the_token_whatever_name_it_is_asked_by(
-    tmp_path, monkeypatch
-):
+def test_page_requires_token_under_any_name(tmp_path, monkeypatch):
     assert _guard_page(answer).token is None
     monkeypatch.setenv(TOKEN_FILE_VARIABLE, str(tmp_path / "token"))
     page = _guard_page(answer)

@@ -21,7 +21,7 @@ def params(tmp_path):
     return Path(shutil.copy(SHIPPED, tmp_path / "params.yaml"))
 
 
-def test_the_shipped_file_names_the_control_and_a_retriever_inherits_training_and_overrides_it(
+def test_retriever_inherits_and_overrides_training(
     params,
 ):
     assert parameters.load(params).retrievers["contrastive"].training.hierarchy_weight == 0
@@ -33,7 +33,7 @@ def test_the_shipped_file_names_the_control_and_a_retriever_inherits_training_an
     assert loaded.retrievers["hce"].training.temperature == 0.07
 
 
-def test_a_group_alone_is_what_it_is_in_the_whole_and_does_not_suffer_from_another(params):
+def test_group_parses_the_same_alone(params):
     parameters.write_overrides(params, ["corpus.max_characters=7"])
     assert (
         Project(params.parent).settings("corpus", CorpusSettings) == parameters.load(params).corpus
@@ -121,9 +121,7 @@ def test_a_group_alone_is_what_it_is_in_the_whole_and_does_not_suffer_from_anoth
         ("retrievers={true: {epochs: 1}}", "retrievers.True: YAML reads this name as bool"),
     ],
 )
-def test_nonsense_is_refused_with_its_name_and_the_file_stays_as_it_was(
-    params, assignment, message
-):
+def test_invalid_override_is_refused_and_not_written(params, assignment, message):
     before = params.read_bytes()
     with pytest.raises(SettingsError, match=re.escape(message)):
         parameters.write_overrides(params, [assignment])
@@ -143,7 +141,7 @@ def test_an_edit_keeps_comments_and_everything_else(params):
 @pytest.mark.parametrize(
     "assignment", ["corpus.hub.name=2025-01-01", "corpus.hub={name: 2025-01-01}"]
 )
-def test_a_date_is_written_as_text_which_dvc_can_read(params, assignment):
+def test_date_is_written_as_text(params, assignment):
     parameters.write_overrides(params, [assignment])
     assert parameters.read_mapping(params)["corpus"]["hub"]["name"] == "2025-01-01"
     assert parameters.load(params).corpus.hub.name == "2025-01-01"
@@ -179,7 +177,7 @@ def test_a_broken_file_is_one_teaching_line(params, content, message, act):
     assert params.read_bytes() == content
 
 
-def test_an_edit_can_be_looked_at_before_it_is_saved(params):
+def test_overrides_can_be_applied_without_saving(params):
     before = params.read_bytes()
     edit = ["retrievers.third.epochs=2"]
     text, settings = parameters.apply_overrides(params, edit)
@@ -189,7 +187,7 @@ def test_an_edit_can_be_looked_at_before_it_is_saved(params):
     assert (params.read_text(), parameters.load(params)) == (text, settings)
 
 
-def test_the_reference_of_all_keys_is_up_to_date() -> None:
+def test_settings_page_is_up_to_date() -> None:
     """Renew it by: freshet settings --markdown > docs/settings.md"""
     page = SHIPPED.parent / "docs" / "settings.md"
     assert page.read_text("utf-8") == parameters.settings_page()

@@ -56,7 +56,7 @@ def holder(tmp_path):
         process.kill()
 
 
-def test_a_service_is_found_while_it_lives_and_there_is_only_one(tmp_path, holder):
+def test_service_is_registered_once_while_it_runs(tmp_path, holder):
     found = service_registration(tmp_path)
     assert found == {"pid": holder.pid, "url": "http://127.0.0.1:1", "started": "now"}
     message = rf"served already at http://127.0.0.1:1 \(process {holder.pid}\)"
@@ -80,7 +80,7 @@ def test_what_a_killed_service_left_is_ignored(tmp_path, holder):
     assert service_registration(tmp_path) is None
 
 
-def test_a_service_is_found_from_its_announcement_until_it_begins_to_stop(tmp_path, monkeypatch):
+def test_registration_ends_when_the_service_stops(tmp_path, monkeypatch):
     found = []
 
     async def shutdown(self, sockets):
@@ -99,7 +99,7 @@ def test_a_service_is_found_from_its_announcement_until_it_begins_to_stop(tmp_pa
     assert found == [None]
 
 
-def test_a_service_that_does_not_answer_is_one_line():
+def test_silent_service_is_one_line():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"

@@ -46,14 +46,14 @@ def run(*arguments: str) -> str:
     return CliRunner().invoke(app, arguments, catch_exceptions=False).output
 
 
-def test_a_misspelt_stage_leaves_the_settings_as_they_are(project):
+def test_unknown_stage_does_not_change_settings(project):
     before = project.params_file.read_bytes()
     with pytest.raises(FreshetError, match="'nosuch' is not a stage"):
         run("run", "--set", "seed=5", "nosuch")
     assert project.params_file.read_bytes() == before
 
 
-def test_a_retriever_that_the_edit_makes_can_be_asked_for(project, monkeypatch):
+def test_run_accepts_a_new_retriever(project, monkeypatch):
     asked = []
     monkeypatch.setattr(repro, "repro", lambda project, targets, force: asked.extend(targets) or ())
     run("run", "--set", "retrievers.third.epochs=2", "train@third")
@@ -61,7 +61,7 @@ def test_a_retriever_that_the_edit_makes_can_be_asked_for(project, monkeypatch):
     assert parameters.load(project.params_file).retrievers["third"].training.epochs == 2
 
 
-def test_a_plan_is_printed_for_people_and_for_programs(project, monkeypatch):
+def test_plan_is_printed_as_text_and_json(project, monkeypatch):
     stage = repro.PlannedStage("train@hce", "run", ("it never ran", "seed changed"))
     monkeypatch.setattr(repro, "plan", lambda project, targets: [stage])
     assert run("plan") == "run   train@hce                it never ran; seed changed\n"
@@ -74,7 +74,7 @@ def results(project, *arguments: str, **comparison):
     return run("results", *arguments)
 
 
-def test_the_first_sentence_the_verdict_and_the_table_are_printed_and_written(project):
+def test_results_print_summary_verdict_and_table(project):
     move = {"when": "2026-01-02T00:00", "action": "promote", "from": None, "to": "3"}
     move["verdict"] = {"reasons": ["better"]}
     write_text(project.state / "promotions.jsonl", json.dumps(move) + "\n")
@@ -101,7 +101,7 @@ def test_costs_stand_beside_effectiveness(project, monkeypatch):
     assert "query p50 (ms)" in (project.state / "report.html").read_text()
 
 
-def test_where_nobody_judged_that_and_what_was_left_out_is_said(project):
+def test_results_without_judgements(project):
     printed = results(project, queries=0, systems={}, left_out={"hce": "hce is not trained"})
     assert printed.startswith("Nobody has judged dev or test queries of this corpus")
     assert "Hce is not trained." in printed

@@ -49,7 +49,7 @@ def found(project, keep=3) -> list[str]:
     return [item.label for item in garbage.find_garbage(project, keep)]
 
 
-def test_leftovers_are_found_and_freed_as_chosen_and_nothing_else(project):
+def test_only_chosen_leftovers_are_deleted(project):
     kept = [
         project.root / name for name in ("params.yaml", "artifacts", ".freshet/promotions.jsonl")
     ]
@@ -79,7 +79,7 @@ def test_a_fresh_project_has_no_garbage(tmp_path):
     assert found(Project(tmp_path)) == []
 
 
-def test_what_a_killed_pilot_left_is_freed_and_one_that_runs_is_left_alone(project):
+def test_only_interrupted_pilots_are_garbage(project):
     work = project.state / pilot.FOLDER / "project"
     work.mkdir(parents=True)
     (work / "weights").write_bytes(b"0" * 700_000)
@@ -94,7 +94,7 @@ def test_what_a_killed_pilot_left_is_freed_and_one_that_runs_is_left_alone(proje
     assert not work.exists()
 
 
-def test_the_work_of_old_retrains_goes_and_that_of_the_newest_stays(project):
+def test_work_of_old_retrains_is_garbage(project):
     for age, key in enumerate(("hce-000003", "hce-000001", "hce-000009")):
         plan = project.state / "retraining" / key / "plan.json"
         plan.parent.mkdir(parents=True)
@@ -115,7 +115,7 @@ def test_the_work_of_old_retrains_goes_and_that_of_the_newest_stays(project):
     ]
 
 
-def test_a_version_frees_what_lies_in_the_project_s_own_store_and_no_more(project, monkeypatch):
+def test_version_frees_only_files_of_the_project(project, monkeypatch):
     store = project.state / "mlflow"
     (store / "own").mkdir(parents=True)
     (store / "own" / "index.bin").write_bytes(b"0" * 2_000_000)
@@ -142,7 +142,7 @@ PIPELINE = "stages: {copy: {cmd: cp in out, deps: [in], outs: [out]}}\n"
 
 
 @pytest.mark.parametrize("place", ["", "in/a/repository"])
-def test_outputs_of_former_commits_stay_in_dvc_s_cache(tmp_path, monkeypatch, place):
+def test_cached_outputs_of_commits_are_kept(tmp_path, monkeypatch, place):
     """Also where the project is a folder of a larger repository."""
     root = tmp_path / place
     (root / ".dvc").mkdir(parents=True)
@@ -190,7 +190,7 @@ def refined(tmp_path):
     return project
 
 
-def test_what_belongs_to_a_generation_stays_and_goes_with_it(refined):
+def test_store_of_a_generation_is_kept_with_it(refined):
     assert garbage.unneeded_stores(refined) == []
     first, _ = GenerationStore(refined.live, "hce").generations()
     store = store_of(refined, first)
@@ -208,7 +208,7 @@ def test_what_belongs_to_a_generation_stays_and_goes_with_it(refined):
     assert found(refined) == []
 
 
-def test_a_store_that_is_needed_again_by_then_is_not_freed(refined):
+def test_store_needed_again_is_kept(refined):
     parameters.write_overrides(refined.params_file, ["additions.spans=2"])
     every = garbage.find_garbage(refined, keep=3)
     parameters.write_overrides(refined.params_file, ["additions.spans=4"])

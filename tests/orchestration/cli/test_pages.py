@@ -67,7 +67,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_a_page_that_ends_by_itself_is_an_error_and_ends_the_other(tmp_path):
+def test_ended_page_stops_the_other(tmp_path):
     page = [sys.executable, "-c", PAGE, str(tmp_path)]
     both_run = f"len(os.listdir({str(tmp_path)!r})) == 2"
     fails = [
@@ -84,7 +84,7 @@ def test_a_page_that_ends_by_itself_is_an_error_and_ends_the_other(tmp_path):
     assert until(lambda: not any(map(_runs, started)))
 
 
-def test_both_pages_listen_on_this_machine_only_and_beyond_it_demand_the_token(tmp_path):
+def test_pages_require_token_beyond_this_machine(tmp_path):
     project = Project(tmp_path)
 
     def option(command, name):

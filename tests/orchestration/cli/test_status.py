@@ -52,7 +52,7 @@ def test_a_finished_project_names_versions_and_generations():
 
 
 @pytest.mark.parametrize("tripped", [True, False])
-def test_a_collection_that_documents_were_added_to_says_how_fresh_it_is(tripped):
+def test_status_shows_freshness(tripped):
     measures = [
         {"name": "topics", "value": 0.25, "threshold": 0.1, "tripped": tripped},
         {"name": "growth", "value": 0.1, "threshold": 0.5, "tripped": False},

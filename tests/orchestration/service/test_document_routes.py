@@ -23,7 +23,7 @@ def found(client, text):
     ]
 
 
-def test_what_is_added_updated_or_deleted_is_so_when_the_answer_comes(serve):
+def test_change_is_searchable_when_answered(serve):
     client = serve()
     answer = client.post("/documents", json={"documents": [CAKE, {"_id": "x", "text": ""}]})
     assert answer.status_code == 200
@@ -64,7 +64,7 @@ def test_what_another_process_recorded_becomes_searchable_on_demand(serve, live)
     assert client.post("/documents/apply").json()["generation"] == 1, "nothing waits"
 
 
-def test_a_request_of_which_nothing_was_accepted_is_refused_and_says_why(serve):
+def test_fully_rejected_request_names_reasons(serve):
     client = serve()
     for path, body in (
         ("", {"documents": [{"_id": "x", "text": ""}]}),
@@ -115,9 +115,7 @@ def test_a_request_of_which_nothing_was_accepted_is_refused_and_says_why(serve):
         ),
     ],
 )
-def test_bad_requests_change_nothing_and_are_refused_in_a_short_line(
-    serve, live, content, status, message
-):
+def test_bad_requests_are_refused_and_change_nothing(serve, live, content, status, message):
     answer = serve(max_documents=3).post(
         "/documents", content=content, headers={"content-type": "application/json"}
     )
@@ -126,7 +124,7 @@ def test_bad_requests_change_nothing_and_are_refused_in_a_short_line(
     assert len(answer.content) < 1100
 
 
-def test_an_id_that_is_no_text_of_utf_8_leaves_the_others_of_its_request_alone(serve, live):
+def test_invalid_utf8_id_does_not_affect_others(serve, live):
     client, stated = serve(), {"content-type": "application/json"}
     answer = client.post(
         "/documents/delete", content='{"ids": ["a", "caf\\udce9"]}', headers=stated
@@ -147,7 +145,7 @@ def test_an_id_that_is_no_text_of_utf_8_leaves_the_others_of_its_request_alone(s
     )
 
 
-def test_bodies_that_come_at_once_have_a_bound_together(serve, monkeypatch):
+def test_total_size_of_bodies_is_limited(serve, monkeypatch):
     monkeypatch.setattr("orchestration.service.app.MAX_TOTAL_BODY_BYTES", 1000)
     client = serve()
     assert client.post("/documents", json={"documents": [CAKE]}).status_code == 200
@@ -159,7 +157,7 @@ def test_bodies_that_come_at_once_have_a_bound_together(serve, monkeypatch):
 
 
 @pytest.mark.parametrize("stated", ["", "text/plain", "application/x-www-form-urlencoded"])
-def test_a_body_that_is_not_called_json_is_refused_by_what_to_send(serve, stated):
+def test_body_without_json_type_is_refused(serve, stated):
     answer = serve().post(
         "/documents",
         content='{"documents": []}',
@@ -171,7 +169,7 @@ def test_a_body_that_is_not_called_json_is_refused_by_what_to_send(serve, stated
     )
 
 
-def test_who_has_waited_long_enough_gets_a_receipt_too(serve, live):
+def test_slow_change_returns_a_receipt(serve, live):
     client = serve(add_wait_seconds=0.5)
     live.gate.clear()
     answer = client.post("/documents", json={"documents": [CAKE]})
@@ -182,9 +180,7 @@ def test_who_has_waited_long_enough_gets_a_receipt_too(serve, live):
     assert "waiting to be received for 0.5 s" in behind.json()["error"]
 
 
-def test_while_an_application_runs_requests_are_acknowledged_and_the_pages_tell_what_waits(
-    serve, live
-):
+def test_changes_are_acknowledged_during_a_batch(serve, live):
     client = serve()
     live.gate.clear()
     receipt = client.post("/documents?wait=false", json={"documents": [CAKE]})
@@ -219,7 +215,7 @@ def test_while_an_application_runs_requests_are_acknowledged_and_the_pages_tell_
     assert (live.batches, found(client, "apple"), found(client, "cake")) == ([1, 4], [], ["c"])
 
 
-def test_what_waits_becomes_one_generation_and_what_exceeds_the_line_is_refused(serve, live):
+def test_waiting_changes_become_one_generation(serve, live):
     client = serve(queued_documents=8)
     live.gate.clear()
     with ThreadPoolExecutor(9) as pool:
@@ -261,7 +257,7 @@ def test_a_failure_is_told_kept_and_mended(serve, live):
     assert client.get("/status").json()["reason"] is None
 
 
-def test_what_no_search_finds_yet_is_not_called_searchable(serve, live):
+def test_unopened_generation_is_not_called_searchable(serve, live):
     client = serve()
     live.broken = True
     for _ in range(2):
@@ -278,9 +274,7 @@ def test_what_no_search_finds_yet_is_not_called_searchable(serve, live):
     assert client.post("/documents", json={"documents": [CAKE]}).json()["searchable"]
 
 
-def test_an_answer_waits_for_the_retriever_that_became_the_default_one_meanwhile(
-    serve, live, project
-):
+def test_change_waits_for_new_default_retriever(serve, live, project):
     other = FakeLive()
     client = serve({"con": other})
     (project.live / "con").mkdir()
@@ -297,9 +291,7 @@ def test_an_answer_waits_for_the_retriever_that_became_the_default_one_meanwhile
     assert (found(client, "cake"), len(other.generations)) == (["c"], 2)
 
 
-def test_a_ledger_that_does_not_answer_is_told_by_the_pages_that_are_watched(
-    serve, live, project, caplog
-):
+def test_failing_ledger_is_reported_by_status(serve, live, project, caplog):
     client = serve()
     live.silent = "the server closed the connection\n(Background on this error)"
     status = client.get("/status")
@@ -323,9 +315,7 @@ def test_a_ledger_that_does_not_answer_is_told_by_the_pages_that_are_watched(
     assert {"freshet_lag_seconds 0.0", "freshet_failing 0.0"} <= set(page)
 
 
-def test_after_a_batch_one_of_its_documents_is_searched_for_when_nobody_waits(
-    serve, project, monkeypatch
-):
+def test_new_document_is_probed_after_a_batch(serve, project, monkeypatch):
     looked = []
     monkeypatch.setattr(service, "CANARY_SECONDS", 0.0)
     monkeypatch.setattr(
@@ -341,7 +331,7 @@ def test_after_a_batch_one_of_its_documents_is_searched_for_when_nobody_waits(
     )
 
 
-def test_a_refused_request_leaves_the_others_of_its_group_alone(serve, live):
+def test_refused_request_does_not_affect_its_group(serve, live):
     client = serve()
     live.gate.clear()
     with ThreadPoolExecutor(3) as pool:
@@ -380,7 +370,7 @@ def test_stopping_finishes_what_was_received(serve, live):
     assert {"t", "c"} <= set(live.generations[-1])
 
 
-def test_the_metrics_tell_what_happened_and_which_retriever_falls_behind(serve):
+def test_metrics_name_retrievers_that_are_behind(serve):
     client = serve()
     client.post("/documents", json={"documents": [CAKE]})
     found(client, "cake")

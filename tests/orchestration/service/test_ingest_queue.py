@@ -1,6 +1,4 @@
-"""Guards the queue's start after a crash: what an earlier process received is made searchable
-before anything else.
-"""
+"""Tests of the queue of changes: order, retries, maintenance, and what a crash left behind."""
 
 from __future__ import annotations
 
@@ -10,127 +8,176 @@ import time
 import pytest
 
 from model_code.settings import SettingsError
+from orchestration.service import ingest_queue
 from orchestration.service.errors import NotReady
 from orchestration.service.ingest_queue import IngestJob, IngestQueue
 from tests.orchestration.service.conftest import FakeCollection, FakeLive
 
 
-def first_generation():
+def publish_first_generation() -> tuple[str, int]:
     return "hce", 1
 
 
-def addition(name):
-    return IngestJob(1, lambda live: live.receive([{"_id": name, "text": "tea"}], "test"))
+def ignore_batch(seconds, delays) -> None:
+    """A metric that nobody reads."""
 
 
-@pytest.mark.parametrize("resume", [True, False])
-def test_what_was_left_is_applied_first(resume):
-    live, measured = FakeLive(pending=[("left", "over")]), []
-    collection = FakeCollection(live)
+def make_queue(live: FakeLive, **options) -> IngestQueue:
+    index = FakeCollection(live)
+    return IngestQueue(lambda: index, publish_first_generation, ignore_batch, **options)
+
+
+def addition(name: str) -> IngestJob:
+    return IngestJob(1, lambda index: index.receive([{"_id": name, "text": "tea"}], "test"))
+
+
+@pytest.fixture
+def idle_at_once(monkeypatch):
+    """Maintenance starts as soon as no job waits."""
+    monkeypatch.setattr(ingest_queue, "IDLE_SECONDS", 0.01)
+
+
+@pytest.mark.parametrize("apply_at_start", [True, False])
+def test_changes_of_a_crashed_process_are_applied(apply_at_start):
+    live = FakeLive(pending=[("left", "over")])
+    index = FakeCollection(live)
+    batches = []
     queue = IngestQueue(
-        lambda: collection,
+        lambda: index,
         lambda: ("hce", len(live.generations) - 1),
-        lambda *each: measured.append(each),
+        lambda seconds, delays: batches.append(delays),
     )
+
     job = queue.put(addition("new"))
     live.door.clear()
-    queue.start(resume)
-    while resume and not live.batches:
+    queue.start(apply_at_start)
+    while apply_at_start and not live.batches:
         time.sleep(0.005)
     live.door.set()
-    assert job.applied.result(30) == (2 if resume else 1)
+    generation = job.applied.result(30)
     queue.stop()
+
+    assert generation == (2 if apply_at_start else 1)
+    assert live.batches == ([1, 1] if apply_at_start else [2])
     assert live.generations[-1] == {"a": "apple", "b": "bread", "left": "over", "new": "tea"}
-    assert live.batches == ([1, 1] if resume else [2])
-    assert len(measured) == 1
+    assert len(batches) == 1
     assert job.received.result().events == (0,)
 
 
-def test_what_is_held_up_does_not_hold_up_the_end():
+def test_stop_does_not_wait_for_a_slow_batch():
     live = FakeLive()
-    queue = IngestQueue(lambda: FakeCollection(live), first_generation, lambda *each: None)
+    queue = make_queue(live)
     live.gate.clear()
-    queue.start(resume=False)
+    queue.start(apply_at_start=False)
+
     job = queue.put(addition("new"))
     assert job.received.result(30).events == (0,)
     assert not queue.stop(0.05)
     queue.answer_all()
+
     assert job.applied.result(0) is None
     live.gate.set()
     assert queue.stop(5)
 
 
-def test_what_is_not_urgent_comes_when_no_job_waits(monkeypatch):
-    monkeypatch.setattr("orchestration.service.ingest_queue.IDLE_SECONDS", 0.01)
-    live, order, left, finished = FakeLive(), [], [True, True, False, False], threading.Event()
-    collection = FakeCollection(live)
+def test_maintenance_runs_while_no_job_waits(idle_at_once):
+    order = []
+    remaining = [True, True, False, False]
+    all_done = threading.Event()
 
-    def spare():
-        order.append("spare")
-        finished.set() if len(left) == 1 else None
-        return left.pop(0)
+    def publish():
+        order.append("job")
+        return "hce", 1
 
-    queue = IngestQueue(
-        lambda: collection, lambda: order.append("job") or ("hce", 1), lambda *each: None, spare
-    )
-    queue.start(resume=False)
+    def maintain():
+        order.append("maintain")
+        if len(remaining) == 1:
+            all_done.set()
+        return remaining.pop(0)
+
+    index = FakeCollection(FakeLive())
+    queue = IngestQueue(lambda: index, publish, ignore_batch, maintain)
+    queue.start(apply_at_start=False)
     assert queue.put(addition("new")).applied.result(30)
-    while len(left) > 1:
+    while len(remaining) > 1:
         time.sleep(0.005)
     assert queue.put(addition("other")).applied.result(30)
-    assert finished.wait(30)
+    assert all_done.wait(30)
     queue.stop()
-    assert order == ["job", "spare", "spare", "spare", "job", "spare"], (
-        "and never while nothing was added"
-    )
+
+    # It never runs before the first addition.
+    assert order == ["job", "maintain", "maintain", "maintain", "job", "maintain"]
 
 
-def test_upkeep_that_fails_ends_nothing(monkeypatch):
-    monkeypatch.setattr("orchestration.service.ingest_queue.IDLE_SECONDS", 0.01)
-    live, tried = FakeLive(), threading.Event()
+def test_failed_maintenance_does_not_stop_the_queue(idle_at_once):
+    live = FakeLive()
+    was_called = threading.Event()
 
-    def spare():
-        tried.set()
+    def maintain():
+        was_called.set()
         raise SettingsError("params.yaml: line 3 is half a line")
 
-    queue = IngestQueue(lambda: FakeCollection(live), first_generation, lambda *each: None, spare)
-    queue.start(resume=False)
+    queue = make_queue(live, maintain=maintain)
+    queue.start(apply_at_start=False)
     assert queue.put(addition("new")).applied.result(30)
-    assert tried.wait(30)
+    assert was_called.wait(30)
     assert queue.put(addition("other")).applied.result(30)
     queue.stop()
+
     assert live.generations[-1]["other"] == "tea"
 
 
-def test_what_the_database_does_not_take_fails_its_own_request_alone():
-    live = FakeLive()
-
-    def refused(collection):
+def test_refused_job_does_not_affect_others():
+    def refuse(index):
         raise ValueError("a NUL byte")
 
-    queue = IngestQueue(lambda: FakeCollection(live), first_generation, lambda *each: None)
-    bad, good = queue.put(IngestJob(1, refused)), queue.put(addition("new"))
-    queue.start(resume=False)
-    assert good.applied.result(30) == 1
+    queue = make_queue(FakeLive())
+    refused_job = queue.put(IngestJob(1, refuse))
+    accepted_job = queue.put(addition("new"))
+    queue.start(apply_at_start=False)
+
+    assert accepted_job.applied.result(30) == 1
     with pytest.raises(NotReady, match="not received: a NUL byte"):
-        bad.received.result(30)
+        refused_job.received.result(30)
     queue.stop()
     assert queue.failure is None
 
 
-def test_what_fails_again_and_again_is_tried_ever_more_seldom_until_a_job_comes():
+def test_failed_batch_is_retried_less_and_less_often():
     live = FakeLive(pending=[("left", "over")], failing="not every document is found")
-    collection = FakeCollection(live)
-    queue = IngestQueue(lambda: collection, first_generation, lambda *each: None)
+    queue = make_queue(live)
+
     pauses = []
-    for jobs in ([], [], [], [], [], [], [], [], [addition("new")], []):
-        assert all(queue._record(job) for job in jobs)
-        queue._apply_batch(jobs)
+    for _ in range(8):
+        queue._apply_batch([])
         pauses.append(queue._wait_timeout())
-        for job in jobs:
-            with pytest.raises(NotReady, match="the service tries again in 5 s, then less often"):
-                job.applied.result(0)
-    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 5, 10]
+
+    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300]
+
+
+def test_new_job_resets_the_pause_after_a_failure():
+    live = FakeLive(pending=[("left", "over")], failing="not every document is found")
+    queue = make_queue(live)
+    queue._apply_batch([])
+    queue._apply_batch([])
+
+    job = addition("new")
+    assert queue._record(job)
+    queue._apply_batch([job])
+
+    assert queue._wait_timeout() == 5
+    with pytest.raises(NotReady, match="the service tries again in 5 s, then less often"):
+        job.applied.result(0)
+
+
+def test_failure_ends_with_the_next_success():
+    live = FakeLive(pending=[("left", "over")], failing="not every document is found")
+    queue = make_queue(live)
+    queue._apply_batch([])
+    assert queue.failure == "not every document is found"
+
     live.failing = ""
     queue._apply_batch([])
-    assert (queue.failure, live.generations[-1]["new"]) == (None, "tea")
+
+    assert queue.failure is None
+    assert live.generations[-1]["left"] == "over"

@@ -64,7 +64,7 @@ def test_both_forms_give_hits_of_a_stated_generation(serve):
         ({"text": "bug"}, 500, "the service failed (ZeroDivisionError)"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line_by_both_forms(serve, asked, status, message):
+def test_invalid_search_is_refused_in_one_line(serve, asked, status, message):
     client = serve(max_k=50, max_text_characters=100)
     for answer in (client.post("/search", json=asked), client.get("/search", params=asked)):
         assert (answer.status_code, list(answer.json())) == (status, ["error"])
@@ -85,7 +85,7 @@ def test_filters_in_an_address_go_by_both_names(serve, monkeypatch):
     assert asked == [["x=1", "y=2", "y=3"]]
 
 
-def test_a_body_is_bounded_whether_its_length_is_stated_or_not(serve):
+def test_large_body_is_refused(serve):
     client = serve(max_body_bytes=2000)
     for content in (b"x" * 3000, (b"x" * 500 for _ in range(10))):
         answer = client.post(
@@ -95,7 +95,7 @@ def test_a_body_is_bounded_whether_its_length_is_stated_or_not(serve):
         assert "more than the 2,000 bytes" in answer.json()["error"]
 
 
-def test_a_page_that_pretends_to_be_this_machine_is_turned_away(serve):
+def test_foreign_host_name_is_refused(serve):
     client = serve()
     assert client.get("/search?text=a", headers={"host": "evil.example"}).status_code == 403
     # what a browser sends to other sites without asking them
@@ -108,7 +108,7 @@ def test_a_page_that_pretends_to_be_this_machine_is_turned_away(serve):
     )
 
 
-def test_a_generation_of_another_process_is_found_and_a_damaged_one_is_not_served(serve, live):
+def test_new_generation_is_served_unless_damaged(serve, live):
     client = serve()
     live.change(("c", "cake"))
     assert until(lambda: client.get("/search?text=cake").json()["generation"] == 1)
@@ -163,14 +163,14 @@ def test_only_so_many_searches_wait(serve, live):
     assert until(lambda: client.get("/search?text=a").status_code == 200)
 
 
-def test_where_a_token_is_demanded_our_own_client_knows_it(serve, project):
+def test_client_sends_the_token(serve, project):
     client = serve(token=read_or_create_token(project.token_file))
     assert client.get("/health").status_code == 401
     headers = Client("http://testserver", project.token_file.read_text().strip())._headers
     assert client.post("/search", json={"text": "apple"}, headers=headers).status_code == 200
 
 
-def test_the_pages_of_a_site_that_was_named_may_ask_and_no_others(serve):
+def test_cors_allows_only_named_sites(serve):
     client = serve(token="secret", origins=("https://app.example",))
     asked = {
         "access-control-request-method": "POST",

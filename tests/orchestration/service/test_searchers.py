@@ -57,7 +57,7 @@ def test_a_failure_stays_told_while_others_go_on(make, caplog):
     assert (searchers.failure, searchers.current("bad").generation.number) == (None, 1)
 
 
-def test_a_deleted_retriever_is_let_go_and_no_failure(make, tmp_path):
+def test_deleted_retriever_is_closed(make, tmp_path):
     searchers = make({"other": FakeLive(), "good": FakeLive()})
     searchers.current("other"), searchers.current("good")
     shutil.rmtree(tmp_path / "other")
@@ -67,7 +67,7 @@ def test_a_deleted_retriever_is_let_go_and_no_failure(make, tmp_path):
         searchers.current("other")
 
 
-def test_the_default_retriever_is_kept_and_missed_when_it_was_deleted(make, tmp_path):
+def test_deleted_default_retriever_still_answers(make, tmp_path):
     lives = {"good": FakeLive()}
     searchers = make(lives)
     searchers.current()
@@ -79,7 +79,7 @@ def test_the_default_retriever_is_kept_and_missed_when_it_was_deleted(make, tmp_
     assert searchers.failure is not None
 
 
-def test_the_newest_generation_is_named_only_where_it_answers(make):
+def test_newest_generation_is_named_once_open(make):
     lives = {"good": FakeLive()}
     searchers = make(lives)
     assert searchers.newest() == ("good", 0)
@@ -125,7 +125,7 @@ def asked_behind(pool, *asked):
     return asyncio.run(ask())[:-1], together
 
 
-def test_what_waits_and_is_alike_is_searched_at_once(pool):
+def test_waiting_searches_of_one_kind_run_together(pool):
     answers, together = asked_behind(
         pool, ("k=1", ["a"]), ("k=2", ["b"]), ("k=1", ["c", "d"]), ("k=1", ["e"])
     )
@@ -148,7 +148,7 @@ def test_nobody_suffers_from_anothers_search(pool):
     assert pool.inside == 0
 
 
-def test_what_nobody_waits_for_any_more_is_not_searched(pool):
+def test_cancelled_search_does_not_run(pool):
     searched = []
 
     async def ask():
@@ -165,7 +165,7 @@ def test_what_nobody_waits_for_any_more_is_not_searched(pool):
     assert pool.inside == 0
 
 
-def test_the_end_waits_for_a_search_that_runs_and_only_so_long():
+def test_close_waits_for_searches_within_limit():
     pool, begun, go_on = SearchPool(), threading.Event(), threading.Event()
 
     def search():

@@ -121,7 +121,7 @@ def first(client: Client, text: str) -> str:
     return client.search(text, 1).hits[0].document_id
 
 
-def test_what_is_added_updated_and_deleted_is_found_at_once(project, client):
+def test_changes_are_searchable_at_once(project, client):
     assert "freshet_lag_seconds 0.0" in metrics(client)
     assert not (project.live / "ledger.sqlite").exists()  # to look makes none
     added = client.add([NEW, {"_id": "bad"}])
@@ -158,7 +158,7 @@ def test_what_another_process_adds_is_swapped_in(project, client):
     assert client.status()["freshness"]["ledger"]["lag"]["pending"] == 0
 
 
-def test_the_command_line_uses_it_and_prints_the_same(project, client, freshet):
+def test_command_line_uses_the_service(project, client, freshet):
     printed = json.loads(
         freshet("search", "split a string", "--json", "-k", "3", "--filter", "tags=text")
     )
@@ -171,7 +171,7 @@ def test_the_command_line_uses_it_and_prints_the_same(project, client, freshet):
     assert "this project is served already at " + client.url in freshet("serve", "--port", "0")
 
 
-def test_what_searches_and_what_changes_share_one_encoder_and_one_base(tmp_path):
+def test_searcher_and_index_share_the_encoder(tmp_path):
     service = Service(make_project(tmp_path))
 
     def writing():
@@ -207,7 +207,7 @@ def test_it_ends_gracefully(project, process, client):
     assert collection.apply() is None
 
 
-def test_it_ends_in_its_time_whoever_holds_the_lock_and_answers_who_waits(project, start):
+def test_service_stops_in_time_despite_held_lock(project, start):
     hurry = "import orchestration.service.server as s; s.STOP_SECONDS, s.REQUEST_SECONDS = 3, 1\n"
     process = start("-c", hurry + "from orchestration.cli import main; main()")
     client = find_running_service(project)
