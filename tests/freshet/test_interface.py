@@ -222,7 +222,7 @@ def test_refusals_become_client_errors(api, monkeypatch):
         (
             lambda: api.search("x", min_generation=10**6),
             Unavailable,
-            "generation 1000000 of hce is not searchable: ",
+            "generation 1000000 of hce is not searchable yet",
         ),
         (
             lambda: api.update([LINES]),
@@ -239,12 +239,12 @@ def test_refusals_become_client_errors(api, monkeypatch):
 def test_closed_connection_is_opened_again(url):
     with Client(url) as client:
         first = client.search("split", 1)
-        client._local.connection.sock.close()
-        client._local.connection.sock = None
+        client._thread_state.connection.sock.close()
+        client._thread_state.connection.sock = None
         assert client.search("split", 1) == first
-        kept = client._local.connection.sock
+        kept = client._thread_state.connection.sock
         assert client.search("split", 1) == first
-        assert client._local.connection.sock is kept
+        assert client._thread_state.connection.sock is kept
 
 
 def test_kept_connection_answers_without_delay():

@@ -94,7 +94,7 @@ def test_registration_ends_when_the_service_stops(tmp_path, monkeypatch):
         registration.announce("http://127.0.0.1:1", "now")
         assert service_registration(tmp_path)["url"] == "http://127.0.0.1:1"
         server = object.__new__(_Server)  # whose beginning takes the signals of this process
-        server.registration, server.service = registration, SimpleNamespace(writer=Mock())
+        server.registration, server.service = registration, SimpleNamespace(ingest_queue=Mock())
         asyncio.run(server.shutdown())
     assert found == [None]
 
@@ -118,7 +118,7 @@ def test_silent_service_is_one_line():
         ),
         (422, b'{"error": "no field"}', "no field", InvalidRequest),
         (404, b'{"error": "no document"}', "no document", NotFoundError),
-        (200, b"<html>", "no JSON", ServiceError),
+        (200, b"<html>", "is not JSON", ServiceError),
     ],
 )
 def test_what_a_service_refuses_is_one_line(status, body, message, kind):

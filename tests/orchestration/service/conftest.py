@@ -60,7 +60,7 @@ class FakeSearcher:
     from.
     """
 
-    explains = False
+    can_explain = False
 
     def __init__(self, live: FakeLive, retriever: str = "hce") -> None:
         self.live, self.retriever, self.number = live, retriever, len(live.generations) - 1

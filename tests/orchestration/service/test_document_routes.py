@@ -74,7 +74,7 @@ def test_fully_rejected_request_names_reasons(serve):
         assert (answer.status_code, answer.json()) == (
             422,
             {
-                "error": "no row was accepted (1 came); row 1: empty text",
+                "error": "none of 1 rows was accepted; row 1: empty text",
                 "searchable": False,
                 "generation": None,
                 "received": 1,
@@ -100,18 +100,18 @@ def test_fully_rejected_request_names_reasons(serve):
         (
             '{"documents": [{}, {}, {}, {}]}',
             413,
-            "4 documents at once, but this service takes at most 3",
+            "the request has 4 documents, but this service accepts at most 3",
         ),
         (ROW + '], "source": "refused"}', 422, "the ledger refuses this source"),
         (ROW + '], "source": "' + "s" * 2000 + '"}', 422, "source: string should"),
         (ROW + '], "' + "x" * 70_000 + '": 1}', 422, "extra inputs are not permitted"),
         ('{"documents": [' + "[" * 100_000, 400, "parsing the body"),
         ('{"documents": ' + "[" * 1000 + "]" * 1000 + "}", 400, "parsing the body"),
-        ('{"documents": [' + "{}," * 100_000 + "{}]}", 413, "100,001 documents at once"),
+        ('{"documents": [' + "{}," * 100_000 + "{}]}", 413, "the request has 100,001 documents"),
         (
             '{"documents": [' + "[]," * 2_000_001 + "{}]}",
             413,
-            "4,000,000 values that are taken at once",
+            "4,000,000 values that are accepted at once",
         ),
     ],
 )
@@ -165,7 +165,7 @@ def test_body_without_json_type_is_refused(serve, stated):
     )
     assert answer.status_code == 422
     assert answer.json()["error"] == (
-        f"the body is {stated or 'of no stated type'}; send JSON with Content-Type: application/json"
+        f"the content type of the body is {stated or 'missing'}; send JSON with Content-Type: application/json"
     )
 
 
@@ -177,7 +177,7 @@ def test_slow_change_returns_a_receipt(serve, live):
     live.door.clear()
     behind = client.post("/documents?wait=false", json={"documents": [CAKE]})
     assert (behind.status_code, behind.headers["Retry-After"]) == (503, "1")
-    assert "waiting to be received for 0.5 s" in behind.json()["error"]
+    assert "the change was not received within 0.5 s" in behind.json()["error"]
 
 
 def test_changes_are_acknowledged_during_a_batch(serve, live):
@@ -231,10 +231,7 @@ def test_waiting_changes_become_one_generation(serve, live):
         assert until(lambda: client.get("/status").json()["waiting_documents"] == 8)
         refused = client.post("/documents", json={"documents": [CAKE]})
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        assert (
-            "8 documents wait for the writer, and 1 more exceed the 8 that may"
-            in refused.json()["error"]
-        )
+        assert "8 documents wait, and 1 more exceed the limit of 8" in refused.json()["error"]
         live.gate.set()
         assert first.result().json()["generation"] == 1
         assert {other.result().json()["generation"] for other in others} == {2}

@@ -46,12 +46,12 @@ def test_both_forms_give_hits_of_a_stated_generation(serve):
 @pytest.mark.parametrize(
     ("asked", "status", "message"),
     [
-        ({"text": "a", "k": 51}, 422, "k is 51, but this service gives at most 50"),
+        ({"text": "a", "k": 51}, 422, "k is 51, but this service returns at most 50"),
         ({"text": "a", "k": 0}, 422, "k: input should be greater than or equal to 1"),
         (
             {"text": "a" * 101},
             422,
-            "text and filters have 101 characters, but this service takes at most 100",
+            "text and filters have 101 characters, but this service accepts at most 100",
         ),
         ({"text": ""}, 422, "text is empty; say what you are looking for"),
         ({"text": " \t "}, 422, "text is empty; say what you are looking for"),

@@ -175,11 +175,11 @@ def test_searcher_and_index_share_the_encoder(tmp_path):
     service = Service(make_project(tmp_path))
 
     def writing():
-        return service.collection().writer.searcher
+        return service.index().writer.searcher
 
     assert writing().base is service.searchers.current().base
-    service.collection().receive([NEW], "test")
-    service.collection().apply()
+    service.index().receive([NEW], "test")
+    service.index().apply()
     make_build(tmp_path / "other", seed=1).open(tmp_path)
     assert writing().base is service.searchers.current().base, "another build of the same retriever"
     make_build(tmp_path / "third", seed=2).open(tmp_path, "plain")
