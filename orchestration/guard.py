@@ -331,6 +331,7 @@ def serve_dagster(host: str, port: int, workspace: Path) -> None:
     from dagster._core.workspace.load_target import WorkspaceFileTarget
     from dagster_webserver import cli
     from dagster_webserver.app import create_app_from_workspace_process_context
+    from dagster_webserver.version import __version__
 
     with DagsterInstance.get() as instance:
         instance.optimize_for_webserver(
@@ -339,7 +340,7 @@ def serve_dagster(host: str, port: int, workspace: Path) -> None:
             cli.DEFAULT_POOL_MAX_OVERFLOW,
         )
         target = WorkspaceFileTarget([str(workspace)])
-        with WorkspaceProcessContext(instance, workspace_load_target=target) as context:
+        with WorkspaceProcessContext(instance, target, version=__version__) as context:
             app = create_app_from_workspace_process_context(context)
             guarded_app = _guard_page(app, is_page=_is_dagster_page)
             uvicorn.run(

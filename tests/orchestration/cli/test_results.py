@@ -1,0 +1,108 @@
+"""Tests of `freshet results`: summary, last promotion, tables and costs, as text and as a page."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from model_code.files import write_json, write_text
+from model_code.project import Project
+from orchestration.cli import app
+from orchestration.pipeline import costs
+
+CELL = {"nDCG@10": {"value": 0.5, "low": 0.4, "high": 0.6, "queries": 9}}
+COMPARISON = {
+    "main_metric": "nDCG@10",
+    "confidence": 0.95,
+    "documents": 12,
+    "left_out": {},
+    "groups": {},
+    "examples": {},
+    "split": "test",
+    "queries": 9,
+    "systems": {"bm25": CELL, "hce": CELL},
+    "differences": [],
+}
+PROMOTION = {
+    "when": "2026-01-02T00:00",
+    "action": "promote",
+    "from": None,
+    "to": "3",
+    "verdict": {"reasons": ["better"]},
+}
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Project:
+    (tmp_path / "dvc.yaml").touch()
+    (tmp_path / "params.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    return Project(tmp_path)
+
+
+@pytest.fixture
+def promoted_project(project) -> Project:
+    """A project in which hce is live after a promotion."""
+    write_text(project.state / "promotions.jsonl", json.dumps(PROMOTION) + "\n")
+    write_text(project.live / "hce" / "current", "000000\n")
+    write_text(project.live / "current", "hce\n")
+    return project
+
+
+def run_results(project: Project, *options: str, **changes) -> str:
+    """Run the command on a comparison with some changed keys; returns the output."""
+    comparison = {**COMPARISON, **changes}
+    write_json(project.artifacts / "comparison" / "comparison.json", comparison)
+    return CliRunner().invoke(app, ["results", *options], catch_exceptions=False).output
+
+
+def read_report(project: Project) -> str:
+    return (project.state / "report.html").read_text()
+
+
+def test_results_print_summary_promotion_and_table(promoted_project):
+    output = run_results(promoted_project)
+
+    assert output.startswith(
+        "bm25 is the best of 2 systems: nDCG@10 0.500 [0.400, 0.600], 0.000 above hce"
+    )
+    assert "Live is hce. Last change: promote of version 3 on 2026-01-02: better." in output
+    assert "hce     0.500 [0.400, 0.600]" in output
+
+
+def test_report_has_summary_and_live_retriever(promoted_project):
+    run_results(promoted_project)
+
+    assert "is the best of 2 systems" in read_report(promoted_project)
+    assert "Live is hce" in read_report(promoted_project)
+
+
+def test_json_has_one_object_per_system(project):
+    assert json.loads(run_results(project, "--json")) == COMPARISON["systems"]
+
+
+def test_costs_are_printed_and_reported(project, monkeypatch):
+    calls = []
+    table = pd.DataFrame([["hce", "1.5"]], columns=["system", "query p50 (ms)"])
+
+    def cost_table(project, split, queries):
+        calls.append((split, queries))
+        return table
+
+    monkeypatch.setattr(costs, "cost_table", cost_table)
+
+    output = run_results(project, "--costs", "7")
+
+    assert calls == [("test", 7)]
+    assert "query p50 (ms)" in output
+    assert "query p50 (ms)" in read_report(project)
+
+
+def test_results_without_judgements(project):
+    output = run_results(project, queries=0, systems={}, left_out={"hce": "hce is not trained"})
+
+    assert "Hce is not trained." in output
+    assert "No retriever is registered yet" in output
