@@ -104,5 +104,6 @@ def test_costs_are_printed_and_reported(project, monkeypatch):
 def test_results_without_judgements(project):
     output = run_results(project, queries=0, systems={}, left_out={"hce": "hce is not trained"})
 
+    assert "judged" in output.splitlines()[0]
     assert "Hce is not trained." in output
     assert "No retriever is registered yet" in output

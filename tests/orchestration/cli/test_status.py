@@ -1,17 +1,66 @@
-"""Guards the text of the status: what is there, what is missing, and what to do about it."""
+"""Tests of the text of `freshet status`: what exists, what is missing, and what to do about it."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from orchestration.cli.status import status_text
+from model_code.project import Project
+from orchestration.cli.status import project_status, status_text
 
-NAMED = ("corpus", "service", "moved_by_hand", "champion", "challenger", "previous")
-NOTHING = dict.fromkeys(NAMED) | {"stages": {"corpus": "not built"}, "live": [], "moves": []}
+EMPTY_STATUS: dict[str, Any] = {
+    "corpus": None,
+    "stages": {"corpus": "not built"},
+    "champion": None,
+    "challenger": None,
+    "previous": None,
+    "moved_by_hand": None,
+    "live": [],
+    "service": None,
+    "moves": [],
+}
+MEASURES = [
+    {"name": "topics", "value": 0.25, "threshold": 0.1},
+    {"name": "growth", "value": 0.1, "threshold": 0.5},
+]
 
 
-def test_an_empty_project_says_what_is_missing():
-    assert status_text(NOTHING).splitlines() == [
+def live_retriever(name: str, default: bool, **changes) -> dict[str, Any]:
+    state = {
+        "retriever": name,
+        "default": default,
+        "generation": 2,
+        "documents": 1234,
+        "fingerprint": "f",
+        "freshness": {"ledger": None},
+    }
+    return {**state, **changes}
+
+
+def ledger_status(topics_exceeded: bool) -> dict[str, Any]:
+    """The state of a ledger after additions, a drift check and a request for a retrain."""
+    measures = [
+        {**MEASURES[0], "tripped": topics_exceeded},
+        {**MEASURES[1], "tripped": False},
+    ]
+    unmeasured = {"name": "protected_old", "why": "3 are fewer than 20", "scope": "batch"}
+    task = {
+        "kind": "retrain",
+        "state": "open",
+        "reason": "topics 0.25 is above 0.1",
+        "outcome": None,
+    }
+    return {
+        "documents": {"pending": 2, "live": 1200, "superseded": 0, "rolled_back": 3},
+        "lag": {"pending": 2, "seconds": 300.0},
+        "drift": {"report": {"report": {"measures": measures, "unmeasured": [unmeasured]}}},
+        "work": [task],
+    }
+
+
+def test_empty_project_names_what_is_missing():
+    assert status_text(EMPTY_STATUS).splitlines() == [
         "corpus      not ingested yet",
         "stages      0 of 1 built (freshet plan shows which are out of date)",
         "champion    none",
@@ -21,28 +70,24 @@ def test_an_empty_project_says_what_is_missing():
     ]
 
 
-def test_a_finished_project_names_versions_and_generations():
-    live = {"generation": 2, "documents": 1234, "fingerprint": "f", "freshness": {"ledger": None}}
+def test_built_project_names_versions_and_generations():
     status = {
+        **EMPTY_STATUS,
         "corpus": {"source": "files", "content_hash": "0123456789abcdef"},
         "stages": {"corpus": "built", "train@hce": "built", "index@hce": "not built"},
         "champion": {"version": "3", "retriever": "hce"},
-        "challenger": None,
         "previous": {"version": "1", "retriever": "contrastive"},
-        "moved_by_hand": (
-            by_hand := "moved by hand from version 1 (contrastive) to version 3 (hce)"
-        ),
+        "moved_by_hand": "moved by hand from version 1 to version 3",
         "service": {"pid": 1, "url": "http://127.0.0.1:8765"},
-        "live": [
-            {"retriever": "hce", "default": True, **live},
-            {"retriever": "other", "default": False, **live},
-        ],
+        "live": [live_retriever("hce", default=True), live_retriever("other", default=False)],
     }
+
     assert status_text(status).splitlines() == [
         "corpus      files, content 0123456789ab",
         "stages      2 of 3 built (freshet plan shows which are out of date)",
         "champion    version 3 (hce)",
-        f"            {by_hand}; freshet promote settles this, and so does a sensor of freshet ui",
+        "            moved by hand from version 1 to version 3; "
+        "freshet promote settles this, and so does a sensor of freshet ui",
         "challenger  none",
         "previous    version 1 (contrastive)",
         "live        hce generation 2, 1,234 documents, searched by default",
@@ -51,43 +96,22 @@ def test_a_finished_project_names_versions_and_generations():
     ]
 
 
-@pytest.mark.parametrize("tripped", [True, False])
-def test_status_shows_freshness(tripped):
-    measures = [
-        {"name": "topics", "value": 0.25, "threshold": 0.1, "tripped": tripped},
-        {"name": "growth", "value": 0.1, "threshold": 0.5, "tripped": False},
-    ]
-    unmeasured = {"name": "protected_old", "why": "3 are fewer than 20", "scope": "batch"}
-    drift = (
-        "topics 0.25 is past its threshold 0.1"
-        if tripped
-        else "none of 2 measures is past its threshold"
-    )
-    ledger = {
-        "documents": {"pending": 2, "live": 1200, "superseded": 0, "rolled_back": 3},
-        "lag": {"pending": 2, "seconds": 300.0},
-        "drift": {"report": {"report": {"measures": measures, "unmeasured": [unmeasured]}}},
-        "work": [
-            {
-                "kind": "retrain",
-                "state": "open",
-                "reason": "topics 0.25 is above 0.1",
-                "outcome": None,
-            }
-        ],
-    }
-    live = {
-        "retriever": "hce",
-        "default": True,
-        "generation": 2,
-        "documents": 1234,
-        "fingerprint": "f",
-    }
-    live |= {"freshness": {"watermark": 17, "ledger": ledger}}
-    behind = {"watermark": 3, "ledger": ledger | {"lag": {"pending": 14, "seconds": 7300.0}}}
-    other = live | {"retriever": "other", "default": False, "freshness": behind}
-    status = NOTHING | {"live": [live, other]}
-    assert status_text(status).splitlines()[5:] == [
+@pytest.mark.parametrize(
+    ("topics_exceeded", "drift"),
+    [
+        (True, "topics 0.25 is past its threshold 0.1"),
+        (False, "none of 2 measures is past its threshold"),
+    ],
+)
+def test_status_shows_freshness(topics_exceeded, drift):
+    ledger = ledger_status(topics_exceeded)
+    other_ledger = {**ledger, "lag": {"pending": 14, "seconds": 7300.0}}
+    default = live_retriever("hce", True, freshness={"watermark": 17, "ledger": ledger})
+    other = live_retriever("other", False, freshness={"watermark": 3, "ledger": other_ledger})
+
+    lines = status_text({**EMPTY_STATUS, "live": [default, other]}).splitlines()
+
+    assert lines[5:] == [
         "live        hce generation 2, 1,234 documents, searched by default",
         "documents   2 pending, 1,200 live, 3 rolled back (after event 17)",
         "lag         2 waiting, the oldest for 5 min",
@@ -97,3 +121,22 @@ def test_status_shows_freshness(tripped):
         "live        other generation 2, 1,234 documents",
         "lag         14 waiting, the oldest for 2 h",
     ]
+
+
+def test_damaged_retriever_is_a_problem():
+    damaged = live_retriever("hce", True, documents=None, freshness=None, problem="file is cut off")
+
+    lines = status_text({**EMPTY_STATUS, "live": [damaged]}).splitlines()
+
+    assert lines[5:] == ["live        hce, searched by default", "problem     file is cut off"]
+
+
+def test_status_of_a_new_project_creates_nothing(tmp_path):
+    (tmp_path / "params.yaml").write_text("{retrievers: {hce: {}}}")
+    (tmp_path / "dvc.yaml").touch()
+
+    status = project_status(Project(tmp_path))
+
+    assert status["champion"] is None
+    assert status["live"] == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dvc.yaml", "params.yaml"]
