@@ -23,8 +23,8 @@ import pandas as pd
 
 from experiments.tables import write_tables
 from model_code.collection.ledger.events import Feedback
-from model_code.corpus.build import split_queries
 from model_code.corpus.settings import GATE, QuerySplitSettings
+from model_code.corpus.splits import split_queries
 from model_code.corpus.tables import Judgements, load_corpus
 from model_code.evaluation.metrics import Run, evaluate_run
 from model_code.evaluation.promotion import Verdict, judge_promotion

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from model_code.corpus.build import position
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import Source, open_source
+from model_code.corpus.splits import position
 from model_code.incdsi.store import constraint_texts
 from model_code.settings import require
 

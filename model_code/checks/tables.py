@@ -54,6 +54,7 @@ COLUMN_CHECKS = {
     ("passages", "ordinal"): pa.Check.ge(0),
     ("queries", "text"): HAS_TEXT,
     ("queries", "split"): pa.Check.isin(SPLITS),
+    ("documents", "queries"): pa.Check(_is_list_of_texts, element_wise=True, error="list of texts"),
     ("queries", "answers"): pa.Check(_is_list_of_texts, element_wise=True, error="list of texts"),
     ("qrels", "relevance"): pa.Check.ge(1),
     ("qrels", "split"): pa.Check.isin(SPLITS),

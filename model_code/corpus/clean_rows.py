@@ -1,28 +1,26 @@
-"""Rows that arrive for the live collection: read, cleaned and refused by the same rules as those of
-the corpus.
+"""Clean rows of documents: the one path from any source of rows to documents.
 
-What differs: a repeated id is a change of that document, not an error, and a list under `queries`
-are queries that the document shall be found by; anything else there is refused. The id may also be
-called `id`, and `fields` may be an object of its own, whose keys are fields whatever they are
-called.
+A build, `freshet add`, the inbox, HTTP requests, imports and `freshet sync` all read documents here.
+A row is therefore refused for the same reason, or becomes the same document, wherever it arrives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model_code.corpus.cleaning import clean_document, clean_line
+from model_code.corpus.cleaning import clean_document
+from model_code.corpus.quarantine import Quarantine
 from model_code.corpus.rows import (
-    Quarantine,
     RefusedRow,
     Rejection,
     Row,
     RowError,
     map_columns,
     require_columns,
+    row_number,
 )
 from model_code.corpus.settings import ColumnSettings, CorpusSettings
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES, read_document
@@ -30,112 +28,158 @@ from model_code.corpus.sources.readers import read_rows
 from model_code.errors import FreshetError
 from model_code.text.documents import Document
 
-COLUMNS = ColumnSettings()
+DEFAULT_COLUMNS = ColumnSettings()
+
 RawRow = Row | RefusedRow | Mapping[str, Any]
-"""A row of a file as `read_file` yields it, or plain values such as those in the body of a request.
+"""A row of a source, with our names for its columns, or plain values such as the body of a request.
 """
 
 
 @dataclass(frozen=True)
 class CleanRows:
-    """The sound documents of some rows, in their order, with the numbers of their rows, and the
-    rows refused.
+    """Rows of documents after cleaning.
+
+    Attributes:
+        documents: The documents of the sound rows, in the order of the rows.
+        locations: The location of each of these rows.
+        refused: The refused rows.
     """
 
     documents: tuple[Document, ...]
-    numbers: tuple[int, ...]
-    rejected: tuple[Rejection, ...]
+    locations: tuple[str, ...]
+    refused: tuple[RefusedRow, ...]
 
     @property
     def document_ids(self) -> list[str]:
-        """The id of each sound document."""
+        """The id of each sound row."""
         return [document.document_id for document in self.documents]
 
-    def restricted_to(self, allowed: Set[str], reason: str) -> CleanRows:
-        """The same with documents of other ids refused, for this reason."""
-        numbered = list(zip(self.numbers, self.document_ids, strict=True))
-        refused = [Rejection(number, id_, reason) for number, id_ in numbered if id_ not in allowed]
-        documents = tuple(
-            document for document in self.documents if document.document_id in allowed
+    @property
+    def rejected(self) -> tuple[Rejection, ...]:
+        """The refused rows as receipts and the ledger name them."""
+        return tuple(
+            Rejection(row_number(row.location) or 1, row.record_id, row.message)
+            for row in self.refused
         )
-        return CleanRows(
-            documents, tuple(n for n, id_ in numbered if id_ in allowed), (*self.rejected, *refused)
-        )
+
+    def restricted_to(self, allowed: Set[str], detail: str) -> CleanRows:
+        """Return the same rows, with every document refused whose id is not allowed.
+
+        Args:
+            allowed: Ids of the documents that are accepted.
+            detail: What is wrong with the other ids, for the reason "unknown id".
+        """
+        documents: list[Document] = []
+        locations: list[str] = []
+        refused = list(self.refused)
+        for document, location in zip(self.documents, self.locations, strict=True):
+            document_id = document.document_id
+            if document_id in allowed:
+                documents.append(document)
+                locations.append(location)
+            else:
+                refused.append(
+                    RefusedRow("documents", location, "unknown id", detail, "", document_id, True)
+                )
+        return CleanRows(tuple(documents), tuple(locations), tuple(refused))
+
+
+def clean_rows(
+    rows: Iterable[RawRow],
+    settings: CorpusSettings,
+    source: str = "rows",
+    unique_ids: bool = False,
+) -> CleanRows:
+    """Clean rows of documents.
+
+    Args:
+        rows: Rows of a source, or plain values. Plain values may have the column names of the
+            project's source or ours.
+        settings: The limits of a document, and the column names of the project's source.
+        source: Name of the source in the locations of plain values.
+        unique_ids: Refuse a row whose id an earlier sound row has. In a source of documents this is
+            an error, while among arriving rows the last one counts.
+
+    Returns:
+        The documents of the sound rows, and the refused rows with their reasons.
+    """
+    quarantine = Quarantine()
+    seen_ids: set[str] = set()
+    documents: list[Document] = []
+    locations: list[str] = []
+
+    def check(row: Row) -> tuple[str, Document]:
+        document = clean_document(row, settings.max_characters)
+        if unique_ids and document.document_id in seen_ids:
+            raise RowError("duplicate id", f"an earlier row has the id {document.document_id!r}")
+        return row.location, document
+
+    located = _locate_rows(rows, settings.columns, source)
+    for location, document in quarantine.admit(located, check):
+        seen_ids.add(document.document_id)
+        documents.append(document)
+        locations.append(location)
+    return CleanRows(tuple(documents), tuple(locations), tuple(quarantine.refused))
+
+
+def _locate_rows(
+    rows: Iterable[RawRow], columns: ColumnSettings, source: str
+) -> Iterator[Row | RefusedRow]:
+    """Turn plain values into rows that are named by their number."""
+    for number, row in enumerate(rows, start=1):
+        if isinstance(row, Mapping):
+            values = _source_names(row, columns)
+            yield map_columns(Row("documents", f"{source}:{number}", values), columns)
+        else:
+            yield row
+
+
+def _source_names(values: Mapping[str, Any], columns: ColumnSettings) -> dict[str, Any]:
+    """Return plain values with the column names of the source in place of ours.
+
+    A name of ours that the source uses for another column keeps the meaning that it has there.
+    """
+    values = dict(values)
+    names = columns.of("documents")
+    aliases = [*names.items(), ("_id", names["id"])]
+    for ours, column in aliases:
+        if ours in values and column not in values and ours not in names.values():
+            values[column] = values.pop(ours)
+    return values
 
 
 def read_file(
-    path: Path, name: str | None = None, columns: ColumnSettings = COLUMNS
+    path: Path, name: str | None = None, columns: ColumnSettings = DEFAULT_COLUMNS
 ) -> Iterator[Row | RefusedRow]:
-    """The rows of a .jsonl, .csv, .tsv or .parquet file, plain or .gz, or the one document in a
-    file such as a PDF.
+    """Yield the rows of a file of documents, with our names for the columns.
 
-    name: what locations call it, and the document's id. FreshetError if the file has another
-    format, or cannot be read as a whole.
+    Args:
+        path: A .jsonl, .csv, .tsv or .parquet file of rows, plain or .gz, or a file that is one
+            document, such as a PDF.
+        name: Name of the file in locations, and the id of the one document.
+        columns: The names that a file of rows has for its columns.
+
+    Raises:
+        FreshetError: If the file has another format, or cannot be read as a whole.
     """
     name = name or path.name
     if not path.is_file():
         raise FreshetError(f"{path} is not a file; name files or folders, or - for standard input")
-    if path.suffix.lower() not in DOCUMENT_SUFFIXES:
-        yield from read_rows(path, "documents", name)
+    if path.suffix.lower() in DOCUMENT_SUFFIXES:
+        yield read_document(path, name, name)
         return
-    row, names = read_document(path, name, name), columns.of("documents")
-    if isinstance(row, RefusedRow):
-        yield row
-    else:
-        yield Row(
-            row.table,
-            row.location,
-            {names.get(ours, ours): value for ours, value in row.values.items()},
-        )
+    for row in read_rows(path, "documents", name):
+        yield map_columns(row, columns)
 
 
 def require_known_columns(path: Path, name: str, columns: ColumnSettings) -> None:
-    """FreshetError if a file of rows has no column of texts or ids."""
+    """Check that a file of rows has columns of ids and texts.
+
+    Raises:
+        FreshetError: If a column is missing.
+    """
     if path.suffix.lower() not in DOCUMENT_SUFFIXES:
         require_columns(read_rows(path, "documents", name), "documents", columns, name, any_id=True)
-
-
-def clean_rows(rows: Iterable[RawRow], settings: CorpusSettings, source: str) -> CleanRows:
-    """Clean the rows; what the corpus stage would put into quarantine is refused, with the same
-    reason.
-    """
-    quarantine = Quarantine()
-    located = (
-        _row_of(row, f"{source}:{number}", settings.columns) if isinstance(row, Mapping) else row
-        for number, row in enumerate(rows, 1)
-    )
-    arriving = (flatten_fields(map_columns(row, settings.columns)) for row in located)
-    sound = list(
-        quarantine.admit(
-            arriving,
-            lambda row: (_number(row), clean_document_with_queries(row, settings.max_characters)),
-        )
-    )
-    refused = [
-        Rejection(_number(row), row.record_id, f"{row.reason}: {row.detail}")
-        for row in quarantine.refused
-    ]
-    return CleanRows(
-        tuple(document for _, document in sound),
-        tuple(number for number, _ in sound),
-        tuple(refused),
-    )
-
-
-def _row_of(values: Mapping[str, Any], location: str, columns: ColumnSettings) -> Row:
-    """Plain values as a row of the source; they may go by our names of its columns, too."""
-    values, names = dict(values), columns.of("documents")
-    for ours, column in (*names.items(), ("_id", names["id"])):
-        if column not in values and ours in values and ours not in names.values():
-            values[column] = values.pop(ours)
-    return Row("documents", location, values)
-
-
-def clean_document_with_queries(row: Row, max_characters: int) -> Document:
-    """The clean document in a row that is `flatten_fields`, with its queries; raises `RowError`."""
-    return replace(
-        clean_document(row, max_characters), queries=_clean_queries(row.values["queries"])
-    )
 
 
 def document_to_row(document: Document, columns: ColumnSettings) -> dict[str, Any]:
@@ -156,38 +200,3 @@ def document_to_row(document: Document, columns: ColumnSettings) -> dict[str, An
     row["fields"] = dict(document.fields)
     row["queries"] = list(document.queries)
     return row
-
-
-def _number(row: Row | RefusedRow) -> int:
-    """The number of a row in its source."""
-    return int(row.location.rpartition(":")[2])
-
-
-def flatten_fields(row: Row | RefusedRow) -> Row | RefusedRow:
-    """The row with an `id`, with the object under `fields` as fields of their own, and with what is
-    under `queries`.
-    """
-    if isinstance(row, RefusedRow):
-        return row
-    fields, values = dict(row.values.get("fields") or {}), dict(row.values)
-    if "id" not in values and "id" in fields:
-        values["id"] = fields.pop("id")
-    queries = fields.pop("queries", None)
-    if isinstance(fields.get("fields"), Mapping):
-        fields |= fields.pop("fields")
-    return Row(row.table, row.location, values | {"fields": fields, "queries": queries})
-
-
-def _clean_queries(queries: Any) -> tuple[str, ...]:
-    """The texts of a list; none of no value, or of an empty cell."""
-    if queries is None or queries == "":
-        return ()
-    if not isinstance(queries, list):
-        raise RowError(
-            "wrong type",
-            f"queries is a {type(queries).__name__}, not a list of texts; call a field otherwise",
-        )
-    for query in queries:
-        if not isinstance(query, str):
-            raise RowError("wrong type", f"queries holds a {type(query).__name__}, not text")
-    return tuple(filter(None, map(clean_line, queries)))

@@ -1,10 +1,9 @@
-"""Cleaning: the text of a source as it is kept, the checks that a document's or query's row must
-pass, and duplicates.
+"""Checks and normalisation of single rows: documents and queries.
 
-Documents with the same text or title become one, and judgements follow the one that is kept: of two
-documents that say the same, a judgement of one is an error about the other, and no index that
-learns one vector per document can tell them apart (IncDSI's authors merged Natural Questions by
-title for this reason).
+Documents with the same text or title are merged, and judgements follow the document that is kept.
+Of two documents that say the same, a judgement of one would be an error about the other, and an
+index that learns one vector per document cannot tell them apart. IncDSI's authors merged Natural
+Questions by title for this reason.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,30 +20,38 @@ from model_code.corpus.rows import Row, RowError
 from model_code.text.documents import Document, parse_date
 from model_code.text.words import is_valid_utf8
 
-# C0, C1 and the byte order mark
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\ufeff]")
+# Control characters of C0 and C1 except tab and line feed, and the byte order mark.
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\ufeff]")
 _BLANKS = re.compile(r"[^\S\n]+")
 _EMPTY_LINES = re.compile(r"\n{3,}")
-# in an id: control characters and line ends
-_UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-MOST_ID_BYTES = 2048  # Parquet's statistics, by which documents are found, leave longer ones out
 
-MOST_FIELDS, MOST_FIELD_CHARACTERS = 1000, 1_000_000  # of a document
+# Control characters and line ends, which an id must not have.
+_NOT_IN_IDS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+# Documents are found by Parquet's statistics of ids, which leave out longer ones.
+MAX_ID_BYTES = 2048
+
+# Limits of one document.
+MAX_FIELDS = 1000
+MAX_FIELD_CHARACTERS = 1_000_000
 
 
 def clean_text(text: str) -> str:
-    """NFC, without control characters, runs of blanks as one, at most one empty line in a row.
+    """Normalise a text: NFC, no control characters, single blanks, at most one empty line in a row.
 
     >>> clean_text("Cafe\\u0301  au\\tlait \\r\\n\\n\\n\\nserved\\x00hot ")
     'Café au lait\\n\\nserved hot'
     """
-    text = unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
-    text = _BLANKS.sub(" ", _CONTROL.sub(" ", text)).replace(" \n", "\n").replace("\n ", "\n")
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = unicodedata.normalize("NFC", text)
+    text = _CONTROL_CHARACTERS.sub(" ", text)
+    text = _BLANKS.sub(" ", text)
+    text = text.replace(" \n", "\n").replace("\n ", "\n")
     return _EMPTY_LINES.sub("\n\n", text).strip()
 
 
 def clean_line(text: str) -> str:
-    """`clean_text` on one line, for titles and queries.
+    """Normalise a title or a query: `clean_text` on one line.
 
     >>> clean_line("two\\n lines")
     'two lines'
@@ -54,42 +60,100 @@ def clean_line(text: str) -> str:
 
 
 def clean_document(row: Row, max_characters: int) -> Document:
-    """The clean document in a row; raises `RowError` if it has no id, no text or too much, or bytes
-    that are no UTF-8.
+    """Return the clean document of a row.
+
+    A date that is no ISO date is kept as a field `date`. Fields hold only values that JSON has:
+    others become text, and NaN and infinity become null.
+
+    Args:
+        row: Row of documents, with our names for its columns.
+        max_characters: Limit of title and text together.
+
+    Raises:
+        RowError: If the row has no id, neither text nor title, too much of either, text that is not
+            UTF-8, or queries that are no list of texts.
     """
-    document_id = read_id(row.values, "id")
-    title = clean_line(read_text_value(row.values, "title", default=""))
-    text = clean_text(read_text_value(row.values, "text"))
-    if len(text) + len(title) > max_characters:
-        raise RowError(
-            "huge text", f"{len(text):,} characters, corpus.max_characters is {max_characters:,}"
-        )
+    values = row.values
+    document_id = read_id(values, "id")
+    title = clean_line(read_text_value(values, "title", default=""))
+    text = clean_text(read_text_value(values, "text"))
+    _require_length(len(title) + len(text), max_characters)
     if not text and not title:
         raise RowError("empty text", "no title")
-    fields, written = dict(row.values.get("fields") or {}), row.values.get("date")
-    instant = parse_date(written)
-    if instant is None and written is not None:
-        fields["date"] = written
-    fields_text = json.dumps(fields, ensure_ascii=False, default=str)
-    finite = json.loads(fields_text, parse_constant=lambda _: None)  # null for NaN and infinity
-    fields_json = require_valid_text(
-        json.dumps(finite, sort_keys=True, ensure_ascii=False), "fields"
+
+    fields = dict(values.get("fields") or {})
+    written_date = values.get("date")
+    date = parse_date(written_date)
+    if date is None and written_date is not None:
+        fields["date"] = written_date
+
+    return Document(
+        document_id,
+        title,
+        text,
+        _clean_fields(fields),
+        _clean_queries(values.get("queries")),
+        None if date is None else date.isoformat(),
     )
-    if len(fields_json) > MOST_FIELD_CHARACTERS or len(fields) > MOST_FIELDS:
-        limits = f"at most {MOST_FIELDS:,} of {MOST_FIELD_CHARACTERS:,} are possible"
+
+
+def _clean_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields as JSON holds them.
+
+    Raises:
+        RowError: If there are too many, or text of them is not UTF-8.
+    """
+    text = json.dumps(fields, ensure_ascii=False, default=str)
+    finite = json.loads(text, parse_constant=lambda _: None)
+    text = json.dumps(finite, sort_keys=True, ensure_ascii=False)
+    require_valid_text(text, "fields")
+
+    if len(fields) > MAX_FIELDS or len(text) > MAX_FIELD_CHARACTERS:
         raise RowError(
             "huge text",
-            f"{len(fields):,} fields of {len(fields_json):,} characters together, {limits}",
+            f"{len(fields):,} fields of {len(text):,} characters together, "
+            f"at most {MAX_FIELDS:,} of {MAX_FIELD_CHARACTERS:,} are possible",
         )
-    return Document(
-        document_id, title, text, json.loads(fields_json), date=instant and instant.isoformat()
-    )
+    return json.loads(text)
+
+
+def _clean_queries(queries: Any) -> tuple[str, ...]:
+    """Return the queries of a document; none if there is no value, or an empty cell.
+
+    Raises:
+        RowError: If they are not a list of texts.
+    """
+    if queries is None or queries == "":
+        return ()
+    if not isinstance(queries, list):
+        kind = type(queries).__name__
+        raise RowError(
+            "wrong type", f"queries is a {kind}, not a list of texts; call a field otherwise"
+        )
+
+    texts: list[str] = []
+    for query in queries:
+        if not isinstance(query, str):
+            raise RowError("wrong type", f"queries holds a {type(query).__name__}, not text")
+        text = clean_line(require_valid_text(query, "queries"))
+        if text:
+            texts.append(text)
+    return tuple(texts)
+
+
+def _require_length(characters: int, max_characters: int) -> None:
+    if characters > max_characters:
+        raise RowError(
+            "huge text", f"{characters:,} characters, corpus.max_characters is {max_characters:,}"
+        )
 
 
 def read_id(values: Mapping[str, Any], name: str) -> str:
-    """The id in `values[name]`: a text, stripped, or an integer. Anything else is `RowError`, and so
-    is one with control characters, which lists and run files could not hold, or of more than
-    `MOST_ID_BYTES`.
+    """Return the id in `values[name]`: a stripped text, or an integer as text.
+
+    Raises:
+        RowError: If the value is neither, has control characters, which lists and run files cannot
+            hold, or has more than `MAX_ID_BYTES` bytes.
 
     >>> read_id({"id": 17}, "id")
     '17'
@@ -99,30 +163,34 @@ def read_id(values: Mapping[str, Any], name: str) -> str:
         return str(value)
     if not isinstance(value, str) or not value.strip():
         raise RowError("missing id", f"{name} is {value!r}")
+
     text = require_valid_text(value.strip(), name)
-    if _UNSPEAKABLE.search(text):
+    if _NOT_IN_IDS.search(text):
         raise RowError("bad id", f"{name} holds a control character or a line end: {text!r}")
-    if len(text.encode()) > MOST_ID_BYTES:
+    size = len(text.encode())
+    if size > MAX_ID_BYTES:
         raise RowError(
-            "bad id",
-            f"{name} has {len(text.encode()):,} bytes, at most {MOST_ID_BYTES:,} are possible",
+            "bad id", f"{name} has {size:,} bytes, at most {MAX_ID_BYTES:,} are possible"
         )
     return text
 
 
 def is_possible_id(text: str) -> bool:
-    """Whether a document can have this id: what is asked for, such as by a file's name, need not be
-    one.
+    """Return whether a document can have this id.
+
+    A requested id, such as the name of a file, need not be one.
 
     >>> is_possible_id("17"), is_possible_id("caf\\udce9"), is_possible_id("x" * 3000)
     (True, False, False)
     """
-    return is_valid_utf8(text) and len(text.encode()) <= MOST_ID_BYTES
+    return is_valid_utf8(text) and len(text.encode()) <= MAX_ID_BYTES
 
 
 def read_text_value(values: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """The text in `values[name]`, as it is; raises `RowError` if it is none, or (without `default`)
-    absent.
+    """Return the text in `values[name]`, unchanged; an empty text for None.
+
+    Raises:
+        RowError: If the value is not text, is not UTF-8, or is missing and has no `default`.
     """
     if name not in values and default is None:
         raise RowError("missing column", f"the row has no column for {name}")
@@ -135,7 +203,11 @@ def read_text_value(values: Mapping[str, Any], name: str, default: str | None = 
 
 
 def require_valid_text(text: str, name: str) -> str:
-    """The same text; raises `RowError` unless `is_valid_utf8`."""
+    """Return the text.
+
+    Raises:
+        RowError: If it holds bytes that are not UTF-8.
+    """
     if not is_valid_utf8(text):
         raise RowError("invalid UTF-8", f"{name} holds bytes that are no UTF-8")
     return text
@@ -143,69 +215,96 @@ def require_valid_text(text: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SourceQuery:
-    """A clean query. `answers` are strings that answer it, as data sets of questions name them;
-    others have none.
+    """A clean query of a source.
 
-    `unread` says that the row names answers of a shape that is not known.
+    Attributes:
+        query_id: Id of the query.
+        text: Text of the query, on one line.
+        answers: Strings that answer the query, as data sets of questions name them.
+        has_unread_answers: Whether the row has answers of an unknown shape.
     """
 
     query_id: str
     text: str
     answers: tuple[str, ...] = ()
-    unread: bool = False
+    has_unread_answers: bool = False
 
 
 def clean_query(row: Row, max_characters: int) -> SourceQuery:
-    """The clean query in a row; raises `RowError` as `clean_document` does, but never for its answers.
+    """Return the clean query of a row.
 
-    Answers only filter what training draws as negatives, so they must not decide which queries
-    there are.
+    Bad answers never refuse a query. Answers only filter the negatives of training, so they must
+    not decide which queries a corpus has.
+
+    Args:
+        row: Row of queries, with our names for its columns.
+        max_characters: Limit of the text, and of all answers together.
+
+    Raises:
+        RowError: If the row has no id, no text or too much of it.
     """
     query_id = read_id(row.values, "id")
     text = clean_line(read_text_value(row.values, "text"))
-    if len(text) > max_characters:
-        raise RowError(
-            "huge text", f"{len(text):,} characters, corpus.max_characters is {max_characters:,}"
-        )
+    _require_length(len(text), max_characters)
     if not text:
         raise RowError("empty text", "no text")
-    answers = _answers(row.values.get("answers"), max_characters)
-    return SourceQuery(query_id, text, answers or (), unread=answers is None)
+
+    answers = _clean_answers(row.values.get("answers"), max_characters)
+    if answers is None:
+        return SourceQuery(query_id, text, has_unread_answers=True)
+    return SourceQuery(query_id, text, answers)
 
 
-def _answers(value: Any, max_characters: int) -> tuple[str, ...] | None:
-    """The answers, cleaned, none of them empty or twice; None if they cannot be read, or are too
-    long together.
+def _clean_answers(value: Any, max_characters: int) -> tuple[str, ...] | None:
+    """Return the different non-empty answers; None if they cannot be read or are too long together.
 
-    They are a list, that of SQuAD's {"text": list}, a single answer, or JSON of a list, since CSV
-    and TSV have none.
+    Answers are a list, SQuAD's {"text": list}, a single answer, or a list as JSON text, because CSV
+    and TSV have no lists.
     """
     if isinstance(value, str):
-        with suppress(ValueError, RecursionError):
-            read = json.loads(value)
-            value = read if read is None or isinstance(read, list) else value
+        value = _parse_json_list(value)
     if isinstance(value, Mapping):
         value = value.get("text", value)
-    listed = [] if value is None else value if isinstance(value, list) else [value]
-    if not all(map(_is_answer, listed)):
+    if value is None:
+        value = []
+    elif not isinstance(value, list):
+        value = [value]
+    if not all(_is_answer(answer) for answer in value):
         return None
-    answers = tuple(dict.fromkeys(filter(None, (clean_line(str(answer)) for answer in listed))))
-    return answers if sum(map(len, answers)) <= max_characters else None
+
+    answers: dict[str, None] = {}
+    for answer in value:
+        text = clean_line(str(answer))
+        if text:
+            answers[text] = None
+    if sum(len(answer) for answer in answers) > max_characters:
+        return None
+    return tuple(answers)
+
+
+def _parse_json_list(text: str) -> Any:
+    """Return the list or null that a text is in JSON; the text itself if it is neither."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if value is None or isinstance(value, list):
+        return value
+    return text
 
 
 def _is_answer(value: Any) -> bool:
+    if isinstance(value, str):
+        return is_valid_utf8(value)
     if isinstance(value, float):
         return math.isfinite(value)
-    return (
-        is_valid_utf8(value)
-        if isinstance(value, str)
-        else isinstance(value, int) and not isinstance(value, bool)
-    )
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def text_key(text: str) -> str:
-    """The key under which two texts count as the same: compatibility forms, case and white space do
-    not matter.
+    """Return the key under which two texts count as the same.
+
+    Compatibility forms, case and white space do not matter.
 
     >>> text_key("The  ﬁrst\\nDocument") == text_key("the first document")
     True
@@ -216,19 +315,26 @@ def text_key(text: str) -> str:
 def merge_duplicates(
     documents: Iterable[Document], by: str
 ) -> tuple[list[Document], dict[str, str]]:
-    """Keep the first of each group of duplicates; return the kept documents and {merged id: kept
-    id}.
+    """Keep the first document of each group of duplicates.
 
-    `by` is "text", "title" or "none"; an empty title or text makes no duplicate.
+    Args:
+        documents: Documents in the order of their source.
+        by: The part that makes two documents one: "text", "title" or "none". An empty text or title
+            makes no duplicate.
+
+    Returns:
+        The documents that are kept, and {id of a merged document: id of the kept one}.
     """
-    unique: list[Document] = []
+    kept: list[Document] = []
     merged: dict[str, str] = {}
-    first: dict[str, str] = {}  # by the key of what is compared: the id of the kept document
+    kept_ids: dict[str, str] = {}
     for document in documents:
         key = "" if by == "none" else text_key(getattr(document, by))
-        first_id = first.setdefault(key, document.document_id) if key else document.document_id
-        if first_id == document.document_id:
-            unique.append(document)
+        kept_id = document.document_id
+        if key:
+            kept_id = kept_ids.setdefault(key, document.document_id)
+        if kept_id == document.document_id:
+            kept.append(document)
         else:
-            merged[document.document_id] = first_id
-    return unique, merged
+            merged[document.document_id] = kept_id
+    return kept, merged

@@ -1,19 +1,23 @@
-"""What a source yields: rows with their place of origin and our names for its columns, and those
-that are refused, kept with their reason.
-"""
+"""Rows as a source yields them, with the names that this package has for their columns."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from model_code.corpus.settings import ColumnSettings
 from model_code.errors import FreshetError
 
-_ID = "_id"  # the default of columns.document_id and query_id, in whose place `id` will do
-RELEVANCE = "relevance"  # our name for it, and the usual one of qrels that do not call it `score`
+# The default name of the id column of documents and queries. A column `id` is accepted in its place.
+DEFAULT_ID_COLUMN = "_id"
+
+# Our name for the relevance, and the usual name in qrels that do not call it `score`.
+RELEVANCE = "relevance"
+
+MAX_EXCERPT_CHARACTERS = 120
+MAX_LISTED_COLUMNS_CHARACTERS = 300
+
 Table = Literal["documents", "queries", "qrels"]
 Reason = Literal[
     "bad JSON",
@@ -24,6 +28,7 @@ Reason = Literal[
     "missing id",
     "bad id",
     "duplicate id",
+    "unknown id",
     "empty text",
     "huge text",
     "bad relevance",
@@ -38,11 +43,13 @@ Reason = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record of a table and where it stands, as NAME:NUMBER, such as `corpus.jsonl:17`.
+    """One record of a table, with our names for its columns. Its values are not checked yet.
 
-    Sources name the values as we do: documents `id, title, text, date, fields`, queries `id, text,
-    answers`, qrels `query_id, document_id, relevance, split`. Values are as found: nothing is
-    checked yet.
+    Attributes:
+        table: Documents have the values `id, title, text, date, fields, queries`, queries have
+            `id, text, answers`, and qrels have `query_id, document_id, relevance, split`.
+        location: Place in the source, usually NAME:NUMBER, such as `corpus.jsonl:17`.
+        values: The values by our names. Columns that the source lacks are missing.
     """
 
     table: Table
@@ -52,8 +59,16 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRow:
-    """A row that is refused: why (`reason`, a closed vocabulary), what exactly (`detail`), and how
-    it begins.
+    """A row that was refused.
+
+    Attributes:
+        table: Table that the row belongs to.
+        location: Place in the source, as in `Row`.
+        reason: Why it was refused, one of a closed vocabulary.
+        detail: The exact fault.
+        excerpt: The beginning of the row.
+        record_id: Id of the record, or what stands in its place; None if there is nothing.
+        has_valid_id: Whether `record_id` is an id that a document or query can have.
     """
 
     table: Table
@@ -62,12 +77,22 @@ class RefusedRow:
     detail: str
     excerpt: str
     record_id: str | None = None
+    has_valid_id: bool = False
+
+    @property
+    def message(self) -> str:
+        """The reason with its detail."""
+        return f"{self.reason}: {self.detail}"
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """A row that was refused: its number in its source (from 1), the id that it seems to have, and
-    why.
+    """A refused row as receipts and the ledger name it.
+
+    Attributes:
+        row: Number of the row in its source, from 1.
+        document_id: Id that the row seems to have.
+        reason: Why the row was refused.
     """
 
     row: int
@@ -75,35 +100,98 @@ class Rejection:
     reason: str
 
 
-def map_columns(row: Row | RefusedRow, columns: ColumnSettings) -> Row | RefusedRow:
-    """The row with our names for its columns; a document's remaining columns are gathered under
-    `fields`.
+class RowError(Exception):
+    """The reason why a row is refused, raised by the code that checks the row."""
 
-    An id may also be called `id`. A query's answers may also lie in a mapping `metadata`, as BEIR's
-    queries.jsonl keeps what is beside the text. Where no setting names the column of the relevance
-    and `score` is missing, it is `relevance`: read as 1, a 0 would count.
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+def row_number(location: str) -> int | None:
+    """Return the number of a row in its source; None if the source does not number its rows.
+
+    >>> row_number("corpus.jsonl:17")
+    17
+    >>> row_number("numpy.sort")
+    """
+    number = location.rpartition(":")[2]
+    return int(number) if number.isdecimal() else None
+
+
+def map_columns(row: Row | RefusedRow, columns: ColumnSettings) -> Row | RefusedRow:
+    """Return the row with our names for its columns.
+
+    An id may also be called `id`. The other columns of a document become its `fields`, together
+    with the entries of an object in a column `fields`. A column `queries` holds the queries that
+    the document is known to answer.
+
+    The answers of a query may also lie in a mapping `metadata`, where BEIR's queries.jsonl keeps
+    everything beside the text.
+
+    Args:
+        row: Row with the column names of its source. A refused row is returned as it is.
+        columns: The names that the source has for its columns.
     """
     if isinstance(row, RefusedRow):
         return row
+
     names = columns.of(row.table)
-    if "id" in row.values and names.get("id") == _ID and _ID not in row.values:
-        names["id"] = "id"
-    values = {ours: row.values[theirs] for ours, theirs in names.items() if theirs in row.values}
-    if (
-        row.table == "qrels"
-        and columns.relevance == ColumnSettings().relevance
-        and RELEVANCE in row.values
-    ):
-        values.setdefault(RELEVANCE, row.values[RELEVANCE])
+    values = {ours: row.values[name] for ours, name in names.items() if name in row.values}
     if row.table == "documents":
-        values["fields"] = {
-            key: value for key, value in row.values.items() if key not in names.values()
-        }
-    if "answers" in names and values.get("answers") is None:
-        beside = row.values.get("metadata")
-        if isinstance(beside, Mapping) and names["answers"] in beside:
-            values["answers"] = beside[names["answers"]]
+        _add_fields(values, row.values, names)
+    elif row.table == "queries":
+        _add_query_values(values, row.values, names)
+    else:
+        _add_relevance(values, row.values, columns)
     return Row(row.table, row.location, values)
+
+
+def _add_fields(
+    values: dict[str, Any], source_values: Mapping[str, Any], names: Mapping[str, str]
+) -> None:
+    """Add the id if it is called `id`, the queries, and all other columns as fields."""
+    fields = {name: value for name, value in source_values.items() if name not in names.values()}
+    if "id" not in values and "id" in fields:
+        values["id"] = fields.pop("id")
+    queries = fields.pop("queries", None)
+    if queries is not None:
+        values["queries"] = queries
+
+    # The keys of an object `fields` are fields whatever they are called. It may have an entry
+    # `fields` too, so it is taken out of the columns first.
+    nested = fields.get("fields")
+    if isinstance(nested, Mapping):
+        del fields["fields"]
+        fields.update(nested)
+    values["fields"] = fields
+
+
+def _add_query_values(
+    values: dict[str, Any], source_values: Mapping[str, Any], names: Mapping[str, str]
+) -> None:
+    """Add the id if it is called `id`, and answers that lie in a mapping `metadata`."""
+    has_default_id_column = names["id"] == DEFAULT_ID_COLUMN
+    if "id" not in values and has_default_id_column and "id" in source_values:
+        values["id"] = source_values["id"]
+
+    if "answers" in names and values.get("answers") is None:
+        metadata = source_values.get("metadata")
+        if isinstance(metadata, Mapping) and names["answers"] in metadata:
+            values["answers"] = metadata[names["answers"]]
+
+
+def _add_relevance(
+    values: dict[str, Any], source_values: Mapping[str, Any], columns: ColumnSettings
+) -> None:
+    """Read the column `relevance` if no setting names the column and `score` is missing.
+
+    A missing relevance counts as 1, so a 0 in a column of that name would count as relevant.
+    """
+    is_default = columns.relevance == ColumnSettings().relevance
+    if is_default and RELEVANCE in source_values:
+        values.setdefault(RELEVANCE, source_values[RELEVANCE])
 
 
 def require_columns(
@@ -113,132 +201,57 @@ def require_columns(
     name: str,
     any_id: bool = False,
 ) -> None:
-    """Raise `FreshetError` unless each column that `columns` expects of `table` occurs in one of
-    its rows.
+    """Check that each column that a table must have occurs in one of its rows.
 
-    rows: as they are found, under the source's own names, read only until all are seen; without any
-    there is nothing to say. name: what the error calls the table. any_id: a column `id` will do for
-    the id, whatever the settings call it.
+    Rows are read until every column was seen. A table without sound rows passes.
+
+    Args:
+        rows: Rows with the column names of their source.
+        table: The table that the rows belong to.
+        columns: The names that the settings give to the columns.
+        name: Name of the table in the error.
+        any_id: Accept a column `id` as the id, whatever the settings call that column.
+
+    Raises:
+        FreshetError: If a column is missing.
     """
-    missing, headers = columns.expected(table), dict[str, None]()
+    missing = columns.expected(table)
+    id_column = columns.of(table).get("id")
+    seen: dict[str, None] = {}
+
     for row in rows:
         if isinstance(row, RefusedRow):
             continue
-        # where a query's answers may be
-        beside = row.values.get("metadata") if table == "queries" else None
-        headers |= dict.fromkeys([*row.values, *(beside if isinstance(beside, Mapping) else ())])
-        called_id = any_id or (columns.of(table).get("id") == _ID and _ID not in headers)
-        has_id = "id" in headers and called_id
-        satisfied = {*headers, columns.of(table)["id"]} if has_id else headers
-        missing = {key: column for key, column in missing.items() if column not in satisfied}
+        seen.update(dict.fromkeys(row.values))
+        metadata = row.values.get("metadata")
+        if table == "queries" and isinstance(metadata, Mapping):
+            # The answers of a query may lie there.
+            seen.update(dict.fromkeys(metadata))
+
+        accepted = set(seen)
+        is_default_id = id_column == DEFAULT_ID_COLUMN and DEFAULT_ID_COLUMN not in seen
+        if "id" in seen and id_column is not None and (any_id or is_default_id):
+            accepted.add(id_column)
+        missing = {key: column for key, column in missing.items() if column not in accepted}
         if not missing:
             return
-    if headers:
-        sought = ", ".join(f"{column!r} (corpus.columns.{key})" for key, column in missing.items())
+
+    if seen:
+        wanted = ", ".join(f"{column!r} (corpus.columns.{key})" for key, column in missing.items())
+        existing = printable(", ".join(map(str, seen)), MAX_LISTED_COLUMNS_CHARACTERS)
         raise FreshetError(
-            f"{name} has no column {sought}; it has: {printable(', '.join(map(str, headers)), 300)}. "
+            f"{name} has no column {wanted}; it has: {existing}. "
             "Say under corpus.columns in params.yaml which column holds what"
         )
 
 
-class RowError(Exception):
-    """The reason why a row is refused, raised by the code that checks it."""
+def printable(value: Any, length: int = MAX_EXCERPT_CHARACTERS) -> str:
+    """Return the beginning of a value as text that any file or database can hold.
 
-    def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(f"{reason}: {detail}")
-        self.reason, self.detail = reason, detail
-
-
-def printable(value: Any, length: int = 120) -> str:
-    """The beginning of `value` as text that any file or database can hold: what is no UTF-8, and
-    NUL, become "?".
+    NUL and everything that UTF-8 cannot hold become "?".
 
     >>> printable("caf\\udce9 au lait", 6)
     'caf? a'
     """
-    return str(value)[:length].replace("\0", "?").encode("utf-8", "replace").decode("utf-8")
-
-
-T = TypeVar("T")
-SHOWN_OFFENDERS = 3
-# of values inside of values; how many more Python can read and write depends on who calls
-MOST_LEVELS = 100
-
-
-class Quarantine:
-    """The rows that were refused, and how many were read from each table; no row leaves by another
-    door.
-    """
-
-    def __init__(self) -> None:
-        self.read: Counter[str] = Counter()
-        self.refused: list[RefusedRow] = []
-
-    def admit(self, rows: Iterable[Row | RefusedRow], check: Callable[[Row], T]) -> Iterator[T]:
-        """Yield `check(row)` of each sound row, in order; what is malformed, or raises `RowError`, is
-        quarantined.
-        """
-        for row in rows:
-            self.read[row.table] += 1
-            if isinstance(row, RefusedRow):
-                self.refused.append(row)
-                continue
-            if _is_deeper(row.values, MOST_LEVELS):
-                detail = f"values are nested more than {MOST_LEVELS} deep"
-                self.refused.append(RefusedRow(row.table, row.location, "bad JSON", detail, ""))
-                continue
-            try:
-                yield check(row)
-            except RowError as unfit:
-                self.refuse(row, unfit)
-
-    def refuse(self, row: Row, unfit: RowError) -> None:
-        """Quarantine a row that was read, for the reason in `unfit`."""
-        record_id = row.values.get("id", row.values.get("query_id"))
-        shown_id = None if record_id is None else printable(record_id) or None
-        detail, excerpt = printable(unfit.detail, 300), printable(dict(row.values))
-        self.refused.append(
-            RefusedRow(row.table, row.location, unfit.reason, detail, excerpt, shown_id)
-        )
-
-    def reasons(self) -> dict[str, int]:
-        """How many rows were refused for each reason that occurred, as {"documents: empty text":
-        2}.
-        """
-        return dict(sorted(Counter(f"{row.table}: {row.reason}" for row in self.refused).items()))
-
-    def enforce(self, limit: float) -> None:
-        """Raise `FreshetError` naming the first offenders if of any table more than the share
-        `limit` was refused.
-        """
-        for table in ("documents", "queries", "qrels"):
-            refused = [row for row in self.refused if row.table == table]
-            if len(refused) > limit * self.read[table]:
-                first = "; ".join(
-                    f"{row.location} {row.reason} ({row.detail})"
-                    for row in refused[:SHOWN_OFFENDERS]
-                )
-                raise FreshetError(
-                    f"{len(refused):,} of {self.read[table]:,} rows of {table} are malformed, more than the share "
-                    f"corpus.quarantine_limit = {limit} allows. First: {first}. "
-                    "Mend the source and run `freshet ingest`, or raise the limit."
-                )
-
-
-def _is_deeper(value: Any, levels: int) -> bool:
-    """Whether more than `levels` objects and lists lie in each other.
-
-    >>> _is_deeper({"fields": [1]}, 2), _is_deeper({"fields": [{}]}, 2)
-    (False, True)
-    """
-    inside = [value]
-    for _ in range(levels + 1):
-        inside = [node for node in inside if isinstance(node, (dict, list, tuple))]
-        if not inside:
-            return False
-        inside = [
-            child
-            for node in inside
-            for child in (node.values() if isinstance(node, dict) else node)
-        ]
-    return True
+    text = str(value)[:length].replace("\0", "?")
+    return text.encode("utf-8", "replace").decode("utf-8")

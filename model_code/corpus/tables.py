@@ -1,6 +1,4 @@
-"""The tables of a corpus as every later stage reads them, and the judged queries that an evaluation
-is made on.
-"""
+"""The tables of a corpus as every later stage reads them, and its judged queries."""
 
 from __future__ import annotations
 
@@ -16,9 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 TABLES = ("documents", "passages", "queries", "qrels")
+
+# The columns of each table, in their order, with their types.
 COLUMNS: dict[str, dict[str, type]] = {
     "documents": dict.fromkeys(
-        ("document_id", "title", "text", "fields", "date", "content_hash"), str
+        ("document_id", "title", "text", "fields", "date", "content_hash", "queries"), str
     ),
     "passages": {"document_id": str, "ordinal": int, "title": str, "text": str},
     "queries": dict.fromkeys(("query_id", "text", "split", "answers"), str),
@@ -28,17 +28,24 @@ COLUMNS: dict[str, dict[str, type]] = {
     ),
     "pseudo_queries": dict.fromkeys(("query_id", "document_id", "text", "kind"), str),
 }
-OPTIONAL = {("queries", "answers")}  # columns that a table has only if one of its rows has a value
+
+# Columns that a table has only if one of its rows has a value.
+OPTIONAL = {("documents", "queries"), ("queries", "answers")}
+
+# Columns that may hold null.
 NULLABLE = {("documents", "date"), ("queries", "split"), ("quarantine", "record_id")} | OPTIONAL
+
+# The first paragraph of a text, with the blank lines behind it.
+_FIRST_PARAGRAPH = re.compile(r"(.+?)\n[^\S\n]*\n\s*", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The corpus stage's tables, with the columns that `COLUMNS` states.
+    """The tables of the corpus stage, with the columns of `COLUMNS`.
 
-    The row number of `passages` is the passage number; `queries` and `qrels` carry the split, one
-    of `SPLITS`, which a query that nobody judged lacks. `answers` is JSON of the strings that
-    answer a query, or None; a corpus without any lacks the column.
+    The row number of `passages` is the passage number. `queries` and `qrels` have the split, one of
+    `SPLITS`; a query without judgements has none. `queries` of a document and `answers` of a query
+    are JSON lists of texts, or None. A corpus without any of them lacks the column.
     """
 
     documents: pd.DataFrame
@@ -47,89 +54,103 @@ class Corpus:
     qrels: pd.DataFrame
 
     def judgements(self, split: str) -> Judgements:
-        """The judged queries of a split, one of `SPLITS`."""
-        rows = self.qrels[self.qrels["split"] == split].sort_values(["query_id", "document_id"])
-        relevant: dict[str, dict[str, int]] = {}
-        for query, document, relevance in zip(
+        """Return the judged queries of a split, one of `SPLITS`."""
+        in_split = self.qrels["split"] == split
+        rows = self.qrels[in_split].sort_values(["query_id", "document_id"])
+        qrels: dict[str, dict[str, int]] = {}
+        for query_id, document_id, relevance in zip(
             rows["query_id"], rows["document_id"], rows["relevance"], strict=True
         ):
-            relevant.setdefault(query, {})[document] = int(relevance)
-        texts = dict(zip(self.queries["query_id"], self.queries["text"], strict=True))
-        answers = _answers(self.queries, relevant)
-        queries = {query: texts[query] for query in relevant}
-        trained = set(self.qrels.loc[self.qrels["split"] == "train", "document_id"])
-        asked = frozenset(query for query, grades in relevant.items() if grades.keys() & trained)
-        return Judgements(queries, relevant, "qrels", answers, asked)
+            qrels.setdefault(query_id, {})[document_id] = int(relevance)
+
+        texts = _query_texts(self)
+        queries = {query_id: texts[query_id] for query_id in qrels}
+
+        in_training = self.qrels["split"] == "train"
+        training_documents = set(self.qrels.loc[in_training, "document_id"])
+        asked_in_training = frozenset(
+            query_id for query_id, grades in qrels.items() if grades.keys() & training_documents
+        )
+        answers = _read_answers(self.queries, qrels)
+        return Judgements(queries, qrels, "qrels", answers, asked_in_training)
 
 
 @dataclass(frozen=True)
 class Judgements:
-    """Queries and the documents known to answer them.
+    """Queries and the documents that are known to answer them.
 
-    `queries` maps a query id to its text, in ascending order of ids; `qrels` maps a query id to
-    {document id: relevance >= 1}; `source` says whose judgements they are, "qrels" for those of the
-    corpus; `answers` maps the ids of queries that have any to the strings that answer them.
+    Attributes:
+        queries: Text by query id, in ascending order of ids.
+        qrels: {document id: relevance of at least 1} by query id.
+        source: Whose judgements these are; "qrels" for the judgements of the corpus.
+        answers: The strings that answer a query, by the ids of the queries that have any.
+        asked_in_training: Ids of the queries with a relevant document that a judged training query
+            asks for, too.
     """
 
     queries: dict[str, str]
     qrels: dict[str, dict[str, int]]
     source: str
     answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    # Ids of queries with a relevant document that a judged training query asks for, too.
     asked_in_training: frozenset[str] = frozenset()
 
 
 def make_table(table: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The rows as a data frame with the table's columns, in their order and of their types, also
-    when there is no row.
+    """Return rows as a data frame with the columns of a table, in their order and types.
 
-    An optional column that no row has a value for is left out.
+    A table without rows has the same columns. An optional column without values is left out.
+
+    Args:
+        table: A key of `COLUMNS`.
+        rows: Rows by column name. Other keys are ignored.
 
     >>> make_table("qrels", []).dtypes.astype(str).to_dict()
     {'query_id': 'object', 'document_id': 'object', 'relevance': 'int64', 'split': 'object'}
     """
-    optional = [
-        name
-        for of, name in OPTIONAL
-        if of == table and any(row.get(name) is not None for row in rows)
-    ]
-    types = {
-        name: "int64" if kind is int else "object"
-        for name, kind in _columns(table, optional).items()
-    }
+    filled: list[str] = []
+    for optional_table, name in OPTIONAL:
+        if optional_table == table and any(row.get(name) is not None for row in rows):
+            filled.append(name)
+
+    types: dict[str, str] = {}
+    for name, kind in _columns_of(table, filled).items():
+        types[name] = "int64" if kind is int else "object"
     return pd.DataFrame(rows, columns=list(types)).astype(types)
 
 
 def write_table(folder: Path, table: str, rows: pd.DataFrame) -> None:
-    """Write a table as Parquet with its declared types, so that an empty column has the same type
-    as a full one.
+    """Write a table as Parquet with its declared types.
+
+    An empty column has the same type as a full one.
     """
-    types = {str: pa.string(), int: pa.int64()}
-    schema = pa.schema(
-        [(name, types[kind]) for name, kind in _columns(table, rows.columns).items()]
-    )
+    arrow_types = {str: pa.string(), int: pa.int64()}
+    columns = _columns_of(table, rows.columns)
+    schema = pa.schema([(name, arrow_types[kind]) for name, kind in columns.items()])
     pq.write_table(
         pa.Table.from_pandas(rows, schema, preserve_index=False), folder / f"{table}.parquet"
     )
 
 
-def _columns(table: str, optional: Collection[str]) -> dict[str, type]:
-    """The table's columns, of optional ones those in `optional`."""
-    return {
-        name: kind
-        for name, kind in COLUMNS[table].items()
-        if (table, name) not in OPTIONAL or name in optional
-    }
+def _columns_of(table: str, optional: Collection[str]) -> dict[str, type]:
+    """Return the columns of a table, with those optional columns that `optional` names."""
+    columns: dict[str, type] = {}
+    for name, kind in COLUMNS[table].items():
+        if (table, name) not in OPTIONAL or name in optional:
+            columns[name] = kind
+    return columns
 
 
 def load_corpus(folder: Path) -> Corpus:
-    """Read the tables that the corpus stage wrote to `folder`."""
+    """Read the tables that the corpus stage wrote to a folder."""
     return Corpus(**{name: pd.read_parquet(folder / f"{name}.parquet") for name in TABLES})
 
 
 def passage_texts(passages: pd.DataFrame, include_title: bool) -> list[str]:
-    """What an encoder sees of each passage: its text, with its document's title before it if
-    `include_title`.
+    """Return the text of each passage that an encoder reads.
+
+    Args:
+        passages: The table of passages.
+        include_title: Put the title of the document before the text.
 
     >>> frame = pd.DataFrame({"title": ["numpy.sort", ""], "text": ["Return a copy.", "No title."]})
     >>> passage_texts(frame, include_title=True)
@@ -137,61 +158,60 @@ def passage_texts(passages: pd.DataFrame, include_title: bool) -> list[str]:
     """
     if not include_title:
         return passages["text"].tolist()
-    return [
-        f"{title} {text}".strip()
-        for title, text in zip(passages["title"], passages["text"], strict=True)
-    ]
-
-
-# paragraph, with what parts it from the second
-_FIRST = re.compile(r"(.+?)\n[^\S\n]*\n\s*", re.DOTALL)
+    pairs = zip(passages["title"], passages["text"], strict=True)
+    return [f"{title} {text}".strip() for title, text in pairs]
 
 
 def find_query_lines(corpus: Corpus) -> dict[str, str]:
-    """Document id -> its first paragraph, with the blank lines behind, where that is a query which
-    asks for it.
+    """Find the documents whose first paragraph is a query that is judged for them.
 
     Such a corpus judges itself: docstrings by their summary lines, reports by their headlines.
+
+    Returns:
+        The first paragraph with the blank lines behind it, by document id.
     """
-    firsts = {
-        document: paragraph
-        for document, text in zip(
-            corpus.documents["document_id"], corpus.documents["text"], strict=True
-        )
-        if (paragraph := _FIRST.match(text))
-    }
-    texts = dict(zip(corpus.queries["query_id"], corpus.queries["text"], strict=True))
-    return {
-        document: firsts[document][0]
-        for query, document in zip(
-            corpus.qrels["query_id"], corpus.qrels["document_id"], strict=True
-        )
-        if document in firsts and firsts[document][1].split() == texts[query].split()
-    }
+    paragraphs: dict[str, re.Match[str]] = {}
+    documents = corpus.documents
+    for document_id, text in zip(documents["document_id"], documents["text"], strict=True):
+        match = _FIRST_PARAGRAPH.match(text)
+        if match:
+            paragraphs[document_id] = match
+
+    query_texts = _query_texts(corpus)
+    query_lines: dict[str, str] = {}
+    qrels = corpus.qrels
+    for query_id, document_id in zip(qrels["query_id"], qrels["document_id"], strict=True):
+        paragraph = paragraphs.get(document_id)
+        if paragraph is not None and paragraph[1].split() == query_texts[query_id].split():
+            query_lines[document_id] = paragraph[0]
+    return query_lines
 
 
 def strip_query_lines(corpus: Corpus) -> Corpus:
-    """The corpus as it is judged and trained on: documents without the lines of `find_query_lines`; rows
-    stay as they are.
+    """Return the corpus as it is trained on and judged: without the lines of `find_query_lines`.
 
-    What is built and goes live is whole.
+    Rows stay in their places. The corpus that is built and searched keeps the whole texts.
     """
-    lines = find_query_lines(corpus)
+    query_lines = find_query_lines(corpus)
 
-    def without(table: pd.DataFrame) -> pd.DataFrame:
-        pairs = zip(table["document_id"], table["text"], strict=True)
-        return table.assign(
-            text=[text.removeprefix(lines.get(document, "")) for document, text in pairs]
-        )
+    def strip(table: pd.DataFrame) -> pd.DataFrame:
+        texts: list[str] = []
+        for document_id, text in zip(table["document_id"], table["text"], strict=True):
+            texts.append(text.removeprefix(query_lines.get(document_id, "")))
+        return table.assign(text=texts)
 
-    return replace(corpus, documents=without(corpus.documents), passages=without(corpus.passages))
+    return replace(corpus, documents=strip(corpus.documents), passages=strip(corpus.passages))
 
 
-def _answers(queries: pd.DataFrame, query_ids: Collection[str]) -> dict[str, list[str]]:
+def _query_texts(corpus: Corpus) -> dict[str, str]:
+    return dict(zip(corpus.queries["query_id"], corpus.queries["text"], strict=True))
+
+
+def _read_answers(queries: pd.DataFrame, query_ids: Collection[str]) -> dict[str, list[str]]:
     if "answers" not in queries:
         return {}
     rows = queries[queries["query_id"].isin(list(query_ids))].dropna(subset="answers")
-    return {
-        query: json.loads(answers)
-        for query, answers in zip(rows["query_id"], rows["answers"], strict=True)
-    }
+    answers: dict[str, list[str]] = {}
+    for query_id, text in zip(rows["query_id"], rows["answers"], strict=True):
+        answers[query_id] = json.loads(text)
+    return answers

@@ -14,9 +14,9 @@ from model_code.collection.index.project_ledger import (
     open_ledger_if_exists,
     read_feedback,
 )
-from model_code.corpus.build import key_documents, split_queries
 from model_code.corpus.settings import GATE
 from model_code.corpus.sources.files import write_snapshot
+from model_code.corpus.splits import key_documents, split_queries
 from model_code.errors import FreshetError
 from model_code.files import hash_text
 from model_code.project import Project
@@ -28,7 +28,8 @@ from orchestration.freshness.probes import (
     has_corpus_queries,
 )
 
-FIELDS = ("document_id", "title", "text", "fields", "date")
+FIELDS = ("document_id", "title", "text", "fields", "date", "queries")
+NO_QUERIES = "[]"
 
 
 Row = dict[str, Any]
@@ -74,8 +75,11 @@ def live_documents(generation: Generation) -> Iterator[Row]:
     of texts is.
     """
     generation.verify_documents()
-    for row in live_rows(generation, *FIELDS):
-        yield dict(zip(("id", *FIELDS[1:]), row, strict=True))
+    for values in live_rows(generation, *FIELDS):
+        row = dict(zip(("id", *FIELDS[1:]), values, strict=True))
+        if row["queries"] == NO_QUERIES:
+            row["queries"] = None
+        yield row
 
 
 def gate_has_no_queries(project: Project, generation: Generation) -> bool:

@@ -372,7 +372,7 @@ def _sync(service: Service, request: models.SyncRequest) -> SyncResult:
         return None
 
     index = LiveIndex(service.project, service.searchers.default())
-    report = sync(index, None, request.force, request.dry_run, make=make_searchable)
+    report = sync(index, None, request.force, request.dry_run, publish=make_searchable)
     return SyncResult(
         added=report.added,
         updated=report.updated,

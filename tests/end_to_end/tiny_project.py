@@ -95,7 +95,7 @@ def write_corpus(folder: Path) -> None:
     """Topics of twelve documents, each with a query. Splits are stated, so that no draw moves what
     tests hold.
     """
-    from model_code.corpus.build import position
+    from model_code.corpus.splits import position
 
     folder.mkdir(parents=True)
     draw = random.Random(0)

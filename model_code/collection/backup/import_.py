@@ -31,10 +31,11 @@ from model_code.collection.index.changes import ChangeReport, apply_changes
 from model_code.collection.index.live_index import LiveIndex, forecast_changes
 from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.ledger.events import Feedback, Opinion, Receipt
-from model_code.corpus.build import QrelTargets, admit_qrels
-from model_code.corpus.clean_rows import CleanRows, clean_rows, read_file
+from model_code.corpus.clean_rows import clean_rows, read_file
 from model_code.corpus.cleaning import clean_query, is_possible_id
-from model_code.corpus.rows import Quarantine, RefusedRow, Row, Table, map_columns, printable
+from model_code.corpus.qrels import QrelTargets, admit_qrels
+from model_code.corpus.quarantine import Quarantine
+from model_code.corpus.rows import RefusedRow, Row, Table, map_columns, printable
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.readers import read_rows
 from model_code.errors import FreshetError
@@ -296,7 +297,5 @@ def _add_documents(
         by_origin.setdefault(origin, []).append(document)
     receipts: list[Receipt] = []
     for origin, same_origin in sorted(by_origin.items()):
-        numbers = tuple(range(1, len(same_origin) + 1))
-        rows = CleanRows(tuple(same_origin), numbers, rejected=())
-        receipts.append(index.receive(rows, origin))
+        receipts.append(index.record(same_origin, origin))
     apply_changes(index, report, receipts)

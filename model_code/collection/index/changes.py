@@ -19,7 +19,7 @@ from model_code.collection.generations.generation_store import default_retriever
 from model_code.collection.index.live_index import LiveIndex, forecast_changes
 from model_code.collection.index.maintenance import BackgroundMaintenance
 from model_code.collection.ledger.events import Receipt
-from model_code.corpus.clean_rows import COLUMNS, CleanRows, read_file, require_known_columns
+from model_code.corpus.clean_rows import CleanRows, read_file, require_known_columns
 from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.rows import printable
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
@@ -205,8 +205,7 @@ def _read(
             copy = Path(folder) / f"input{suffix}"
             copy.write_bytes(sys.stdin.buffer.read())
             return _read(live, name, copy, suffix, only_known)
-    columns = live.settings.columns if file.suffix.lower() in DOCUMENT_SUFFIXES else COLUMNS
-    rows = live.clean_rows(read_file(file, name, columns), name, only_known)
+    rows = live.clean_rows(read_file(file, name, live.settings.columns), name, only_known)
     if not rows.documents and rows.rejected:
         require_known_columns(file, name, live.settings.columns)
     return name, rows

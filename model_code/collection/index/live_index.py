@@ -8,7 +8,7 @@ follows from the two, and each event is applied exactly once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Collection as Ids
 from contextlib import contextmanager
 from dataclasses import replace
@@ -47,11 +47,13 @@ from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError
 from model_code.incdsi.settings import AdditionSettings
 from model_code.project import Project, file_lock
-from model_code.text.documents import STATUSES, Change, Remove, status_of
+from model_code.text.documents import STATUSES, Change, Document, Remove, status_of
 
 # the folder of a live retriever, and the suffix of a ledger, that was set aside
 DAMAGED = "damaged"
-UNKNOWN = "unknown id: no such document is searchable or waiting"
+
+# What is wrong with an id that is refused as "unknown id".
+UNKNOWN_DOCUMENT = "no such document is searchable or waiting"
 
 
 class ApplyingService(Protocol):
@@ -148,9 +150,26 @@ class LiveIndex:
         there yet.
         """
         cleaned = self.clean_rows(rows, source, only_known)
+        return self.record(cleaned.documents, source, cleaned.rejected, batch)
+
+    def record(
+        self,
+        documents: Iterable[Document],
+        source: str,
+        rejected: Sequence[Rejection] = (),
+        batch: str | None = None,
+    ) -> Receipt:
+        """Record clean documents to add or update; `apply` makes them searchable.
+
+        Args:
+            documents: The documents.
+            source: Where they come from.
+            rejected: Rows of the same batch that were refused.
+            batch: Name of a batch that is received once only.
+        """
         ledger = self.ledger
         require_sound(ledger, self.generation)
-        return ledger.receive(cleaned.documents, source, cleaned.rejected, batch)
+        return ledger.receive(documents, source, rejected, batch)
 
     def clean_rows(
         self, rows: Iterable[RawRow] | CleanRows, source: str, only_known: bool = False
@@ -159,14 +178,14 @@ class LiveIndex:
         cleaned = rows if isinstance(rows, CleanRows) else clean_rows(rows, self.settings, source)
         if not only_known:
             return cleaned
-        return cleaned.restricted_to(self.existing_ids(cleaned.document_ids), UNKNOWN)
+        return cleaned.restricted_to(self.existing_ids(cleaned.document_ids), UNKNOWN_DOCUMENT)
 
     def remove(self, document_ids: Iterable[str], source: str) -> Receipt:
         """Record removals; ids of no document, searchable or waiting, are refused."""
         ids = list(document_ids)
         existing = self.existing_ids(ids, removed_too=True)
         refused = [
-            Rejection(row, printable(id_), UNKNOWN)
+            Rejection(row, printable(id_), f"unknown id: {UNKNOWN_DOCUMENT}")
             for row, id_ in enumerate(ids, 1)
             if id_ not in existing
         ]
@@ -184,8 +203,10 @@ class LiveIndex:
         ledger = self.ledger_if_exists
         last = {} if ledger is None else ledger.latest(ids)
         added = {id_ for id_, event in last.items() if removed_too or event.kind == EventKind.PUT}
-        silent = ids - last.keys()
-        return added | (document_rows(self.generation, silent, ()).keys() if silent else set())
+        unnamed_ids = ids - last.keys()
+        return added | (
+            document_rows(self.generation, unnamed_ids, ()).keys() if unnamed_ids else set()
+        )
 
     def content_hashes(self) -> dict[str, str]:
         """Return the content hash of each document, as if all pending events were applied."""

@@ -34,29 +34,32 @@ def document_from_row(row: Row) -> Document:
 
 
 def write_documents(source: Path, target: Path, document_ids: Collection[str]) -> None:
-    """Write id, title, text, fields (a JSON object) and content hash of documents from a corpus's
-    `documents.parquet`.
+    """Write documents of a corpus as the documents of a segment, in ascending order of ids.
 
-    Rows ascend by id. FreshetError if the corpus lacks one of them.
+    Args:
+        source: The corpus's `documents.parquet`. Its column `queries` may be missing.
+        target: The file to write.
+        document_ids: Ids of the documents to write.
+
+    Raises:
+        FreshetError: If the corpus lacks one of them.
     """
     import pyarrow.parquet as pq
 
-    dated = (*SOURCE, "date")
-    table = pq.read_table(
-        source, columns=list(dated), filters=[("document_id", "in", sorted(document_ids))]
-    )
-    columns = [table[name].to_pylist() for name in dated]
-    missing = sorted(set(document_ids) - set(columns[0]))
+    columns = [*SOURCE, "date"]
+    if "queries" in pq.read_schema(source).names:
+        columns.append("queries")
+    wanted = [("document_id", "in", sorted(document_ids))]
+    rows = pq.read_table(source, columns=columns, filters=wanted).to_pylist()
+
+    missing = sorted(set(document_ids) - {row["document_id"] for row in rows})
     if missing:
         raise FreshetError(
             f"{source} lacks {len(missing)} documents that the index holds, first {missing[0]!r}"
         )
-    rows = zip(*columns, strict=True)
-    documents = (
-        Document(id_, title, text, json.loads(fields), date=date)
-        for id_, title, text, fields, date in rows
-    )
-    write_rows(map(document_row, documents), target)
+    for row in rows:
+        row["queries"] = row.get("queries") or "[]"
+    write_rows((document_row(document_from_row(row)) for row in rows), target)
 
 
 def document_row(document: Document) -> Row:

@@ -1,7 +1,6 @@
-"""The interface of a source, opening the one that the settings name, and the lock of what was
-ingested.
+"""The interface of a source, opening the source of the settings, and the lock of its content.
 
-`corpus.lock.json` says what was ingested, by content: the corpus stage refuses a source that
+`corpus.lock.json` states the content that was ingested. The corpus stage refuses a source that has
 changed since.
 """
 
@@ -19,49 +18,64 @@ from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text
 from model_code.progress import Progress, no_progress
 
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+_BEIR_FILES = ("corpus.jsonl", "corpus.jsonl.gz")
+
 
 class Source(Protocol):
-    """Where documents, queries and qrels come from. A new kind is a class, and its name in
-    `corpus/settings.py`.
+    """The interface of all sources of documents, queries and qrels.
 
-    Its constructor takes (settings, root, locked): the settings, the project's root, and the
-    description that `corpus.lock.json` holds, or None while the lock is made.
+    A new kind of source is a class, with its name in `corpus/settings.py`. Its constructor takes
+    (settings, root, locked): the settings, the root of the project, and the description in
+    `corpus.lock.json`, or None while the lock is made.
     """
 
     def describe(self) -> dict[str, Any]:
-        """What is read, cheaply: at least `versions`, `watermark` and `content_hash`; no absolute
-        path, no time.
+        """Describe the content without reading more than that needs.
+
+        Returns:
+            At least `versions`, `watermark` and `content_hash`. It has no absolute path and no
+            time, so it is equal for equal content.
         """
 
     def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
-        """Yield the rows of one table as they are read, always in the same order; none for a table
-        that it lacks.
+        """Yield the rows of a table, always in the same order; none if the source lacks the table.
+
+        Args:
+            table: The table.
+            progress: Receives the progress of reading.
         """
-
-
-_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
 def open_source(
     settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
 ) -> Source:
-    """The source named by `settings.source`; relative paths are resolved against `root`."""
+    """Open the source that the settings name.
+
+    Args:
+        settings: The settings of the corpus.
+        root: Folder that relative paths are resolved against.
+        locked: Description of the source in its lock, which pins versions.
+    """
     settings = resolve_source_kind(settings, root)
     module, _, name = SOURCES[settings.source].partition(":")
     return getattr(importlib.import_module(module), name)(settings, root, locked)
 
 
 def resolve_source_kind(settings: CorpusSettings, root: Path) -> CorpusSettings:
-    """The settings with the kind of source that `corpus.path` is, where they leave it open;
-    FreshetError if none.
+    """Return the settings with the kind of source that `corpus.path` has, if they say "auto".
+
+    Raises:
+        FreshetError: If the path does not exist and is no name of a data set.
     """
     if settings.source != "auto":
         return settings
     if settings.path is None:
         return settings.replace(source="installed_packages")
+
     path = root / settings.path
     if path.is_dir():
-        is_beir = any((path / name).is_file() for name in ("corpus.jsonl", "corpus.jsonl.gz"))
+        is_beir = any((path / name).is_file() for name in _BEIR_FILES)
         return settings.replace(source="beir" if is_beir else "folder")
     if path.is_file():
         return settings.replace(source="files")
@@ -71,7 +85,11 @@ def resolve_source_kind(settings: CorpusSettings, root: Path) -> CorpusSettings:
 
 
 def describe_files(hashes: Mapping[str, str]) -> dict[str, Any]:
-    """A description of files by the hash of each, with one of all of them together."""
+    """Return the description of a source of files.
+
+    Args:
+        hashes: Hash of each file by name.
+    """
     return {
         "versions": {},
         "watermark": None,
@@ -81,50 +99,51 @@ def describe_files(hashes: Mapping[str, str]) -> dict[str, Any]:
 
 
 def make_source_lock(settings: CorpusSettings, root: Path) -> dict[str, Any]:
-    """The content of `corpus.lock.json` for the source as it is now: `source`, `versions`,
-    `watermark`, `content_hash`.
+    """Return the content of `corpus.lock.json` for the source as it is now.
 
-    Cheap (it hashes files, or asks the hub for a commit), pure (no time or absolute path), equal
-    for equal content.
+    It is cheap to make: files are hashed, and the hub is asked for a commit. It is equal for equal
+    content, because it has no time and no absolute path.
     """
     settings = resolve_source_kind(settings, root)
     return {"source": settings.source, **open_source(settings, root).describe()}
 
 
 def open_locked_source(settings: CorpusSettings, root: Path, lock: Mapping[str, Any]) -> Source:
-    """Open the source that `lock` describes; raise `FreshetError` if it is another one, or no
-    longer the same.
+    """Open the source that a lock describes.
+
+    Raises:
+        FreshetError: If the settings name another source, or its content has changed.
     """
     settings = resolve_source_kind(settings, root)
     if lock.get("source") != settings.source:
         raise FreshetError(
-            f"corpus.lock.json was made from {lock.get('source')!r}, but corpus.source in params.yaml is "
-            f"{settings.source!r}. Run `freshet ingest` to lock the new source."
+            f"corpus.lock.json was made from {lock.get('source')!r}, but corpus.source in "
+            f"params.yaml is {settings.source!r}. Run `freshet ingest` to lock the new source."
         )
+
     source = open_source(settings, root, lock)
-    now = source.describe()
-    settings_now = now.get("settings")
-    if (
-        now["content_hash"] != lock.get("content_hash")
-        or lock.get("settings", settings_now) != settings_now
-    ):
+    description = source.describe()
+    has_same_content = description["content_hash"] == lock.get("content_hash")
+    current_settings = description.get("settings")
+    has_same_settings = lock.get("settings", current_settings) == current_settings
+    if not has_same_content or not has_same_settings:
         raise FreshetError(
-            f"the source changed since `freshet ingest`{_difference(lock, now)}. Builds read only what the lock names: "
-            "run `freshet ingest` again to accept the change."
+            f"the source changed since `freshet ingest`{_describe_difference(lock, description)}. "
+            "Builds read only what the lock names: run `freshet ingest` again to accept the change."
         )
     return source
 
 
-def _difference(lock: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """In words, which setting, version or file is another one than the lock's; empty where the lock
-    does not tell.
-    """
+def _describe_difference(lock: Mapping[str, Any], description: Mapping[str, Any]) -> str:
+    """Return the first setting, version or file that differs; empty if the lock names none."""
     for kind in ("settings", "versions", "files"):
-        before, after = lock.get(kind), now.get(kind)
+        before = lock.get(kind)
+        after = description.get(kind)
         if not isinstance(before, Mapping) or not isinstance(after, Mapping):
             continue
-        changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
-        if changed:
-            name = changed[0]
-            return f" ({name}: {before.get(name) or 'absent'} -> {after.get(name) or 'absent'})"
+        for name in sorted({*before, *after}):
+            if before.get(name) != after.get(name):
+                old = before.get(name) or "absent"
+                new = after.get(name) or "absent"
+                return f" ({name}: {old} -> {new})"
     return ""

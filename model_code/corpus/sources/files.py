@@ -1,14 +1,4 @@
-"""Sources of files: plain tables, a folder in BEIR layout, the snapshot of a live collection that a
-retrain writes.
-
-Plain files are JSON lines, CSV, TSV or Parquet, plain or .gz; their columns are mapped by
-`corpus.columns`, and qrels without a split column are split by `corpus.splits`. In BEIR layout
-(Thakur et al., 2021, https://github.com/beir-cellar/beir) lie corpus.jsonl, queries.jsonl and
-qrels/SPLIT.tsv; queries, qrels and any of the splits may be absent, and `corpus.qrels` names the
-folder of judgements where a data set carries several. A snapshot holds the documents that are found
-now and the judged queries that still have one, so that what was accepted once is built again as it
-is: ids, titles, texts, fields, dates, and the split and answers of each query.
-"""
+"""Sources of files: plain tables, a folder in BEIR layout, and the snapshot of a retrain."""
 
 from __future__ import annotations
 
@@ -31,9 +21,14 @@ from model_code.progress import Progress, no_progress
 
 
 @dataclass(frozen=True)
-class _File:
-    """A file of a table, what the lock and what locations call it, and the split of its judgements
-    if it has one.
+class _TableFile:
+    """A file of a table.
+
+    Attributes:
+        path: Path of the file.
+        key: Name of the file in the lock.
+        name: Name of the file in locations.
+        split: Split of its judgements, if it is a file of qrels of one split.
     """
 
     path: Path
@@ -43,97 +38,112 @@ class _File:
 
 
 class FilesSource:
-    """Plain files of documents, and optionally of queries and qrels: one per table."""
+    """Plain files of documents, and optionally of queries and qrels, one per table.
 
-    files: Mapping[Table, list[_File]]
+    Files are JSON lines, CSV, TSV or Parquet, plain or .gz. `corpus.columns` maps their columns, and
+    `corpus.splits` splits qrels without a split column.
+    """
+
+    files: Mapping[Table, list[_TableFile]]
 
     def __init__(
         self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
     ) -> None:
         self.columns = settings.columns
-        named: dict[Table, str | None] = {
+        self.files = {}
+        paths: dict[Table, str | None] = {
             "documents": settings.path,
             "queries": settings.files.queries,
             "qrels": settings.files.qrels,
         }
-        paths = {table: root / path for table, path in named.items() if path is not None}
-        self.files = {  # where a file lies does not matter
-            table: [_File(path, f"{table}{''.join(path.suffixes[-2:])}", path.name)]
-            for table, path in paths.items()
-        }
+        for table, name in paths.items():
+            if name is None:
+                continue
+            path = root / name
+            # The lock names the table and the format, so that the file may be moved.
+            key = f"{table}{''.join(path.suffixes[-2:])}"
+            self.files[table] = [_TableFile(path, key, path.name)]
 
     def describe(self) -> dict[str, Any]:
-        """The hash of each file that is read. `FreshetError` if a table lacks a column that the
-        settings name.
+        """Return the hash of each file.
+
+        Raises:
+            FreshetError: If a file is missing, or a table lacks a column that the settings name.
         """
-        hashes = self._hashes()
+        description = self._describe_hashes()
         for table, files in self.files.items():
-            require_columns(
-                self._source_rows(table),
-                table,
-                self.columns,
-                ", ".join(file.name for file in files),
-            )
-        return hashes
+            names = ", ".join(file.name for file in files)
+            require_columns(self._source_rows(table), table, self.columns, names)
+        return description
 
     def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
         """Yield the rows of the table's files in turn, with our names for their columns."""
         for row in self._source_rows(table):
             yield map_columns(row, self.columns)
 
-    def _hashes(self) -> dict[str, Any]:
-        files = {file.key: file.path for files in self.files.values() for file in files}
-        if missing := [path for path in files.values() if not path.exists()]:
-            raise FreshetError(
-                f"{missing[0]} does not exist; the settings under `corpus` in params.yaml name it"
-            )
-        return describe_files({name: hash_path(path) for name, path in sorted(files.items())})
+    def _describe_hashes(self) -> dict[str, Any]:
+        hashes: dict[str, str] = {}
+        for files in self.files.values():
+            for file in files:
+                if not file.path.exists():
+                    raise FreshetError(
+                        f"{file.path} does not exist; the settings under `corpus` in params.yaml "
+                        "name it"
+                    )
+                hashes[file.key] = hash_path(file.path)
+        return describe_files(dict(sorted(hashes.items())))
 
     def _source_rows(self, table: Table) -> Iterator[Row | RefusedRow]:
-        """The rows as the files have them, judgements with the split of their file."""
+        """Yield the rows with the column names of the files, judgements with the split of theirs."""
         for file in self.files.get(table, ()):
-            label = {self.columns.split: file.split} if file.split else {}
             for row in read_rows(file.path, table, file.name):
-                yield (
-                    Row(table, row.location, {**row.values, **label})
-                    if label and isinstance(row, Row)
-                    else row
-                )
+                if file.split is not None and isinstance(row, Row):
+                    values = {**row.values, self.columns.split: file.split}
+                    yield Row(table, row.location, values)
+                else:
+                    yield row
 
 
 class BeirSource(FilesSource):
-    """A folder in BEIR layout, each file plain or .gz."""
+    """A folder in BEIR layout, each file plain or .gz.
+
+    The folder holds corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv (Thakur et al., 2021,
+    https://github.com/beir-cellar/beir). Queries, qrels and any of the splits may be absent.
+    `corpus.qrels` names the folder of judgements of a data set that has several.
+    """
 
     def __init__(
         self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
     ) -> None:
-        self.columns, folder = settings.columns, root / str(settings.path)
+        self.columns = settings.columns
+        folder = root / str(settings.path)
 
-        def files(plain: str, split: str | None = None) -> list[_File]:
-            names = [name for name in (plain, f"{plain}.gz") if (folder / name).is_file()]
-            return [_File(folder / name, name, name, split) for name in names[:1]]
+        documents = _find_file(folder, "corpus.jsonl")
+        queries = _find_file(folder, "queries.jsonl")
+        qrels: list[_TableFile] = []
+        for split in reversed(SPLITS):
+            qrels.extend(_find_file(folder, f"{settings.qrels}/{split}.tsv", split))
 
-        qrels = [
-            file
-            for split in reversed(SPLITS)
-            for file in files(f"{settings.qrels}/{split}.tsv", split)
-        ]
-        self.files = {
-            "documents": files("corpus.jsonl"),
-            "queries": files("queries.jsonl"),
-            "qrels": qrels,
-        }
-        if not self.files["documents"]:
+        if not documents:
             raise FreshetError(
                 f"{folder} holds no corpus.jsonl(.gz); corpus.path must name a BEIR folder"
             )
-        if self.files["queries"] and not qrels and settings.qrels != "qrels":
-            judged = folder / settings.qrels
+        if queries and not qrels and settings.qrels != "qrels":
             raise FreshetError(
-                f"{judged} holds no train.tsv, dev.tsv or test.tsv; corpus.qrels names that folder"
+                f"{folder / settings.qrels} holds no train.tsv, dev.tsv or test.tsv; corpus.qrels "
+                "names that folder"
             )
-        if qrels and not self.files["queries"]:
+        if qrels and not queries:
             raise FreshetError(f"{folder} holds qrels, but no queries.jsonl or queries.jsonl.gz")
+        self.files = {"documents": documents, "queries": queries, "qrels": qrels}
+
+
+def _find_file(folder: Path, name: str, split: str | None = None) -> list[_TableFile]:
+    """Return the file of a name, plain or .gz; an empty list if there is none."""
+    for file_name in (name, f"{name}.gz"):
+        if (folder / file_name).is_file():
+            return [_TableFile(folder / file_name, file_name, file_name, split)]
+    return []
 
 
 SNAPSHOT_COLUMNS: dict[Table, tuple[str, ...]] = {
@@ -141,54 +151,64 @@ SNAPSHOT_COLUMNS: dict[Table, tuple[str, ...]] = {
     "queries": ("id", "text"),
     "qrels": ("query_id", "document_id", "relevance", "split"),
 }
-# Left out where no row has a value.
-SNAPSHOT_OPTIONAL: dict[Table, tuple[str, ...]] = {"documents": ("date",), "queries": ("answers",)}
+
+# Columns that a table has only if one of its rows has a value.
+SNAPSHOT_OPTIONAL: dict[Table, tuple[str, ...]] = {
+    "documents": ("date", "queries"),
+    "queries": ("answers",),
+}
 
 
 class SnapshotSource(FilesSource):
-    """The three tables of a snapshot's folder, as `write_snapshot` writes them."""
+    """The three tables in a folder that `write_snapshot` wrote.
+
+    A snapshot holds the documents that are live when a retrain begins, and the judged queries that
+    still have one. Ids, titles, texts, fields, dates, queries, splits and answers are built again as
+    they are.
+    """
 
     def __init__(
         self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
     ) -> None:
         folder = root / str(settings.path)
-        self.files = {
-            table: [_File(folder / f"{table}.parquet", table, f"{table}.parquet")]
-            for table in SNAPSHOT_COLUMNS
-        }
+        self.files = {}
+        for table in SNAPSHOT_COLUMNS:
+            name = f"{table}.parquet"
+            self.files[table] = [_TableFile(folder / name, table, name)]
 
     def describe(self) -> dict[str, Any]:
-        """The hash of each table."""
-        return self._hashes()
+        """Return the hash of each table."""
+        return self._describe_hashes()
 
     def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
-        """Yield the rows of a table; fields are JSON in the file."""
-        for row in self._source_rows(table):
-            if isinstance(row, Row) and table == "documents":
-                yield Row(
-                    table, row.location, {**row.values, "fields": json.loads(row.values["fields"])}
-                )
-            else:
+        """Yield the rows of a table. Fields and queries of documents are JSON in the file."""
+        for row in read_rows(self.files[table][0].path, table, self.files[table][0].name):
+            if isinstance(row, RefusedRow) or table != "documents":
                 yield row
+                continue
+            values = dict(row.values)
+            for name in ("fields", "queries"):
+                if values.get(name) is not None:
+                    values[name] = json.loads(values[name])
+            yield Row(table, row.location, values)
 
 
 def write_snapshot(folder: Path, tables: Mapping[Table, Iterable[Mapping[str, Any]]]) -> None:
-    """Write the tables of a snapshot, rows as dicts with the keys of `SNAPSHOT_COLUMNS` and
-    `SNAPSHOT_OPTIONAL`.
+    """Write the tables of a snapshot.
 
-    A document's fields, and a query's answers, are JSON text.
+    Args:
+        folder: Folder to write to.
+        tables: Rows with the keys of `SNAPSHOT_COLUMNS`, and of `SNAPSHOT_OPTIONAL` where they have
+            a value. The fields and queries of a document, and the answers of a query, are JSON text.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for table, names in SNAPSHOT_COLUMNS.items():
+    for table, required_names in SNAPSHOT_COLUMNS.items():
         rows = list(tables[table])
-        optional = [
-            name
-            for name in SNAPSHOT_OPTIONAL.get(table, ())
-            if any(row.get(name) is not None for row in rows)
-        ]
-        types = [
-            (name, pa.int64() if name == "relevance" else pa.string())
-            for name in (*names, *optional)
-        ]
-        with atomic_write(folder / f"{table}.parquet") as aside:
-            pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(types)), aside)
+        names = list(required_names)
+        for name in SNAPSHOT_OPTIONAL.get(table, ()):
+            if any(row.get(name) is not None for row in rows):
+                names.append(name)
+
+        types = [(name, pa.int64() if name == "relevance" else pa.string()) for name in names]
+        with atomic_write(folder / f"{table}.parquet") as staged:
+            pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(types)), staged)

@@ -1,12 +1,15 @@
-"""A folder of documents, one a file: ids are paths below the folder; hidden and git-ignored files
-are left alone.
+"""A folder of documents, one per file.
+
+The id of a document is the path of its file below the folder. Hidden files and files that git
+ignores are left out.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,11 +24,23 @@ from model_code.errors import FreshetError
 from model_code.files import hash_path
 from model_code.progress import Progress, no_progress
 
-Ignored = tuple[Path, GitIgnoreSpec]  # a folder, and what its .gitignore says of what lies below
+
+@dataclass(frozen=True)
+class _IgnoreFile:
+    """The .gitignore of a folder, which decides about everything below it."""
+
+    folder: Path
+    spec: GitIgnoreSpec
 
 
 class FolderSource:
-    """The documents below a folder; `passed_over` counts the other files by suffix."""
+    """The documents below a folder.
+
+    Attributes:
+        folder: The folder.
+        passed_over: Number of files that are no documents, by suffix. It is filled when `files` is
+            read.
+    """
 
     def __init__(
         self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
@@ -39,96 +54,107 @@ class FolderSource:
 
     @cached_property
     def files(self) -> dict[str, Path]:
-        """The file of each document, by ascending id. FreshetError if a folder cannot be listed."""
-        files = {
-            path.relative_to(self.folder).as_posix(): path
-            for path in self._walk(self.folder, self._above())
-        }
+        """The file of each document, in ascending order of ids.
+
+        Raises:
+            FreshetError: If a folder cannot be listed.
+        """
+        files: dict[str, Path] = {}
+        for path in self._walk(self.folder, self._ignore_files_above()):
+            files[path.relative_to(self.folder).as_posix()] = path
         return dict(sorted(files.items()))
 
     def describe(self) -> dict[str, Any]:
-        """The hash of each document's file; FreshetError if there is none."""
+        """Return the hash of each file.
+
+        Raises:
+            FreshetError: If there is no document.
+        """
         if not self.files:
-            kinds = ", ".join(DOCUMENT_SUFFIXES)
+            suffixes = ", ".join(DOCUMENT_SUFFIXES)
             raise FreshetError(
-                f"{self.folder} holds no document; put files of these types there: {kinds}"
+                f"{self.folder} holds no document; put files of these types there: {suffixes}"
             )
         return describe_files({name: fingerprint(path) for name, path in self.files.items()})
 
     def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
-        """Yield a row for each document."""
+        """Yield one row per document."""
         if table == "documents":
             for name, path in self.files.items():
                 yield read_document(path, name, name)
 
-    def _above(self) -> list[Ignored]:
-        """What the folders above say, up to the repository that the folder lies in."""
-        above = [self.folder, *self.folder.parents]
-        top = next((place for place, folder in enumerate(above) if (folder / ".git").exists()), 0)
-        return [
-            ignored for folder in reversed(above[1 : top + 1]) for ignored in _gitignore(folder)
-        ]
+    def _ignore_files_above(self) -> list[_IgnoreFile]:
+        """Return the .gitignore files of the folders above, up to the repository, outermost first."""
+        folders = [self.folder, *self.folder.parents]
+        for depth, folder in enumerate(folders):
+            if (folder / ".git").exists():
+                above = folders[1 : depth + 1]
+                break
+        else:
+            above = []
 
-    def _walk(self, folder: Path, above: list[Ignored]) -> Iterator[Path]:
-        ignored = above + _gitignore(folder)
+        ignore_files: list[_IgnoreFile] = []
+        for folder in reversed(above):
+            ignore_files.extend(_read_ignore_file(folder))
+        return ignore_files
+
+    def _walk(self, folder: Path, ignore_files_above: Sequence[_IgnoreFile]) -> Iterator[Path]:
+        ignore_files = [*ignore_files_above, *_read_ignore_file(folder)]
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError as error:
             raise FreshetError(f"{folder} cannot be read: {error.strerror}") from None
+
         for entry in entries:
             path = Path(entry.path)
-            if entry.name.startswith(".") or _is_ignored(
-                path, entry.is_dir(follow_symlinks=False), ignored
-            ):
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if entry.name.startswith(".") or _is_ignored(path, is_folder, ignore_files):
                 continue
-            if entry.is_dir(follow_symlinks=False):
-                yield from self._walk(path, ignored)
-                continue
-            if path.suffix.lower() in DOCUMENT_SUFFIXES and self._holds(entry):
+            if is_folder:
+                yield from self._walk(path, ignore_files)
+            elif path.suffix.lower() in DOCUMENT_SUFFIXES and self._is_inside(entry):
                 yield path
             else:
                 self.passed_over[path.suffix.lower() or entry.name] += 1
 
-    def _holds(self, entry: os.DirEntry[str]) -> bool:
-        """Whether it is a file of the folder, and no link that leads out of it, to itself or to
-        nothing.
-        """
+    def _is_inside(self, entry: os.DirEntry[str]) -> bool:
+        """Return whether an entry is a file, and no link out of the folder, to itself or to nothing."""
         try:
-            return entry.is_file() and (
-                not entry.is_symlink() or Path(entry).resolve().is_relative_to(self.folder)
-            )
-        except OSError:  # a link in a circle: it is passed over like others that cannot be read
+            if not entry.is_file():
+                return False
+            return not entry.is_symlink() or Path(entry).resolve().is_relative_to(self.folder)
+        except OSError:
+            # A circle of links cannot be resolved.
             return False
 
 
 def fingerprint(path: Path) -> str:
-    """The SHA-256 of a file, or that it cannot be read."""
+    """Return the SHA-256 of a file, or a text that states why it cannot be read."""
     try:
         return hash_path(path)
     except OSError as error:
         return f"unreadable: {error.strerror}"
 
 
-def _gitignore(folder: Path) -> list[Ignored]:
+def _read_ignore_file(folder: Path) -> list[_IgnoreFile]:
+    """Return the .gitignore of a folder; an empty list if it has none."""
     path = folder / ".gitignore"
     if not path.is_file():
         return []
-    return [
-        (
-            folder,
-            GitIgnoreSpec.from_lines(
-                path.read_text(encoding="utf-8", errors="replace").splitlines()
-            ),
-        )
-    ]
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [_IgnoreFile(folder, GitIgnoreSpec.from_lines(lines))]
 
 
-def _is_ignored(path: Path, is_folder: bool, ignored: list[Ignored]) -> bool:
-    """Whether git would ignore it: the .gitignore that lies nearest, and says anything of it,
-    decides.
+def _is_ignored(path: Path, is_folder: bool, ignore_files: Sequence[_IgnoreFile]) -> bool:
+    """Return whether git ignores a path.
+
+    The nearest .gitignore that has a matching pattern decides.
     """
-    for folder, spec in reversed(ignored):
-        said = spec.check_file(path.relative_to(folder).as_posix() + "/" * is_folder).include
-        if said is not None:
-            return said
+    for ignore_file in reversed(ignore_files):
+        name = path.relative_to(ignore_file.folder).as_posix()
+        if is_folder:
+            name += "/"
+        included = ignore_file.spec.check_file(name).include
+        if included is not None:
+            return included
     return False

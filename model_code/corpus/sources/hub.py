@@ -1,11 +1,11 @@
-"""A data set of the Hugging Face hub, or a local folder that `datasets` can load, in BEIR's three
-parts.
+"""A data set of the Hugging Face hub, or a local folder that `datasets` can load.
 
-`corpus.hub` names the data set, the configurations that hold documents and queries, and the data
-set that holds the qrels, whose splits are ours (validation is dev). The lock pins the commit of
-each data set, so a build reads what was ingested even when the hub has moved on. With `streaming`,
-nothing is stored on the disk: for BeIR/nq (2.7 million documents) take it together with
-`corpus.limit`.
+Data sets have BEIR's three parts. `corpus.hub` names the data set, its configurations of documents
+and queries, and the data set of the qrels, whose splits are kept (validation is called dev).
+
+The lock pins the commit of each data set, so a build reads what was ingested even if the hub has
+moved on. With `streaming` nothing is stored on disk. For BeIR/nq, which has 2.7 million documents,
+use it together with `corpus.limit`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from huggingface_hub import HfApi
 
@@ -23,7 +23,15 @@ from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, hash_text
 from model_code.progress import Progress, no_progress
 
-_OUR_SPLITS = {"validation": "dev", "valid": "dev"}
+# Names of splits on the hub that differ from ours.
+_SPLIT_NAMES = {"validation": "dev", "valid": "dev"}
+
+
+class _Part(NamedTuple):
+    """The data set and the configuration that hold a table."""
+
+    data_set: str
+    config: str | None
 
 
 class HubSource:
@@ -32,18 +40,18 @@ class HubSource:
     def __init__(
         self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
     ) -> None:
-        self.settings, self.hub, self.root = settings, settings.hub, root
+        self.settings = settings
+        self.hub = settings.hub
+        self.root = root
         self.pinned: Mapping[str, str] = (locked or {}).get("versions", {})
 
     def describe(self) -> dict[str, Any]:
-        """The commit of each data set (for a local folder, the hash of its content), and the
-        revision asked for.
-        """
-        names = sorted({name for name, _ in self._parts().values()})
-        versions = {
-            name if self._local(name) is None else Path(name).name: self._version(name)
-            for name in names
-        }
+        """Return the commit of each data set, or the hash of a local folder, and the revision."""
+        versions: dict[str, str] = {}
+        for name in sorted({part.data_set for part in self._parts().values()}):
+            # A local folder goes by its last name, because a lock holds no paths.
+            shown_name = name if self._local_folder(name) is None else Path(name).name
+            versions[shown_name] = self._version(name)
         return {
             "versions": versions,
             "watermark": self._version(str(self.hub.name)),
@@ -52,75 +60,78 @@ class HubSource:
         }
 
     def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row | RefusedRow]:
-        """Yield the rows of all splits of the table's configuration; qrels carry the split that
-        they are found in.
-        """
-        if table not in self._parts():
+        """Yield the rows of all splits of a table; qrels have the split that they are in."""
+        part = self._parts().get(table)
+        if part is None:
             return
-        name, config = self._parts()[table]
-        require_columns(
-            self._source_rows(table),
-            table,
-            self.settings.columns,
-            f"{name}/{config}" if config else name,
-        )
-        for row in self._source_rows(table):
-            yield map_columns(row, self.settings.columns)
+        name = f"{part.data_set}/{part.config}" if part.config else part.data_set
+        columns = self.settings.columns
+        require_columns(self._source_rows(table, part), table, columns, name)
+        for row in self._source_rows(table, part):
+            yield map_columns(row, columns)
 
-    def _source_rows(self, table: Table) -> Iterator[Row]:
-        """The rows as the data set has them, by ascending names of splits; qrels with our name of
-        theirs.
-        """
-        name, config = self._parts()[table]
-        # else `datasets` calls home even for local files
+    def _source_rows(self, table: Table, part: _Part) -> Iterator[Row]:
+        """Yield rows with the column names of the data set, in ascending order of splits."""
+        # Without this, `datasets` reports downloads to the hub even for local files.
         os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
-        import datasets  # takes seconds, and a lock does without
 
-        local = self._local(name)
-        where, revision = (name, self._version(name)) if local is None else (str(local), None)
+        # The import takes seconds, and a lock is made without it.
+        import datasets
+
+        folder = self._local_folder(part.data_set)
+        path = part.data_set
+        revision = None
+        if folder is None:
+            revision = self._version(part.data_set)
+        else:
+            path = str(folder)
+
+        config_name = part.config or Path(part.data_set).name
         try:
-            loaded = datasets.load_dataset(
-                where, config, revision=revision, streaming=self.hub.streaming
+            splits = datasets.load_dataset(
+                path, part.config, revision=revision, streaming=self.hub.streaming
             )
-            for split, records in sorted(loaded.items()):
-                label = (
-                    {self.settings.columns.split: _OUR_SPLITS.get(split, split)}
-                    if table == "qrels"
-                    else {}
-                )
+            for split, records in sorted(splits.items()):
+                split_value = {}
+                if table == "qrels":
+                    split_value[self.settings.columns.split] = _SPLIT_NAMES.get(split, split)
                 for number, record in enumerate(records):
-                    yield Row(
-                        table, f"{config or Path(name).name}/{split}:{number}", {**record, **label}
-                    )
+                    location = f"{config_name}/{split}:{number}"
+                    yield Row(table, location, {**record, **split_value})
         except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
             raise FreshetError(
-                f"the data set {name!r} (configuration {config!r}) does not load: {error}"
+                f"the data set {part.data_set!r} (configuration {part.config!r}) does not load: "
+                f"{error}"
             ) from None
 
-    def _parts(self) -> dict[Table, tuple[str, str | None]]:
-        """Data set and configuration of each table that the settings name."""
+    def _parts(self) -> dict[Table, _Part]:
+        """Return the data set and configuration of each table that the settings name."""
         name = str(self.hub.name)
-        parts: dict[Table, tuple[str, str | None]] = {"documents": (name, self.hub.documents)}
+        parts: dict[Table, _Part] = {"documents": _Part(name, self.hub.documents)}
         if self.hub.queries is not None and self.hub.qrels is not None:
-            parts["queries"] = (name, self.hub.queries)
-            parts["qrels"] = (self.hub.qrels, self.hub.qrels_config)
+            parts["queries"] = _Part(name, self.hub.queries)
+            parts["qrels"] = _Part(self.hub.qrels, self.hub.qrels_config)
         return parts
 
-    def _local(self, name: str) -> Path | None:
-        """The folder that `name` names, or None if it is the hub's."""
-        return self.root / name if (self.root / name).is_dir() else None
+    def _local_folder(self, name: str) -> Path | None:
+        """Return the local folder of a data set; None if it is on the hub."""
+        folder = self.root / name
+        return folder if folder.is_dir() else None
 
     def _version(self, name: str) -> str:
-        if (local := self._local(name)) is not None:
-            return hash_path(local)
-        return self.pinned[name] if name in self.pinned else self._newest(name)
+        folder = self._local_folder(name)
+        if folder is not None:
+            return hash_path(folder)
+        if name in self.pinned:
+            return self.pinned[name]
+        return self._newest_commit(name)
 
-    def _newest(self, name: str) -> str:
+    def _newest_commit(self, name: str) -> str:
         revision = self.hub.revision if name == self.hub.name else None
         try:
             return str(HfApi().dataset_info(name, revision=revision).sha)
-        # the client raises a dozen kinds, all meaning that the hub did not answer for it
         except Exception as error:
+            # The client raises a dozen kinds of errors. All mean that the hub has no answer.
             reason = str(error).splitlines()[0]
             raise FreshetError(
                 f"the hub does not answer for the data set {name!r}: {reason}"

@@ -1,15 +1,16 @@
-"""The default corpus: docstrings of the standard library and of installed packages, which every
-machine has at hand.
+"""The default corpus: docstrings of the standard library and of installed packages.
 
-A document is what has a docstring of its own: its title the public name, its text the whole
-docstring, the summary line first. Of the packages that this program itself imports, a process of
-its own tells what their public modules offer, C functions and generated docstrings included; the
-sources of others are parsed with `ast`, and never imported or run.
+A document is a definition with a docstring of its own. Its title is the public name, and its text is
+the whole docstring, with the summary line first.
 
-Summary lines are the queries of at most `MOST_QUERIES` documents, as `strip_query_lines` holds them out
-where it is judged or trained. A query's id is the last part of the name, and there is one of each:
-what has the same name elsewhere (`numpy.sort`, `numpy.ndarray.sort`) says nearly the same, and is
-never in another split.
+Packages that this program itself imports are described by another process, which imports their
+public modules. So C functions and generated docstrings are included. The sources of other packages
+are parsed with `ast`, and never imported or run.
+
+Summary lines are the queries of at most `MAX_QUERIES` documents. `strip_query_lines` removes them
+from the documents for training and evaluation. The id of a query is the last part of the name, and
+each id occurs once. Definitions of the same name elsewhere, such as `numpy.sort` and
+`numpy.ndarray.sort`, say nearly the same, and so never end up in different splits.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import ast
 import hashlib
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import os
 import platform
@@ -41,6 +43,19 @@ from model_code.files import canonical_json, hash_text
 from model_code.progress import Progress, no_progress, report_each
 from model_code.text.phrases import documents_containing, normalize_phrase
 
+# A docstring of fewer words is no document, and a summary of fewer words no query.
+MIN_WORDS = 4
+
+# Limits of a summary that becomes a query, and of the text that must follow it.
+MAX_SUMMARY_WORDS = 40
+MIN_BODY_WORDS = 20
+MAX_QUERIES = 3000
+
+# Importing the packages takes about three seconds.
+IMPORT_TIMEOUT_SECONDS = 300
+
+STANDARD_LIBRARY = "stdlib"
+
 _KINDS = {
     ast.Module: "module",
     ast.ClassDef: "class",
@@ -53,8 +68,13 @@ _SIGNATURE = re.compile(r"[\w.]+\(.*\)(\s*->.*)?", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Docstring:
-    """A definition's docstring: its public `name`, its `kind` (module, class, function or
-    attribute), whole text.
+    """The docstring of a definition.
+
+    Attributes:
+        name: Public name of the definition.
+        kind: "module", "class", "function" or "attribute".
+        text: The whole docstring.
+        aliases: Other public names.
     """
 
     name: str
@@ -64,7 +84,7 @@ class Docstring:
 
     @property
     def summary(self) -> str:
-        """The first paragraph, in one line."""
+        """The first paragraph on one line."""
         return " ".join(_PARAGRAPHS.split(self.text, 1)[0].split())
 
     @property
@@ -73,46 +93,60 @@ class Docstring:
         return "".join(_PARAGRAPHS.split(self.text, 1)[1:])
 
 
-def read_docstrings(source: bytes, module: tuple[str, ...]) -> list[Docstring]:
-    """The docstrings of a module's public classes, methods and functions, and its own; [] for what
-    does not parse.
+@dataclass(frozen=True, slots=True)
+class PackageDocstring:
+    """A docstring and the package that it is from."""
 
-    A private module (`numpy._core.fromnumeric`) holds what its nearest public package offers, so
-    its definitions are named after that package (`numpy.sort`), and its own docstring is left out.
+    package: str
+    docstring: Docstring
+
+
+def read_docstrings(source: bytes, module: tuple[str, ...]) -> list[Docstring]:
+    """Return the docstrings of a module, and of its public classes, methods and functions.
+
+    A private module such as `numpy._core.fromnumeric` holds definitions of its nearest public
+    package. They are named after that package (`numpy.sort`), and the docstring of the module is
+    left out.
+
+    Args:
+        source: Source code of the module. Code that cannot be parsed has no docstrings.
+        module: Dotted name of the module as a tuple.
 
     >>> source = b'def sort(x):\\n    "Return a sorted copy.\\\\n\\\\n    Stable."\\ndef _help(): "Private."'
     >>> read_docstrings(source, ("numpy", "_core", "fromnumeric"))
     [Docstring(name='numpy.sort', kind='function', text='Return a sorted copy.\\n\\nStable.', aliases=())]
     """
-    public = public_name(module)
-    tree = _parsed(source)
-    if not public or tree is None:
+    prefix = public_name(module)
+    tree = _parse(source)
+    if not prefix or tree is None:
         return []
-    first = [(public, tree)] if public == ".".join(module) else []
-    nodes = (
-        (name, node, ast.get_docstring(node))
-        for name, node in [*first, *_definitions(tree, public)]
-    )
-    return [
-        Docstring(name, _KINDS[type(node)], summary_first(text.strip()))
-        for name, node, text in nodes
-        if text
-    ]
+
+    nodes = list(_definitions(tree, prefix))
+    if prefix == ".".join(module):
+        nodes.insert(0, (prefix, tree))
+
+    docstrings: list[Docstring] = []
+    for name, node in nodes:
+        text = ast.get_docstring(node)
+        if text:
+            docstrings.append(Docstring(name, _KINDS[type(node)], summary_first(text.strip())))
+    return docstrings
 
 
 def public_name(module: tuple[str, ...]) -> str:
-    """The dotted name up to the first private part; empty if that is the first.
+    """Return the dotted name up to the first private part; empty if the first part is private.
 
     >>> public_name(("sklearn", "linear_model", "_logistic"))
     'sklearn.linear_model'
     """
-    private = [i for i, part in enumerate(module) if part.startswith("_")]
-    return ".".join(module[: private[0]] if private else module)
+    public_parts = itertools.takewhile(lambda part: not part.startswith("_"), module)
+    return ".".join(public_parts)
 
 
-def _parsed(source: bytes) -> ast.Module | None:
+def _parse(source: bytes) -> ast.Module | None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes in other people's strings
+        # Other people's strings have invalid escapes.
+        warnings.simplefilter("ignore")
         try:
             return ast.parse(source)
         except (SyntaxError, ValueError, RecursionError):
@@ -120,33 +154,32 @@ def _parsed(source: bytes) -> ast.Module | None:
 
 
 def _definitions(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield the public definitions below a node with their names."""
     for child in node.body:
-        if isinstance(
-            child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-        ) and not child.name.startswith("_"):
-            name = f"{prefix}.{child.name}"
-            yield name, child
-            if isinstance(child, ast.ClassDef):
-                yield from _definitions(child, name)
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        if child.name.startswith("_"):
+            continue
+        name = f"{prefix}.{child.name}"
+        yield name, child
+        if isinstance(child, ast.ClassDef):
+            yield from _definitions(child, name)
 
 
 def summary_first(text: str) -> str:
-    """A docstring whose first paragraph is its signature, as of many C functions, with the second
-    one before it.
+    """Move the summary before the signature, with which docstrings of many C functions begin.
 
     >>> summary_first("permutation(x)\\n\\nPermute a sequence.\\n\\nx: array")
     'Permute a sequence.\\n\\npermutation(x)\\n\\nx: array'
     """
-    first, *others = _PARAGRAPHS.split(text, 2)
-    if not others or not _SIGNATURE.fullmatch(first):
+    paragraphs = _PARAGRAPHS.split(text, 2)
+    if len(paragraphs) == 1 or not _SIGNATURE.fullmatch(paragraphs[0]):
         return text
-    return "\n\n".join([others[0], first, *others[1:]])
+    signature, summary, *rest = paragraphs
+    return "\n\n".join([summary, signature, *rest])
 
 
-MIN_WORDS = 4  # of a docstring, and of the summary that becomes a query
-MOST_SUMMARY_WORDS, MIN_BODY_WORDS = 40, 20
-MOST_QUERIES = 3000
-TIME_LIMIT = 300  # seconds for what takes about three
+# Modules and folders that hold no definitions for users.
 _SKIPPED = {
     "tests",
     "test",
@@ -160,206 +193,242 @@ _SKIPPED = {
 
 
 class InstalledPackagesSource:
-    """The docstrings of the packages that `corpus.packages` names; "stdlib" is the standard
-    library.
-    """
+    """The docstrings of the packages that `corpus.packages` names."""
 
     def __init__(
         self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None
     ) -> None:
         self.packages = settings.packages
-        self._docstrings: list[tuple[str, Docstring]] | None = None
+        self._docstrings: list[PackageDocstring] | None = None
 
     def describe(self) -> dict[str, Any]:
-        """Each package's version, and one hash of what is imported and of the modules that are
-        parsed, with names.
-        """
-        digest = hashlib.sha256(hash_text(canonical_json(self._offered)).encode())
-        for package in self._parsed:
-            for module, path in modules(package):
+        """Return the version of each package, and a hash of everything that is read."""
+        digest = hashlib.sha256(hash_text(canonical_json(self._imported_definitions)).encode())
+        for package in self._parsed_packages():
+            for module, path in list_modules(package):
                 digest.update(f"{package}\0{'.'.join(module)}\0".encode())
                 digest.update(hashlib.sha256(path.read_bytes()).digest())
-        versions = {package: _version(package) for package in self.packages}
+        versions = {package: _package_version(package) for package in self.packages}
         return {"versions": versions, "watermark": None, "content_hash": digest.hexdigest()}
 
     def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row]:
         """Yield the documents, the summaries that are queries, or the qrels that join them."""
-        if self._docstrings is None:  # parsing takes seconds, and three tables come out of it
-            self._docstrings = self._all(progress)
-        if table == "documents":
-            for package, item in self._docstrings:
-                text = item.text + (
-                    f"\n\nAlso called {', '.join(item.aliases)}." if item.aliases else ""
-                )
-                fields = {"package": package, "kind": item.kind}
-                yield Row(
-                    table,
-                    item.name,
-                    {"id": item.name, "title": item.name, "text": text, "fields": fields},
-                )
-        else:
-            for query, item in chosen_queries(item for _, item in self._docstrings).items():
-                values = {"id": query, "text": item.summary}
-                answer = {"query_id": query, "document_id": item.name}
-                yield Row(table, query, values if table == "queries" else answer)
+        if self._docstrings is None:
+            # Parsing takes seconds, and all three tables need the result.
+            self._docstrings = self._read_all(progress)
 
-    @property
-    def _parsed(self) -> list[str]:
+        if table == "documents":
+            for item in self._docstrings:
+                yield _document_row(item)
+            return
+
+        queries = choose_queries(item.docstring for item in self._docstrings)
+        for query_id, docstring in queries.items():
+            if table == "queries":
+                values = {"id": query_id, "text": docstring.summary}
+            else:
+                values = {"query_id": query_id, "document_id": docstring.name}
+            yield Row(table, query_id, values)
+
+    def _parsed_packages(self) -> list[str]:
         return [package for package in self.packages if package not in definitions.MODULES]
 
     @cached_property
-    def _offered(self) -> list[dict[str, Any]]:
-        """The rows of `definitions`, of the packages that are imported."""
-        imported = [package for package in self.packages if package in definitions.MODULES]
-        return read_definitions(imported) if imported else []
+    def _imported_definitions(self) -> list[dict[str, Any]]:
+        """The definitions of the packages that are imported, in another process."""
+        packages = [package for package in self.packages if package in definitions.MODULES]
+        return read_definitions(packages) if packages else []
 
-    def _all(self, progress: Progress) -> list[tuple[str, Docstring]]:
-        """All docstrings that say something, the first one of each name and of each text.
+    def _read_all(self, progress: Progress) -> list[PackageDocstring]:
+        """Return all docstrings of at least `MIN_WORDS` words, the first one of each name.
 
-        A name defined twice in a source is an overload or a setter.
+        A name that is defined twice in a source is an overload or a setter.
         """
-        first: dict[str, tuple[str, Docstring]] = {}
-        for row in self._offered:
-            item = Docstring(
-                row["name"], row["kind"], summary_first(row["text"]), tuple(row["aliases"])
-            )
-            first.setdefault(item.name, (row["package"], item))
-        files = [(package, *module) for package in self._parsed for module in modules(package)]
-        for package, module, path in report_each(files, len(files), progress, "modules"):
-            for item in read_docstrings(path.read_bytes(), module):
-                first.setdefault(item.name, (package, item))
-        return [
-            (package, item)
-            for package, item in first.values()
-            if len(item.text.split()) >= MIN_WORDS
+        by_name: dict[str, PackageDocstring] = {}
+        for row in self._imported_definitions:
+            text = summary_first(row["text"])
+            docstring = Docstring(row["name"], row["kind"], text, tuple(row["aliases"]))
+            by_name.setdefault(docstring.name, PackageDocstring(row["package"], docstring))
+
+        files = [
+            (package, module, path)
+            for package in self._parsed_packages()
+            for module, path in list_modules(package)
         ]
+        for package, module, path in report_each(files, len(files), progress, "modules"):
+            for docstring in read_docstrings(path.read_bytes(), module):
+                by_name.setdefault(docstring.name, PackageDocstring(package, docstring))
+
+        return [item for item in by_name.values() if _count_words(item.docstring.text) >= MIN_WORDS]
+
+
+def _document_row(item: PackageDocstring) -> Row:
+    docstring = item.docstring
+    text = docstring.text
+    if docstring.aliases:
+        text += f"\n\nAlso called {', '.join(docstring.aliases)}."
+    values = {
+        "id": docstring.name,
+        "title": docstring.name,
+        "text": text,
+        "fields": {"package": item.package, "kind": docstring.kind},
+    }
+    return Row("documents", docstring.name, values)
+
+
+def _count_words(text: str) -> int:
+    return len(text.split())
 
 
 def read_definitions(packages: list[str]) -> list[dict[str, Any]]:
-    """What `definitions` prints of packages, in a process of its own; FreshetError if that fails or
-    takes too long.
+    """Run `definitions` in another process, and return what it prints of some packages.
+
+    Raises:
+        FreshetError: If the process fails or takes too long.
     """
     command = [sys.executable, "-P", "-B", definitions.__file__, *packages]
-    environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"}
+    # The order of sets depends on the hash seed.
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"}
+    names = ", ".join(packages)
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, timeout=TIME_LIMIT, check=True
+            command,
+            env=environment,
+            capture_output=True,
+            timeout=IMPORT_TIMEOUT_SECONDS,
+            check=True,
         )
     except subprocess.TimeoutExpired as error:
         raise FreshetError(
-            f"importing {', '.join(packages)} took more than {TIME_LIMIT} seconds"
+            f"importing {names} took more than {IMPORT_TIMEOUT_SECONDS} seconds"
         ) from error
     except subprocess.CalledProcessError as error:
-        last = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise FreshetError(
-            f"the docstrings of {', '.join(packages)} cannot be read: {last}"
-        ) from error
+        last_line = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise FreshetError(f"the docstrings of {names} cannot be read: {last_line}") from error
     return json.loads(done.stdout)
 
 
-def chosen_queries(docstrings: Iterable[Docstring]) -> dict[str, Docstring]:
-    """Return the documents that their summary line asks for, by query id.
+def choose_queries(docstrings: Iterable[Docstring]) -> dict[str, Docstring]:
+    """Choose the documents whose summaries become queries.
 
     A summary is a query if enough text follows it and no other docstring contains it word for word.
-    Only one of the definitions with the same last name, and of docstrings that are near-duplicates
-    without their summaries, has a query: the one with the shortest name. So no test query asks for a
-    near-duplicate of a document that a training query asks for, and no unjudged document repeats one.
-    Of more than `MOST_QUERIES` queries those with the smallest hashes stay, so that documents that
-    come or go change few.
+    Only one of the definitions with the same last name, and only one of the docstrings that are
+    near-duplicates without their summaries, has a query: the one with the shortest name. So no test
+    query asks for a near-duplicate of a document that a training query asks for, and no unjudged
+    document repeats a query.
+
+    If there are more than `MAX_QUERIES` queries, the ones with the smallest hashes stay, so
+    documents that come or go change few queries.
+
+    Returns:
+        Docstring by query id, in ascending order of ids.
     """
-    items = sorted(docstrings, key=lambda item: (item.name.count("."), item.name))
+    by_length_of_name = sorted(docstrings, key=lambda item: (item.name.count("."), item.name))
     candidates: dict[str, Docstring] = {}
-    for item in _uniquely_summarized(items):
-        candidates.setdefault(item.name.rpartition(".")[2].casefold(), item)
+    for docstring in _uniquely_summarized(by_length_of_name):
+        query_id = docstring.name.rpartition(".")[2].casefold()
+        candidates.setdefault(query_id, docstring)
 
     queries = _without_near_duplicates(candidates)
-    chosen = sorted(queries, key=hash_text)[:MOST_QUERIES]
-    return {query: queries[query] for query in sorted(chosen)}
+    chosen_ids = sorted(queries, key=hash_text)[:MAX_QUERIES]
+    return {query_id: queries[query_id] for query_id in sorted(chosen_ids)}
 
 
-def _uniquely_summarized(items: Sequence[Docstring]) -> list[Docstring]:
-    """Return the docstrings whose summary can be a query and is found in no other docstring."""
-    phrases = {item.name: normalize_phrase(item.summary) for item in items}
-    texts = {item.name: normalize_phrase(item.text) for item in items}
+def _uniquely_summarized(docstrings: Sequence[Docstring]) -> list[Docstring]:
+    """Return the docstrings whose summary can be a query and is in no other docstring."""
+    phrases = {item.name: normalize_phrase(item.summary) for item in docstrings}
+    texts = {item.name: normalize_phrase(item.text) for item in docstrings}
     containing = documents_containing(phrases.values(), texts)
 
-    unique = []
-    for item in items:
-        summary_words = len(item.summary.split())
-        body_words = len(item.text.split()) - summary_words
-        if not MIN_WORDS <= summary_words <= MOST_SUMMARY_WORDS or body_words < MIN_BODY_WORDS:
+    unique: list[Docstring] = []
+    for docstring in docstrings:
+        summary_words = _count_words(docstring.summary)
+        body_words = _count_words(docstring.text) - summary_words
+        has_query_length = MIN_WORDS <= summary_words <= MAX_SUMMARY_WORDS
+        if not has_query_length or body_words < MIN_BODY_WORDS:
             continue
-        if containing[phrases[item.name]] == {item.name}:
-            unique.append(item)
+        if containing[phrases[docstring.name]] == {docstring.name}:
+            unique.append(docstring)
     return unique
 
 
 def _without_near_duplicates(candidates: Mapping[str, Docstring]) -> dict[str, Docstring]:
     """Keep the first of the docstrings whose bodies are near-duplicates of each other."""
-    bodies = {query: item.body for query, item in candidates.items()}
+    bodies = {query_id: docstring.body for query_id, docstring in candidates.items()}
     duplicates = near_duplicates(bodies, list(bodies))
     kept: dict[str, Docstring] = {}
-    for query, item in candidates.items():
-        if duplicates.get(query, set()).isdisjoint(kept):
-            kept[query] = item
+    for query_id, docstring in candidates.items():
+        if duplicates.get(query_id, set()).isdisjoint(kept):
+            kept[query_id] = docstring
     return kept
 
 
-def modules(package: str) -> list[tuple[tuple[str, ...], Path]]:
-    """The dotted name (as a tuple) and file of each module that has a public name; sorted, public
-    modules first.
+def list_modules(package: str) -> list[tuple[tuple[str, ...], Path]]:
+    """List the modules of a package that have a public name.
+
+    Returns:
+        The dotted name of each module as a tuple, and its file. Public modules come first.
     """
-    if package == "stdlib":
+    candidates: list[tuple[tuple[str, ...], Path]] = []
+    if package == STANDARD_LIBRARY:
         root = Path(sysconfig.get_paths()["stdlib"])
-        candidates = [
-            item
-            for item in _below(root, ())
-            if item[0][:1] and item[0][0] in sys.stdlib_module_names
-        ]
+        for module, path in _modules_below(root, ()):
+            if module and module[0] in sys.stdlib_module_names:
+                candidates.append((module, path))
     else:
-        candidates = [item for place in _places(package) for item in _below(place, (package,))]
-    named = [(public_name(module) != ".".join(module), module, path) for module, path in candidates]
-    return [
-        (module, path)
-        for _, module, path in sorted(named, key=lambda item: item[:2])
-        if public_name(module)
-    ]
+        for place in _package_places(package):
+            candidates.extend(_modules_below(place, (package,)))
+
+    def rank(candidate: tuple[tuple[str, ...], Path]) -> tuple[bool, tuple[str, ...]]:
+        module = candidate[0]
+        is_private = public_name(module) != ".".join(module)
+        return is_private, module
+
+    ranked = sorted(candidates, key=rank)
+    return [(module, path) for module, path in ranked if public_name(module)]
 
 
-def _places(package: str) -> list[Path]:
-    """The folders (or the single file) of an installed package, found without importing it."""
+def _package_places(package: str) -> list[Path]:
+    """Return the folders of an installed package, or its single file, without importing it.
+
+    Raises:
+        FreshetError: If there is no such package.
+    """
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None:
         raise FreshetError(
             f"corpus.packages names {package!r}, which is not an importable top-level package here. "
-            f"Install it, or take it off the list ('stdlib' is the standard library)."
+            f"Install it, or take it off the list ('{STANDARD_LIBRARY}' is the standard library)."
         )
     if spec.submodule_search_locations:
         return sorted(map(Path, spec.submodule_search_locations))
-    return [Path(spec.origin)] if spec.origin and spec.origin.endswith(".py") else []
+    if spec.origin and spec.origin.endswith(".py"):
+        return [Path(spec.origin)]
+    return []
 
 
-def _below(place: Path, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Path]]:
+def _modules_below(place: Path, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Path]]:
     if place.is_file():
         yield prefix, place
         return
     for folder, subfolders, names in os.walk(place):
         subfolders[:] = sorted(set(subfolders) - _SKIPPED)
+        parents = Path(folder).relative_to(place).parts
         for name in names:
             stem, suffix = os.path.splitext(name)
-            if suffix == ".py" and stem not in _SKIPPED:
-                parts = (
-                    *Path(folder).relative_to(place).parts,
-                    *([] if stem == "__init__" else [stem]),
-                )
-                yield prefix + parts, Path(folder, name)
+            if suffix != ".py" or stem in _SKIPPED:
+                continue
+            module = (*prefix, *parents)
+            if stem != "__init__":
+                module = (*module, stem)
+            yield module, Path(folder, name)
 
 
-def _version(package: str) -> str:
-    if package == "stdlib":
+def _package_version(package: str) -> str:
+    if package == STANDARD_LIBRARY:
         return platform.python_version()
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        names = importlib.metadata.packages_distributions().get(package, [])
-        return importlib.metadata.version(names[0]) if names else "unknown"
+        distributions = importlib.metadata.packages_distributions().get(package, [])
+        return importlib.metadata.version(distributions[0]) if distributions else "unknown"

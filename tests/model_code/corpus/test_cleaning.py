@@ -159,7 +159,7 @@ def test_answers_are_read_from_each_shape_that_data_sets_give_them(given, answer
     ],
 )
 def test_a_query_stays_without_answers_that_cannot_be_read(given):
-    assert query(answers=given) == SourceQuery("1", "when", (), unread=True)
+    assert query(answers=given) == SourceQuery("1", "when", (), has_unread_answers=True)
 
 
 DOCUMENTS = [

@@ -8,15 +8,11 @@ from collections import Counter
 
 import pytest
 
-from model_code.corpus.build import (
-    QrelTargets,
-    admit_qrels,
-    key_documents,
-    position,
-    split_queries,
-)
-from model_code.corpus.rows import Quarantine, Row
+from model_code.corpus.qrels import QrelTargets, admit_qrels
+from model_code.corpus.quarantine import Quarantine
+from model_code.corpus.rows import Row
 from model_code.corpus.settings import QuerySplitSettings
+from model_code.corpus.splits import key_documents, position, split_queries
 
 KNOWN = QrelTargets({"q1", "q2", "q3"}, {"d1", "d2"}, {"d1-copy": "d1"})
 

@@ -8,7 +8,8 @@ from dataclasses import asdict
 
 import pytest
 
-from model_code.corpus.rows import Quarantine, RefusedRow, Row, RowError, require_columns
+from model_code.corpus.quarantine import Quarantine
+from model_code.corpus.rows import RefusedRow, Row, RowError, require_columns
 from model_code.corpus.settings import ColumnSettings
 from model_code.corpus.tables import COLUMNS, make_table
 from model_code.errors import FreshetError

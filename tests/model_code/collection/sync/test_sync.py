@@ -14,12 +14,15 @@ from typer.testing import CliRunner
 
 from model_code.collection.index.changes import add_files, delete_documents
 from model_code.collection.index.live_index import LiveIndex
-from model_code.collection.sync import sync as module
+from model_code.collection.segments.documents import read_columns, write_documents
+from model_code.collection.sync import source_contents
 from model_code.collection.sync.sync import sync
 from model_code.corpus.build import build_corpus
 from model_code.corpus.rows import Row
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import open_source
+from model_code.corpus.sources.folder import FolderSource
+from model_code.corpus.tables import write_table
 from model_code.errors import FreshetError
 from model_code.text.settings import PassageSettings
 from orchestration.cli import app
@@ -60,7 +63,7 @@ def test_the_index_follows_the_source_and_a_second_sync_does_nothing(live, monke
     assert changes(sync(live, dry_run=True)) == (["d.md"], ["a.md"], ["b.md"], 1)
     done = sync(live)
     assert changes(done) == (["d.md"], ["a.md"], ["b.md"], 1)
-    monkeypatch.setattr(module, "read_document", None)  # nothing is read
+    monkeypatch.setattr(source_contents, "read_document", None)  # nothing is read
     again = sync(live)
     assert (changes(again), again.generation) == (([], [], [], 3), done.generation)
 
@@ -121,27 +124,59 @@ def test_rows_with_queries_are_read_as_freshet_add_reads_them(live):
     )
 
 
-@pytest.mark.parametrize("queries", ['"text"', '["how?"]'])
-def test_what_the_corpus_stage_built_is_no_change_whatever_a_column_is_called(live, queries):
-    (live.project.root / "rows.jsonl").write_text(
-        f'{{"_id": "a", "text": "one", "queries": {queries}}}\n'
-    )
-    settings = CorpusSettings(path="rows.jsonl", quarantine_limit=1.0)
-    tables = build_corpus(
-        open_source(settings, live.project.root), settings, PassageSettings()
-    ).tables
-    (content,) = tables["documents"]["content_hash"]
-    assert [hashes[1] for hashes in source_of(live, "rows.jsonl").hashes.values()] == [content]
-    assert sync(live, "rows.jsonl", cwd=live.project.root).added == ["a"], (
-        "text is a field, and no reason to refuse"
-    )
+def test_build_add_and_sync_clean_rows_alike(live):
+    rows = [
+        {"_id": "a", "text": "one", "queries": ["how?"], "fields": {"kind": "x"}, "fields2": 1},
+        {"id": "b", "text": "two", "date": "2024-05-01"},
+        {"_id": "c", "text": "three", "queries": "text"},
+        {"_id": "d", "text": "", "title": ""},
+        {"_id": "e", "text": 5},
+        {"text": "no id"},
+    ]
+    path = live.project.root / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = CorpusSettings(path="rows.jsonl", source="files", quarantine_limit=1.0)
+    source = open_source(settings, live.project.root)
+
+    tables = build_corpus(source, settings, PassageSettings()).tables
+    memory = source_contents.SourceMemory(live.project.root / "memory.json", "sync")
+    contents = memory.update(source_contents.list_units(source, settings), settings)
+    added = add_files(live, [path], dry_run=True)
+    received = live.clean_rows(rows, "rows.jsonl")
+
+    documents = tables["documents"]
+    built = dict(zip(documents["document_id"], documents["content_hash"], strict=True))
+    assert list(built) == ["a", "b"]
+    assert contents.hashes == built
+    assert {document.document_id: document.content_hash for document in received.documents} == built
+    quarantine = tables["quarantine"]
+    reasons = (quarantine["reason"] + ": " + quarantine["detail"]).tolist()
+    assert [row.partition(":")[0] for row in reasons] == [
+        "wrong type",
+        "empty text",
+        "wrong type",
+        "missing id",
+    ]
+    assert [row["reason"] for row in contents.refused] == reasons
+    assert [row["reason"] for row in added.rejected] == reasons
+    assert [row.message for row in received.refused] == reasons
 
 
-def source_of(live, path):
-    settings = CorpusSettings(path=path, source="files")
-    units = module._units(open_source(settings, live.project.root), settings)
-    memory = {"rules": None, "units": {}}
-    return module._contents(module._remembered(units, settings, memory), memory, settings)
+def test_built_document_with_queries_is_unchanged(live):
+    row = {"_id": "numpy.sort", "text": "sorted", "queries": ["how?"]}
+    (live.project.root / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    settings = CorpusSettings(path="rows.jsonl", source="files")
+    source = open_source(settings, live.project.root)
+    tables = build_corpus(source, settings, PassageSettings()).tables
+    write_table(live.project.root, "documents", tables["documents"])
+
+    segment = live.project.root / "segment.parquet"
+    write_documents(live.project.root / "documents.parquet", segment, ["numpy.sort"])
+
+    content_hash, queries = read_columns(segment, "content_hash", "queries")
+    (cleaned,) = live.clean_rows([row], "rows").documents
+    assert content_hash == [cleaned.content_hash]
+    assert queries == ['["how?"]']
 
 
 def test_a_refused_row_protects_its_document_however_its_id_stands(live):
@@ -194,14 +229,14 @@ def test_a_folder_below_that_cannot_be_listed_changes_nothing(live, monkeypatch)
     write(live, a="one")
     sync(live)
     write(live, b="two", **{"deep/c": "three"})
-    listed = module.FolderSource._walk
+    listed = FolderSource._walk
 
     def fail(self, folder, above):
         if folder.name == "deep":
             raise FreshetError(f"{folder} cannot be read: Permission denied")
         return listed(self, folder, above)
 
-    monkeypatch.setattr(module.FolderSource, "_walk", fail)
+    monkeypatch.setattr(FolderSource, "_walk", fail)
     with pytest.raises(FreshetError, match="deep cannot be read"):
         sync(live)
     assert list(live.content_hashes()) == ["a.md"]

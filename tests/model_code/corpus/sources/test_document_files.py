@@ -128,5 +128,5 @@ def test_what_cannot_be_read_is_refused_with_its_reason(tmp_path, name, content,
 
 
 def test_a_huge_file_is_not_opened(tmp_path, monkeypatch):
-    monkeypatch.setattr(document_files, "MOST_BYTES", 3)
+    monkeypatch.setattr(document_files, "MAX_FILE_BYTES", 3)
     assert read(tmp_path, "a.txt", "four").reason == "huge file"

@@ -121,7 +121,7 @@ def test_a_build_reads_the_commits_that_were_locked(tmp_path, monkeypatch):
 
 def test_another_revision_than_the_locked_one_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        hub.HubSource, "_newest", lambda self, name: f"commit of {self.hub.revision}"
+        hub.HubSource, "_newest_commit", lambda self, name: f"commit of {self.hub.revision}"
     )
     lock = make_source_lock(settings(name="BeIR/nq"), tmp_path)
     open_locked_source(settings(name="BeIR/nq"), tmp_path, lock)
@@ -132,7 +132,7 @@ def test_another_revision_than_the_locked_one_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_lock_that_does_not_say_what_revision_was_asked_for_is_accepted(tmp_path, monkeypatch):
-    monkeypatch.setattr(hub.HubSource, "_newest", lambda self, name: "a1")
+    monkeypatch.setattr(hub.HubSource, "_newest_commit", lambda self, name: "a1")
     chosen = settings(name="BeIR/nq", qrels="BeIR/nq", revision="main")
     digest = hash_text(canonical_json({"BeIR/nq": "a1"}))
     lock = {

@@ -15,8 +15,8 @@ from model_code.corpus.sources.base import make_source_lock
 from model_code.corpus.sources.installed_packages import (
     Docstring,
     InstalledPackagesSource,
-    chosen_queries,
-    modules,
+    choose_queries,
+    list_modules,
     read_docstrings,
 )
 from model_code.errors import FreshetError
@@ -141,7 +141,7 @@ def docstring(name: str, summary: str, body: str | None = None) -> Docstring:
 
 
 def queried_names(docstrings: list[Docstring]) -> dict[str, str]:
-    return {query: item.name for query, item in chosen_queries(docstrings).items()}
+    return {query: item.name for query, item in choose_queries(docstrings).items()}
 
 
 def test_each_last_name_has_one_query():
@@ -159,11 +159,11 @@ def test_queries_are_limited_by_hash(monkeypatch):
         docstring("a.sort", "Sort this very one."),
         docstring("a.find", "Find where it is."),
     ]
-    monkeypatch.setattr(installed_packages, "MOST_QUERIES", 1)
+    monkeypatch.setattr(installed_packages, "MAX_QUERIES", 1)
 
-    (kept,) = chosen_queries(docstrings)
+    (kept,) = choose_queries(docstrings)
 
-    assert list(chosen_queries(docstrings[::-1])) == [kept]
+    assert list(choose_queries(docstrings[::-1])) == [kept]
 
 
 def test_near_duplicates_have_one_query():
@@ -277,11 +277,11 @@ def test_the_lock_follows_the_sources_that_are_read(package, tmp_path):
 def test_an_absent_package_is_named():
     for name in ("no_such_package_here", "os.path", "scikit-learn"):
         with pytest.raises(FreshetError, match=f"corpus.packages names '{name}'"):
-            modules(name)
+            list_modules(name)
 
 
 def test_the_standard_library_leaves_out_tests_and_what_others_installed():
-    names = {".".join(module) for module, _ in modules("stdlib")}
+    names = {".".join(module) for module, _ in list_modules("stdlib")}
     assert {"json", "json.decoder", "asyncio.tasks", "concurrent.futures._base"} <= names
     tops = {name.split(".")[0] for name in names}
     assert not tops & {"test", "site-packages", "idlelib", "_pydecimal", "numpy", "sitecustomize"}

@@ -1,0 +1,170 @@
+"""Judgements of a corpus.
+
+Judgements are checked, and redirected from merged documents to the documents that are kept. Each
+query is then put into one split.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from model_code.corpus.cleaning import read_id
+from model_code.corpus.quarantine import Quarantine
+from model_code.corpus.rows import RefusedRow, Row, RowError
+from model_code.corpus.settings import SPLITS, QuerySplitSettings
+from model_code.corpus.splits import key_documents, split_queries
+
+# Floating-point numbers of files hold whole numbers up to this one exactly, and so do 64-bit
+# integers.
+MAX_RELEVANCE = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A sound row of qrels.
+
+    Attributes:
+        row: The row.
+        query_id: Id of the query.
+        document_id: Id of the document, or of the document that it was merged into.
+        relevance: Grade; 0 or less means that the document is not relevant.
+        split: Split that the source gives, if any.
+    """
+
+    row: Row
+    query_id: str
+    document_id: str
+    relevance: int
+    split: str | None
+
+
+@dataclass(frozen=True)
+class Qrels:
+    """The judgements of a corpus.
+
+    Attributes:
+        pairs: Relevance of each relevant pair of query id and document id.
+        splits: Split of each query that has a relevant document.
+        not_relevant: Number of sound rows with a relevance of 0 or less.
+        repeated: Number of sound rows whose pair another row has.
+        outside_limit: Number of sound rows of documents that `corpus.limit` left out.
+    """
+
+    pairs: dict[tuple[str, str], int]
+    splits: dict[str, str]
+    not_relevant: int
+    repeated: int
+    outside_limit: int
+
+
+@dataclass(frozen=True)
+class QrelTargets:
+    """The records that a judgement may refer to.
+
+    Attributes:
+        queries: Ids of the queries.
+        documents: Ids of the documents that are kept.
+        merged: {id of a merged document: id of the kept one}.
+        limited: Whether `corpus.limit` may have left documents out.
+    """
+
+    queries: Set[str]
+    documents: Set[str]
+    merged: Mapping[str, str]
+    limited: bool = False
+
+
+def admit_qrels(
+    rows: Iterable[Row | RefusedRow],
+    targets: QrelTargets,
+    settings: QuerySplitSettings,
+    quarantine: Quarantine,
+) -> Qrels:
+    """Check all rows of qrels, and give each query its split.
+
+    A pair that is judged several times has the highest relevance. A row is refused if it refers to
+    nothing, or would put its query into a second split.
+
+    Args:
+        rows: Rows of qrels, with our names for the columns.
+        targets: The records that rows may refer to.
+        settings: The shares of the splits, for queries that the source gives no split.
+        quarantine: Receives the refused rows.
+    """
+    judgements = list(quarantine.admit(rows, lambda row: _read_judgement(row, targets)))
+    inside = [judgement for judgement in judgements if judgement.document_id in targets.documents]
+    relevant = [judgement for judgement in inside if judgement.relevance > 0]
+    agreed = _keep_one_split_per_query(relevant, quarantine)
+
+    pairs: dict[tuple[str, str], int] = {}
+    source_splits: dict[str, str | None] = {}
+    for judgement in agreed:
+        pair = (judgement.query_id, judgement.document_id)
+        pairs[pair] = max(judgement.relevance, pairs.get(pair, 0))
+        source_splits[judgement.query_id] = judgement.split
+
+    return Qrels(
+        pairs,
+        split_queries(source_splits, settings, key_documents(pairs)),
+        not_relevant=len(inside) - len(relevant),
+        repeated=len(agreed) - len(pairs),
+        outside_limit=len(judgements) - len(inside),
+    )
+
+
+def _read_judgement(row: Row, targets: QrelTargets) -> Judgement:
+    query_id = read_id(row.values, "query_id")
+    document_id = read_id(row.values, "document_id")
+    document_id = targets.merged.get(document_id, document_id)
+
+    if query_id not in targets.queries:
+        raise RowError("dangling qrel", f"there is no query {query_id!r}")
+    if document_id not in targets.documents and not targets.limited:
+        raise RowError("dangling qrel", f"there is no document {document_id!r}")
+
+    relevance = _read_relevance(row.values.get("relevance", 1))
+    split = row.values.get("split")
+    if split is not None and split not in SPLITS:
+        raise RowError("bad split", f"split is {split!r}, not one of {', '.join(SPLITS)}")
+    return Judgement(row, query_id, document_id, relevance, split)
+
+
+def _read_relevance(value: Any) -> int:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not number.is_integer() or abs(number) > MAX_RELEVANCE:
+        raise RowError(
+            "bad relevance",
+            f"relevance is {value!r}, not a whole number of at most {MAX_RELEVANCE:,}",
+        )
+    return int(number)
+
+
+def _keep_one_split_per_query(
+    judgements: Sequence[Judgement], quarantine: Quarantine
+) -> list[Judgement]:
+    """Keep the judgements in the first split, in the order of `SPLITS`, that their query has.
+
+    A query that is tested must not be trained on, so the others are refused.
+    """
+    ranks: dict[str | None, int] = {split: rank for rank, split in enumerate((*SPLITS, None))}
+    query_splits: dict[str, str | None] = {}
+    for judgement in judgements:
+        known = query_splits.setdefault(judgement.query_id, judgement.split)
+        if ranks[judgement.split] < ranks[known]:
+            query_splits[judgement.query_id] = judgement.split
+
+    agreed: list[Judgement] = []
+    for judgement in judgements:
+        split = query_splits[judgement.query_id]
+        if judgement.split == split:
+            agreed.append(judgement)
+        else:
+            detail = f"its query is in {split}, so it may not be in {judgement.split} as well"
+            quarantine.refuse(judgement.row, RowError("conflicting split", detail))
+    return agreed

@@ -1,0 +1,136 @@
+"""The rows that were refused, with their reasons, and the number of rows that were read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from model_code.corpus.cleaning import read_id
+from model_code.corpus.rows import RefusedRow, Row, RowError, Table, printable
+from model_code.errors import FreshetError
+
+T = TypeVar("T")
+
+# Values of a row may be nested so deep. Python's limit depends on the depth of the caller.
+MAX_NESTING_LEVELS = 100
+
+MAX_DETAIL_CHARACTERS = 300
+OFFENDERS_IN_ERROR = 3
+
+
+class Quarantine:
+    """Collects refused rows, so that every row that is read is either admitted or listed here.
+
+    Attributes:
+        read: Number of rows that were read, by table.
+        refused: Rows that were refused, in the order in which they were read.
+    """
+
+    def __init__(self) -> None:
+        self.read: Counter[str] = Counter()
+        self.refused: list[RefusedRow] = []
+
+    def admit(self, rows: Iterable[Row | RefusedRow], check: Callable[[Row], T]) -> Iterator[T]:
+        """Yield `check(row)` for each sound row, in order.
+
+        Rows that are refused already, nested too deep, or for which `check` raises `RowError` are
+        quarantined.
+        """
+        for row in rows:
+            self.read[row.table] += 1
+            if isinstance(row, RefusedRow):
+                self.refused.append(row)
+                continue
+            if _is_deeper(row.values, MAX_NESTING_LEVELS):
+                self._refuse_deep(row)
+                continue
+            try:
+                yield check(row)
+            except RowError as error:
+                self.refuse(row, error)
+
+    def refuse(self, row: Row, error: RowError) -> None:
+        """Quarantine a row that was read, for the reason of `error`."""
+        record_id, has_valid_id = _identify(row.values)
+        self.refused.append(
+            RefusedRow(
+                row.table,
+                row.location,
+                error.reason,
+                printable(error.detail, MAX_DETAIL_CHARACTERS),
+                printable(dict(row.values)),
+                record_id,
+                has_valid_id,
+            )
+        )
+
+    def extend(self, table: Table, rows_read: int, refused: Sequence[RefusedRow]) -> None:
+        """Take over the refused rows of a table that was cleaned elsewhere."""
+        self.read[table] += rows_read
+        self.refused.extend(refused)
+
+    def reasons(self) -> dict[str, int]:
+        """Return the number of refused rows by table and reason, as {"documents: empty text": 2}."""
+        counts = Counter(f"{row.table}: {row.reason}" for row in self.refused)
+        return dict(sorted(counts.items()))
+
+    def enforce(self, limit: float) -> None:
+        """Check that no table has more than a share of refused rows.
+
+        Args:
+            limit: The share that is allowed, `corpus.quarantine_limit`.
+
+        Raises:
+            FreshetError: If a table has more. It names the first offenders.
+        """
+        for table in ("documents", "queries", "qrels"):
+            refused = [row for row in self.refused if row.table == table]
+            if len(refused) <= limit * self.read[table]:
+                continue
+            offenders = "; ".join(
+                f"{row.location} {row.reason} ({row.detail})"
+                for row in refused[:OFFENDERS_IN_ERROR]
+            )
+            raise FreshetError(
+                f"{len(refused):,} of {self.read[table]:,} rows of {table} are malformed, more than "
+                f"the share corpus.quarantine_limit = {limit} allows. First: {offenders}. "
+                "Mend the source and run `freshet ingest`, or raise the limit."
+            )
+
+    def _refuse_deep(self, row: Row) -> None:
+        """Quarantine a row that is nested too deep. It has no excerpt, which could not be written."""
+        record_id, has_valid_id = _identify(row.values)
+        detail = f"values are nested more than {MAX_NESTING_LEVELS} deep"
+        self.refused.append(
+            RefusedRow(row.table, row.location, "bad JSON", detail, "", record_id, has_valid_id)
+        )
+
+
+def _identify(values: Mapping[str, Any]) -> tuple[str | None, bool]:
+    """Return the id of a record and whether it is valid; if it is not, the text in its place."""
+    name = "id" if "id" in values else "query_id"
+    value = values.get(name)
+    if value is None or _is_deeper(value, MAX_NESTING_LEVELS):
+        return None, False
+    try:
+        return read_id(values, name), True
+    except RowError:
+        return printable(value) or None, False
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Return whether objects and lists are nested in each other more than `levels` deep.
+
+    >>> _is_deeper({"fields": [1]}, 2), _is_deeper({"fields": [{}]}, 2)
+    (False, True)
+    """
+    nodes = [value]
+    for _ in range(levels + 1):
+        containers = [node for node in nodes if isinstance(node, (dict, list, tuple))]
+        if not containers:
+            return False
+        nodes = []
+        for container in containers:
+            nodes.extend(container.values() if isinstance(container, dict) else container)
+    return True
