@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.incdsi_frontier.encoded import Encoded
 from experiments.incdsi_frontier.learning import Asking, learn
-from model_code.dsi.fit import encoding_scale
+from model_code.dsi.fit import largest_safe_scale
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.incdsi.state import IncDsiState
 
@@ -70,7 +70,7 @@ class Space:
             return 1.0
         asking, sample = self.asking(self.old, "dev"), np.array(self.old[::2])
         relevant = [{target} for target in asking.targets.tolist()]
-        scale = encoding_scale(
+        scale = largest_safe_scale(
             vectors, sample, self.encoded.documents[sample], asking.queries, relevant
         )
         return 1.0 if scale is None else scale

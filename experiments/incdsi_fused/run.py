@@ -21,7 +21,7 @@ import numpy as np
 from experiments.incdsi_frontier.encoded import Encoded, encode
 from experiments.incdsi_frontier.pages import NEW, TUNING, Pages
 from experiments.tables import write_tables
-from model_code.dsi.vectors import means_of
+from model_code.dsi.vectors import mean_by_owner
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
 from model_code.files import write_json
@@ -184,7 +184,7 @@ def means_of_texts(encoded: Encoded, cache: Path | None) -> np.ndarray:
     flat = Encoder.load(BASE, MAX_TOKENS, for_search=True).encode(
         [one for own in texts for one in own]
     )
-    found, _ = means_of(
+    found, _ = mean_by_owner(
         flat, np.repeat(np.arange(len(texts)), [len(own) for own in texts]), len(texts)
     )
     if file:

@@ -1,1 +1,1 @@
-"""Atomic document ids (DSI): a query encoder and one learned vector per document."""
+"""Kind `dsi`: atomic document ids, one learned vector per document (stage 1 of IncDSI)."""

@@ -1,13 +1,12 @@
-"""Train an atomic DSI: a query encoder and one vector per document; and how long a vector that
-comes later should be.
+"""Train a DSI retriever: document vectors, optionally its query encoder, and the scale of additions.
 
-Writes `encoder/`, which is the base encoder as it came unless it is trained too, `history.json`,
-the rows of the training curve, and `document_vectors/`, a dense index with what `vectors.py` puts
-beside it.
+Training writes `encoder/`, which is the base encoder unless it is trained too, `history.json`, the
+training curve, and `document_vectors/`, a dense index with the representatives (`vectors.py`).
 
-Learning moves a document's vector away from queries of others. An encoding was not moved, so it
-wins more of them: added as it is, a document costs older ones more than if it had been there from
-the start. Made shorter, it wins fewer.
+Training moves a document's vector away from the queries of other documents. The encoding of an
+added document was never moved, so it wins too many queries: added as it is, it costs older
+documents more than if it had been trained with them. A shorter vector wins fewer queries, so
+training also measures a norm for additions; see `largest_safe_scale`.
 """
 
 from __future__ import annotations
@@ -22,8 +21,13 @@ from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus
 from model_code.distributed.encoding import encode_resumably
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.dsi.trainer import DocumentTrainer, QueryVectors, loop_settings, pooled
-from model_code.dsi.vectors import REPRESENTATIVES, complete, document_means, means_of
+from model_code.dsi.trainer import DocumentTrainer, QueryVectors, loop_settings, pool_pairs
+from model_code.dsi.vectors import (
+    REPRESENTATIVES,
+    add_representatives,
+    document_means,
+    mean_by_owner,
+)
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.files import MANIFEST, read_json
@@ -39,129 +43,167 @@ from model_code.training.fit import (
     write_training_report,
 )
 from model_code.training.settings import TrainingSettings
-from model_code.training.tables import TrainingTables
+from model_code.training.tables import DevEvaluator, TrainingTables
 
-ENOUGH = 30  # queries that the sample could take; fewer would make the scale a matter of luck
-CELLS = 2**24  # scores held at once
-SAMPLE = 5000  # documents that stand for added ones, at most half of all
+# Queries that the sample could win. With fewer, the scale would be a matter of luck.
+MIN_ANSWERED_QUERIES = 30
+# Limits the memory of `largest_safe_scale`.
+MAX_SCORES_AT_ONCE = 2**24
+# Documents that stand for added ones; at most half of all are taken.
+MAX_SAMPLE_DOCUMENTS = 5000
 
 
 def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
-    """Train document vectors as the retriever's settings say; the report says what they saw and
-    which step was best.
+    """Train the document vectors of a stage's context and write the stage's output.
+
+    Args:
+        context: Context of the stage `train`, with the retriever's settings.
+        tables: Pairs, passages and dev queries of the corpus.
+
+    Returns:
+        Report of the stage: the training data, the best step, the encoder's fingerprint, and the
+        measured scale (None if it could not be measured).
     """
     vector_settings: DocumentVectorSettings = context.settings["retriever"].document_vectors
     training: TrainingSettings = context.settings["retriever"].training
     seed: int = context.settings["seed"]
+
     encoder = load_start_encoder(context, training.start)
     data = tables.training_data(training)
-    start, pool = _start(context, tables, encoder), pooled(data)
-    settings = loop_settings(vector_settings, training, len(pool.pairs))
-    # to rank all costs little: none is encoded
+    pairs = pool_pairs(data)
+    start = _start_vectors(context, tables, encoder)
+
+    # Ranking the whole corpus is cheap here: no passage is encoded.
     dev = tables.dev_evaluator(training.replace(dev_passages=None), seed)
+    query_vectors = None
+    if not vector_settings.train_encoder:
+        query_vectors = _encode_queries(context, encoder, pairs, "queries")
     trainer = make_trainer(
         DocumentTrainer,
         context,
         encoder,
-        pool,
-        settings,
+        pairs,
+        loop_settings(vector_settings, training, len(pairs.pairs)),
         dev,
         vector_settings=vector_settings,
         vectors=torch.nn.Parameter(torch.from_numpy(start.copy())),
-        query_vectors=None
-        if vector_settings.train_encoder
-        else _query_vectors(context, encoder, pool, "queries"),
+        query_vectors=query_vectors,
     )
     trainer.fit()
+
+    # With a frozen encoder the start vectors still are the encodings of all documents.
     encodings = None if vector_settings.train_encoder else start
-    scale = measured_scale(trainer, encodings, seed, context.progress("encode a sample"))
+    scale = measure_encoding_scale(trainer, encodings, seed, context.progress("encode a sample"))
     encoder.save(context.output / "encoder")
-    report = {"fingerprint": encoder.fingerprint(), "encoding_scale": scale}
-    report |= _save(
-        context, tables, trainer, report["fingerprint"], 1.0 if scale is None else scale
-    )
-    return write_training_report(context, tables, data, training, trainer) | report
+    fingerprint = encoder.fingerprint()
+
+    report = write_training_report(context, tables, data, training, trainer)
+    report["fingerprint"] = fingerprint
+    report["encoding_scale"] = scale
+    saved_scale = 1.0 if scale is None else scale
+    report.update(_save_vectors(context, tables, trainer, fingerprint, saved_scale))
+    return report
 
 
-def _start(context: StageContext, tables: TrainingTables, encoder: Encoder) -> np.ndarray:
-    """The start vectors: the mean of each document's passages, (n, H) float32."""
+def _start_vectors(context: StageContext, tables: TrainingTables, encoder: Encoder) -> np.ndarray:
+    """Return the mean of each document's passages, (n, H) float32."""
     vectors = reusable_vectors(context, encoder, tables.corpus)
     if vectors is None:
-        folder, progress = context.checkpoints / "passages", context.progress("encode passages")
         vectors = encode_resumably(
-            encoder, list(tables.passages.texts), folder, progress, "encode_documents"
+            encoder,
+            list(tables.passages.texts),
+            context.checkpoints / "passages",
+            context.progress("encode passages"),
+            "encode_documents",
         )
     return document_means(vectors, tables.passages.documents, len(tables.number))
 
 
-def _save(
+def _encode_queries(
+    context: StageContext, encoder: Encoder, data: TrainingData, folder: str
+) -> QueryVectors:
+    checkpoint_folder = context.checkpoints / folder
+    progress = context.progress("encode queries")
+    return QueryVectors.encode(data.pairs, encoder, checkpoint_folder, progress)
+
+
+def _save_vectors(
     context: StageContext,
     tables: TrainingTables,
     trainer: DocumentTrainer,
     fingerprint: str,
     scale: float,
 ) -> dict[str, Any]:
-    """Write what the finished trainer learned, and the mean query of each document under its
-    encoder; report both.
-    """
-    queries = trainer.query_vectors or _query_vectors(
-        context, trainer.encoder, trainer.data, "trained_queries"
-    )
-    vectors, data = trainer.vectors.detach().cpu().numpy(), trainer.data
+    """Write the trained vectors and the mean query vector of each document; return their counts."""
+    data = trainer.data
+    vectors = trainer.vectors.detach().cpu().numpy()
+    queries = trainer.query_vectors
+    if queries is None:
+        # The trained encoder gives other query vectors than the one that training began with.
+        queries = _encode_queries(context, trainer.encoder, data, "trained_queries")
+
     owners = data.passages.documents[data.pairs.passages]
-    means, counts = means_of(queries.vectors[queries.rows], owners, len(vectors))
-    means[counts == 0] = vectors[counts == 0]
-    folder, exact = context.output / "document_vectors", IndexSettings(flat_below=ALWAYS_EXACT)
+    means, counts = mean_by_owner(queries.vectors[queries.rows], owners, len(vectors))
+    has_no_queries = counts == 0
+    means[has_no_queries] = vectors[has_no_queries]
+
+    folder = context.output / "document_vectors"
+    exact = IndexSettings(flat_below=ALWAYS_EXACT)
     DenseIndex.build(vectors, list(tables.number), fingerprint, exact).save(folder)
-    complete(folder, means, scale)
-    return {"documents": len(vectors), "documents_without_queries": int((counts == 0).sum())}
+    add_representatives(folder, means, scale)
+    return {
+        "documents": len(vectors),
+        "documents_without_queries": int(has_no_queries.sum()),
+    }
 
 
-def _query_vectors(
-    context: StageContext, encoder: Encoder, pool: TrainingData, folder: str
-) -> QueryVectors:
-    return QueryVectors.encode(
-        pool.pairs, encoder, context.checkpoints / folder, context.progress("encode queries")
-    )
-
-
-def encoding_scale(
+def largest_safe_scale(
     vectors: np.ndarray,
     sample: np.ndarray,
     encodings: np.ndarray,
     queries: np.ndarray,
     relevant: Sequence[Collection[int]],
 ) -> float | None:
-    """The largest c such that `sample`, had it the vectors c * encodings, would take no more
-    queries than it does now.
+    """Return the largest scale at which encodings win no more queries than learned vectors do.
 
-    A query is taken where a document of the sample ranks above all that answer it, which rank above
-    the rest. Documents added with such vectors should then cost the others as much as documents
-    that were there when V was learned. None where fewer than `ENOUGH` queries could be taken, or
-    where no scale is too large.
+    A sample of documents stands for added ones. A query counts if a document that answers it ranks
+    above all other documents outside the sample. It is lost if a document of the sample that does
+    not answer it ranks above that. The sample loses some queries with its learned vectors. With the
+    vectors c * encodings it loses more, the larger c is. The result is the largest c that costs no
+    more queries, so that an addition costs the others as much as if it had been trained with them.
 
-    vectors: V (n, H), learned. sample: (s,) rows of V, of documents that stand for added ones.
-    encodings: (s, H), what
-      the encoder gives for them. queries: (m, H), not learned from. relevant: rows that answer each query.
+    Args:
+        vectors: Learned vectors V, (n, H).
+        sample: (s,), rows of V, of the documents that stand for added ones.
+        encodings: (s, H), the encoder's vectors of the sample.
+        queries: (m, H), of queries that were not trained on.
+        relevant: For each query the rows of V that answer it.
+
+    Returns:
+        The scale. None if fewer than `MIN_ANSWERED_QUERIES` queries count, or if no scale is too
+        large.
 
     >>> learned, encoded = np.array([[1.0, 0.0], [0.5, 0.0]]), np.array([[1.0, 0.0]])
     >>> queries = np.stack([np.linspace(1, 2, 40), np.zeros(40)], axis=1)
-    >>> round(encoding_scale(learned, np.array([1]), encoded, queries, [{0}] * 40), 6)  # at 1 all would be lost
+    >>> # At scale 1 the encoding of document 1 would win all 40 queries of document 0.
+    >>> round(largest_safe_scale(learned, np.array([1]), encoded, queries, [{0}] * 40), 6)
     1.0
     """
-    step, parts = CELLS // len(vectors) + 1, []
-    for start in range(0, len(queries), step):
-        part = slice(start, start + step)
-        parts.append(_best_scores(vectors, sample, encodings, queries[part], relevant[part]))
-    answers, others, learned, encoded = np.concatenate([np.empty((4, 0)), *parts], axis=1)
-    answered = (answers > others) & (answers > 0)
-    taken = int((learned >= answers)[answered].sum())
-    threatened = answered & (encoded > 0)
-    # the scale that takes each query
-    lost_from = np.sort(answers[threatened] / encoded[threatened])
-    if answered.sum() < ENOUGH or taken >= len(lost_from):
+    block_size = MAX_SCORES_AT_ONCE // len(vectors) + 1
+    blocks = [np.empty((4, 0))]
+    for start in range(0, len(queries), block_size):
+        block = slice(start, start + block_size)
+        blocks.append(_best_scores(vectors, sample, encodings, queries[block], relevant[block]))
+    answers, others, learned, encoded = np.concatenate(blocks, axis=1)
+
+    counts = (answers > others) & (answers > 0)
+    lost_by_learned = int((learned >= answers)[counts].sum())
+    may_be_lost = counts & (encoded > 0)
+    # The scale from which on each query is lost.
+    lost_from = np.sort(answers[may_be_lost] / encoded[may_be_lost])
+    if counts.sum() < MIN_ANSWERED_QUERIES or lost_by_learned >= len(lost_from):
         return None
-    return float(np.nextafter(lost_from[taken], 0))
+    return float(np.nextafter(lost_from[lost_by_learned], 0))
 
 
 def _best_scores(
@@ -171,44 +213,71 @@ def _best_scores(
     queries: np.ndarray,
     relevant: Sequence[Collection[int]],
 ) -> np.ndarray:
-    """Of each of b queries the best score of the learned vectors that answer it, of all the others
-    outside the sample, of those in it, and of the sample's encodings; -inf where there are none:
-    (4, b).
+    """Return four best scores of each of b queries, (4, b); -inf where there is no such document.
+
+    They are those of the learned vectors that answer the query, of the others outside the sample,
+    of the others in the sample, and of the encodings of the others in the sample.
     """
-    place = {int(row): i for i, row in enumerate(sample)}
-    learned, encoded = queries @ vectors.T, queries @ encodings.T  # (b, n), (b, s)
-    answers = np.array(
-        [scores[list(rows)].max() for scores, rows in zip(learned, relevant, strict=True)]
-    )
+    position_in_sample = {int(row): i for i, row in enumerate(sample)}
+    learned_scores = queries @ vectors.T
+    encoded_scores = queries @ encodings.T
+
+    answers = np.empty(len(queries))
     for query, rows in enumerate(relevant):
-        learned[query, list(rows)] = -np.inf
-        encoded[query, [place[row] for row in rows if row in place]] = -np.inf
-    in_sample = learned[:, sample].max(axis=1, initial=-np.inf)
-    learned[:, sample] = -np.inf
-    return np.stack([answers, learned.max(axis=1), in_sample, encoded.max(axis=1, initial=-np.inf)])
+        answer_rows = list(rows)
+        answers[query] = learned_scores[query, answer_rows].max()
+        learned_scores[query, answer_rows] = -np.inf
+        positions = [position_in_sample[row] for row in rows if row in position_in_sample]
+        encoded_scores[query, positions] = -np.inf
+
+    in_sample = learned_scores[:, sample].max(axis=1, initial=-np.inf)
+    learned_scores[:, sample] = -np.inf
+    outside_sample = learned_scores.max(axis=1)
+    encoded = encoded_scores.max(axis=1, initial=-np.inf)
+    return np.stack([answers, outside_sample, in_sample, encoded])
 
 
-def measured_scale(
+def measure_encoding_scale(
     trainer: DocumentTrainer, encodings: np.ndarray | None, seed: int, progress: Progress
 ) -> float | None:
-    """See `encoding_scale`, of what a finished trainer learned; None without dev queries too.
+    """Measure `largest_safe_scale` of a finished trainer's vectors, on the dev queries.
 
-    encodings: (n, H) of all documents by its encoder, or None: those needed are made.
+    Args:
+        trainer: After `fit`.
+        encodings: (n, H), all documents by the trainer's encoder. None: the sample is encoded.
+        seed: Seed of the sample.
+        progress: Called while the sample is encoded.
+
+    Returns:
+        The scale, or None if it cannot be measured, for example without dev queries.
     """
-    dev, vectors = trainer.dev, trainer.vectors.detach().cpu().numpy()
-    count = min(len(vectors) // 2, SAMPLE)
-    if dev is None or count == 0:
+    dev = trainer.dev
+    vectors = trainer.vectors.detach().cpu().numpy()
+    sample_size = min(len(vectors) // 2, MAX_SAMPLE_DOCUMENTS)
+    if dev is None or sample_size == 0:
         return None
-    sample = np.sort(np.random.default_rng(seed).permutation(len(vectors))[:count])
+
+    sample = np.sort(np.random.default_rng(seed).permutation(len(vectors))[:sample_size])
     if encodings is None:
-        rows = [dev.passages.of(document) for document in sample.tolist()]
-        texts = [dev.passages.texts[row] for group in rows for row in group.tolist()]
-        owners = np.repeat(np.arange(count), [len(group) for group in rows])
-        chosen = document_means(trainer.encoder.encode_passages(texts, progress), owners, count)
+        sample_encodings = _encode_documents(trainer.encoder, dev, sample, progress)
     else:
-        chosen = encodings[sample]
+        sample_encodings = encodings[sample]
     relevant = [[int(document) for document in judged] for judged in dev.qrels.values()]
-    return encoding_scale(vectors, sample, chosen, trainer.dev_queries(dev), relevant)
+    return largest_safe_scale(vectors, sample, sample_encodings, trainer.dev_queries(dev), relevant)
+
+
+def _encode_documents(
+    encoder: Encoder, dev: DevEvaluator, documents: np.ndarray, progress: Progress
+) -> np.ndarray:
+    """Encode some documents by the means of their passages, (s, H) float32."""
+    texts: list[str] = []
+    owners: list[int] = []
+    for number, document in enumerate(documents.tolist()):
+        rows = dev.passages.of(document).tolist()
+        texts.extend(dev.passages.texts[row] for row in rows)
+        owners.extend([number] * len(rows))
+    vectors = encoder.encode_passages(texts, progress)
+    return document_means(vectors, np.array(owners), len(documents))
 
 
 def index_documents(context: StageContext) -> dict[str, Any]:
@@ -239,5 +308,5 @@ def index_documents(context: StageContext) -> dict[str, Any]:
         trained.vectors, trained.document_ids, trained.fingerprint, context.settings["index"]
     )
     report = save_index(index, context)
-    complete(context.output / "index", np.load(folder / REPRESENTATIVES), scale)
+    add_representatives(context.output / "index", np.load(folder / REPRESENTATIVES), scale)
     return report

@@ -1,8 +1,7 @@
-"""Atomic document ids (DSI): one learned vector per document, searched by inner product with the
-encoded query.
+"""The DSI retriever: one learned vector per document, searched by inner product with the query.
 
-In a segment of a live collection each new document gets its encoding, at the length that training
-measured, or a refined one.
+Documents that are added later get their encoding, scaled to the norm that training measured, or a
+vector that IncDSI solved for.
 """
 
 from __future__ import annotations
@@ -23,8 +22,11 @@ from model_code.retrieval.indexed import NewPassages
 
 
 class DsiRetriever(DenseRetriever):
-    """A dense retriever of one learned vector per document, with what learning one for a new
-    document needs.
+    """A dense retriever with one learned vector per document, and what IncDSI needs to add more.
+
+    Attributes:
+        folder: Folder of the index and of the representatives.
+        encoding_scale: Norm of the vectors of added documents that are not refined.
     """
 
     learns_documents = True
@@ -32,43 +34,54 @@ class DsiRetriever(DenseRetriever):
     def __init__(
         self, encoder: Encoder, index: DenseIndex, folder: Path, fingerprint: str | None = None
     ) -> None:
-        """folder: of the index, and of what lies beside it."""
+        """Combine an encoder with an index.
+
+        Args:
+            encoder: Encodes queries and added documents.
+            index: One row per document.
+            folder: Folder of the index, with the files that lie beside it.
+            fingerprint: The encoder's, if the caller has computed it before.
+        """
         super().__init__(encoder, index, fingerprint)
         self.folder = folder
-        # of before it was measured: 1
-        self.encoding_scale = read_json(folder / MANIFEST).get("encoding_scale", 1.0)
+        self.encoding_scale: float = read_json(folder / MANIFEST)["encoding_scale"]
 
     @cached_property
     def representatives(self) -> np.ndarray:
-        """Z (n, H) of the documents that were trained, memory-mapped; those of a segment have none."""
+        """Z of the trained documents, (n, H), memory-mapped. Added segments have none."""
         return np.load(self.folder / REPRESENTATIVES, mmap_mode="r")
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
-        """Index a vector per document in `folder`: where none is refined the direction of its
-        passages' mean vector, of the length `encoding_scale`.
-        """
+        """Index a vector per document in `folder`; see `encode_new_passages`."""
         super().write_segment(folder, new)
         add_to_manifest(folder, {"kind": KIND, "encoding_scale": self.encoding_scale})
 
     def reopen(self, folder: Path) -> Self:
-        """The same encoder over the index in `folder`."""
+        """Open the index in another folder with the same encoder."""
         return type(self)(self.encoder, DenseIndex.load(folder), folder, self.fingerprint)
 
     @classmethod
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
-        """Index the named documents of each in `folder`, with the vectors that they have."""
+        """Index the named documents of several retrievers in `folder`, with their vectors."""
         super().merge(parts, folder)
-        add_to_manifest(folder, {"kind": KIND, "encoding_scale": parts[0][0].encoding_scale})
+        first_retriever, _ = parts[0]
+        add_to_manifest(folder, {"kind": KIND, "encoding_scale": first_retriever.encoding_scale})
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
-        """(n, H): the vector of each passage's document."""
-        row = {document: i for i, document in enumerate(self.index.document_ids)}
-        return self.index.vectors[[row[document] for document in document_ids]]
+        """Return the vector of each passage's document, (n, H)."""
+        row_of = {document: row for row, document in enumerate(self.index.document_ids)}
+        return self.index.vectors[[row_of[document] for document in document_ids]]
 
     def encode_new_passages(self, new: NewPassages) -> tuple[list[str], np.ndarray]:
-        """The documents, and of each the vector (n, H) that it has where none is refined."""
+        """Return the new documents and their vectors before refinement.
+
+        A document's vector has the direction of its passages' mean and the norm `encoding_scale`.
+
+        Returns:
+            Document ids, and vectors (n, H) float32.
+        """
         names = list(dict.fromkeys(new.document_ids))
-        number = {name: i for i, name in enumerate(names)}
-        rows = np.array([number[name] for name in new.document_ids])
-        vectors = document_means(self.encoder.encode_passages(new.texts), rows, len(names))
-        return names, vectors * np.float32(self.encoding_scale)
+        number_of = {name: number for number, name in enumerate(names)}
+        owners = np.array([number_of[name] for name in new.document_ids])
+        means = document_means(self.encoder.encode_passages(new.texts), owners, len(names))
+        return names, means * np.float32(self.encoding_scale)

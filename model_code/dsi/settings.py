@@ -1,6 +1,4 @@
-"""What the user may choose about learned document vectors: the group `document_vectors` of a
-retriever.
-"""
+"""Settings of learned document vectors: the group `document_vectors` of a retriever."""
 
 from __future__ import annotations
 
@@ -8,15 +6,16 @@ from model_code.settings import Field, Settings, constant_field
 
 
 class DocumentVectorSettings(Settings):
-    """How the document vectors V of an atomic DSI learn, from the mean of each document's passages
-    on.
+    """How the document vectors V of a DSI are trained.
 
-    The pairs that `supervision` asks for are one pool, shuffled anew in each epoch: a query of the
-    corpus's own counts as much as a pseudo-query. Of training, these keys are read besides:
-    dev_metric, dev_queries, warmup_share, steps (overrides epochs), accumulation, log_every,
-    seed_offset; with train_encoder also query_max_tokens, learning_rate, frozen_layers and
-    weight_decay (of the encoder), checkpoint_every, and those of the hierarchy loss. The dev metric
-    is that of the whole corpus, whatever dev_passages says: nothing has to be encoded for it.
+    V starts as the mean of each document's passages. All pairs that `supervision` asks for are one
+    pool that is shuffled in each epoch, so a query of the corpus counts as much as a pseudo-query.
+
+    These keys of `training` are read as well: dev_metric, dev_queries, warmup_share, steps
+    (overrides epochs), accumulation, log_every and seed_offset. With train_encoder also
+    query_max_tokens, learning_rate, frozen_layers and weight_decay (of the encoder),
+    checkpoint_every, and the keys of the hierarchy loss. The dev metric is always measured on the
+    whole corpus, because no passage has to be encoded for it; dev_passages is ignored.
     """
 
     logit_scale: float = constant_field(

@@ -1,9 +1,7 @@
-"""Training of document vectors, alone or with the query encoder: the one trainer, with another loss
-and other batches.
+"""The trainer of document vectors: the dense trainer with another loss and other batches.
 
-A query classifies its document among all documents (IncDSI, section 3, stage 1), and no document is
-ever encoded. A frozen encoder encodes each query once; the means of their vectors stand for their
-documents.
+A query classifies its document among all documents (IncDSI, section 3, stage 1). No document is
+ever encoded. A frozen encoder encodes each query once, so an epoch takes seconds.
 """
 
 from __future__ import annotations
@@ -35,72 +33,100 @@ VECTORS = "document_vectors"
 
 @dataclass(frozen=True, eq=False)
 class QueryVectors:
-    """Each different query text of P pairs, encoded once."""
+    """The vectors of the queries of P pairs. Each different text is encoded once.
 
-    vectors: np.ndarray  # (U, H) float32
-    rows: np.ndarray  # (P,) int64: which of them is each pair's
+    Attributes:
+        vectors: (U, H) float32, of the U different texts.
+        rows: (P,) int64, the row of each pair's query.
+    """
+
+    vectors: np.ndarray
+    rows: np.ndarray
 
     @classmethod
     def encode(
         cls, pairs: Pairs, encoder: Encoder, folder: Path, progress: Progress = no_progress
     ) -> QueryVectors:
-        """Encode the queries of `pairs`, shard by shard in `folder`, which belongs to this encoder
-        and these pairs.
+        """Encode the queries of pairs.
+
+        Args:
+            pairs: P pairs.
+            encoder: Encoder of the queries.
+            folder: Keeps finished shards. It must belong to this encoder and these pairs alone.
+            progress: Called after each shard.
         """
-        number = {text: number for number, text in enumerate(dict.fromkeys(pairs.queries))}
-        rows = np.fromiter(
-            (number[text] for text in pairs.queries), dtype=np.int64, count=len(pairs)
-        )
-        return cls(encode_resumably(encoder, list(number), folder, progress), rows)
+        texts = list(dict.fromkeys(pairs.queries))
+        row_of = {text: row for row, text in enumerate(texts)}
+        rows = np.array([row_of[text] for text in pairs.queries], dtype=np.int64)
+        return cls(encode_resumably(encoder, texts, folder, progress), rows)
 
     def of(self, pairs: np.ndarray) -> np.ndarray:
-        """The query vectors of some pairs, given by number: (B, H)."""
+        """Return the query vectors of pairs, given by their numbers: (B, H)."""
         return self.vectors[self.rows[pairs]]
 
 
 class DocumentBatch(NamedTuple):
-    """B queries and their documents as tensors."""
+    """B queries and their documents as tensors.
 
-    queries: LengthBuckets  # tokenised; if the encoder is frozen one part, their vectors (B, H)
-    documents: Tensor  # (B,) int64
-    relevant: Tensor  # (2, m) int64: rows of the batch, and documents known to answer them
-    # (B, M) int64: ancestors of each pair's passage; None without a hierarchy loss
+    Attributes:
+        queries: Tokenised texts; with a frozen encoder one bucket with their vectors (B, H).
+        documents: (B,) int64, the document of each query.
+        relevant: (2, m) int64, rows of the batch, and documents that are known to answer them.
+        paths: (B, M) int64, ancestors of each pair's passage. None without a hierarchy loss.
+        excluded: For each level None or a (B, K_t) bool mask of the nodes above other relevant
+            passages. None without a hierarchy loss.
+    """
+
+    queries: LengthBuckets
+    documents: Tensor
+    relevant: Tensor
     paths: Tensor | None
-    # per level None or (B, K_t) bool: nodes above other relevant passages
     excluded: list[Tensor | None] | None
 
 
 class DocumentCollator(Collator):
-    """A maker of batches; equal numbers give equal batches, whatever was made before."""
+    """Makes batches. Equal batch numbers give equal batches, whatever was made before."""
 
     def __init__(
         self, *arguments: Any, query_vectors: QueryVectors | None = None, **more: Any
     ) -> None:
-        """query_vectors: those of a frozen encoder, looked up instead of tokenised; the rest is
-        `Collator`'s.
+        """Prepare batches.
+
+        Args:
+            arguments: Arguments of `Collator`.
+            query_vectors: Vectors of a frozen encoder, which are looked up. None: queries are
+                tokenised.
+            more: Keyword arguments of `Collator`.
         """
         super().__init__(*arguments, **more)
         self.query_vectors = query_vectors
 
     def __call__(self, number: int, pairs: np.ndarray) -> DocumentBatch:  # type: ignore[override]
-        """Batch `number` of the run, made of `pairs` (B,)."""
-        every, passages = self.data.pairs, self.data.passages
-        positives = every.passages[pairs]
-        relevant = [every.relevant[pair] for pair in pairs]
+        """Make a batch.
+
+        Args:
+            number: Number of the batch in the run.
+            pairs: (B,), numbers of its pairs.
+        """
+        passages = self.data.passages
+        positives = self.data.pairs.passages[pairs]
+        relevant = [self.data.pairs.relevant[pair] for pair in pairs]
+
+        row_and_document = []
+        for row, documents in enumerate(relevant):
+            row_and_document.extend((row, document) for document in sorted(documents))
+        relevant_passages = [passages.of_all(documents) for documents in relevant]
         return DocumentBatch(
             queries=self._queries(pairs),
             documents=torch.from_numpy(passages.documents[positives]),
-            relevant=torch.tensor(
-                [(row, key) for row, keys in enumerate(relevant) for key in sorted(keys)]
-            ).T,
-            **self.hierarchy_targets(positives, list(map(passages.of_all, relevant))),
+            relevant=torch.tensor(row_and_document).T,
+            **self.hierarchy_targets(positives, relevant_passages),
         )
 
     def _queries(self, pairs: np.ndarray) -> LengthBuckets:
         if self.query_vectors is not None:
-            return LengthBuckets(
-                [torch.from_numpy(self.query_vectors.of(pairs))], torch.arange(len(pairs))
-            )  # type: ignore[list-item]
+            vectors = torch.from_numpy(self.query_vectors.of(pairs))
+            return LengthBuckets([vectors], torch.arange(len(pairs)))  # type: ignore[list-item]
         return self.query_features([self.data.pairs.queries[pair] for pair in pairs])
 
 
@@ -111,34 +137,46 @@ def document_losses(
     logit_scale: float,
     relevant: Tensor | None = None,
 ) -> Tensor:
-    """The cross-entropy of each of B queries over all n documents: (B,).
+    """Return the cross-entropy of each query over all documents (IncDSI, section 3, stage 1).
 
-    With S(q, d) = logit_scale * q.v_d, query i's loss is
-        - log[ e^S(q_i, d_i) / sum_d e^S(q_i, d) ],   d = all documents but the others known to answer q_i
+    With S(q, d) = logit_scale * q.v_d, the loss of query i is
 
-    queries: (B, H). vectors: (n, H), of any norm. documents: (B,) int64, the number of each query's
-    document. relevant: (2, m) int64, rows i of the batch and documents known to answer q_i. They
-    are left out of query i's sum,
-      except its own document, which may be among them or not. Published without: a query that several documents answer
-      would push each of them away in turn.
+        - log[ e^S(q_i, d_i) / sum_d e^S(q_i, d) ],   d = all documents but others that answer q_i
 
-    >>> vectors = torch.eye(3)
-    >>> document_losses(vectors[:1], vectors, torch.tensor([0]), logit_scale=1.0)  # log(1 + 2/e)
+    The paper leaves no document out. Then a query that several documents answer would push each of
+    them away in turn.
+
+    Args:
+        queries: (B, H).
+        vectors: (n, H), of any norm.
+        documents: (B,) int64, the document of each query.
+        logit_scale: Factor of the scores.
+        relevant: (2, m) int64, rows i of the batch, and documents that are known to answer query i.
+            They are left out of its sum; its own document, which may be among them, is not.
+
+    Returns:
+        Losses, (B,).
+
+    >>> vectors, documents = torch.eye(3), torch.tensor([0])
+    >>> document_losses(vectors[:1], vectors, documents, logit_scale=1.0)  # log(1 + 2/e)
     tensor([0.5514])
-    >>> document_losses(vectors[:1], vectors, torch.tensor([0]), 1.0, relevant=torch.tensor([[0, 0], [0, 2]]))
+    >>> relevant = torch.tensor([[0, 0], [0, 2]])
+    >>> document_losses(vectors[:1], vectors, documents, 1.0, relevant)  # log(1 + 1/e)
     tensor([0.3133])
     """
-    scores = (logit_scale * queries) @ vectors.T  # (B, n)
+    scores = (logit_scale * queries) @ vectors.T
     if relevant is not None:
-        # by steps that no GPU has to be waited for
-        others = torch.zeros_like(scores, dtype=torch.bool)
-        others.view(-1).index_fill_(0, relevant[0] * scores.shape[1] + relevant[1], True)
-        scores = scores.masked_fill(others.scatter_(1, documents[:, None], False), -torch.inf)
+        # Only operations that a GPU does not have to be waited for.
+        rows, columns = relevant
+        left_out = torch.zeros_like(scores, dtype=torch.bool)
+        left_out.view(-1).index_fill_(0, rows * scores.shape[1] + columns, True)
+        left_out.scatter_(1, documents[:, None], False)
+        scores = scores.masked_fill(left_out, -torch.inf)
     return cross_entropy(scores, documents, reduction="none")
 
 
 class DocumentObjective(Objective):
-    """What training document vectors minimises: everything that learns is a parameter of it."""
+    """The loss of document vectors. Everything that is trained is a parameter of it."""
 
     def __init__(
         self,
@@ -148,36 +186,48 @@ class DocumentObjective(Objective):
         settings: TrainingSettings,
         hierarchy: Hierarchy | None = None,
     ) -> None:
-        """encoder: maps the parts of `DocumentBatch.queries` to vectors (b, H); vectors: V, (n, H)."""
+        """Combine the losses.
+
+        Args:
+            encoder: Maps the buckets of `DocumentBatch.queries` to vectors (b, H).
+            vectors: V, (n, H).
+            logit_scale: Factor of the scores.
+            settings: Weight and temperature of the hierarchy loss.
+            hierarchy: Needed if the settings give its loss weight.
+        """
         super().__init__(encoder, settings, hierarchy)
-        self.vectors, self.logit_scale = vectors, logit_scale
+        self.vectors = vectors
+        self.logit_scale = logit_scale
 
     def forward(self, batch: DocumentBatch) -> dict[str, Tensor]:  # type: ignore[override]
-        """`loss`, to be minimised, and without gradient its parts `cross_entropy`, `hierarchy_1`,
-        ...: batch means.
+        """Return the loss of a batch, and the parts that the training curve shows.
+
+        Returns:
+            `loss`, to be minimised, and without gradient `cross_entropy`, `hierarchy_1`, ...: batch
+            means.
         """
         queries = encode(self.encoder, batch.queries)
-        # scaled scores are too coarse in bfloat16
+        # Scaled scores would be too coarse in bfloat16.
         with torch.autocast(queries.device.type, enabled=False):
             queries = queries.float()
             losses = document_losses(
                 queries, self.vectors, batch.documents, self.logit_scale, batch.relevant
             )
-            hierarchy = (
-                None
-                if self.hierarchy is None
-                else self.hierarchy(queries, batch.paths, batch.excluded)
-            )
+            hierarchy = None
+            if self.hierarchy is not None:
+                hierarchy = self.hierarchy(queries, batch.paths, batch.excluded)
             total = hce_losses(losses, hierarchy, self.settings.hierarchy_weight).mean()
-        return {"loss": total, "cross_entropy": losses.detach().mean()} | level_means(hierarchy)
+
+        parts = {"loss": total, "cross_entropy": losses.detach().mean()}
+        parts.update(level_means(hierarchy))
+        return parts
 
 
 class DocumentTrainer(Trainer):
-    """Training of `vectors` (n, H) in place, and of `encoder` unless it is frozen, as there are
-    `query_vectors` of it.
+    """Trains document vectors in place, and the encoder unless it is frozen.
 
-    data: what `pooled` returns; settings: what `loop_settings` returns; dev: of the whole corpus,
-    or None. The rest is `Trainer`'s, and so is `fit`, which leaves vectors and encoder as the best
+    The data are what `pool_pairs` returns, the settings what `loop_settings` returns, and the dev
+    evaluator, if any, is of the whole corpus. `fit` leaves vectors and encoder as the best
     evaluated step had them.
     """
 
@@ -190,23 +240,31 @@ class DocumentTrainer(Trainer):
         query_vectors: QueryVectors | None,
         **keywords: Any,
     ) -> None:
-        self.vector_settings, self.vectors, self.query_vectors = (
-            vector_settings,
-            vectors,
-            query_vectors,
-        )
+        """Prepare training.
+
+        Args:
+            encoder: Encoder of the queries.
+            arguments: Further arguments of `Trainer`.
+            vector_settings: Settings of the document vectors.
+            vectors: V, (n, H), at its start.
+            query_vectors: The queries' vectors if the encoder is frozen. None: it is trained.
+            keywords: Keyword arguments of `Trainer`.
+        """
+        self.vector_settings = vector_settings
+        self.vectors = vectors
+        self.query_vectors = query_vectors
         self.length_settings = ("query_max_tokens",) if query_vectors is None else ()
         self._dev_queries: np.ndarray | None = None
         super().__init__(encoder, *arguments, **keywords)
 
     def dev_queries(self, dev: DevEvaluator) -> np.ndarray:
-        """The vectors of the dev queries; encoded only once where the encoder does not learn."""
+        """Return the vectors of the dev queries; a frozen encoder encodes them once."""
         if self._dev_queries is None or self.query_vectors is None:
             self._dev_queries = self.encoder.encode(dev.queries)
         return self._dev_queries
 
     def _index_dev_passages(self, dev: DevEvaluator) -> np.ndarray:
-        """The vectors of passages: of each its document's row, as it is now."""
+        """Return the vectors to rank: for each passage the current vector of its document."""
         return self.vectors.detach().cpu().numpy()[dev.passages.documents[dev.rows]]
 
     def _score_dev(self, dev: DevEvaluator, ranked: np.ndarray) -> float:
@@ -216,7 +274,8 @@ class DocumentTrainer(Trainer):
         encoder: nn.Module = self.encoder
         if self.query_vectors is not None:
             encoder.requires_grad_(False)
-            encoder = nn.Identity()  # the batches hold vectors
+            # The batches already hold vectors.
+            encoder = nn.Identity()
         return DocumentObjective(
             encoder, self.vectors, self.vector_settings.logit_scale, self.settings, hierarchy
         )
@@ -231,12 +290,15 @@ class DocumentTrainer(Trainer):
         return optimizer
 
     def _make_collator(self, hierarchy: Hierarchy | None, batch_tokens: int) -> DocumentCollator:
-        tokenize, more = (
-            self.encoder.tokenize,
-            {"query_vectors": self.query_vectors, "prompts": self.encoder.prompts},
-        )
         return DocumentCollator(
-            self.data, self.settings, tokenize, self.seed, hierarchy, batch_tokens, **more
+            self.data,
+            self.settings,
+            self.encoder.tokenize,
+            self.seed,
+            hierarchy,
+            batch_tokens,
+            query_vectors=self.query_vectors,
+            prompts=self.encoder.prompts,
         )
 
     def _trained_weights(self) -> dict[str, Tensor]:
@@ -246,42 +308,51 @@ class DocumentTrainer(Trainer):
 def loop_settings(
     vector_settings: DocumentVectorSettings, training: TrainingSettings, pairs: int
 ) -> TrainingSettings:
-    """`training` with what the training loop must read from `vector_settings` instead, for a pool
-    of so many pairs.
+    """Return the settings of the training loop, with the values that `vector_settings` overrides.
+
+    The dev metric is measured after each epoch.
+
+    Args:
+        vector_settings: Settings of the document vectors.
+        training: The retriever's training settings.
+        pairs: Number of pairs in the pool.
 
     >>> loop = loop_settings(DocumentVectorSettings(), TrainingSettings(), pairs=1300)
     >>> loop.batch_size, loop.evaluate_every, loop.patience, loop.learning_rate
     (128, 10, 2, 0.0005)
     """
-    per_epoch = pairs // min(vector_settings.batch_size, max(1, pairs)) / training.accumulation
-    every = max(1, round(per_epoch))
-    joint = training.replace(
-        supervision="supervised",  # of one pool: a batch has no two kinds of pairs
+    batch_size = min(vector_settings.batch_size, max(1, pairs))
+    steps_per_epoch = max(1, round(pairs // batch_size / training.accumulation))
+    loop = training.replace(
+        # All pairs are one pool, so a batch has no two sorts of pairs.
+        supervision="supervised",
         epochs=vector_settings.epochs,
         batch_size=vector_settings.batch_size,
         batches="random",
         negatives_per_query=0,
-        evaluate_every=every,
+        evaluate_every=steps_per_epoch,
         patience=vector_settings.patience,
     )
     if vector_settings.train_encoder:
-        return joint
-    return joint.replace(
-        learning_rate=vector_settings.learning_rate, frozen_layers=None, checkpoint_every=every
+        return loop
+    return loop.replace(
+        learning_rate=vector_settings.learning_rate,
+        frozen_layers=None,
+        checkpoint_every=steps_per_epoch,
     )
 
 
-def pooled(data: TrainingData) -> TrainingData:
-    """All pairs as one kind.
+def pool_pairs(data: TrainingData) -> TrainingData:
+    """Return the same data with all pairs as supervised ones.
 
     >>> import numpy as np
     >>> from model_code.training.data import Pairs, Passages
     >>> one = Pairs(["a"], np.array([0]), [frozenset([0])])
-    >>> pool = pooled(TrainingData(Passages(["A"], np.array([0])), one, one))
+    >>> pool = pool_pairs(TrainingData(Passages(["A"], np.array([0])), one, one))
     >>> len(pool.supervised), len(pool.unsupervised), len(pool.pairs)
     (2, 0, 2)
     """
-    nothing = replace(
+    no_pairs = replace(
         data.unsupervised, queries=[], passages=data.unsupervised.passages[:0], relevant=[]
     )
-    return TrainingData(data.passages, data.pairs, nothing)
+    return TrainingData(data.passages, data.pairs, no_pairs)

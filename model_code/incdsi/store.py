@@ -23,7 +23,7 @@ from model_code.collection.segments.documents import DOCUMENTS, read_columns
 from model_code.collection.segments.segment import BaseSegment, LoadedSegment, Refined, new_passages
 from model_code.distributed.encoding import encode_resumably
 from model_code.dsi.retriever import DsiRetriever
-from model_code.dsi.vectors import means_of
+from model_code.dsi.vectors import mean_by_owner
 from model_code.encoding.encoder import Encoder
 from model_code.files import (
     MANIFEST,
@@ -119,7 +119,7 @@ def _from_texts(part: LoadedSegment, ids: Sequence[str], spans: int, folder: Pat
     flat = encode_resumably(
         part.dense.encoder, [text for key in ids for text in texts[key]], folder
     )
-    return means_of(
+    return mean_by_owner(
         flat, np.repeat(np.arange(len(ids)), [len(texts[key]) for key in ids]), len(ids)
     )[0]
 

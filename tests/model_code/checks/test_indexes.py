@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from model_code.context import StageContext
-from model_code.dsi.vectors import complete
+from model_code.dsi.vectors import add_representatives
 from model_code.encoding.token_signs import TokenSigns, pack_signs
 from model_code.files import MANIFEST, read_json, write_manifest
 from model_code.lexical.index import EmbeddingIndex, PassagesOnTheFly
@@ -58,7 +58,7 @@ def dense(root, vectors=1):
 def dsi(root):
     place = context(root, "dsi")
     DenseIndex.build(2 * UNIT[:3], ["c", "a", "b"], "f").save(place.output / "index")
-    complete(place.output / "index", UNIT[:3], 1.5)
+    add_representatives(place.output / "index", UNIT[:3], 1.5)
     return place
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from model_code.context import StageContext
-from model_code.dsi.vectors import complete
+from model_code.dsi.vectors import add_representatives
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
@@ -84,7 +84,7 @@ def save(output, encoder, name):
     if name == "dsi":
         vectors = np.eye(4, dtype=np.float32)[:2]
         DenseIndex.build(vectors, ["b", "a"], "f").save(output / "document_vectors")
-        complete(output / "document_vectors", vectors, 1.0)
+        add_representatives(output / "document_vectors", vectors, 1.0)
 
 
 def generator(root):

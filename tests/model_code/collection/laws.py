@@ -18,7 +18,7 @@ from model_code.collection.generations.generation_builder import GenerationBuild
 from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.ledger.events import LedgerCursor, Position
-from model_code.dsi.vectors import complete, document_means
+from model_code.dsi.vectors import add_representatives, document_means
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
 from model_code.files import write_json
@@ -189,7 +189,7 @@ def _index(kind: str, encoder: Encoder, bodies: list[str], ids: list[str], folde
         vectors, rows, encoder.fingerprint(), settings or IndexSettings(), per, tokens
     ).save(folder)
     if kind == "dsi":
-        complete(folder, vectors, ENCODING_SCALE)
+        add_representatives(folder, vectors, ENCODING_SCALE)
 
 
 def _write_tree(folder: Path, ids: list[str]) -> None:

@@ -13,7 +13,7 @@ from model_code.collection.generations.generation import Generation
 from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.context import StageContext
 from model_code.dsi import fit
-from model_code.dsi.fit import ENOUGH, encoding_scale
+from model_code.dsi.fit import MIN_ANSWERED_QUERIES, largest_safe_scale
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.vectors import document_means
 from model_code.encoding.encoder import Encoder
@@ -59,7 +59,7 @@ def taken(vectors, sample, replaced, queries, relevant) -> int:
 @pytest.mark.parametrize("seed", range(5))
 def test_it_is_the_largest_scale_that_takes_no_more_than_learned_vectors(seed: int):
     vectors, sample, encodings, queries, relevant = made(seed)
-    scale = encoding_scale(vectors, sample, encodings, queries, relevant)
+    scale = largest_safe_scale(vectors, sample, encodings, queries, relevant)
     assert scale is not None
     now = taken(vectors, sample, vectors[sample], queries, relevant)
     assert taken(vectors, sample, scale * (1 - 1e-9) * encodings, queries, relevant) <= now
@@ -70,19 +70,19 @@ def test_encodings_of_another_length_change_the_scale_and_blocks_of_queries_noth
     monkeypatch: pytest.MonkeyPatch,
 ):
     vectors, sample, encodings, queries, relevant = made(0)
-    scale = encoding_scale(vectors, sample, encodings, queries, relevant)
-    assert encoding_scale(vectors, sample, 4 * encodings, queries, relevant) == pytest.approx(
+    scale = largest_safe_scale(vectors, sample, encodings, queries, relevant)
+    assert largest_safe_scale(vectors, sample, 4 * encodings, queries, relevant) == pytest.approx(
         scale / 4
     )
-    monkeypatch.setattr(fit, "CELLS", 100)
-    assert encoding_scale(vectors, sample, encodings, queries, relevant) == pytest.approx(scale)
+    monkeypatch.setattr(fit, "MAX_SCORES_AT_ONCE", 100)
+    assert largest_safe_scale(vectors, sample, encodings, queries, relevant) == pytest.approx(scale)
 
 
 def test_vectors_that_were_not_learned_stay_as_they_are():
     _, sample, encodings, queries, relevant = made(2)
     vectors = np.random.default_rng(2).normal(size=(40, 8))
     vectors[sample] = encodings
-    scale = encoding_scale(vectors, sample, encodings, queries, relevant)
+    scale = largest_safe_scale(vectors, sample, encodings, queries, relevant)
     assert scale is not None
     assert scale >= 1
     now = taken(vectors, sample, encodings, queries, relevant)
@@ -91,9 +91,9 @@ def test_vectors_that_were_not_learned_stay_as_they_are():
 
 def test_too_few_queries_say_nothing_and_where_no_scale_is_too_large_there_is_none():
     vectors, sample, encodings, queries, relevant = made(3)
-    few = ENOUGH - 1
-    assert encoding_scale(vectors, sample, encodings, queries[:few], relevant[:few]) is None
-    assert encoding_scale(vectors, sample, np.zeros_like(encodings), queries, relevant) is None
+    few = MIN_ANSWERED_QUERIES - 1
+    assert largest_safe_scale(vectors, sample, encodings, queries[:few], relevant[:few]) is None
+    assert largest_safe_scale(vectors, sample, np.zeros_like(encodings), queries, relevant) is None
 
 
 OWN = DocumentVectorSettings(epochs=4, batch_size=16, learning_rate=2e-2, patience=None)
@@ -120,12 +120,12 @@ def by_hand(context: StageContext) -> float | None:
         {tables.number[name] for name in tables.dev.qrels[query]} for query in tables.dev.queries
     ]
     queries = encoder.encode(list(tables.dev.queries.values()))
-    return fit.encoding_scale(found.vectors, sample, encodings[sample], queries, relevant)
+    return fit.largest_safe_scale(found.vectors, sample, encodings[sample], queries, relevant)
 
 
 @pytest.mark.parametrize("train_encoder", [False, True])
 def test_the_scale_is_measured_with_what_training_left(tmp_path, monkeypatch, train_encoder):
-    monkeypatch.setattr(fit, "ENOUGH", 3)
+    monkeypatch.setattr(fit, "MIN_ANSWERED_QUERIES", 3)
     context, report = trained(tmp_path, train_encoder=train_encoder)
     assert report["encoding_scale"] is not None
     assert report["encoding_scale"] == pytest.approx(by_hand(context), rel=1e-4)
@@ -147,7 +147,7 @@ def test_too_few_dev_queries_or_none_leave_encodings_as_they_are(
 
 
 def test_an_added_document_has_the_measured_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fit, "ENOUGH", 3)
+    monkeypatch.setattr(fit, "MIN_ANSWERED_QUERIES", 3)
     context, report = trained(tmp_path)
     indexing = run_index(context, tmp_path / "indexed")
     opened = open_retriever(

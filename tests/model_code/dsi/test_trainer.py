@@ -11,7 +11,7 @@ import torch
 
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.trainer import document_losses, loop_settings
-from model_code.dsi.vectors import document_means, means_of
+from model_code.dsi.vectors import document_means, mean_by_owner
 from model_code.training.settings import TrainingSettings
 
 SCALE = 20.0
@@ -110,7 +110,7 @@ def test_mean_queries_against_a_loop():
     vectors = random.standard_normal((5, 3)).astype(np.float32)
     rows, documents = random.integers(0, 5, 12), random.integers(0, 6, 12)
     documents[documents == 2] = 4  # without queries
-    means, counts = means_of(vectors[rows], documents, 7)
+    means, counts = mean_by_owner(vectors[rows], documents, 7)
     for document in range(7):
         own = [
             vectors[row].astype(np.float64)
