@@ -1,18 +1,21 @@
-"""The lexical encoder: a text as weights over the vocabulary (SVDR's E(x)), and as the set of its
-own tokens (T(x)).
+"""The lexical encoder of SVDR: learned weights E(x) of a text, and its own tokens T(x).
 
-With features x_t (D) of a text's real tokens, decoder rows e_v (D) and biases b_v, the weight of
-vocabulary entry v is elu1p( max_t x_t.e_v + b_v ) (Zhou et al., Semi-Parametric Retrieval via
-Binary Token Index, section 3). Padding takes no part in the maximum: the published code lets it,
-and so a text's weights depend on its neighbours in the batch.
+With features x_t (D) of a text's tokens, decoder rows e_v (D) and biases b_v, the weight of
+vocabulary entry v is
 
-Features come from a head, a checkpoint's own, or one solved for in closed form. A masked language
-model ends before its decoder, which the lexical encoder applies itself. For encoders without such a
-head: (1) Decoder rows e_v are the word embeddings, centred and scaled to unit norm. (2) A matrix W
-is the ridge regression of each token's last hidden state onto the decoder row of that token. (3)
-The logit of entry v at a token is scale * cos(W h, e_v) + b_v, where b_v starts at idf_v + bias:
-rare tokens are worth more, and no token is on at random. Nothing random is left of an untrained
-head.
+    elu1p( max_t x_t.e_v + b_v )
+
+(Zhou et al., Semi-Parametric Retrieval via Binary Token Index, section 3). Padding takes no part in
+the maximum. In the published code it does, so a text's weights depend on its neighbours in a batch.
+
+The features come from one of two heads:
+
+- "mlm": a masked language model without its decoder. The decoder's rows and biases are e and b.
+- "closed_form", for encoders without such a head. Decoder rows are the word embeddings, centred and
+  scaled to unit norm. A matrix W is the ridge regression of each token's last hidden state onto the
+  decoder row of that token. The logit of entry v at a token is scale * cos(W h, e_v) + b_v, where
+  b_v starts at idf_v plus a constant: rare tokens weigh more. Nothing about an untrained head is
+  random.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,76 +54,98 @@ from model_code.errors import FreshetError
 from model_code.lexical.token_index.postings import Sparse
 from model_code.progress import Progress, no_progress
 
-UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>")
-# vocabulary entries scored at once: with 512 tokens a block of logits stays in a core's cache
-BLOCK = 2048
+UNUSED_TOKEN = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>")
+# Vocabulary entries that are scored at once. A block of logits of 512 tokens stays in the cache.
+VOCABULARY_BLOCK = 2048
 
 
 class ClosedFormHead(nn.Module):
-    """Hidden states (..., H) -> features scale * W h / |W h| (..., H), to be multiplied with unit
-    decoder rows.
-    """
+    """Maps hidden states h to features scale * W h / |W h|, for unit decoder rows."""
 
     def __init__(self, hidden: int, scale: float) -> None:
+        """Create the head.
+
+        Args:
+            hidden: Width H of the hidden states.
+            scale: Norm of the features, and so the largest logit before the bias.
+        """
         super().__init__()
         self.transform = nn.Linear(hidden, hidden, bias=False)
         self.scale = scale
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """The features of hidden states."""
-        turned = self.transform(hidden)
-        # norms in bfloat16 lose the third digit
-        wide = turned if turned.dtype == torch.float64 else turned.float()
-        return self.scale * normalize(wide, dim=-1)
+        """Return the features of hidden states, both (..., H), in float32 or wider."""
+        transformed = self.transform(hidden)
+        if transformed.dtype != torch.float64:
+            # Norms in bfloat16 lose the third digit.
+            transformed = transformed.float()
+        return self.scale * normalize(transformed, dim=-1)
 
 
 def ridge_transform(pairs: Iterable[tuple[Tensor, Tensor]], ridge: float) -> Tensor:
-    """The W that minimises sum |W h - e|^2 + penalty |W|^2, in float64: (D, H).
+    """Return the W that minimises sum |W h - e|^2 + penalty |W|^2, computed in float64.
 
-    pairs: hidden states (n, H) and decoder rows (n, D) of the same tokens, part by part. ridge: the
-    penalty as a share of the mean square of the hidden states' components, summed over all tokens.
+    Args:
+        pairs: Batches of hidden states h, (n, H), and decoder rows e, (n, D), of the same tokens.
+        ridge: The penalty, as a share of the mean square of the hidden states' components, summed
+            over all tokens.
+
+    Returns:
+        W, (D, H).
     """
-    wide = ((hidden.double(), rows.double()) for hidden, rows in pairs)
-    products = zip(*((hidden.T @ hidden, hidden.T @ rows) for hidden, rows in wide), strict=True)
-    gram, cross = (reduce(torch.add, parts) for parts in products)  # (H, H), (H, D)
+    gram: Tensor | None = None
+    cross: Tensor | None = None
+    for hidden, rows in pairs:
+        hidden = hidden.double()
+        batch_gram = hidden.T @ hidden
+        batch_cross = hidden.T @ rows.double()
+        gram = batch_gram if gram is None else gram + batch_gram
+        cross = batch_cross if cross is None else cross + batch_cross
+
     penalty = ridge * gram.diagonal().mean()
-    eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    return torch.linalg.solve(gram + penalty * eye, cross).T  # (D, H)
+    identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    return torch.linalg.solve(gram + penalty * identity, cross).T
 
 
 class ClosedFormBody(nn.Module):
-    """A transformer and the closed-form head on its last hidden states: token ids -> features (B,
-    T, H).
-    """
+    """A transformer with the closed-form head: maps token ids to features (B, T, H)."""
 
     def __init__(self, backbone: Any, head: ClosedFormHead) -> None:
+        """Put the head on the transformer's last hidden states."""
         super().__init__()
-        self.backbone, self.head = backbone, head
+        self.backbone = backbone
+        self.head = head
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """The features of every token."""
+        """Return the features of every token."""
         return self.head(self.backbone(input_ids=ids, attention_mask=mask).last_hidden_state)
 
 
 class MaskedModel(nn.Module):
-    """A masked language model that ends before its decoder: token ids -> features (B, T, D).
+    """A masked language model without its decoder: maps token ids to features (B, T, D).
 
-    The decoder, a linear map to the vocabulary whose rows are mostly the word embeddings, is the
-    lexical encoder's.
+    The decoder is a linear map to the vocabulary, whose rows mostly are the word embeddings. The
+    lexical encoder applies it itself.
     """
 
     def __init__(self, model: Any) -> None:
-        """Take `model` apart; FreshetError if its decoder is no linear map."""
+        """Take the decoder out of `model`.
+
+        Raises:
+            FreshetError: If the decoder is no linear map.
+        """
         super().__init__()
         decoder = model.get_output_embeddings()
         if not isinstance(decoder, nn.Linear):
             raise FreshetError(
                 f"a {type(model).__name__} has no linear decoder; name another encoder.base"
             )
-        self._place = next(name for name, module in model.named_modules() if module is decoder)
+        self._decoder_name = next(
+            name for name, module in model.named_modules() if module is decoder
+        )
         self.model = model
-        self.put(nn.Identity())
-        # in a list: its parameters are registered where the lexical encoder has them
+        self.set_decoder(nn.Identity())
+        # In a list, so that torch does not register its parameters here: the lexical encoder does.
         self._decoder = [decoder]
 
     @property
@@ -133,22 +158,26 @@ class MaskedModel(nn.Module):
         """The transformer without any head."""
         return self.model.base_model
 
-    def put(self, decoder: nn.Module) -> None:
-        """Set what stands in the decoder's place."""
-        self.model.set_submodule(self._place, decoder)
+    def set_decoder(self, decoder: nn.Module) -> None:
+        """Set the module in the decoder's place, for example to save the whole model."""
+        self.model.set_submodule(self._decoder_name, decoder)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """The features of every token, those that the decoder multiplies."""
+        """Return the features of every token, which the decoder would multiply."""
         return self.model(input_ids=ids, attention_mask=mask).logits
 
 
 def load_masked_model(folder: Path, max_tokens: int) -> MaskedModel:
-    """The model in float32 with dropout 0, taken apart. FreshetError if the checkpoint lacks a part
-    of the head.
-    """
-    from transformers import AutoModelForMaskedLM  # late, as in `base_models`
+    """Load a masked language model in float32 with dropout 0, without its decoder.
 
-    backbone = load_transformer(folder, max_tokens)  # its config: checked positions, dropout 0
+    Raises:
+        FreshetError: If the checkpoint lacks a part of the head.
+    """
+    # transformers takes seconds to import, as in `base_models`.
+    from transformers import AutoModelForMaskedLM
+
+    # Its configuration has checked positions, and dropout 0.
+    backbone = load_transformer(folder, max_tokens)
     model, missing = load_pretrained(AutoModelForMaskedLM, folder, backbone.config)
     if missing:
         raise FreshetError(
@@ -160,28 +189,39 @@ def load_masked_model(folder: Path, max_tokens: int) -> MaskedModel:
 
 
 def blocked_tokens(tokenizer: Any, size: int, punctuation: bool) -> np.ndarray:
-    """Which of the `size` vocabulary entries never carry weight: (size,) bool.
+    """Mark the vocabulary entries that never carry weight.
 
-    Special and unused tokens, entries without a token, and, unless `punctuation`, tokens with no
-    letter or digit in the text that they stand for: byte-level tokenizers write "Ġ," for " ,".
+    These are special and unused tokens, entries without a token, and, unless `punctuation`, tokens
+    whose text has no letter or digit. The text of a token matters, not its name: byte-level
+    tokenizers write "Ġ," for " ,".
+
+    Args:
+        tokenizer: A fast tokenizer of transformers.
+        size: Number of vocabulary entries.
+        punctuation: Whether tokens without letters and digits carry weight.
+
+    Returns:
+        Mask, (size,) bool.
     """
-    names = {number: name for name, number in tokenizer.get_vocab().items()}
+    name_of = {number: name for name, number in tokenizer.get_vocab().items()}
     special = set(tokenizer.all_special_ids)
     blocked = np.ones(size, dtype=bool)
     for number in range(size):
-        name = names.get(number)
-        if name is None or number in special or UNUSED.fullmatch(name):
+        name = name_of.get(number)
+        if name is None or number in special or UNUSED_TOKEN.fullmatch(name):
             continue
         text = tokenizer.convert_tokens_to_string([name])
-        blocked[number] = not (
-            punctuation
-            or any(letter.isalnum() or letter == REPLACEMENT_CHARACTER for letter in text)
-        )
+        blocked[number] = not (punctuation or _has_letter_or_digit(text))
     return blocked
 
 
+def _has_letter_or_digit(text: str) -> bool:
+    """Return whether a token's text may be part of a word; bytes of a split character may."""
+    return any(letter.isalnum() or letter == REPLACEMENT_CHARACTER for letter in text)
+
+
 def own_tokens(token_ids: Sequence[int], blocked: np.ndarray) -> np.ndarray:
-    """T(x): the different tokens of a text that may carry weight, ascending int64.
+    """Return T(x): the different tokens of a text that may carry weight, ascending int64.
 
     >>> own_tokens([101, 7, 5, 7, 102], np.isin(np.arange(200), [101, 102])).tolist()
     [5, 7]
@@ -191,20 +231,28 @@ def own_tokens(token_ids: Sequence[int], blocked: np.ndarray) -> np.ndarray:
 
 
 def inverse_document_frequencies(bags: Sequence[np.ndarray], size: int) -> np.ndarray:
-    """log( (N + 1) / (n_v + 1) ) for each of `size` tokens, in n_v of the N bags: (size,) float32.
+    """Return log( (N + 1) / (n_v + 1) ) of each token, which n_v of the N bags contain.
 
-    A token of no bag is held to be little rarer than one of a single bag: with a larger idf,
-    vocabulary that the corpus never uses fills the places of query expansion.
+    A token that no bag contains counts as little rarer than one of a single bag. With a larger idf,
+    vocabulary that the corpus never uses would fill the places of query expansion.
+
+    Args:
+        bags: The different token ids of each text.
+        size: Number of tokens.
+
+    Returns:
+        Frequencies, (size,) float32.
 
     >>> inverse_document_frequencies([np.array([0, 1]), np.array([0])], size=3).round(2).tolist()
     [0.0, 0.41, 1.1]
     """
-    counts = np.bincount(np.concatenate([*bags, np.empty(0, dtype=np.int64)]), minlength=size)
+    tokens = np.concatenate([*bags, np.empty(0, dtype=np.int64)])
+    counts = np.bincount(tokens, minlength=size)
     return np.log((len(bags) + 1) / (counts + 1)).astype(np.float32)
 
 
 def elu1p(logits: Tensor) -> Tensor:
-    """X + 1 from 0 on, e^x below: positive, smooth and increasing.
+    """Return x + 1 for x >= 0 and e^x below: positive, smooth and increasing.
 
     >>> elu1p(torch.tensor([-1.0, 0.0, 2.0]))
     tensor([0.3679, 1.0000, 3.0000])
@@ -212,41 +260,68 @@ def elu1p(logits: Tensor) -> Tensor:
     return torch.nn.functional.elu(logits) + 1
 
 
-def best_logits(features: Tensor, mask: Tensor, decoder: Tensor, bias: Tensor) -> Tensor:
-    """max_t x_t.e_v + b_v over each text's real tokens: (B, V), from blocks of the vocabulary.
+def max_logits(features: Tensor, mask: Tensor, decoder: Tensor, bias: Tensor) -> Tensor:
+    """Return max_t x_t.e_v + b_v over each text's tokens, computed in blocks of the vocabulary.
 
-    features: (B, T, D); mask: (B, T), 0 for padding; decoder: (V, D); bias: (V,).
+    Args:
+        features: (B, T, D).
+        mask: (B, T), 0 for padding.
+        decoder: (V, D).
+        bias: (V,).
+
+    Returns:
+        Logits, (B, V).
     """
-    padding = (mask == 0).unsqueeze(-1)
-    blocks = [
-        (features @ decoder[start : start + BLOCK].T).masked_fill(padding, -torch.inf).amax(dim=1)
-        for start in range(0, len(decoder), BLOCK)
-    ]
+    is_padding = (mask == 0).unsqueeze(-1)
+    blocks = []
+    for start in range(0, len(decoder), VOCABULARY_BLOCK):
+        logits = features @ decoder[start : start + VOCABULARY_BLOCK].T
+        blocks.append(logits.masked_fill(is_padding, -torch.inf).amax(dim=1))
     return torch.cat(blocks, dim=1) + bias
 
 
-def chosen_logits(
-    features: Tensor, mask: Tensor, decoder: Tensor, bias: Tensor, chosen: Tensor
+def max_logits_at(
+    features: Tensor, mask: Tensor, decoder: Tensor, bias: Tensor, entries: Tensor
 ) -> Tensor:
-    """`best_logits` at the entries `chosen` (B, k) of each text only: (B, k), in float32 or wider.
+    """Return `max_logits` at some entries of each text only, in float32 or wider.
 
-    What the backward pass keeps is (B, T, k), not (B, T, V); values and gradients are those of the
-    dense path.
+    The backward pass keeps (B, T, k) numbers instead of (B, T, V). Values and gradients equal those
+    of the dense computation.
+
+    Args:
+        features: (B, T, D).
+        mask: (B, T), 0 for padding.
+        decoder: (V, D).
+        bias: (V,).
+        entries: (B, k) int64.
+
+    Returns:
+        Logits, (B, k).
     """
     with torch.autocast(features.device.type, enabled=False):
-        wide = features if features.dtype == torch.float64 else features.float()
-        logits = torch.bmm(wide, decoder[chosen].to(wide.dtype).transpose(1, 2))  # (B, T, k)
-        return logits.masked_fill((mask == 0).unsqueeze(-1), -torch.inf).amax(dim=1) + bias[chosen]
+        if features.dtype != torch.float64:
+            features = features.float()
+        rows = decoder[entries].to(features.dtype)
+        logits = torch.bmm(features, rows.transpose(1, 2))
+        is_padding = (mask == 0).unsqueeze(-1)
+        return logits.masked_fill(is_padding, -torch.inf).amax(dim=1) + bias[entries]
 
 
-def largest(logits: Tensor, blocked: Tensor, k: int, first: Tensor | None = None) -> Tensor:
-    """The entries of the k largest logits (B, V) that are not `blocked` (V,) bool, ascending: (B,
-    k) int64.
+def top_entries(logits: Tensor, blocked: Tensor, k: int, first: Tensor | None = None) -> Tensor:
+    """Return the entries of the k largest logits that are not blocked, ascending.
 
-    k: at most as many as are not blocked; they are not counted here, as a GPU would have to be
-    waited for. first: (B, n) int64, entries that come before all others unless they are blocked.
+    Args:
+        logits: (B, V).
+        blocked: (V,) bool.
+        k: At most the number of entries that are not blocked. It is not checked here, because a GPU
+            would have to be waited for.
+        first: (B, n) int64, entries that come before all others unless they are blocked.
 
-    >>> largest(torch.tensor([[5.0, 1.0, 3.0, 2.0]]), torch.tensor([True, False, False, False]), k=2)
+    Returns:
+        Entries, (B, k) int64.
+
+    >>> blocked = torch.tensor([True, False, False, False])
+    >>> top_entries(torch.tensor([[5.0, 1.0, 3.0, 2.0]]), blocked, k=2)
     tensor([[2, 3]])
     """
     if first is not None:
@@ -256,11 +331,17 @@ def largest(logits: Tensor, blocked: Tensor, k: int, first: Tensor | None = None
 
 @dataclass(frozen=True)
 class LexicalConfig:
-    """What a saved lexical encoder says of itself, beside its weights; see `LexicalSettings` for
-    the meanings.
+    """Configuration that is saved beside a lexical encoder's weights; see `LexicalSettings`.
+
+    Attributes:
+        head: "mlm" or "closed_form".
+        scale: Norm of the closed-form head's features.
+        punctuation: Whether tokens without letters and digits carry weight.
+        index_top_k: Number of weights of an indexed passage.
+        query_top_k: Number of weights of a query.
     """
 
-    head: str  # "mlm" or "closed_form"
+    head: str
     scale: float
     punctuation: bool
     index_top_k: int
@@ -268,12 +349,16 @@ class LexicalConfig:
 
 
 class LexicalEncoder(TextModel):
-    """Map texts, cut to `max_tokens` tokens, to positive weights over the V entries of the
-    tokenizer's vocabulary.
+    """Maps texts to positive weights over the V entries of the tokenizer's vocabulary.
 
-    body: (input_ids, attention_mask) -> features (B, T, D) of the tokens; its `backbone` is the
-    transformer alone. decoder, bias: (V, D) and (V,), so that features times decoder rows plus bias
-    are logits.
+    Attributes:
+        body: Maps (input_ids, attention_mask) to features (B, T, D). Its `backbone` is the
+            transformer alone.
+        decoder: (V, D). Features times its rows, plus the bias, are logits.
+        bias: (V,).
+        config: Head, and numbers of weights that are kept.
+        blocked: (V,) bool, entries that never carry weight.
+        open_entries: Number of entries that may carry weight.
     """
 
     def __init__(
@@ -286,9 +371,24 @@ class LexicalEncoder(TextModel):
         max_tokens: int,
         precision: Precision = "auto",
     ) -> None:
+        """Combine the parts; see the attributes.
+
+        Args:
+            body: The transformer with its head.
+            decoder: (V, D).
+            bias: (V,).
+            tokenizer: A fast tokenizer of transformers.
+            config: Head, and numbers of weights that are kept.
+            max_tokens: Longer texts are cut.
+            precision: Precision of encoding.
+        """
         super().__init__(tokenizer, max_tokens, precision)
-        self.body, self.decoder, self.bias, self.config = body, decoder, bias, config
-        self.prompts = Prompts()  # none: it reads words
+        self.body = body
+        self.decoder = decoder
+        self.bias = bias
+        self.config = config
+        # It reads words, so it has no prompts.
+        self.prompts = Prompts()
         blocked = blocked_tokens(tokenizer, len(decoder), config.punctuation)
         self.register_buffer("blocked", torch.from_numpy(blocked), persistent=False)
         self.open_entries = int((~blocked).sum())
@@ -300,54 +400,61 @@ class LexicalEncoder(TextModel):
 
     @property
     def vocabulary_size(self) -> int:
-        """V, special and unused entries included."""
+        """V, including special and unused entries."""
         return len(self.decoder)
 
     def bags(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """T(x) of each whole text, not cut: its different tokens that may carry weight, ascending
-        int64.
-        """
-        blocked, bags = self.blocked.cpu().numpy(), []
+        """Return T(x) of each whole text, which is not cut: ascending int64 token ids."""
+        blocked = self.blocked.cpu().numpy()
+        bags = []
         for start in range(0, len(texts), WINDOW):
-            encodings = self._uncut.encode_batch_fast(list(texts[start : start + WINDOW]))
-            bags += [own_tokens(encoding.ids, blocked) for encoding in encodings]
+            window = list(texts[start : start + WINDOW])
+            for encoding in self._untruncated_tokenizer.encode_batch_fast(window):
+                bags.append(own_tokens(encoding.ids, blocked))
         return bags
 
     @cached_property
-    def _uncut(self) -> Any:
-        """The tokenizer without truncation, as one of its own: `token_ids` sets it, maybe in
-        another thread.
-        """
+    def _untruncated_tokenizer(self) -> Any:
+        """A copy of the tokenizer: `token_ids` sets truncation, perhaps in another thread."""
         return Tokenizer.from_str(tokenizer_rules(self.tokenizer))
 
     def sparse(self, features: Features, k: int, bag_first: bool = False) -> tuple[Tensor, Tensor]:
-        """The k largest weights of each text: entries (B, k) int64 ascending, and weights (B, k)
-        with gradient.
+        """Return the k largest weights of each text.
 
-        Which entries they are is found without gradient; only their logits are then computed with
-        it. So the gradient is that of the dense path, and no (B, T, V) tensor is kept. bag_first:
-        the text's own tokens come before all others, however light, so that they always learn.
+        The entries are found without gradient, and only their logits are computed with it. So the
+        gradient equals that of the dense computation, and no (B, T, V) tensor is kept.
+
+        Args:
+            features: Tokenised texts.
+            k: Number of weights per text.
+            bag_first: Whether a text's own tokens come before all others, however small their
+                weights. Then they always get a gradient.
+
+        Returns:
+            Entries, (B, k) int64, ascending, and weights, (B, k), with gradient.
         """
-        tokens, mask = self._features(features)
+        tokens, mask = self.token_features(features)
         with torch.no_grad():
-            logits = best_logits(tokens, mask, self.decoder, self.bias)
+            logits = max_logits(tokens, mask, self.decoder, self.bias)
             first = features["input_ids"].to(self.device) if bag_first else None
-            chosen = largest(logits, self.blocked, min(k, self.open_entries), first)
-        return chosen, elu1p(chosen_logits(tokens, mask, self.decoder, self.bias, chosen))
+            entries = top_entries(logits, self.blocked, min(k, self.open_entries), first)
+        return entries, elu1p(max_logits_at(tokens, mask, self.decoder, self.bias, entries))
 
-    def at(self, features: Features, entries: Tensor) -> Tensor:
-        """The weights at `entries` (B, n) int64 of each text: (B, n), with gradient."""
-        tokens, mask = self._features(features)
-        return elu1p(chosen_logits(tokens, mask, self.decoder, self.bias, entries))
+    def weights_at(self, features: Features, entries: Tensor) -> Tensor:
+        """Return the weights at `entries` (B, n) int64 of each text: (B, n), with gradient."""
+        tokens, mask = self.token_features(features)
+        return elu1p(max_logits_at(tokens, mask, self.decoder, self.bias, entries))
 
     def binary_bags(self, features: Features) -> Tensor:
-        """T(x): 1 at the tokens of each text that may carry weight, 0 elsewhere: (B, V) float32."""
+        """Return T(x) as rows, (B, V) float32: 1 at each text's tokens that may carry weight."""
         ids = features["input_ids"].to(self.device)
         rows = torch.zeros(len(ids), self.vocabulary_size, device=self.device).scatter(1, ids, 1.0)
         return rows.masked_fill(self.blocked, 0.0)
 
-    def _features(self, features: Features) -> tuple[Tensor, Tensor]:
-        ids, mask = (features[name].to(self.device) for name in ("input_ids", "attention_mask"))
+    def token_features(self, features: Features) -> tuple[Tensor, Tensor]:
+        """Return the features of every token, (B, T, D), and the mask of real tokens, (B, T)."""
+        ids = features["input_ids"].to(self.device)
+        mask = features["attention_mask"].to(self.device)
         return self.body(ids, mask), mask
 
     def encode(
@@ -357,33 +464,38 @@ class LexicalEncoder(TextModel):
         progress: Progress = no_progress,
         even: bool = False,
     ) -> list[Sparse]:
-        """E(x), the `top_k` (None: `index_top_k`) largest weights of each text; equal texts give
-        equal bytes.
+        """Return E(x), the largest weights of each text. Equal texts give equal bytes.
 
-        even: without padding, see `Encoder.encode`.
+        Args:
+            texts: The texts, which are cut to `max_tokens`.
+            top_k: Number of weights. None: `index_top_k`.
+            progress: Called after each batch.
+            even: Whether batches have texts of one length only, without padding; see
+                `Encoder.encode`.
+
+        Returns:
+            Ascending entries, and their weights, of each text.
         """
         k = top_k or self.config.index_top_k
 
-        def top(features: Features, _: list[list[int]]) -> list[Sparse]:
-            entries, weights = (part.cpu().numpy() for part in self.sparse(features, k))
-            return list(zip(entries, weights, strict=True))
+        def encode_top(features: Features, _: list[list[int]]) -> list[Sparse]:
+            entries, weights = self.sparse(features, k)
+            return list(zip(entries.cpu().numpy(), weights.cpu().numpy(), strict=True))
 
-        return self._encode(texts, top, progress, even)
+        return self._encode(texts, encode_top, progress, even)
 
     def encode_queries(self, texts: Sequence[str]) -> list[Sparse]:
-        """E(q): the `query_top_k` largest weights of each query."""
+        """Return E(q): the `query_top_k` largest weights of each query."""
         return self.encode(texts, self.config.query_top_k, even=True)
 
     def encode_own(self, texts: Sequence[str]) -> list[Sparse]:
-        """E(q) at the tokens of the query itself, and nowhere else: learned term weights without
-        expansion.
-        """
+        """Return E(q) at the query's own tokens only: learned term weights without expansion."""
         blocked = self.blocked.cpu().numpy()
 
         def encode_bags(features: Features, ids: list[list[int]]) -> list[Sparse]:
             bags = [own_tokens(row, blocked) for row in ids]
             entries = pad(bags, 0)["input_ids"].to(self.device)
-            weights = self.at(features, entries).cpu().numpy()
+            weights = self.weights_at(features, entries).cpu().numpy()
             return [(bag, row[: len(bag)]) for bag, row in zip(bags, weights, strict=True)]
 
         return self._encode(texts, encode_bags, no_progress, even=True)
@@ -391,23 +503,26 @@ class LexicalEncoder(TextModel):
     def _encode(
         self,
         texts: Sequence[str],
-        read: Callable[[Features, list[list[int]]], list[Sparse]],
+        encode_batch: Callable[[Features, list[list[int]]], list[Sparse]],
         progress: Progress,
         even: bool,
     ) -> list[Sparse]:
-        results: list[Sparse] = [(np.empty(0, np.int64), np.empty(0, np.float32))] * len(texts)
+        nothing: Sparse = (np.empty(0, np.int64), np.empty(0, np.float32))
+        results = [nothing] * len(texts)
 
         def store(rows: list[int], features: Features, ids: list[list[int]]) -> None:
-            for row, result in zip(rows, read(features, ids), strict=True):
+            for row, result in zip(rows, encode_batch(features, ids), strict=True):
                 results[row] = result
 
-        most = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
-        self.encode_in_batches(texts, store, progress, even, most // 2)
+        batch_tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
+        # Half a dense encoder's batch, since logits need memory beside the activations.
+        self.encode_in_batches(texts, store, progress, even, batch_tokens // 2)
         return results
 
     def fingerprint(self) -> str:
-        """SHA-256 of what decides a text's weights: parameters, tokenizer, head, `max_tokens`, how
-        many are kept.
+        """Return the SHA-256 of everything that decides a text's weights.
+
+        These are the parameters, the tokenizer, the configuration and `max_tokens`.
         """
         return fingerprint(
             self.state_dict(), self.tokenizer, f"lexical {self.config}", self.max_tokens

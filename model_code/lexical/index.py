@@ -1,22 +1,18 @@
-"""The indexes of a lexical retriever in one sealed folder, and the ways to search them.
+"""The indexes of a lexical retriever in one folder, and the searches that they allow.
 
 | name | query | passage | needs |
 |---|---|---|---|
 | full | E(q) | E(p) | embeddings of all passages |
-| alpha | T(q) | E(p) | the same, but no encoder for the query: as fast as term search |
-| beta | E(q) | T(p) | the token index alone, built by the tokenizer |
-| beta_own | E(q) on its own tokens | T(p) | the same |
-| beta_rerank | E(q) | T(p), then E(p) of the best | the same, and embeddings of those few |
+| alpha | T(q) | E(p) | embeddings of all passages, but no encoder for the query: as fast as term search |
+| beta | E(q) | T(p) | the token index alone, which the tokenizer builds |
+| beta_own | E(q) at its own tokens | T(p) | the token index alone |
+| beta_rerank | E(q) | T(p), then E(p) of the best | the token index, and embeddings of the best passages |
 
-(Zhou et al., Semi-Parametric Retrieval via Binary Token Index, section 5; beta_own is ours.) In the
-folder, `tokens/` is a `TokenIndex`: with it alone "beta" searches, seconds after a corpus arrives.
-Where the main search is full or alpha `embeddings/` is an `EmbeddingIndex`; where it is beta_rerank
-`passages/` has the texts, which it embeds as they come.
+Source: Zhou et al., Semi-Parametric Retrieval via Binary Token Index, section 5; beta_own is ours.
 
-For each vocabulary entry an `EmbeddingIndex` holds the passages that have weight there, ascending,
-and the weights: three flat arrays, memory-mapped. A query adds up the lists of its own entries;
-nothing else is read. A score is the float64 sum over the query's entries, in ascending order, of
-query weight times stored weight, rounded to float32: the same for any batch and order of insertion.
+In the folder, `tokens/` is a `TokenIndex`, with which "beta" searches seconds after a corpus
+arrives. `embeddings/` is an `EmbeddingIndex` if the main search is full or alpha. `passages/` holds
+the texts if it is beta_rerank, which embeds them when a query needs them.
 """
 
 from __future__ import annotations
@@ -42,18 +38,38 @@ from model_code.retrieval.protocol import Ranking, Retriever, Search, TokenMatch
 
 NAMES: tuple[MainSearch, ...] = ("full", "alpha", "beta", "beta_own", "beta_rerank")
 BY_TOKENS: tuple[MainSearch, ...] = ("beta", "beta_own")
-QUERIES_KEPT = 16  # whose hits are explained one by one
-FORMAT, KIND = 1, "lexical"
-KIND_OF_EMBEDDINGS, KIND_OF_TEXTS = "lexical_embeddings", "lexical_passages"
-ARRAYS, TEXTS = ("starts", "passages", "weights"), "passages.json"
-PRECISION = "float16"  # of stored weights: three digits
-CACHE = 4096  # passages' embeddings that are kept where they are made when a query needs them
-TOKENS, EMBEDDINGS, PASSAGES = "tokens", "embeddings", "passages"
+"""Searches that read the token index alone."""
+
+FORMAT = 1
+KIND = "lexical"
+KIND_OF_EMBEDDINGS = "lexical_embeddings"
+KIND_OF_TEXTS = "lexical_passages"
+TOKENS = "tokens"
+EMBEDDINGS = "embeddings"
+PASSAGES = "passages"
+ARRAYS = ("starts", "passages", "weights")
+TEXTS = "passages.json"
+PRECISION = "float16"
+"""Type of stored weights, with three significant digits."""
+
+# Queries whose weights are kept, because their hits are explained one by one.
+MAX_CACHED_QUERIES = 16
+# Passages whose embeddings are kept once a query has needed them.
+MAX_CACHED_EMBEDDINGS = 4096
 
 
 class EmbeddingIndex(SparseIndex):
-    """Arrays starts: (V + 1,) int64; passages: (n,) int32 and weights: (n,) float16, entry after
-    entry.
+    """For each vocabulary entry the passages with a weight there: three flat, memory-mapped arrays.
+
+    A query adds up the lists of its own entries, and nothing else is read. A score is the float64
+    sum over the query's entries, in ascending order, of query weight times stored weight, rounded
+    to float32. So it is the same for any batch and any order of insertion.
+
+    Attributes:
+        starts: (V + 1,) int64, the start of each entry's list.
+        passages: (n,) int32, the passages of the lists, ascending in each.
+        weights: (n,) float16, their weights.
+        ids: The document of each passage.
 
     >>> embedding = (np.array([0, 2]), np.array([1.0, 3.0], np.float32))
     >>> index = EmbeddingIndex.build([embedding], ["a"], size=4)
@@ -64,28 +80,41 @@ class EmbeddingIndex(SparseIndex):
     def __init__(
         self, starts: np.ndarray, passages: np.ndarray, weights: np.ndarray, ids: IdMap
     ) -> None:
-        self.starts, self.passages, self.weights, self.ids = starts, passages, weights, ids
+        """Hold the arrays; see the attributes."""
+        self.starts = starts
+        self.passages = passages
+        self.weights = weights
+        self.ids = ids
 
     @classmethod
     def build(
         cls, embeddings: Sequence[Sparse], document_ids: Sequence[str], size: int
     ) -> EmbeddingIndex:
-        """Index the embeddings of passages, number i of document `document_ids[i]`, over `size`
-        vocabulary entries.
+        """Index the embeddings of passages.
+
+        Args:
+            embeddings: Entries and weights of each passage.
+            document_ids: The document of each passage.
+            size: Number of vocabulary entries V.
+
+        Raises:
+            FreshetError: If the numbers differ, a weight does not fit into float16, or an entry is
+                outside the vocabulary.
         """
         if len(embeddings) != len(document_ids):
             raise FreshetError(
                 f"{len(embeddings)} embeddings do not fit {len(document_ids)} passages"
             )
-        entries = np.concatenate([*(ids for ids, _ in embeddings), np.empty(0, np.int64)])
-        weights = np.concatenate(
-            [*(values for _, values in embeddings), np.empty(0, np.float32)]
-        ).astype(np.float32)
-        passages = np.repeat(
-            np.arange(len(embeddings), dtype=np.int32), [len(ids) for ids, _ in embeddings]
-        )
-        largest = float(np.finfo(PRECISION).max)
-        if not np.isfinite(weights).all() or np.abs(weights).max(initial=0.0) > largest:
+        lengths = [len(entries) for entries, _ in embeddings]
+        passages = np.repeat(np.arange(len(embeddings), dtype=np.int32), lengths)
+        no_entries = np.empty(0, np.int64)
+        no_weights = np.empty(0, np.float32)
+        entries = np.concatenate([*(entries for entries, _ in embeddings), no_entries])
+        weights = np.concatenate([*(weights for _, weights in embeddings), no_weights])
+        weights = weights.astype(np.float32)
+
+        largest_storable = float(np.finfo(PRECISION).max)
+        if not np.isfinite(weights).all() or np.abs(weights).max(initial=0.0) > largest_storable:
             raise FreshetError(
                 f"weights are not finite in {PRECISION}; the encoder diverged: train it again"
             )
@@ -93,10 +122,10 @@ class EmbeddingIndex(SparseIndex):
             raise FreshetError(
                 f"entry {int(entries.max())} is outside the vocabulary of {size} entries"
             )
+
         order = np.argsort(entries, kind="stable")
-        starts = np.concatenate([[0], np.cumsum(np.bincount(entries, minlength=size))]).astype(
-            np.int64
-        )
+        list_lengths = np.bincount(entries, minlength=size)
+        starts = np.concatenate([[0], np.cumsum(list_lengths)]).astype(np.int64)
         return cls(starts, passages[order], weights[order].astype(PRECISION), IdMap(document_ids))
 
     @property
@@ -105,38 +134,47 @@ class EmbeddingIndex(SparseIndex):
         return len(self.starts) - 1
 
     def scores(self, queries: Sequence[Sparse]) -> Iterator[np.ndarray]:
-        """See `SparseIndex.scores`."""
+        """Yield the score of every passage for each query; see `SparseIndex.scores`."""
         for query in queries:
             scores = np.zeros(len(self.ids))
             for entry, weight in zip(*query, strict=True):
                 postings = slice(self.starts[entry], self.starts[entry + 1])
-                scores[self.passages[postings]] += float(weight) * self.weights[postings].astype(
-                    np.float64
-                )
+                stored = self.weights[postings].astype(np.float64)
+                scores[self.passages[postings]] += float(weight) * stored
             yield scores
 
     def scores_at(self, query: Sparse, passages: np.ndarray) -> np.ndarray:
-        """See `SparseIndex.scores_at`."""
+        """Return the scores of some passages; see `SparseIndex.scores_at`."""
         return next(self.scores([query]))[passages]
 
     def matches(self, query: Sparse, document_id: str) -> list[tuple[int, float]]:
-        """What each of the query's entries adds to the document's best passage, where it adds any;
-        heaviest first.
+        """Return what each of the query's entries adds to the document's best passage.
+
+        Args:
+            query: Entries and weights.
+            document_id: A document of the index.
+
+        Returns:
+            Pairs of an entry and its positive share of the score, largest share first.
         """
-        passage = int(self.ids.rows_of([document_id])[self.best_passage(query, document_id)])
-        pairs = zip(query[0].tolist(), query[1].tolist(), strict=True)
-        parts = [(entry, weight * self._weight(entry, passage)) for entry, weight in pairs]
-        return sorted(
-            (part for part in parts if part[1] > 0), key=lambda match: (-match[1], match[0])
-        )
+        best = self.best_passage(query, document_id)
+        passage = int(self.ids.rows_of([document_id])[best])
+
+        shares = []
+        for entry, weight in zip(query[0].tolist(), query[1].tolist(), strict=True):
+            share = weight * self._weight(entry, passage)
+            if share > 0:
+                shares.append((entry, share))
+        return sorted(shares, key=lambda match: (-match[1], match[0]))
 
     def embeddings(self, passages: np.ndarray) -> Iterator[Sparse]:
-        """E(p) of some passages, read back from the lists of entries."""
+        """Yield E(p) of some passages, (p,), read back from the lists of entries."""
         entries = np.repeat(np.arange(self.size), np.diff(self.starts))
         order = np.lexsort((entries, self.passages))
         ends = np.cumsum(np.bincount(self.passages, minlength=len(self.ids)))
-        for row in passages.tolist():
-            places = order[ends[row - 1] if row else 0 : ends[row]]
+        for passage in passages.tolist():
+            start = ends[passage - 1] if passage else 0
+            places = order[start : ends[passage]]
             yield entries[places], self.weights[places].astype(np.float32)
 
     def save(self, folder: Path) -> None:
@@ -146,41 +184,62 @@ class EmbeddingIndex(SparseIndex):
 
     @classmethod
     def load(cls, folder: Path, check: bool = True) -> EmbeddingIndex:
-        """See `SparseIndex._read`."""
+        """Open a folder that `save` wrote.
+
+        Args:
+            folder: The folder.
+            check: Whether to compare checksums, which reads every file once.
+
+        Raises:
+            FreshetError: If a file does not match the manifest.
+        """
         _, arrays, ids = cls._read(folder, ARRAYS, check)
         return cls(**arrays, ids=ids)
 
     def _weight(self, entry: int, passage: int) -> float:
-        start, end = self.starts[entry], self.starts[entry + 1]
+        """Return the stored weight of an entry in a passage, 0 if there is none."""
+        start = self.starts[entry]
+        end = self.starts[entry + 1]
         place = start + np.searchsorted(self.passages[start:end], passage)
-        return (
-            float(self.weights[place]) if place < end and self.passages[place] == passage else 0.0
-        )
+        if place < end and self.passages[place] == passage:
+            return float(self.weights[place])
+        return 0.0
 
 
 class PassagesOnTheFly:
     """Ranks candidates as an `EmbeddingIndex` of the same passages would, from their texts.
 
-    Some embeddings are kept; threads may share one.
+    Passages are embedded when a query needs them. Some embeddings are kept; threads may share an
+    object.
+
+    Attributes:
+        texts: The passages.
+        ids: The document of each passage.
+        encoder: Embeds the passages.
     """
 
     def __init__(self, texts: Sequence[str], ids: IdMap, encoder: LexicalEncoder) -> None:
-        self.texts, self.ids, self.encoder = texts, ids, encoder
+        """Hold the passages; see the attributes."""
+        self.texts = texts
+        self.ids = ids
+        self.encoder = encoder
         self._cache: dict[int, Sparse] = {}
 
     def rank(
         self, queries: Sequence[Sparse], candidates: Sequence[Collection[str]]
     ) -> list[Ranking]:
-        """For each query all of its candidate documents, best first."""
-        pairs = zip(queries, candidates, strict=True)
-        return [self._index(documents).rank([query], [documents])[0] for query, documents in pairs]
+        """Rank all candidate documents of each query, best first."""
+        rankings = []
+        for query, documents in zip(queries, candidates, strict=True):
+            rankings.extend(self._index(documents).rank([query], [documents]))
+        return rankings
 
     def best_passage(self, query: Sparse, document_id: str) -> int:
-        """See `SparseIndex.best_passage`."""
+        """Return the document's best passage; see `SparseIndex.best_passage`."""
         return self._index([document_id]).best_passage(query, document_id)
 
     def matches(self, query: Sparse, document_id: str) -> list[tuple[int, float]]:
-        """See `EmbeddingIndex.matches`."""
+        """Return the shares of the query's entries; see `EmbeddingIndex.matches`."""
         return self._index([document_id]).matches(query, document_id)
 
     def _index(self, documents: Collection[str]) -> EmbeddingIndex:
@@ -189,14 +248,14 @@ class PassagesOnTheFly:
         return EmbeddingIndex.build(self._embeddings(rows), names, self.encoder.vocabulary_size)
 
     def _embeddings(self, rows: Sequence[int]) -> list[Sparse]:
-        if len(self._cache) > CACHE:
+        if len(self._cache) > MAX_CACHED_EMBEDDINGS:
             self._cache = {}
-        embeddings = self._cache  # another thread may begin anew meanwhile
-        missing = [row for row in rows if row not in embeddings]
-        embeddings.update(
-            zip(missing, self.encoder.encode([self.texts[row] for row in missing]), strict=True)
-        )
-        return [embeddings[row] for row in rows]
+        # Another thread may replace the cache meanwhile, so this call keeps the one it has read.
+        cache = self._cache
+        missing = [row for row in rows if row not in cache]
+        embeddings = self.encoder.encode([self.texts[row] for row in missing])
+        cache.update(zip(missing, embeddings, strict=True))
+        return [cache[row] for row in rows]
 
     def save(self, folder: Path) -> None:
         """Write the texts and the document of each."""
@@ -217,12 +276,18 @@ Passages = EmbeddingIndex | PassagesOnTheFly
 
 
 class LexicalSearch(Retriever[list[Sparse]]):
-    """One of the searches, `main`, by an encoder over the indexes of one corpus; encoded queries
-    are their weights.
+    """One of the searches, by an encoder over the indexes of one corpus.
 
-    tokens: of the passages, in the order of `passages`; passages: their embeddings, indexed or made
-    on the fly, or None where only the token index is searched. rerank_depth: documents of beta that
-    "beta_rerank" ranks again.
+    Encoded queries are lists of entries and weights.
+
+    Attributes:
+        encoder: Encodes queries.
+        tokens: Token index of the passages.
+        passages: Embeddings of the same passages, indexed or made on the fly. None if only the
+            token index is searched.
+        main: Name of the search.
+        rerank_depth: Number of documents found by beta that "beta_rerank" ranks again.
+        fingerprint: The encoder's.
     """
 
     can_explain = True
@@ -236,21 +301,30 @@ class LexicalSearch(Retriever[list[Sparse]]):
         rerank_depth: int,
         fingerprint: str = "",
     ) -> None:
-        self.encoder, self.tokens, self.passages, self.fingerprint = (
-            encoder,
-            tokens,
-            passages,
-            fingerprint,
-        )
-        self.main, self.rerank_depth = main, rerank_depth
+        """Combine an encoder with indexes; see the attributes."""
+        self.encoder = encoder
+        self.tokens = tokens
+        self.passages = passages
+        self.main = main
+        self.rerank_depth = rerank_depth
+        self.fingerprint = fingerprint
         self.candidate_depth = rerank_depth if main == "beta_rerank" else None
-        self._query = lru_cache(QUERIES_KEPT)(lambda text: self.encode_queries([text])[0])
+        self._encode_cached = lru_cache(MAX_CACHED_QUERIES)(
+            lambda text: self.encode_queries([text])[0]
+        )
 
     @classmethod
     def open(cls, folder: Path, encoder: LexicalEncoder, fingerprint: str | None = None) -> Self:
-        """The indexes of a folder; FreshetError if it is damaged or another encoder's.
+        """Open the indexes in a folder.
 
-        fingerprint: the encoder's, for callers that have computed it before.
+        Args:
+            folder: The folder.
+            encoder: The encoder that it was built with.
+            fingerprint: The encoder's, if the caller has computed it before.
+
+        Raises:
+            FingerprintMismatch: If the folder was built with another encoder.
+            FreshetError: If the folder is damaged or holds another kind of index.
         """
         manifest = read_manifest(folder, FORMAT)
         if manifest.get("kind") != KIND:
@@ -275,26 +349,34 @@ class LexicalSearch(Retriever[list[Sparse]]):
         )
 
     def over(self, tokens: TokenIndex, passages: Passages | None) -> Self:
-        """The same search over other indexes."""
+        """Return the same search over other indexes."""
         return type(self)(
             self.encoder, tokens, passages, self.main, self.rerank_depth, self.fingerprint
         )
 
     def by(self, main: MainSearch) -> Self:
-        """Another search of the same indexes."""
+        """Return another search over the same indexes."""
         return type(self)(
             self.encoder, self.tokens, self.passages, main, self.rerank_depth, self.fingerprint
         )
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write the sealed folder that `open` reads; returns the facts of its manifest."""
+        """Write a folder that `open` reads, and return its manifest's facts."""
         self.tokens.save(folder / TOKENS)
-        stored = isinstance(self.passages, EmbeddingIndex)
+        has_embeddings = isinstance(self.passages, EmbeddingIndex)
         if self.passages is not None:
-            self.passages.save(folder / (EMBEDDINGS if stored else PASSAGES))
-        facts = {"kind": KIND, "fingerprint": self.fingerprint, "search": self.main}
-        facts |= {"passages": len(self.tokens.ids), "documents": self.tokens.ids.documents}
-        facts |= {"rerank_depth": self.rerank_depth, "embeddings": stored}
+            name = EMBEDDINGS if has_embeddings else PASSAGES
+            self.passages.save(folder / name)
+
+        facts = {
+            "kind": KIND,
+            "fingerprint": self.fingerprint,
+            "search": self.main,
+            "passages": len(self.tokens.ids),
+            "documents": self.tokens.ids.documents,
+            "rerank_depth": self.rerank_depth,
+            "embeddings": has_embeddings,
+        }
         write_manifest(folder, FORMAT, facts)
         return facts
 
@@ -303,28 +385,26 @@ class LexicalSearch(Retriever[list[Sparse]]):
         """The searches that these indexes allow."""
         if self.passages is None:
             return list(BY_TOKENS)
-        return [
-            name
-            for name in NAMES
-            if isinstance(self.passages, EmbeddingIndex) or name not in EMBEDDED
-        ]
+        if isinstance(self.passages, EmbeddingIndex):
+            return list(NAMES)
+        return [name for name in NAMES if name not in EMBEDDED]
 
     def encode_queries(self, texts: Sequence[str]) -> list[Sparse]:
-        """The query side of the search."""
+        """Encode queries as the search reads them."""
         if self.main == "alpha":
-            return [(bag, np.ones(len(bag), np.float32)) for bag in self.encoder.bags(texts)]
-        return (
-            self.encoder.encode_own(texts)
-            if self.main == "beta_own"
-            else self.encoder.encode_queries(texts)
-        )
+            bags = self.encoder.bags(texts)
+            return [(bag, np.ones(len(bag), np.float32)) for bag in bags]
+        if self.main == "beta_own":
+            return self.encoder.encode_own(texts)
+        return self.encoder.encode_queries(texts)
 
     def search_encoded(
         self, queries: list[Sparse], k: int, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
-        """The k best documents for each query, or those by the tokens that beta_rerank begins with.
+        """Return the k best documents of each query.
 
-        Documents that share no entry with a query are left out.
+        For beta_rerank these are the candidates by tokens, before they are ranked again. Documents
+        that share no entry with a query are left out.
         """
         index = self.scored_by if self.main in EMBEDDED else self.tokens
         if isinstance(index, PassagesOnTheFly):
@@ -335,7 +415,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
 
     @property
     def scored_by(self) -> TokenIndex | Passages:
-        """What scores come from in the end."""
+        """The index that the final scores come from."""
         index = self.tokens if self.main in BY_TOKENS else self.passages
         if index is None:
             raise FreshetError(
@@ -346,51 +426,54 @@ class LexicalSearch(Retriever[list[Sparse]]):
     def score_encoded(
         self, queries: list[Sparse], candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
-        """The scores of each query's candidates, as the search gives them."""
-        tables = map(dict, self.scored_by.rank(queries, candidates))
-        each = zip(candidates, tables, strict=True)
-        return [
-            np.array([table[document] for document in documents], np.float64)
-            for documents, table in each
-        ]
+        """Return the scores of each query's candidates, (n,) float64, as the search ranks them."""
+        all_scores = []
+        rankings = self.scored_by.rank(queries, candidates)
+        for documents, ranking in zip(candidates, rankings, strict=True):
+            score_of = dict(ranking)
+            scores = [score_of[document] for document in documents]
+            all_scores.append(np.array(scores, np.float64))
+        return all_scores
 
     def best_passage_encoded(self, query: list[Sparse], document_id: str) -> int:
-        """Which of the document's passages (0, 1, ...) answers the query best."""
+        """Return the number (0, 1, ...) of the document's passage that answers the query best."""
         return self.scored_by.best_passage(query[0], document_id)
 
     def variants(self) -> Mapping[str, Search]:
-        """The searches that the indexes allow, but for this one: full, alpha, beta, beta_own,
-        beta_rerank.
+        """Return the other searches that these indexes allow, by name.
 
-        Those that read the whole encoding of the same texts share it, for as long as somebody holds
-        one of them.
+        Searches that read the whole encoding of the same texts share it, as long as any of them is
+        referenced.
         """
-        encode = cache(self.encoder.encode_queries)
+        encode_shared = cache(self.encoder.encode_queries)
 
         def search(
             index: Self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None
         ) -> list[Ranking]:
-            queries = (
-                index.encode_queries(texts)
-                if index.main in ("alpha", "beta_own")
-                else encode(tuple(texts))
-            )
+            if index.main in ("alpha", "beta_own"):
+                queries = index.encode_queries(texts)
+            else:
+                queries = encode_shared(tuple(texts))
             return index.search_and_rerank(queries, k, allowed)
 
-        return {name: partial(search, self.by(name)) for name in self.names if name != self.main}
+        variants = {}
+        for name in self.names:
+            if name != self.main:
+                variants[name] = partial(search, self.by(name))
+        return variants
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
-        """The tokens that matched in the best passage, the heaviest first; their weights sum to the
-        score.
+        """Return the tokens that matched in the document's best passage, heaviest first.
+
+        Their weights sum to the score. A token that the query does not contain is marked as an
+        expansion.
         """
-        own_tokens, name = (
-            set(self.encoder.bags([text])[0].tolist()),
-            self.encoder.tokenizer.convert_ids_to_tokens,
-        )
-        matches = self.scored_by.matches(self._query(text), document_id)
-        return [
-            TokenMatch(name(token), weight, token not in own_tokens) for token, weight in matches
-        ]
+        query_tokens = set(self.encoder.bags([text])[0].tolist())
+        matches = []
+        for token, weight in self.scored_by.matches(self._encode_cached(text), document_id):
+            name = self.encoder.tokenizer.convert_ids_to_tokens(token)
+            matches.append(TokenMatch(name, weight, token not in query_tokens))
+        return matches
 
 
 def build_folder(
@@ -402,8 +485,19 @@ def build_folder(
     shards: Path,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Write the sealed folder and return its facts; finished shards of embeddings are kept in
-    `shards`.
+    """Index passages for the main search, and write the folder of their indexes.
+
+    Args:
+        folder: Folder to write.
+        encoder: Encodes the passages, if the search reads embeddings.
+        texts: The passages.
+        document_ids: The document of each passage.
+        settings: The main search, and the depth of re-ranking.
+        shards: Keeps finished shards of embeddings, from which an interrupted call resumes.
+        progress: Called after each shard.
+
+    Returns:
+        The facts of the folder's manifest.
     """
     tokens = index_tokens(encoder, texts, document_ids)
     passages: Passages | None = None
@@ -421,35 +515,38 @@ def build_folder(
 def encode_resumably(
     encoder: LexicalEncoder, texts: Sequence[str], folder: Path, progress: Progress = no_progress
 ) -> list[Sparse]:
-    """`encoder.encode(texts)`, shard by shard, each kept in `folder` once it is done: resumed or
-    not, equal bytes.
+    """Return `encoder.encode(texts)`, shard by shard. Resumed or not, the bytes are equal.
+
+    Args:
+        encoder: The encoder.
+        texts: The texts.
+        folder: Keeps finished shards. It must belong to this encoder and these texts alone.
+        progress: Called after each shard.
     """
 
-    def arrays(embeddings: Sequence[Sparse]) -> Arrays:
-        ids, weights = zip(*embeddings, strict=True)
-        return {"ids": np.stack(ids), "weights": np.stack(weights)}
+    def to_arrays(embeddings: Sequence[Sparse]) -> Arrays:
+        entries = np.stack([entries for entries, _ in embeddings])
+        weights = np.stack([weights for _, weights in embeddings])
+        return {"ids": entries, "weights": weights}
 
-    shards = keep_shards(encoder, texts, folder, arrays, progress)
-    return [
-        embedding
-        for shard in shards
-        for embedding in zip(shard["ids"], shard["weights"], strict=True)
-    ]
+    embeddings: list[Sparse] = []
+    for shard in keep_shards(encoder, texts, folder, to_arrays, progress):
+        embeddings.extend(zip(shard["ids"], shard["weights"], strict=True))
+    return embeddings
 
 
 @lru_cache(maxsize=1)
 def _token_bags(encoder: LexicalEncoder) -> TokenBags:
-    """The bags of an encoder, kept, as copying a tokenizer costs more than a segment's few texts."""
+    """Return the encoder's bags, kept: copying a tokenizer takes longer than a segment's texts."""
     return TokenBags(encoder.tokenizer)
 
 
 def index_tokens(
     encoder: LexicalEncoder, texts: Sequence[str], document_ids: Sequence[str]
 ) -> TokenIndex:
-    """Index the tokens of whole passages, longer ones than the encoder sees included. Nothing is
-    encoded.
+    """Index the tokens of passages. Nothing is encoded.
 
-    Tokens that may carry no weight are indexed, too: they match nothing, as no query gives them
-    any.
+    Passages are not cut, even if they are longer than the encoder's limit. Tokens that may carry no
+    weight are indexed too. They match nothing, since no query has them.
     """
     return TokenIndex.build(_token_bags(encoder)(texts), document_ids)

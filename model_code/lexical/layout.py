@@ -1,10 +1,9 @@
-"""Lexical encoders from and to folders: a base encoder to start from, and the layout that a trained
-one is saved in.
+"""Where lexical encoders come from, and the folder that a trained one is saved in.
 
-A saved folder is one for sentence-transformers too: the transformer (with its decoder, if it is a
-masked language model) at the top, the head's weights in `1_LexicalHead/`, and the head's code in
-`outside.py`, which `SparseEncoder(folder, trust_remote_code=True)` runs. `lexical.json` holds what
-only this project reads.
+A saved folder can be loaded by sentence-transformers, too. The transformer (with its decoder, if it
+is a masked language model) lies at the top, the head's weights in `1_LexicalHead/`, and the head's
+code in `outside.py`: `SparseEncoder(folder, trust_remote_code=True)`. Only this project reads
+`lexical.json`.
 """
 
 from __future__ import annotations
@@ -46,36 +45,54 @@ from model_code.lexical.encoder import (
 )
 from model_code.lexical.settings import LexicalSettings
 
-CONFIG, HEAD, CODE = "lexical.json", "1_LexicalHead", "outside.py"
-# of the closed-form head's cosines, in logits: a larger one gives sparser, spikier weights
-SCALE = 16.0
-BIAS = -12.0  # the closed-form head's logit of a token of idf 0 at cosine 0
-HEAD_PASSAGES = 400  # from which the closed form is solved
-RIDGE = 0.01  # its penalty, as a share of the hidden states' mean square: they are correlated
+CONFIG = "lexical.json"
+HEAD = "1_LexicalHead"
+CODE = "outside.py"
+
+# Norm of the closed-form head's features. A larger one gives sparser weights with higher peaks.
+CLOSED_FORM_SCALE = 16.0
+# The closed-form head's logit of a token with idf 0 at cosine 0.
+CLOSED_FORM_BIAS = -12.0
+# Passages that the closed form is solved from.
+CLOSED_FORM_PASSAGES = 400
+# Penalty, as a share of the hidden states' mean square. Their components are correlated.
+CLOSED_FORM_RIDGE = 0.01
+# Keeps the sample of passages independent of other draws with the same seed.
+SAMPLE_STREAM = 17
 
 
 def start_encoder(
     encoder: EncoderSettings, settings: LexicalSettings, texts: Sequence[str], seed: int
 ) -> LexicalEncoder:
-    """The lexical encoder that training starts from, on the base's own head or on a closed-form one
-    for `texts`.
+    """Return the lexical encoder that training starts from.
+
+    A base that is a masked language model keeps its own head. Any other gets a closed-form head.
+
+    Args:
+        encoder: The base and how it is loaded.
+        settings: Numbers of weights that are kept.
+        texts: Passages of the corpus, from which a closed-form head is solved.
+        seed: Seed of the sample of passages.
+
+    Raises:
+        FreshetError: If the base cannot be loaded, or allows no head.
     """
     layout = read_layout(locate_model(encoder.base))
     architectures = read_json(layout.transformer / "config.json").get("architectures") or []
-    masked = any(name.endswith("ForMaskedLM") for name in architectures)
-    head = "mlm" if masked else "closed_form"
-    config = LexicalConfig(head, SCALE, False, settings.index_top_k, settings.query_top_k)
-    device, limit = pick_device(encoder.device), encoder.max_tokens
-    options = (load_tokenizer(layout.transformer), config, limit, encoder.precision)
-    if masked:
-        return (
-            _on_masked_model(load_masked_model(layout.transformer, limit), *options)
-            .to(device)
-            .eval()
-        )
-    return _start_closed_form(
-        load_transformer(layout.transformer, limit).to(device).eval(), texts, seed, *options
+    has_own_head = any(name.endswith("ForMaskedLM") for name in architectures)
+    head = "mlm" if has_own_head else "closed_form"
+    config = LexicalConfig(
+        head, CLOSED_FORM_SCALE, False, settings.index_top_k, settings.query_top_k
     )
+    device = pick_device(encoder.device)
+    limit = encoder.max_tokens
+    options = (load_tokenizer(layout.transformer), config, limit, encoder.precision)
+
+    if has_own_head:
+        model = load_masked_model(layout.transformer, limit)
+        return _on_masked_model(model, *options).to(device).eval()
+    backbone = load_transformer(layout.transformer, limit).to(device).eval()
+    return _start_closed_form(backbone, texts, seed, *options)
 
 
 def _start_closed_form(
@@ -86,63 +103,81 @@ def _start_closed_form(
     config: LexicalConfig,
     *options: Any,
 ) -> LexicalEncoder:
-    """Solve for the head: W on `HEAD_PASSAGES` of `texts`, idf on all of them. On the backbone's
-    device.
+    """Solve for a closed-form head on the backbone's device; see the docstring of `encoder`.
 
-    options: what else a `LexicalEncoder` takes. FreshetError if word embeddings and hidden states
-    differ in width, or no text holds a token that may carry weight.
+    Args:
+        backbone: A transformer.
+        texts: Passages. W is solved from `CLOSED_FORM_PASSAGES` of them, idf from all.
+        seed: Seed of the sample of passages.
+        tokenizer: Tokenizer of the backbone.
+        config: Configuration of the encoder.
+        options: Further arguments of `LexicalEncoder`.
+
+    Raises:
+        FreshetError: If word embeddings and hidden states differ in width, or no text holds a token
+            that may carry weight.
     """
     embeddings = backbone.get_input_embeddings().weight.detach()
-    if embeddings.shape[1] != backbone.config.hidden_size:
+    width = embeddings.shape[1]
+    if width != backbone.config.hidden_size:
         raise FreshetError(
-            f"the base's word embeddings have {embeddings.shape[1]} components and its hidden states "
+            f"the base's word embeddings have {width} components and its hidden states "
             f"{backbone.config.hidden_size}, but a closed-form head needs as many of both; name another encoder.base"
         )
-    body = ClosedFormBody(backbone, ClosedFormHead(embeddings.shape[1], config.scale))
-    blank = nn.Parameter(torch.zeros(len(embeddings)))
+    body = ClosedFormBody(backbone, ClosedFormHead(width, config.scale))
+    bias = nn.Parameter(torch.zeros(len(embeddings)))
     rows = nn.Parameter(torch.zeros_like(embeddings), requires_grad=False)
-    encoder = LexicalEncoder(body, rows, blank, tokenizer, config, *options).to(embeddings.device)
+    encoder = LexicalEncoder(body, rows, bias, tokenizer, config, *options).to(embeddings.device)
+
     bags = encoder.bags(texts)
-    if not sum(map(len, bags)):
+    if not any(len(bag) for bag in bags):
         raise FreshetError(
             "no passage holds a token of the encoder's vocabulary, so there is nothing to start from"
         )
-    sample = np.sort(np.random.default_rng([seed, 17]).permutation(len(texts))[:HEAD_PASSAGES])
+    order = np.random.default_rng([seed, SAMPLE_STREAM]).permutation(len(texts))
+    sample = np.sort(order[:CLOSED_FORM_PASSAGES])
     with torch.no_grad():
-        rows.copy_(normalize(embeddings - embeddings[~encoder.blocked].mean(dim=0), dim=1))
+        mean_embedding = embeddings[~encoder.blocked].mean(dim=0)
+        rows.copy_(normalize(embeddings - mean_embedding, dim=1))
         pairs = _token_pairs(encoder, [texts[row] for row in sample])
-        body.head.transform.weight.copy_(ridge_transform(pairs, RIDGE))
+        body.head.transform.weight.copy_(ridge_transform(pairs, CLOSED_FORM_RIDGE))
         idf = inverse_document_frequencies(bags, len(embeddings))
-        encoder.bias.copy_(torch.from_numpy(idf) + BIAS)
+        encoder.bias.copy_(torch.from_numpy(idf) + CLOSED_FORM_BIAS)
     return encoder.eval()
 
 
 @torch.no_grad()
 def _token_pairs(encoder: LexicalEncoder, texts: Sequence[str]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Last hidden states (n, H) and decoder rows (n, H) of the texts' tokens that may carry weight,
-    batch by batch.
+    """Yield the last hidden states and decoder rows, (n, H) each, of tokens that may carry weight.
+
+    Each item belongs to one batch of the texts.
     """
     ids = encoder.token_ids(texts)
-    for group in token_batches([len(row) for row in ids], CPU_BATCH_TOKENS):
+    lengths = [len(row) for row in ids]
+    for group in token_batches(lengths, CPU_BATCH_TOKENS):
         batch = pad([ids[row] for row in group], encoder.tokenizer.pad_token_id or 0)
-        tokens, mask = (batch[name].to(encoder.device) for name in ("input_ids", "attention_mask"))
-        # (B, T, H)
+        tokens = batch["input_ids"].to(encoder.device)
+        mask = batch["attention_mask"].to(encoder.device)
         hidden = encoder.backbone(input_ids=tokens, attention_mask=mask).last_hidden_state
-        counted = (mask == 1) & ~encoder.blocked[tokens]
-        yield hidden[counted], encoder.decoder[tokens[counted]]
+        may_weigh = (mask == 1) & ~encoder.blocked[tokens]
+        yield hidden[may_weigh], encoder.decoder[tokens[may_weigh]]
 
 
 def save_encoder(encoder: LexicalEncoder, folder: Path) -> None:
-    """Write the encoder to `folder`; equal encoders give equal bytes, nothing is pickled."""
+    """Write an encoder to `folder`. Equal encoders give equal bytes, and nothing is pickled."""
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(encoder.body, MaskedModel):
-        encoder.body.put(encoder.body.decoder)
+        # The saved model has its decoder, so that other libraries can load it.
+        encoder.body.set_decoder(encoder.body.decoder)
         save_transformer(encoder.body.model, folder)
-        encoder.body.put(nn.Identity())
+        encoder.body.set_decoder(nn.Identity())
     else:
         save_transformer(encoder.backbone, folder)
+
     save_tokenizer(encoder.tokenizer, folder, encoder.max_tokens)
-    write_json(folder / CONFIG, asdict(encoder.config) | {"max_tokens": encoder.max_tokens})
+    config = asdict(encoder.config)
+    config["max_tokens"] = encoder.max_tokens
+    write_json(folder / CONFIG, config)
     _save_head(encoder, folder / HEAD)
     _write_modules(encoder, folder)
 
@@ -154,85 +189,110 @@ def load_encoder(
     device: str = "auto",
     for_search: bool = False,
 ) -> LexicalEncoder:
-    """Read what `save_encoder` wrote; FreshetError if `folder` holds no lexical encoder.
+    """Load an encoder that `save_encoder` wrote.
 
-    max_tokens: None takes the folder's own; another one has another fingerprint. for_search: the
-    encoder is not to be trained, so products are those of `hardware.pack`, as in `Encoder.load`.
+    Args:
+        folder: The folder.
+        max_tokens: Texts are cut to so many tokens. None: the folder's own number. Another number
+            gives another fingerprint.
+        precision: Precision of encoding.
+        device: auto, cpu, cuda, ...
+        for_search: Whether the encoder will not be trained. Then its products are those of
+            `hardware.pack_linear_layers`; see `Encoder.load`.
+
+    Raises:
+        FreshetError: If the folder holds no lexical encoder.
     """
     if not (folder / CONFIG).is_file():
         raise FreshetError(
             f"{folder} holds no lexical encoder ({CONFIG} is missing); train the retriever again"
         )
     values = read_json(folder / CONFIG)
-    limit = max_tokens or values["max_tokens"]
-    config = LexicalConfig(**{key: value for key, value in values.items() if key != "max_tokens"})
-    weights, tokenizer = load_file(folder / HEAD / "model.safetensors"), load_tokenizer(folder)
-    options = tokenizer, config, limit, precision
+    saved_limit = values.pop("max_tokens")
+    limit = max_tokens or saved_limit
+    config = LexicalConfig(**values)
+    weights = load_file(folder / HEAD / "model.safetensors")
+    options = (load_tokenizer(folder), config, limit, precision)
+
     if config.head == "mlm":
         encoder = _on_masked_model(load_masked_model(folder, limit), *options)
-        encoder.bias.data.copy_(weights.get("bias", encoder.bias.data))
+        if "bias" in weights:
+            encoder.bias.data.copy_(weights["bias"])
     else:
-        decoder, bias = (
-            nn.Parameter(weights["decoder"], requires_grad=False),
-            nn.Parameter(weights["bias"]),
-        )
+        decoder = nn.Parameter(weights["decoder"], requires_grad=False)
+        bias = nn.Parameter(weights["bias"])
         head = ClosedFormHead(decoder.shape[1], config.scale)
         head.transform.weight.data.copy_(weights["transform"])
-        encoder = LexicalEncoder(
-            ClosedFormBody(load_transformer(folder, limit), head), decoder, bias, *options
-        )
+        body = ClosedFormBody(load_transformer(folder, limit), head)
+        encoder = LexicalEncoder(body, decoder, bias, *options)
+
     encoder.to(pick_device(device)).eval()
-    if for_search and (kind := select_packing(precision, encoder.device)):
-        pack_linear_layers(encoder.body, kind)
+    if for_search:
+        packed_type = select_packing(precision, encoder.device)
+        if packed_type:
+            pack_linear_layers(encoder.body, packed_type)
     return encoder
 
 
 def _on_masked_model(model: MaskedModel, *options: Any) -> LexicalEncoder:
-    """options: what a `LexicalEncoder` takes besides."""
+    """Return an encoder with a masked language model's own decoder and biases.
+
+    Args:
+        model: The model without its decoder.
+        options: Further arguments of `LexicalEncoder`.
+    """
     decoder = model.decoder
-    bias = (
-        decoder.bias
-        if decoder.bias is not None
-        else nn.Parameter(decoder.weight.new_zeros(len(decoder.weight)))
-    )
+    bias = decoder.bias
+    if bias is None:
+        bias = nn.Parameter(decoder.weight.new_zeros(len(decoder.weight)))
     return LexicalEncoder(model, decoder.weight, bias, *options)
 
 
 def _save_head(encoder: LexicalEncoder, folder: Path) -> None:
-    """Write what the transformer's own files lack."""
+    """Write the weights of the head that the transformer's own files lack."""
     folder.mkdir(exist_ok=True)
-    weights, facts = (
-        {"blocked": encoder.blocked},
-        {"head": encoder.config.head, "scale": encoder.config.scale},
-    )
+    vocabulary_size, hidden = encoder.decoder.shape
+    weights = {"blocked": encoder.blocked}
+    config = {
+        "head": encoder.config.head,
+        "scale": encoder.config.scale,
+        "hidden": hidden,
+        "vocabulary": vocabulary_size,
+    }
     if not isinstance(encoder.body, MaskedModel):
-        transform = encoder.body.head.transform.weight
-        weights |= {"decoder": encoder.decoder, "bias": encoder.bias, "transform": transform}
+        weights["decoder"] = encoder.decoder
+        weights["bias"] = encoder.bias
+        weights["transform"] = encoder.body.head.transform.weight
     elif encoder.body.decoder.bias is None:
-        weights, facts = weights | {"bias": encoder.bias}, facts | {"biased": True}
+        weights["bias"] = encoder.bias
+        config["biased"] = True
+
     tensors = {name: weight.detach().cpu().contiguous() for name, weight in weights.items()}
     save_file(tensors, folder / "model.safetensors")
-    size, hidden = encoder.decoder.shape
-    write_json(folder / "config.json", facts | {"hidden": hidden, "vocabulary": size})
+    write_json(folder / "config.json", config)
 
 
 def _write_modules(encoder: LexicalEncoder, folder: Path) -> None:
-    task = "fill-mask" if encoder.config.head == "mlm" else "feature-extraction"
-    kinds = {
-        "": "sentence_transformers.base.modules.transformer.Transformer",
-        HEAD: "outside.LexicalHead",
-    }
+    """Write the files by which sentence-transformers loads the folder."""
     modules = [
-        {"idx": i, "name": str(i), "path": path, "type": kind}
-        for i, (path, kind) in enumerate(kinds.items())
+        {
+            "idx": 0,
+            "name": "0",
+            "path": "",
+            "type": "sentence_transformers.base.modules.transformer.Transformer",
+        },
+        {"idx": 1, "name": "1", "path": HEAD, "type": "outside.LexicalHead"},
     ]
     write_json(folder / "modules.json", modules)
+
+    task = "fill-mask" if encoder.config.head == "mlm" else "feature-extraction"
     transformer = {
         "transformer_task": task,
         "max_seq_length": encoder.max_tokens,
         "do_lower_case": False,
     }
     write_json(folder / "sentence_bert_config.json", transformer)
+
     config = {
         "similarity_fn_name": "dot",
         "max_active_dims": encoder.config.index_top_k,

@@ -1,10 +1,9 @@
-"""The lexical head as a sentence-transformers module, so that a trained encoder runs outside this
-project.
+"""The lexical head as a sentence-transformers module, to run a trained encoder outside this project.
 
-A copy of this file lies in every saved lexical encoder, beside its weights; it imports nothing of
+A copy of this file lies in every saved lexical encoder, beside its weights. It imports nothing of
 the project: `SparseEncoder(folder, trust_remote_code=True)` gives the same weights. The library's
-own `SpladePooling` cannot stand in for it: that computes log(1 + relu(x)), where SVDR has elu1p,
-and it knows no closed-form head or blocked entries.
+`SpladePooling` is no substitute. It computes log(1 + relu(x)) where SVDR has elu1p, and it knows no
+closed-form head and no blocked entries.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from sentence_transformers.base.modules.module import Module
 
 
 class LexicalHead(Module):
-    """Token embeddings (closed form) or logits (masked language model) -> weights over the
+    """Maps token embeddings (closed form) or logits (masked language model) to weights over the
     vocabulary.
     """
 
@@ -26,17 +25,22 @@ class LexicalHead(Module):
     def __init__(
         self, head: str, hidden: int, vocabulary: int, scale: float, biased: bool = False
     ) -> None:
-        """biased: whether logits come without the biases that a masked language model's own decoder
-        lacks.
+        """Create the head without weights.
+
+        Args:
+            head: "closed_form" or "mlm".
+            hidden: Width of the token embeddings.
+            vocabulary: Number of vocabulary entries V.
+            scale: Norm of the closed-form head's features.
+            biased: Whether to add biases to the logits, which a masked language model without
+                biases of its own lacks.
         """
         super().__init__()
-        self.head, self.hidden, self.vocabulary, self.scale, self.biased = (
-            head,
-            hidden,
-            vocabulary,
-            scale,
-            biased,
-        )
+        self.head = head
+        self.hidden = hidden
+        self.vocabulary = vocabulary
+        self.scale = scale
+        self.biased = biased
         self.register_buffer("blocked", torch.zeros(vocabulary, dtype=torch.bool))
         if head == "closed_form":
             self.transform = torch.nn.Parameter(torch.empty(hidden, hidden))
@@ -45,9 +49,7 @@ class LexicalHead(Module):
             self.bias = torch.nn.Parameter(torch.empty(vocabulary))
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Adds `sentence_embedding` (B, V): the largest logit over the real tokens, plus 1, or its
-        exponential.
-        """
+        """Add `sentence_embedding`, (B, V): elu(x) + 1 of the largest logit x over the real tokens."""
         logits = features["token_embeddings"].float()
         if self.head == "closed_form":
             directions = torch.nn.functional.normalize(logits @ self.transform.T, dim=-1)
@@ -61,7 +63,7 @@ class LexicalHead(Module):
         return features
 
     def get_embedding_dimension(self) -> int:
-        """V, the size of the vocabulary."""
+        """Return V, the size of the vocabulary."""
         return self.vocabulary
 
     def save(

@@ -1,4 +1,4 @@
-"""What the user may choose about a lexical retriever: the group `lexical` of a retriever."""
+"""Settings of a lexical retriever: the group `lexical`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from typing import Literal
 from model_code.settings import Field, Settings, constant_field
 
 MainSearch = Literal["full", "alpha", "beta", "beta_own", "beta_rerank"]
-# those that read the embeddings of all passages
 EMBEDDED: tuple[MainSearch, ...] = ("full", "alpha")
+"""Searches that read the embeddings of all passages."""
 
 
 class LexicalSettings(Settings):
-    """How a lexical retriever is searched, and how many of a text's weights count.
+    """How a lexical retriever is searched, and how many weights of a text are kept.
 
-    Below, E(x) are the weights that the encoder gives a text, and T(x) is 1 for each token of the
-    text itself.
+    E(x) are the weights that the encoder gives a text. T(x) is 1 for each token of the text.
     """
 
     search: MainSearch = Field(

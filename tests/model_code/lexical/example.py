@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from model_code.encoding.settings import EncoderSettings
-from model_code.lexical.encoder import Features, LexicalEncoder, chosen_logits, elu1p
+from model_code.lexical.encoder import Features, LexicalEncoder, elu1p, max_logits_at
 from model_code.lexical.layout import start_encoder
 from model_code.lexical.settings import LexicalSettings
 from tests.tiny_encoder import make_tiny_encoder, make_tokenizer
@@ -61,7 +61,7 @@ def make_encoder(
 
 def dense_weights(encoder: LexicalEncoder, features: Features) -> torch.Tensor:
     """E(x) in full, with gradient: (B, V), 0 at blocked entries."""
-    tokens, mask = encoder._features(features)
+    tokens, mask = encoder.token_features(features)
     every = torch.arange(encoder.vocabulary_size, device=encoder.device).expand(len(tokens), -1)
-    weights = elu1p(chosen_logits(tokens, mask, encoder.decoder, encoder.bias, every))
+    weights = elu1p(max_logits_at(tokens, mask, encoder.decoder, encoder.bias, every))
     return weights.masked_fill(encoder.blocked, 0.0)

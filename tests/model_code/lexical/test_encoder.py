@@ -19,14 +19,14 @@ from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json, write_json
 from model_code.lexical.encoder import (
-    UNUSED,
+    UNUSED_TOKEN,
     LexicalEncoder,
     Sparse,
-    best_logits,
     blocked_tokens,
     inverse_document_frequencies,
-    largest,
+    max_logits,
     ridge_transform,
+    top_entries,
 )
 from model_code.lexical.layout import HEAD, load_encoder, save_encoder, start_encoder
 from tests.model_code.lexical.example import (
@@ -187,10 +187,10 @@ def test_all_parts_of_a_checkpoints_head_go_to_the_device(tmp_path: Path, change
 def test_no_shape_depends_on_what_the_tensors_hold() -> None:
     """A GPU would have to be waited for; "meta" tensors hold nothing, and refuse what needs it."""
     tokens, mask = torch.zeros(2, 3, 4, device="meta"), torch.ones(2, 3, device="meta")
-    logits = best_logits(
+    logits = max_logits(
         tokens, mask, torch.zeros(9, 4, device="meta"), torch.zeros(9, device="meta")
     )
-    assert largest(logits, torch.zeros(9, dtype=torch.bool, device="meta"), 5).shape == (2, 5)
+    assert top_entries(logits, torch.zeros(9, dtype=torch.bool, device="meta"), 5).shape == (2, 5)
 
 
 def test_embeddings_narrower_than_hidden_states_have_no_closed_form(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_word_piece_vocabulary_is_read_as_it_is_written() -> None:
     tokenizer = load_tokenizer(locate_model("sentence-transformers/all-MiniLM-L6-v2"))
     names, special = tokenizer.get_vocab(), set(tokenizer.all_special_tokens)
     closed = {name for name in names if not any(letter.isalnum() for letter in name)}
-    closed |= special | {name for name in names if UNUSED.fullmatch(name)}
+    closed |= special | {name for name in names if UNUSED_TOKEN.fullmatch(name)}
     blocked = blocked_tokens(tokenizer, len(names), punctuation=False)
     assert {name for name, number in names.items() if blocked[number]} == closed
 

@@ -16,18 +16,17 @@ from model_code.context import StageContext
 from model_code.errors import SettingsError
 from model_code.files import hash_path, read_json
 from model_code.hierarchy.tree import Hierarchy
-from model_code.lexical.fit import (
-    LexicalTrainer,
-    SemiParametricObjective,
-    TokenHierarchy,
-    Views,
-    quarter_deviation,
-    semi_parametric_losses,
-    token_centroids,
-    total,
-)
+from model_code.lexical.fit import LexicalTrainer, SemiParametricObjective
 from model_code.lexical.kind import index, open_folders
 from model_code.lexical.layout import load_encoder
+from model_code.lexical.losses import (
+    TextViews,
+    add_terms,
+    quarter_deviation,
+    semi_parametric_losses,
+)
+from model_code.lexical.token_hierarchy import TokenHierarchy, token_centroids
+from model_code.losses.contrastive import Contrast
 from model_code.retriever_settings import parse_retriever
 from model_code.stages import train
 from model_code.training.tables import TrainingTables
@@ -114,7 +113,7 @@ def test_scales_are_measured_before_training_and_dev_of_a_token_search_embeds_no
     assert isinstance(objective, SemiParametricObjective)
     before = objective.scales.clone()
     assert not torch.equal(before, torch.ones_like(before))
-    objective.measure(trainer.collate(0, trainer.schedule[0]))
+    objective.measure_scales(trainer.collate(0, trainer.schedule[0]))
     torch.testing.assert_close(objective.scales, before)
     monkeypatch.setattr(encoder, "encode", lambda *_: pytest.fail("a passage was encoded"))
     assert 0 <= trainer._score_dev(dev, trainer._index_dev_passages(dev)) <= 1
@@ -142,12 +141,12 @@ B, E, V = 4, 3, 12
 
 
 @pytest.fixture
-def views() -> tuple[Views, Views]:
+def views() -> tuple[TextViews, TextViews]:
     """Random weights and tokens of B queries, and of B positives and E negatives, in float64."""
     torch.manual_seed(0)
 
-    def texts(count: int) -> Views:
-        return Views(
+    def texts(count: int) -> TextViews:
+        return TextViews(
             torch.rand(count, V, dtype=torch.float64), (torch.rand(count, V) > 0.5).double()
         )
 
@@ -155,7 +154,7 @@ def views() -> tuple[Views, Views]:
 
 
 def test_semi_parametric_loss_and_gradients_are_those_of_three_contrastive_ones(
-    views: tuple[Views, Views],
+    views: tuple[TextViews, TextViews],
 ) -> None:
     queries, documents = views
     relevant = torch.eye(B, dtype=torch.bool)
@@ -163,9 +162,9 @@ def test_semi_parametric_loss_and_gradients_are_those_of_three_contrastive_ones(
     allowed = torch.rand(B, E) > 0.4
     learned = [queries.weights.requires_grad_(), documents.weights.requires_grad_()]
     scales = torch.tensor([2.0, 0.5, 3.0], dtype=torch.float64)
-    found = total(semi_parametric_losses(queries, documents, scales, relevant, allowed))
+    found = add_terms(semi_parametric_losses(queries, documents, scales, relevant, allowed))
     full, beta, alpha = (
-        loop_losses(left, right[:B, None], scale, relevant, right[B:, None], allowed)
+        loop_losses(left, right[:B], scale, Contrast(relevant, right[B:], allowed))
         for left, right, scale in (
             (queries.weights, documents.weights, 2.0),
             (queries.weights, documents.tokens, 0.5),
@@ -275,7 +274,7 @@ def test_scales_are_of_what_siblings_differ_by_that_are_no_ancestor_of_an_answer
     # the second is the query's own node, left out anyhow
     excluded[1][0, 1] = excluded[1][2, 2] = True
     hierarchy = TokenHierarchy(tree(), BAGS, ENTRIES, None)
-    for level, found in enumerate(hierarchy.spread(queries, paths, excluded)):
+    for level, found in enumerate(hierarchy.measure_scales(queries, paths, excluded)):
         scores, others = hierarchy.scores(queries.T, level).tolist(), []
         for i, node in enumerate(paths[:, level].tolist()):
             negatives = [
@@ -312,7 +311,10 @@ def test_the_loss_has_the_hierarchys_by_its_weight_and_levels_without_nodes_abov
     )
     queries = trainer.model._views(batch.queries).weights
     expected = levels(
-        queries, levels.spread(queries, batch.paths, batch.excluded), batch.paths, batch.excluded
+        queries,
+        levels.measure_scales(queries, batch.paths, batch.excluded),
+        batch.paths,
+        batch.excluded,
     )
     means = [losses[f"hierarchy_{level + 1}"] for level in range(expected.shape[1])]
     torch.testing.assert_close(
@@ -341,6 +343,8 @@ def test_a_run_that_resumes_goes_on_with_the_scales_it_began_with(tmp_path, monk
     assert {"hierarchy_1", "hierarchy_2"} <= read_json(whole.output / "history.json")[1].keys()
     context = make_context(tmp_path, SETTINGS, hierarchy_weight=0.2, batches="siblings")
     kill_stage_after(3, context, monkeypatch)
-    monkeypatch.setattr(SemiParametricObjective, "measure", lambda self, _: self.scales.fill_(1e3))
+    monkeypatch.setattr(
+        SemiParametricObjective, "measure_scales", lambda self, _: self.scales.fill_(1e3)
+    )
     train.run(context)
     assert hash_path(context.output) == hash_path(whole.output)

@@ -194,7 +194,7 @@ def test_beta_rerank_embeds_passages_as_they_come(tmp_path, folders, monkeypatch
             a[1] is b[1]
             for a, b in zip(passages._embeddings([3, 1]), (kept[2], kept[0]), strict=True)
         )
-    monkeypatch.setattr("model_code.lexical.index.CACHE", 2)
+    monkeypatch.setattr("model_code.lexical.index.MAX_CACHED_EMBEDDINGS", 2)
     passages._embeddings([4])
     assert list(passages._cache) == [4]
 

@@ -1,0 +1,109 @@
+"""The semi-parametric loss of SVDR.
+
+With E(x) the learned weights of a text and T(x) the 0/1 vector of its own tokens, the loss of a
+pair is
+
+    L(E(q), E(p)) + 1/2 L(E(q), T(p)) + 1/2 L(T(q), E(p)),
+
+where each L is contrastive in both directions (Zhou et al., Semi-Parametric Retrieval via Binary
+Token Index, section 4).
+
+Scores are plain inner products. They are as large as weights times the number of tokens that two
+texts share, so the softmax of an untrained encoder is saturated. Each term therefore divides its
+scores by a scale of its own, which `quarter_deviation` measures before training.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from model_code.losses.contrastive import Contrast, contrastive_losses
+
+TERM_WEIGHTS = {"full": 1.0, "beta": 0.5, "alpha": 0.5}
+"""The weight of each term in the loss."""
+MIN_SCALE = 1e-6
+
+
+class TextViews(NamedTuple):
+    """n texts in both views, over the same V vocabulary entries.
+
+    Attributes:
+        weights: E(x), the learned weights, (n, V).
+        tokens: T(x), 1 at each text's own tokens, (n, V).
+    """
+
+    weights: Tensor
+    tokens: Tensor
+
+
+def term_pairs(queries: TextViews, documents: TextViews) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return the two sides of each term.
+
+    They are E(q), E(p) for "full"; E(q), T(p) for "beta"; and T(q), E(p) for "alpha".
+    """
+    return {
+        "full": (queries.weights, documents.weights),
+        "beta": (queries.weights, documents.tokens),
+        "alpha": (queries.tokens, documents.weights),
+    }
+
+
+def semi_parametric_losses(
+    queries: TextViews,
+    documents: TextViews,
+    scales: Tensor,
+    relevant: Tensor | None = None,
+    allowed: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """Return each term's loss of each pair, both directions added, without the term's weight.
+
+    Args:
+        queries: B texts.
+        documents: The B positive documents, then E extra negatives.
+        scales: (3,), divisors of the terms' scores, in the order of `TERM_WEIGHTS`.
+        relevant: (B, B) bool; see `Contrast`.
+        allowed: (B, E) bool; see `Contrast`.
+
+    Returns:
+        Losses, (B,), by the name of the term.
+    """
+    pair_count = len(queries.weights)
+    losses = {}
+    pairs = term_pairs(queries, documents)
+    for (name, (left, right)), scale in zip(pairs.items(), scales, strict=True):
+        contrast = Contrast(relevant, right[pair_count:], allowed)
+        losses[name] = contrastive_losses(left, right[:pair_count], scale, contrast)
+    return losses
+
+
+def add_terms(losses: dict[str, Tensor]) -> Tensor:
+    """Add the terms of each pair by their weights: (B,)."""
+    weighted = [TERM_WEIGHTS[name] * loss for name, loss in losses.items()]
+    return torch.stack(weighted).sum(dim=0)
+
+
+def quarter_deviation(scores: Tensor, relevant: Tensor | None = None) -> Tensor:
+    """Return a quarter of the standard deviation of the scores of non-relevant pairs.
+
+    A softmax over scores that are divided by it starts unsaturated.
+
+    Args:
+        scores: (B, P).
+        relevant: (B, B) bool for the first B columns, whose diagonal is always relevant.
+
+    Returns:
+        A scalar without gradient, at least `MIN_SCALE`; 1 with fewer than two non-relevant pairs.
+    """
+    scores = scores.detach()
+    is_relevant = torch.zeros_like(scores, dtype=torch.bool)
+    if relevant is not None:
+        diagonal = torch.eye(len(relevant), dtype=torch.bool, device=scores.device)
+        is_relevant[:, : len(relevant)] = relevant | diagonal
+
+    others = scores[~is_relevant]
+    if len(others) < 2:
+        return scores.new_ones(())
+    return (others.std() / 4).clamp(min=MIN_SCALE)

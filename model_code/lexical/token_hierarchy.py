@@ -1,0 +1,170 @@
+"""The hierarchy loss over tokens: HCE's equation 5 for an encoder whose vectors are sparse.
+
+The centroid of a node is the mean T(p) of its passages, at unit norm, as HCE scores centroids. At
+another norm, nodes of long passages would win. T(p) is fixed and needs no encoder, and so are these
+centroids. Unlike in HCE (section 5.2) they are not trained: with V entries each, that would cost
+more than the encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from model_code.hierarchy.tree import Hierarchy
+from model_code.lexical.losses import quarter_deviation
+from model_code.losses.contrastive import softmax_losses
+from model_code.losses.hierarchy import siblings
+
+
+class LevelScores(NamedTuple):
+    """The scores of B queries with the K nodes of one level.
+
+    Attributes:
+        scores: (B, K).
+        ancestors: (B,) int64, the node above each query's document.
+        compared: (B, K) bool, the nodes that each query has to tell apart.
+    """
+
+    scores: Tensor
+    ancestors: Tensor
+    compared: Tensor
+
+
+class TokenHierarchy(nn.Module):
+    """The nodes of a tree's first M levels, as sparse means of their passages' tokens."""
+
+    def __init__(
+        self,
+        hierarchy: Hierarchy,
+        bags: Sequence[np.ndarray],
+        vocabulary_size: int,
+        levels: int | None,
+    ) -> None:
+        """Compute the centroids.
+
+        Args:
+            hierarchy: A tree of N passages.
+            bags: T(p) of each passage, as token ids.
+            vocabulary_size: Number of vocabulary entries V.
+            levels: M, the number of levels. None: all of them.
+        """
+        super().__init__()
+        self.vocabulary_size = vocabulary_size
+        paths = hierarchy.paths()[:, :levels]
+        self.levels = paths.shape[1]
+        for level in range(self.levels):
+            cells, weights = token_centroids(paths[:, level], bags)
+            parents = torch.from_numpy(hierarchy.parents[level]).long()
+            self.register_buffer(f"cells_{level}", torch.from_numpy(cells), persistent=False)
+            self.register_buffer(f"weights_{level}", torch.from_numpy(weights), persistent=False)
+            self.register_buffer(f"parents_{level}", parents, persistent=False)
+
+    def scores(self, columns: Tensor, level: int) -> Tensor:
+        """Return E(q).c/|c| of B queries with the nodes of a level.
+
+        Args:
+            columns: E(q) as columns, (V, B), contiguous. On a CPU, the product with another layout
+                takes some six times as long.
+            level: Number of the level, from 0.
+
+        Returns:
+            Scores, (B, K_t).
+        """
+        node_count = len(self.get_buffer(f"parents_{level}"))
+        centroids = torch.sparse_coo_tensor(
+            self.get_buffer(f"cells_{level}"),
+            self.get_buffer(f"weights_{level}").to(columns.dtype),
+            (node_count, self.vocabulary_size),
+            is_coalesced=True,
+            check_invariants=False,
+        )
+        return torch.sparse.mm(centroids, columns).T
+
+    def forward(
+        self, queries: Tensor, scales: Tensor, paths: Tensor, excluded: Sequence[Tensor | None]
+    ) -> Tensor:
+        """Return the hierarchy loss of each query at each level.
+
+        Args:
+            queries: E(q), (B, V).
+            scales: (M,), divisors of the levels' scores.
+            paths: (B, M) int64; see `HierarchyLoss`.
+            excluded: For each level None or a (B, K_t) mask; see `HierarchyLoss`.
+
+        Returns:
+            Losses, (B, M).
+        """
+        losses = []
+        for level, scale in zip(self._score_levels(queries, paths, excluded), scales, strict=True):
+            losses.append(softmax_losses(level.scores / scale, level.ancestors, ~level.compared))
+        return torch.stack(losses, dim=1)
+
+    def measure_scales(
+        self, queries: Tensor, paths: Tensor, excluded: Sequence[Tensor | None]
+    ) -> Tensor:
+        """Measure the scale of each level's scores: (M,).
+
+        The scale is a quarter of the standard deviation of queries' scores with their negatives.
+        What all siblings have in common is subtracted first: no softmax sees it, and compared with
+        it, siblings differ by little. See `forward` for the arguments.
+        """
+        scales = []
+        for level in self._score_levels(queries, paths, excluded):
+            is_negative = level.compared.scatter(1, level.ancestors[:, None], False)
+            deviations = _center_rows(level.scores, is_negative)
+            scales.append(quarter_deviation(deviations[None]))
+        return torch.stack(scales)
+
+    def _score_levels(
+        self, queries: Tensor, paths: Tensor, excluded: Sequence[Tensor | None]
+    ) -> Iterator[LevelScores]:
+        columns = queries.T.contiguous()
+        for level in range(self.levels):
+            ancestors = paths[:, level]
+            parents = self.get_buffer(f"parents_{level}")
+            compared = siblings(parents, ancestors, excluded[level])
+            yield LevelScores(self.scores(columns, level), ancestors, compared)
+
+
+def _center_rows(scores: Tensor, selected: Tensor) -> Tensor:
+    """Subtract each row's mean from its selected scores (B, K); rows with one score are left out.
+
+    Returns:
+        The centred scores of all rows, (n,).
+    """
+    counts = selected.sum(dim=1, keepdim=True)
+    sums = scores.masked_fill(~selected, 0.0).sum(dim=1, keepdim=True)
+    means = sums / counts.clamp(min=1)
+    return (scores - means)[selected & (counts > 1)]
+
+
+def token_centroids(nodes: np.ndarray, bags: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean T(p) of each node's passages, at unit norm, as the cells of a sparse matrix.
+
+    Args:
+        nodes: (N,), the node of each passage.
+        bags: The different token ids of each passage.
+
+    Returns:
+        Cells, (2, n) int64, node and token, in ascending order, and their weights, (n,) float32.
+
+    >>> bags = [np.array([5, 7]), np.array([5]), np.array([7])]
+    >>> cells, weights = token_centroids(np.array([1, 0, 1]), bags)
+    >>> cells.tolist(), [round(weight, 3) for weight in weights.tolist()]
+    ([[0, 1, 1], [5, 5, 7]], [1.0, 0.447, 0.894])
+    """
+    node_of_token = np.repeat(nodes.astype(np.int64), [len(bag) for bag in bags])
+    tokens = np.concatenate(bags)
+
+    # Number the cells of the matrix row by row, and count the passages in each.
+    width = int(tokens.max(initial=0)) + 1
+    cell_numbers, counts = np.unique(node_of_token * width + tokens, return_counts=True)
+    cells = np.stack(np.divmod(cell_numbers, width))
+
+    norms = np.sqrt(np.bincount(cells[0], counts**2))
+    return cells, (counts / norms[cells[0]]).astype(np.float32)
