@@ -1,1 +1,1 @@
-"""Encoding, clustering and training on several processes or machines with Ray."""
+"""Work that is too large for one process: encoding, clustering and training, on Ray (`scale`)."""

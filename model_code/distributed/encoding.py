@@ -1,6 +1,6 @@
-"""Encoding that survives a kill: finished shards lie in a folder and are not computed again.
+"""Encoding that survives a kill: finished shards are kept in a folder and not computed again.
 
-Shards are encoded here, or by a pool of Ray Data's actors that each hold the encoder.
+Shards are encoded in this process, or by a pool of Ray Data's actors that each hold the encoder.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from model_code.encoding.token_signs import TokenSigns
 from model_code.files import atomic_write
 from model_code.progress import Progress, no_progress
 
-SHARD = 2048  # texts per shard: what a kill can cost
+# Texts per shard: a kill costs at most one shard.
+SHARD_TEXTS = 2048
 
-Shard = tuple[int, Sequence[str]]  # the number of its first text, and the texts
+Shard = tuple[int, Sequence[str]]
+"""The number of a shard's first text, and its texts."""
 Arrays = dict[str, np.ndarray]
 
 
@@ -35,60 +37,75 @@ def encode_resumably(
     progress: Progress = no_progress,
     method: str = "encode",
 ) -> np.ndarray:
-    """`encoder.encode(texts)`, float32, shard by shard, each kept in `folder` once it is done.
+    """Encode texts shard by shard. Resumed or not, the result has the same bytes.
 
-    (n, H), or by the method "encode_documents" (n * v, H) of an encoder that gives v vectors per
-    text. The folder must belong to this encoder and these texts alone. Resumed or not, the result
-    has the same bytes.
+    Args:
+        encoder: The encoder.
+        texts: The texts.
+        folder: Keeps finished shards. It must belong to this encoder and these texts alone.
+        progress: Called after each shard.
+        method: Method of the encoder: "encode", or "encode_documents" for v vectors per text.
+
+    Returns:
+        Vectors, (n, H) or (n * v, H) float32.
     """
-    shards = keep_shards(
-        encoder, texts, folder, lambda vectors: {"vectors": vectors}, progress, method
-    )
-    vectors = [shard["vectors"] for shard in shards]
-    return np.concatenate([np.empty((0, encoder.dimension), dtype=np.float32), *vectors])
+
+    def to_arrays(vectors: np.ndarray) -> Arrays:
+        return {"vectors": vectors}
+
+    no_vectors = np.empty((0, encoder.dimension), dtype=np.float32)
+    shards = keep_shards(encoder, texts, folder, to_arrays, progress, method)
+    return np.concatenate([no_vectors, *(shard["vectors"] for shard in shards)])
 
 
 def encode_tokens_resumably(
     encoder: Encoder, texts: Sequence[str], folder: Path, progress: Progress = no_progress
 ) -> WithTokens:
-    """`encoder.encode_passages_with_tokens(texts)`, otherwise as `encode_resumably`."""
+    """Return `encoder.encode_passages_with_tokens(texts)`; see `encode_resumably`."""
     method = "encode_passages_with_tokens"
-    shards = [
-        *keep_shards(
-            encoder, texts, folder, lambda it: {"vectors": it[0], **vars(it[1])}, progress, method
-        )
-    ]
+
+    def to_arrays(encoded: WithTokens) -> Arrays:
+        vectors, signs = encoded
+        return {"vectors": vectors, "bits": signs.bits, "starts": signs.starts}
+
+    shards = list(keep_shards(encoder, texts, folder, to_arrays, progress, method))
     if not shards:
         return encoder.encode_passages_with_tokens([])
-    tokens = TokenSigns.concatenate(
-        [TokenSigns(shard["bits"], shard["starts"]) for shard in shards]
-    )
-    return np.concatenate([shard["vectors"] for shard in shards]), tokens
+    vectors = np.concatenate([shard["vectors"] for shard in shards])
+    signs = TokenSigns.joined([TokenSigns(shard["bits"], shard["starts"]) for shard in shards])
+    return vectors, signs
 
 
 def keep_shards(
     encoder: Any,
     texts: Sequence[str],
     folder: Path,
-    arrays: Callable[[Any], Arrays],
+    to_arrays: Callable[[Any], Arrays],
     progress: Progress,
     method: str = "encode",
 ) -> Iterator[Arrays]:
-    """The arrays of each shard of `texts`, in their order, from a file in `folder`; missing ones
-    are encoded first.
+    """Yield the arrays of each shard in the order of the texts, encoding those that are missing.
 
-    arrays: of what the encoder's method gives for a shard, by name.
+    Args:
+        encoder: A torch module with the method.
+        texts: The texts.
+        folder: Keeps a file per finished shard.
+        to_arrays: Turns what the method returns for a shard into named arrays.
+        progress: Called after each shard.
+        method: Name of the encoder's method.
     """
-    starts = range(0, len(texts), SHARD)
+    starts = range(0, len(texts), SHARD_TEXTS)
     files = {start: folder / f"{start:012d}.npz" for start in starts}
     missing = [start for start in starts if not files[start].exists()]
-    done = sum(min(SHARD, len(texts) - start) for start in starts if start not in set(missing))
-    shards = ((start, texts[start : start + SHARD]) for start in missing)
+    done = sum(min(SHARD_TEXTS, len(texts) - start) for start in starts if files[start].exists())
+
+    shards = ((start, texts[start : start + SHARD_TEXTS]) for start in missing)
     for start, encoded in encode_shards(encoder, shards, method):
-        with atomic_write(files[start]) as aside, aside.open("wb") as stream:
-            np.savez(stream, **arrays(encoded))
-        done += min(SHARD, len(texts) - start)
+        with atomic_write(files[start]) as temporary_file, temporary_file.open("wb") as stream:
+            np.savez(stream, **to_arrays(encoded))
+        done += min(SHARD_TEXTS, len(texts) - start)
         progress(done, len(texts), "passages")
+
     for file in files.values():
         with np.load(file) as archive:
             yield dict(archive)
@@ -97,59 +114,74 @@ def keep_shards(
 def encode_shards(
     encoder: Any, shards: Iterable[Shard], method: str = "encode"
 ) -> Iterator[tuple[int, Any]]:
-    """Each shard's number with what the encoder's `method` gives for it, as soon as it is there; on
-    Ray in any order.
+    """Yield each shard's number and what the encoder's method returns for it.
 
-    encoder: a torch module. A shard's batches are the same wherever it is encoded, and so are its
-    bits on equal hardware with equally many threads.
+    A shard has the same batches wherever it is encoded, so it has the same bits on equal hardware
+    with equally many threads. On Ray the shards come in any order.
+
+    Args:
+        encoder: A torch module with the method.
+        shards: The shards to encode.
+        method: Name of the encoder's method.
     """
     settings = engine.current()
     if settings.engine == "local":
-        yield from ((start, getattr(encoder, method)(texts)) for start, texts in shards)
+        for start, texts in shards:
+            yield start, getattr(encoder, method)(texts)
     else:
-        yield from _on_ray(encoder, list(shards), method, settings)
+        yield from _encode_on_ray(encoder, list(shards), method, settings)
 
 
-def _on_ray(
+def _encode_on_ray(
     encoder: Any, shards: list[Shard], method: str, settings: ScaleSettings
 ) -> Iterator[tuple[int, Any]]:
     if not shards:
         return
     ray = engine.ray()
+    # Imported by name, because Ray is an extra that need not be installed.
     data = importlib.import_module("ray.data")
     data.DataContext.get_current().enable_progress_bars = False
+
     rows = [{"start": start, "texts": list(texts)} for start, texts in shards]
+    stored_encoder = ray.put(_make_portable(encoder, settings))
     encoded = data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-        Worker,
+        EncodingWorker,
         batch_size=1,
         compute=data.ActorPoolStrategy(size=min(settings.workers, len(rows))),
         num_cpus=settings.cpus_per_worker,
         num_gpus=settings.gpus_per_worker,
-        fn_constructor_args=(ray.put(_portable(encoder, settings)), method, settings.device),
+        fn_constructor_args=(stored_encoder, method, settings.device),
     )
     for block in encoded.iter_batches(batch_size=None):
         yield from zip(block["start"].tolist(), block["vectors"], strict=True)
 
 
-class Worker:
-    """One actor of the pool; Ray makes a dead one again and repeats what it was doing."""
+class EncodingWorker:
+    """One actor of the pool. Ray replaces an actor that died and repeats its work."""
 
     def __init__(self, encoder: Any, method: str, device: str) -> None:
-        self.encode = getattr(engine.ray().get(encoder).to(device), method)
+        """Load the encoder from Ray's memory.
+
+        Args:
+            encoder: Ray's reference to it.
+            method: Name of its method.
+            device: Device to encode on.
+        """
+        loaded = engine.ray().get(encoder).to(device)
+        self.encode = getattr(loaded, method)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Encode the shards of `batch`."""
-        vectors = np.empty(len(batch["start"]), dtype=object)
+        """Encode the shards of a batch."""
+        results = np.empty(len(batch["start"]), dtype=object)
         for row, texts in enumerate(batch["texts"]):
-            vectors[row] = self.encode(list(texts))
-        return {"start": batch["start"], "vectors": vectors}
+            results[row] = self.encode(list(texts))
+        return {"start": batch["start"], "vectors": results}
 
 
-def _portable(encoder: Any, settings: ScaleSettings) -> Any:
-    """A copy in main memory. Its precision is decided here, not by each worker's own hardware."""
-    copied = copy.deepcopy(encoder).to("cpu")
+def _make_portable(encoder: Any, settings: ScaleSettings) -> Any:
+    """Return a copy in main memory whose precision does not depend on a worker's hardware."""
+    portable = copy.deepcopy(encoder).to("cpu")
     if settings.device == "cpu":
-        copied.precision = (
-            "bfloat16" if uses_bfloat16(copied.precision, torch.device("cpu")) else "float32"
-        )
-    return copied
+        bfloat16 = uses_bfloat16(portable.precision, torch.device("cpu"))
+        portable.precision = "bfloat16" if bfloat16 else "float32"
+    return portable

@@ -1,8 +1,7 @@
-"""Which engine is in use, and the Ray that it needs: imported and started only once some work is
-for it.
+"""The engine that heavy work runs on, and the connection to Ray.
 
-Its settings are the group `scale` of `params.yaml`. No stage declares them: results stay as they
-are.
+Ray is imported and started only when work is for it. The settings are the group `scale` of
+`params.yaml`. No stage declares them, because they do not change results.
 """
 
 from __future__ import annotations
@@ -18,16 +17,17 @@ from typing import Any, Literal
 from model_code.errors import FreshetError
 from model_code.settings import Field, Settings, require
 
-# default: 15
-ENVIRONMENT = {
+RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_TRAIN_V2_ENABLED": "1",
+    # Ray's default is 15: workers would give way to every other process.
     "RAY_worker_niceness": "0",
 }
+"""Environment variables that are set before Ray is imported, unless they are set already."""
 
 
 class ScaleSettings(Settings):
-    """Where the work runs that outgrows one process.
+    """Where work runs that is too large for one process.
 
     >>> ScaleSettings(engine="ray", workers=4).cpus
     5
@@ -56,62 +56,65 @@ class ScaleSettings(Settings):
     )
 
     def check(self) -> None:
-        """Refuse what only Ray can do without Ray."""
+        """Refuse settings of Ray if the engine is local."""
+        if self.engine == "ray":
+            return
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
-            unused = self.engine == "ray" or value == field.default
             require(
-                unused,
+                value == field.default,
                 f"{name} is {value}, but engine local is this process alone; set scale.engine: ray",
             )
 
     @property
     def cpus(self) -> int:
-        """CPUs that Ray must have: those of the workers and a spare one, without which Ray Data
-        hangs.
-        """
+        """CPUs that Ray needs: those of the workers, and a spare one, without which Ray Data hangs."""
         return self.workers * self.cpus_per_worker + 1
 
     @property
     def device(self) -> str:
-        """What a worker computes on."""
+        """The device that a worker computes on."""
         return "cuda" if self.gpus_per_worker else "cpu"
 
 
-LOCAL = ScaleSettings()  # this process alone
-_CURRENT: ContextVar[ScaleSettings] = ContextVar("scale", default=LOCAL)
+THIS_PROCESS = ScaleSettings()
+_CURRENT: ContextVar[ScaleSettings] = ContextVar("scale", default=THIS_PROCESS)
 
 
 def current() -> ScaleSettings:
-    """The settings in use: those of the innermost `using`, otherwise this process alone."""
+    """Return the settings of the innermost `using`; without one, this process alone."""
     return _CURRENT.get()
 
 
 @contextmanager
 def using(settings: ScaleSettings) -> Iterator[None]:
-    """Work runs as `settings` say until the block ends, and so does a Ray that was started for it.
+    """Run the work of a block on an engine, and stop a Ray that was started for it.
 
-    FreshetError if they ask for Ray and it is not installed.
+    Raises:
+        FreshetError: If the settings ask for Ray and it is not installed.
     """
     if settings.engine == "ray" and importlib.util.find_spec("ray") is None:
         raise FreshetError("scale.engine is ray, which is not installed: pip install -e '.[scale]'")
-    before, token = _running(), _CURRENT.set(settings)
+
+    was_running = _is_running()
+    token = _CURRENT.set(settings)
     try:
         yield
     finally:
         _CURRENT.reset(token)
-        if _running() and not before:
+        if _is_running() and not was_running:
             sys.modules["ray"].shutdown()
 
 
 def ray() -> Any:
-    """The module `ray`, connected; in the process that uses it, to one with room for the settings
-    in use.
+    """Return the module `ray`, connected to a Ray that has room for the settings in use.
 
-    Its usage statistics are off, and its workers no nicer than others. FreshetError if it cannot be
-    reached, or is too small.
+    In a worker, where no settings are in use, it is returned as it is. Usage statistics are off.
+
+    Raises:
+        FreshetError: If Ray cannot be reached, or is too small.
     """
-    for name, value in ENVIRONMENT.items():
+    for name, value in RAY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     import ray
 
@@ -122,32 +125,33 @@ def ray() -> Any:
     return ray
 
 
-def _running() -> bool:
+def _is_running() -> bool:
     return "ray" in sys.modules and sys.modules["ray"].is_initialized()
 
 
 def _start(ray: Any, settings: ScaleSettings) -> None:
-    sizes = {} if settings.address else {"num_cpus": settings.cpus, "include_dashboard": False}
+    options: dict[str, Any] = {}
+    place = f"at scale.address {settings.address!r}"
+    hint = " (where it asks for a token, set RAY_AUTH_MODE=token here)"
+    if not settings.address:
+        options = {"num_cpus": settings.cpus, "include_dashboard": False}
+        place = "of its own on this machine"
+        hint = ""
+
     try:
-        ray.init(settings.address or "local", logging_level="WARNING", **sizes)
-    except Exception as error:  # Ray has no error of its own for it: some are plain exceptions
-        where = (
-            f"at scale.address {settings.address!r}"
-            if settings.address
-            else "of its own on this machine"
-        )
-        hint = (
-            " (where it asks for a token, set RAY_AUTH_MODE=token here)" if settings.address else ""
-        )
-        raise FreshetError(f"there is no Ray {where}{hint}: {error}") from error
+        ray.init(settings.address or "local", logging_level="WARNING", **options)
+    except Exception as error:
+        # Ray has no error class for this: some are plain exceptions.
+        raise FreshetError(f"there is no Ray {place}{hint}: {error}") from error
 
 
 def _require_room(settings: ScaleSettings, resources: dict[str, float]) -> None:
     needed = {"CPU": settings.cpus, "GPU": settings.workers * settings.gpus_per_worker}
     for name, count in needed.items():
-        if resources.get(name, 0) < count:
+        available = resources.get(name, 0)
+        if available < count:
             spare = ", one of them a spare" if name == "CPU" else ""
             raise FreshetError(
                 f"scale asks for {settings.workers} workers, so {count:g} {name}s{spare}, and Ray has "
-                f"{resources.get(name, 0):g}: lower scale.workers, or add machines"
+                f"{available:g}: lower scale.workers, or add machines"
             )

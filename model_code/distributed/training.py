@@ -1,5 +1,6 @@
-"""Training by several processes that share each step's batches: Ray Train's, running what runs here
-otherwise.
+"""Training by several processes that share each step's batches, by Ray Train.
+
+What runs in each process is the same code that runs locally.
 """
 
 from __future__ import annotations
@@ -19,25 +20,36 @@ from model_code.errors import FreshetError
 from model_code.progress import no_progress
 
 Work = Callable[[StageContext], dict[str, Any]]
-RESTARTS = 3  # of a group of which a process died; each goes on from the last checkpoint
+# How often a group is restarted after a process died. It resumes from the last checkpoint.
+MAX_RESTARTS = 3
 
 
 def train(work: Work, context: StageContext, batches: int) -> dict[str, Any]:
-    """`work(context)`, here or in every process of a group of Ray Train's; its report is the first
-    one's.
+    """Run `work(context)` in this process, or in every process of a group of Ray Train.
 
-    batches: of a step, which the processes share evenly: they are the largest divisor of it that
-    `scale.workers` allows. All of them see the same folders; what others than the first write to
-    the output is thrown away.
+    All processes see the same folders. The output of all but the first is discarded.
+
+    Args:
+        work: The work, which trains with accelerate.
+        context: Context of the stage.
+        batches: Batches of a step. The processes share them evenly, so their number is the largest
+            divisor of it that `scale.workers` allows.
+
+    Returns:
+        The report of the first process.
+
+    Raises:
+        FreshetError: If the work raises one.
     """
     settings = engine.current()
     if settings.engine == "local":
         return work(context)
-    return _on_ray(work, context, processes(settings.workers, batches), settings)
+    process_count = processes(settings.workers, batches)
+    return _train_on_ray(work, context, process_count, settings)
 
 
 def processes(workers: int, batches: int) -> int:
-    """The largest number up to `workers` that divides `batches`.
+    """Return the largest number up to `workers` that divides `batches`.
 
     >>> [processes(workers, 4) for workers in (1, 3, 8)]
     [1, 2, 4]
@@ -45,11 +57,11 @@ def processes(workers: int, batches: int) -> int:
     return max(count for count in range(1, workers + 1) if batches % count == 0)
 
 
-def _on_ray(
-    work: Work, context: StageContext, count: int, settings: ScaleSettings
+def _train_on_ray(
+    work: Work, context: StageContext, process_count: int, settings: ScaleSettings
 ) -> dict[str, Any]:
+    # This raises FreshetError if the extra `scale` is not installed.
     engine.ray()
-    # an extra, which `engine.ray` asks for
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
@@ -58,11 +70,13 @@ def _on_ray(
         _process,
         train_loop_config={"work": work, "context": context, "folder": Path.cwd()},
         scaling_config=ScalingConfig(
-            num_workers=count, use_gpu=settings.gpus_per_worker > 0, resources_per_worker=resources
+            num_workers=process_count,
+            use_gpu=settings.gpus_per_worker > 0,
+            resources_per_worker=resources,
         ),
         run_config=RunConfig(
             storage_path=str(context.checkpoints.resolve() / "ray"),
-            failure_config=FailureConfig(max_failures=RESTARTS),
+            failure_config=FailureConfig(max_failures=MAX_RESTARTS),
         ),
     )
     report = trainer.fit().return_value
@@ -72,30 +86,37 @@ def _on_ray(
 
 
 def _process(config: dict[str, Any]) -> dict[str, Any] | FreshetError:
-    """What the user can mend is returned, not raised: the group would be started anew for it.
+    """Run the work in one process of a group.
 
-    It works in the folder of the process that asked, from where paths count; workers of a cluster
-    start elsewhere.
+    Errors that the user can fix are returned instead of raised, because Ray would restart the
+    group. The process works in the caller's folder, which relative paths refer to; workers of a
+    cluster start elsewhere.
     """
-    import ray.train  # which is there: Ray calls this
+    # Ray is installed: it calls this function.
+    import ray.train
 
-    work, context, folder = config["work"], config["context"], config["folder"]
+    work = config["work"]
+    context = config["context"]
+    folder = config["folder"]
     group = ray.train.get_context()
     if not folder.is_dir():
-        where = f"{folder}, which is not there on {socket.gethostname()}"
         missing = FreshetError(
-            f"the project lies in {where}: mount it there on every machine of the cluster"
+            f"the project lies in {folder}, which is not there on {socket.gethostname()}: "
+            "mount it there on every machine of the cluster"
         )
         if group.get_world_size() > 1:
-            raise missing  # what is returned ends one process, for which the others would wait
+            # A returned error ends this process only, and the others would wait for it.
+            raise missing
         return missing
+
     try:
         with contextlib.chdir(folder):
             if group.get_world_rank() == 0:
                 return work(context)
             with tempfile.TemporaryDirectory() as scratch:
-                return work(
-                    replace(context, output=Path(scratch), progress=lambda label: no_progress)
+                discarded = replace(
+                    context, output=Path(scratch), progress=lambda label: no_progress
                 )
+                return work(discarded)
     except FreshetError as error:
         return error

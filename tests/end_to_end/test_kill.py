@@ -80,7 +80,7 @@ def test_a_killed_training_resumes_to_the_same_output(copy_of_build):
 
 
 SHARDS = """
-SHARD = 20  # three of them
+SHARD_TEXTS = 20  # three of them
 
 
 def encode_shards(encoder, shards, method, really=encode_shards):

@@ -1,9 +1,9 @@
-"""Bags of tokens: which tokens each of n passages holds, from texts by the tokenizer alone.
+"""Bags of tokens: which tokens each passage contains, by the tokenizer alone.
 
-No encoder is needed, so a new corpus is searchable in seconds. BERT's rules take a text apart at
-spaces and punctuation before WordPiece looks at a word, so the pieces of a text are those of its
-words, and each different word is looked up once: asking again for every text is what makes
-tokenizing slow.
+No encoder is needed, so a new corpus can be searched within seconds. BERT's rules split a text at
+spaces and punctuation before WordPiece looks at a word. So the tokens of a text are those of its
+words, and each different word is looked up once. Repeating that for every text is what makes
+tokenizers slow.
 """
 
 from __future__ import annotations
@@ -19,24 +19,29 @@ from tokenizers import Tokenizer
 
 from model_code.retrieval.id_map import number_on_lookup
 
-WINDOW = 4096  # texts taken apart at once: bounds memory on large corpora
+# Texts that are split at once, which bounds memory on large corpora.
+WINDOW = 4096
 PUNCTUATION = r"!-/:-@\[-`{-~"
 WORD = re.compile(rf"[{PUNCTUATION}]|[^ \n\r\t{PUNCTUATION}]+")
-"""BERT's rules part a text at each of these characters, whatever stands beside it. They part at
-others too: a word that holds anything but printable ASCII is left to the tokenizer as a whole.
+"""Words between characters at which BERT's rules always split a text.
+
+They also split at others. A word with anything but printable ASCII is left to the tokenizer.
 """
-# then the cache starts anew: some 200 MB, and far more words than one language has
-MOST_WORDS = 2**20
-# begins a text that is kept in one piece; no word holds a space, and BERT's rules drop it
-WHOLE = " "
+# The cache is then emptied. It has some 200 MB, and far more words than one language.
+MAX_CACHED_WORDS = 2**20
+# Begins a text that is kept as one word. No word contains a space, and BERT's rules drop it.
+WHOLE_TEXT_MARK = " "
 
 
 @dataclass(frozen=True)
 class Bags:
-    """`tokens` (m,) int64: those of passage 0, of passage 1, ...; `lengths` (n,) int64: how many
-    each has.
+    """The tokens of n passages, one passage after the other.
 
-    A token may stand several times in a passage, which means the same as once: the bags are binary.
+    A token may occur several times in a passage, which means the same as once: bags are binary.
+
+    Attributes:
+        tokens: (m,) int64.
+        lengths: (n,) int64, the number of tokens of each passage.
     """
 
     tokens: np.ndarray
@@ -44,7 +49,7 @@ class Bags:
 
     @classmethod
     def of(cls, bags: Iterable[Sequence[int] | np.ndarray]) -> Bags:
-        """From one sequence of token ids per passage.
+        """Combine one sequence of token ids per passage.
 
         >>> Bags.of([[7, 3], [], [3]]).lengths.tolist()
         [2, 0, 1]
@@ -55,149 +60,189 @@ class Bags:
 
     @classmethod
     def joined(cls, parts: Sequence[Bags]) -> Bags:
-        """The passages of all `parts`, in order."""
-        empty = cls.of([])
-        tokens = np.concatenate([part.tokens for part in (empty, *parts)])
-        return cls(tokens, np.concatenate([part.lengths for part in (empty, *parts)]))
+        """Combine the passages of several objects, in their order."""
+        if not parts:
+            return cls.of([])
+        tokens = np.concatenate([part.tokens for part in parts])
+        lengths = np.concatenate([part.lengths for part in parts])
+        return cls(tokens, lengths)
 
     def __len__(self) -> int:
-        """Number of passages."""
+        """Return the number of passages."""
         return len(self.lengths)
 
     @property
     def passages(self) -> np.ndarray:
-        """The passage of each of `tokens`, (m,) int64."""
+        """The passage of each token, (m,) int64."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
     def slice(self, start: int, end: int) -> Bags:
-        """The passages from `start` up to `end`, numbered from 0."""
-        first, last = self.lengths[:start].sum(), self.lengths[:end].sum()
-        return Bags(self.tokens[first:last], self.lengths[start:end])
+        """Return the passages from `start` up to `end`, numbered from 0."""
+        first_token = self.lengths[:start].sum()
+        end_token = self.lengths[:end].sum()
+        return Bags(self.tokens[first_token:end_token], self.lengths[start:end])
 
 
 class TokenBags:
-    """Which tokens a text holds, by a fast tokenizer of transformers; special and unknown tokens do
-    not count.
+    """Finds the tokens of texts with a fast tokenizer of transformers.
+
+    Special and unknown tokens are left out.
     """
 
     def __init__(self, tokenizer: Any) -> None:
-
-        # with torch, which searching bags does without
+        """Copy the tokenizer's rules."""
+        # This imports torch, which searching bags does without.
         from model_code.encoding.base_models import tokenizer_rules
 
-        rules, special = tokenizer_rules(tokenizer), sorted({*map(int, tokenizer.all_special_ids)})
-        # a copy: truncation and padding are state that others set
+        rules = tokenizer_rules(tokenizer)
+        # A copy, since truncation and padding are state that others set.
         self._backend = Tokenizer.from_str(rules)
-        self._words = (
-            WordCache(self._backend, json.loads(rules))
-            if WordCache.fits(json.loads(rules))
-            else None
-        )
-        self._counted = np.ones(
-            1 + max([0, *special, *self._backend.get_vocab().values()]), dtype=bool
-        )
-        self._counted[special] = False
+        self._words: WordCache | None = None
+        parsed_rules = json.loads(rules)
+        if WordCache.fits(parsed_rules):
+            self._words = WordCache(self._backend, parsed_rules)
+
+        special = sorted({int(number) for number in tokenizer.all_special_ids})
+        largest_id = max([0, *special, *self._backend.get_vocab().values()])
+        self._is_counted = np.ones(1 + largest_id, dtype=bool)
+        self._is_counted[special] = False
 
     def __call__(self, texts: Sequence[str]) -> Bags:
-        """The bag of each of `texts`."""
-        starts = range(0, len(texts), WINDOW)
-        return Bags.joined([self._bags(texts[start : start + WINDOW]) for start in starts])
+        """Return the bag of each text."""
+        windows = []
+        for start in range(0, len(texts), WINDOW):
+            windows.append(self._bags(texts[start : start + WINDOW]))
+        return Bags.joined(windows)
 
     def _bags(self, texts: Sequence[str]) -> Bags:
-        tokens, lengths = self._words.tokens(texts) if self._words else self._whole(texts)
-        keep = self._counted[tokens]
-        counts = np.concatenate([[0], np.cumsum(keep)])
-        return Bags(tokens[keep], np.diff(counts[np.cumsum(lengths)], prepend=0))
+        if self._words is not None:
+            tokens, lengths = self._words.tokens(texts)
+        else:
+            tokens, lengths = self._tokenize(texts)
 
-    def _whole(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        ids = [
-            encoding.ids
-            for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        ]
-        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-        return np.array([token for text in ids for token in text], dtype=np.int64), lengths
+        keep = self._is_counted[tokens]
+        kept_before = np.concatenate([[0], np.cumsum(keep)])
+        kept_at_ends = kept_before[np.cumsum(lengths)]
+        return Bags(tokens[keep], np.diff(kept_at_ends, prepend=0))
+
+    def _tokenize(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the token ids of all texts, (m,), and the number of each text, (n,)."""
+        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        ids = [encoding.ids for encoding in encodings]
+        lengths = np.array([len(row) for row in ids], dtype=np.int64)
+        return np.array([token for row in ids for token in row], dtype=np.int64), lengths
 
 
 class WordCache:
-    """Token ids by way of words. backend: a `tokenizers.Tokenizer` without truncation; rules: it as
-    JSON.
-    """
+    """Finds token ids word by word, and remembers the words."""
 
     def __init__(self, backend: Any, rules: Mapping[str, Any]) -> None:
-        self._backend, self._model = backend, backend.model
+        """Prepare an empty cache.
+
+        Args:
+            backend: A `tokenizers.Tokenizer` without truncation.
+            rules: The same tokenizer as JSON.
+        """
+        self._backend = backend
+        self._model = backend.model
         self._lowercase = (rules["normalizer"] or {}).get("lowercase", False)
-        longest = rules["model"]["max_input_chars_per_word"]
-        vocabulary = backend.get_vocab(with_added_tokens=False)
-        self._single = {
-            word: [number] for word, number in vocabulary.items() if len(word) <= longest
-        }
-        self._added = [token["content"] for token in rules["added_tokens"]]
+        self._added_tokens = [token["content"] for token in rules["added_tokens"]]
+        # Words of the vocabulary, which are one token each.
+        max_letters = rules["model"]["max_input_chars_per_word"]
+        self._single: dict[str, list[int]] = {}
+        for word, number in backend.get_vocab(with_added_tokens=False).items():
+            if len(word) <= max_letters:
+                self._single[word] = [number]
         self._clear()
 
     @staticmethod
     def fits(rules: Mapping[str, Any]) -> bool:
-        """Whether the tokenizer of these rules takes words one by one: WordPiece with BERT's
-        normalizer and splitter.
+        """Return whether a tokenizer handles words one by one.
 
-        Added tokens that are looked for in the normalized text might lie across words that differ
-        in the raw one.
+        It does if it is WordPiece with BERT's normalizer and splitter. Added tokens that are looked
+        for in the normalised text are excluded: one might span words that differ in the raw text.
         """
-        kinds = [
-            (rules[part] or {}).get("type") for part in ("model", "pre_tokenizer", "normalizer")
-        ]
-        by_words = kinds[:2] == ["WordPiece", "BertPreTokenizer"] and kinds[2] in (
-            None,
-            "BertNormalizer",
+
+        def type_of(part: str) -> str | None:
+            return (rules[part] or {}).get("type")
+
+        splits_into_words = (
+            type_of("model") == "WordPiece"
+            and type_of("pre_tokenizer") == "BertPreTokenizer"
+            and type_of("normalizer") in (None, "BertNormalizer")
         )
-        return by_words and not any(token["normalized"] for token in rules["added_tokens"])
+        return splits_into_words and not any(token["normalized"] for token in rules["added_tokens"])
 
     def tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The token ids of all texts in a row (m,), as the tokenizer gives them, and how many each
-        text has (n,).
+        """Tokenise texts.
+
+        Returns:
+            The token ids of all texts, (m,), as the tokenizer gives them, and the number of each
+            text, (n,).
         """
-        if len(self._numbers) > MOST_WORDS:
+        if len(self._numbers) > MAX_CACHED_WORDS:
             self._clear()
-        numbers, ends, number = [], [], self._numbers.__getitem__
+
+        numbers: list[int] = []
+        ends: list[int] = []
+        number_of = self._numbers.__getitem__
         for text in texts:
-            # such as a literal "[MASK]", which is one token
-            unsplit = any(token in text for token in self._added)
-            numbers += map(number, [WHOLE + text] if unsplit else WORD.findall(text))
+            # An added token such as a literal "[MASK]" is one token, which WORD would split.
+            has_added_token = any(token in text for token in self._added_tokens)
+            words = [WHOLE_TEXT_MARK + text] if has_added_token else WORD.findall(text)
+            numbers.extend(map(number_of, words))
             ends.append(len(numbers))
-        self._resolve()
-        return self._pieces_of(np.array(numbers, dtype=np.int64), np.array(ends, dtype=np.int64))
+        self._tokenize_new_words()
+        return self._tokens_of(np.array(numbers, dtype=np.int64), np.array(ends, dtype=np.int64))
 
     def _clear(self) -> None:
         self._numbers = number_on_lookup()
-        # word i: flat[starts[i]:starts[i + 1]]
-        self._flat, self._starts = np.empty(0, np.int64), np.zeros(1, np.int64)
+        # The tokens of word i are _tokens[_starts[i] : _starts[i + 1]].
+        self._tokens = np.empty(0, np.int64)
+        self._starts = np.zeros(1, np.int64)
 
-    def _pieces_of(self, numbers: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _tokens_of(self, numbers: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the tokens of words, and the number of tokens of each text.
+
+        Args:
+            numbers: Numbers of the words of all texts.
+            ends: (n,), the end of each text among them.
+        """
         starts = self._starts[numbers]
         counts = self._starts[numbers + 1] - starts
-        after = np.concatenate([[0], np.cumsum(counts)])  # after[i]: tokens before word i
-        places = np.arange(after[-1]) + np.repeat(starts - after[:-1], counts)
-        return self._flat[places], np.diff(after[ends], prepend=0)
+        tokens_before = np.concatenate([[0], np.cumsum(counts)])
+        offsets = np.repeat(starts - tokens_before[:-1], counts)
+        positions = np.arange(tokens_before[-1]) + offsets
+        return self._tokens[positions], np.diff(tokens_before[ends], prepend=0)
 
-    def _resolve(self) -> None:
-        """Find the pieces of the words that were numbered since the last time."""
-        new = list(self._numbers)[len(self._starts) - 1 :]
-        plain = [word.isascii() and word.isprintable() and word[0] != WHOLE for word in new]
-        odd = [word for word, simple in zip(new, plain, strict=True) if not simple]
-        encoded = iter(self._backend.encode_batch_fast(odd, add_special_tokens=False))
-        pieces = [
-            self._plain(word) if simple else next(encoded).ids
-            for word, simple in zip(new, plain, strict=True)
-        ]
-        lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
-        self._flat = np.concatenate(
-            [self._flat, np.array([i for word in pieces for i in word], dtype=np.int64)]
-        )
+    def _tokenize_new_words(self) -> None:
+        """Find the tokens of the words that were numbered since the last call."""
+        new_words = list(self._numbers)[len(self._starts) - 1 :]
+        unusual = [word for word in new_words if not _is_plain(word)]
+        encodings = iter(self._backend.encode_batch_fast(unusual, add_special_tokens=False))
+
+        pieces = []
+        for word in new_words:
+            if _is_plain(word):
+                pieces.append(self._tokenize_plain(word))
+            else:
+                pieces.append(next(encodings).ids)
+
+        lengths = np.array([len(tokens) for tokens in pieces], dtype=np.int64)
+        flat = np.array([token for tokens in pieces for token in tokens], dtype=np.int64)
+        self._tokens = np.concatenate([self._tokens, flat])
         self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(lengths)])
 
-    def _plain(self, word: str) -> list[int]:
-        """The pieces of printable ASCII, of which the normalizer changes nothing but the case.
+    def _tokenize_plain(self, word: str) -> list[int]:
+        """Return the tokens of printable ASCII, of which the normalizer only changes the case.
 
-        WordPiece tries the longest piece first, so a word of the vocabulary is one piece.
+        WordPiece tries the longest piece first, so a word of the vocabulary is one token.
         """
-        word = word.lower() if self._lowercase else word
+        if self._lowercase:
+            word = word.lower()
         return self._single.get(word) or [token.id for token in self._model.tokenize(word)]
+
+
+def _is_plain(word: str) -> bool:
+    """Return whether a word is printable ASCII, and no whole text."""
+    return word.isascii() and word.isprintable() and word[0] != WHOLE_TEXT_MARK

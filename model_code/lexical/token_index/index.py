@@ -1,11 +1,11 @@
-"""The binary token index: which passages hold which tokens, and nothing else (SVDR, section 4.1).
+"""The binary token index: which passages contain which tokens, and nothing else (SVDR, section 4.1).
 
-A query is a weight for each of some tokens, a passage scores the weights of those it holds, and a
-document ranks by its best passage. No number in the index depends on another passage or on an
-encoder.
+A query is a weight for each of some tokens. The score of a passage is the sum of the weights of the
+tokens that it contains, and a document ranks by its best passage. No number in the index depends on
+another passage or on an encoder.
 
-Passages lie in blocks of postings, six arrays that are memory-mapped; nothing says where a list
-begins: the number of its postings decides its form, and with that its length.
+Passages lie in blocks of postings: six memory-mapped arrays. The starts of lists are not stored,
+since the length of a list decides its form, and so its size.
 """
 
 from __future__ import annotations
@@ -29,108 +29,142 @@ from model_code.files import (
 )
 from model_code.lexical.token_index.bags import Bags
 from model_code.lexical.token_index.postings import (
-    BLOCK,
+    MAX_BLOCK_PASSAGES,
     PARTS,
     Packed,
     Postings,
     QueryBatch,
     Sparse,
+    array_lengths,
     exact,
-    lengths,
 )
 from model_code.retrieval.id_map import IdMap
 from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import top_k
 
-FORMAT, KIND = 1, "token"
+FORMAT = 1
+KIND = "token"
 DOCUMENT_IDS = "document_ids.json"
-# scores computed at once, 1 MB: enough queries to share a decoding, few enough to stay near the CPU
-CELLS = 2**17
+# 1 MB of scores: enough queries to share the decoding, and few enough for the CPU's cache.
+MAX_SCORES_AT_ONCE = 2**17
 
 
 class SparseIndex(ABC):
-    """Passages of documents that score a sum over a query's entries, never below 0; a document
-    ranks by its best.
+    """An index whose passages score a sum over a query's entries, never below 0.
+
+    A document ranks by its best passage.
+
+    Attributes:
+        ids: The document of each passage.
     """
 
     ids: IdMap
 
     @abstractmethod
     def scores(self, queries: Sequence[Sparse]) -> Iterator[np.ndarray]:
-        """Of each query in turn the score of each passage, (N,) float64."""
+        """Yield the scores of all passages, (N,) float64, query by query."""
 
     @abstractmethod
     def scores_at(self, query: Sparse, passages: np.ndarray) -> np.ndarray:
-        """The scores of some `passages` (p,) alone, (p,) float64."""
+        """Return the scores of some passages, given by number, (p,): (p,) float64."""
 
     def search(
         self, queries: Sequence[Sparse], k: int, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
-        """The k best documents for each query, best first; of `allowed` documents only, unless
-        None.
+        """Return the k best documents of each query, best first.
 
-        Documents that share nothing with a query are left out. FreshetError if an allowed one is
-        unknown.
+        Documents that share no entry with a query are left out.
+
+        Args:
+            queries: Entries and weights of each query.
+            k: Number of documents.
+            allowed: Documents to rank. None: all.
+
+        Raises:
+            FreshetError: If an allowed document is not in the index.
         """
-        rows = None if allowed is None else self.ids.rows_of(allowed)
-        every = (scores.astype(np.float32) for scores in self.scores(queries))
-        return [
-            self.ids.best_documents(scores if rows is None else scores[rows], k, rows)
-            for scores in every
-        ]
+        rows = None
+        if allowed is not None:
+            rows = self.ids.rows_of(allowed)
+
+        rankings = []
+        for scores in self.scores(queries):
+            scores = scores.astype(np.float32)
+            if rows is not None:
+                scores = scores[rows]
+            rankings.append(self.ids.best_documents(scores, k, rows))
+        return rankings
 
     def rank(self, queries: Sequence[Sparse], candidates: Sequence[Iterable[str]]) -> list[Ranking]:
-        """For each query all of its candidate documents, best first, scored as `search` does, 0
-        included.
+        """Rank all candidate documents of each query, best first, scored as `search` does.
 
-        FreshetError if a candidate is unknown.
+        Candidates that share nothing with a query are ranked too, with score 0.
+
+        Args:
+            queries: Entries and weights of each query.
+            candidates: The documents to rank for each query.
+
+        Raises:
+            FreshetError: If a candidate is not in the index.
         """
-        rankings = []
+        rankings: list[Ranking] = []
         for query, documents in zip(queries, candidates, strict=True):
             rows = self.ids.rows_of(documents)
+            if not len(rows):
+                rankings.append([])
+                continue
             scores = self.scores_at(query, rows).astype(np.float32)
-            rankings.append(
-                top_k(scores, self.ids.document_ids, len(rows), rows) if len(rows) else []
-            )
+            rankings.append(top_k(scores, self.ids.document_ids, len(rows), rows))
         return rankings
 
     def best_passage(self, query: Sparse, document_id: str) -> int:
-        """Which of the document's passages (0, 1, ...) scores best; the first of equals."""
-        return int(
-            np.argmax(self.scores_at(query, self.ids.rows_of([document_id])).astype(np.float32))
-        )
+        """Return the number (0, 1, ...) of the document's best passage, the first of equal ones."""
+        rows = self.ids.rows_of([document_id])
+        scores = self.scores_at(query, rows).astype(np.float32)
+        return int(np.argmax(scores))
 
     def _write(self, folder: Path, arrays: Mapping[str, np.ndarray], facts: dict[str, Any]) -> None:
-        """Write the arrays, the document ids and the manifest: equal indexes, equal bytes."""
+        """Write the arrays, the document ids and the manifest. Equal indexes give equal bytes."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, array in arrays.items():
-            with atomic_write(folder / f"{name}.npy") as aside, aside.open("wb") as stream:
+            path = folder / f"{name}.npy"
+            with atomic_write(path) as temporary_file, temporary_file.open("wb") as stream:
                 np.save(stream, array)
         write_json(folder / DOCUMENT_IDS, self.ids.document_ids, lines=False)
-        write_manifest(
-            folder, FORMAT, facts | {"documents": self.ids.documents, "passages": len(self.ids)}
-        )
+
+        all_facts = dict(facts)
+        all_facts["documents"] = self.ids.documents
+        all_facts["passages"] = len(self.ids)
+        write_manifest(folder, FORMAT, all_facts)
 
     @staticmethod
     def _read(
         folder: Path, names: Sequence[str], check: bool
     ) -> tuple[dict[str, Any], dict[str, np.ndarray], IdMap]:
-        """What `_write` wrote, arrays memory-mapped; FreshetError if a file is not what the
-        manifest says.
+        """Read what `_write` wrote; arrays are memory-mapped.
 
-        check: compare checksums, which reads every file once.
+        Args:
+            folder: The folder.
+            names: Names of the arrays.
+            check: Whether to compare checksums, which reads every file once.
+
+        Returns:
+            The manifest, the arrays by name, and the document of each passage.
+
+        Raises:
+            FreshetError: If a file does not match the manifest.
         """
         manifest = read_manifest(folder, FORMAT)
         if check:
             verify_checksums(folder, manifest)
-        arrays = {
-            name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in names
-        }
+        arrays = {}
+        for name in names:
+            arrays[name] = np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
         return manifest, arrays, IdMap(read_json(folder / DOCUMENT_IDS))
 
 
 class TokenIndex(SparseIndex):
-    """The bags of n passages, and the document of each. Immutable.
+    """The tokens of n passages, and the document of each. An index does not change.
 
     A score is the sum of a query's weights without rounding (see `exact`), rounded to float32. It
     depends on nothing but the query and the passage.
@@ -141,54 +175,77 @@ class TokenIndex(SparseIndex):
     """
 
     def __init__(self, blocks: Sequence[Postings], ids: IdMap) -> None:
-        self.blocks, self.ids = list(blocks), ids
+        """Combine blocks of passages, whose numbers go on from block to block."""
+        self.blocks = list(blocks)
+        self.ids = ids
+        # The number of each block's first passage, and the number of all passages.
         self._starts = list(accumulate((block.passages for block in blocks), initial=0))
 
     @classmethod
     def build(
         cls, bags: Bags | Iterable[Sequence[int] | np.ndarray], document_ids: Sequence[str]
     ) -> TokenIndex:
-        """Index `bags` (`TokenBags` makes them), number i a passage of `document_ids[i]`."""
-        bags = bags if isinstance(bags, Bags) else Bags.of(bags)
+        """Index passages.
+
+        Args:
+            bags: The tokens of each passage; `TokenBags` makes them.
+            document_ids: The document of each passage.
+
+        Raises:
+            FreshetError: If the numbers differ.
+        """
+        if not isinstance(bags, Bags):
+            bags = Bags.of(bags)
         if len(bags) != len(document_ids):
             raise FreshetError(f"{len(bags)} bags do not fit {len(document_ids)} passages")
-        blocks = [Postings.build(bags.slice(i, i + BLOCK)) for i in range(0, len(bags), BLOCK)]
+        blocks = []
+        for start in range(0, len(bags), MAX_BLOCK_PASSAGES):
+            blocks.append(Postings.build(bags.slice(start, start + MAX_BLOCK_PASSAGES)))
         return cls(blocks, IdMap(document_ids))
 
     @property
     def postings(self) -> int:
-        """How many tokens all passages hold together."""
-        return sum(map(len, self.blocks))
+        """Number of pairs of a passage and a token that it contains."""
+        return sum(len(block) for block in self.blocks)
 
     def scores(self, queries: Sequence[Sparse]) -> Iterator[np.ndarray]:
-        """See `SparseIndex.scores`; without rounding, see `exact`."""
+        """Yield the scores of all passages, without rounding; see `SparseIndex.scores`."""
         prepared = [exact(query) for query in queries]
-        group = max(1, CELLS // max(1, self._starts[-1]))
-        for first in range(0, len(prepared), group):
-            batch = QueryBatch.of(prepared[first : first + group])
-            sums = [block.sums(batch) for block in self.blocks] or [np.zeros((batch.size, 0))]
-            yield from sums[0] if len(sums) == 1 else np.concatenate(sums, axis=1)  # (group, n)
+        passage_count = self._starts[-1]
+        batch_size = max(1, MAX_SCORES_AT_ONCE // max(1, passage_count))
+        for first in range(0, len(prepared), batch_size):
+            batch = QueryBatch.of(prepared[first : first + batch_size])
+            if len(self.blocks) == 1:
+                # The usual case needs no copy.
+                yield from self.blocks[0].sums(batch)
+                continue
+            no_passages = np.zeros((batch.size, 0))
+            sums = [block.sums(batch) for block in self.blocks]
+            yield from np.concatenate([no_passages, *sums], axis=1)
 
     def scores_at(self, query: Sparse, passages: np.ndarray) -> np.ndarray:
-        """See `SparseIndex.scores_at`."""
-        batch, scores = QueryBatch.of([exact(query)]), np.empty(len(passages))
-        for start, block in zip(self._starts, self.blocks, strict=False):
-            inside = (passages >= start) & (passages < start + block.passages)
-            scores[inside] = block.sums_at(batch, passages[inside] - start)[0]
+        """Return the scores of some passages; see `SparseIndex.scores_at`."""
+        batch = QueryBatch.of([exact(query)])
+        scores = np.empty(len(passages))
+        for number, block in enumerate(self.blocks):
+            start = self._starts[number]
+            in_block = (passages >= start) & (passages < start + block.passages)
+            scores[in_block] = block.sums_at(batch, passages[in_block] - start)[0]
         return scores
 
     def matches(self, query: Sparse, document_id: str) -> list[tuple[int, float]]:
-        """The query's tokens that the document's best passage holds, with their weights, the
-        heaviest first.
-        """
-        (tokens, weights), rows = exact(query), self.ids.rows_of([document_id])
-        mask = np.isin(tokens, self.bag(int(rows[self.best_passage(query, document_id)])))
-        matches = zip(tokens[mask].tolist(), weights[mask].tolist(), strict=True)
+        """Return the query's tokens in the document's best passage, with weights, heaviest first."""
+        tokens, weights = exact(query)
+        best = self.best_passage(query, document_id)
+        passage = int(self.ids.rows_of([document_id])[best])
+        is_match = np.isin(tokens, self.bag(passage))
+        matches = zip(tokens[is_match].tolist(), weights[is_match].tolist(), strict=True)
         return sorted(matches, key=lambda match: (-match[1], match[0]))
 
     def bag(self, passage: int) -> np.ndarray:
-        """The tokens of one passage, ascending. Reads its whole block: for people who look, not for
-        searches.
+        """Return the tokens of one passage, ascending.
+
+        This reads the whole block, so it is for explanations and merging, not for searches.
         """
         number = int(np.searchsorted(self._starts, passage, side="right")) - 1
         tokens, passages = self.blocks[number].pairs()
@@ -196,31 +253,43 @@ class TokenIndex(SparseIndex):
 
     def save(self, folder: Path) -> None:
         """Write the folder that `load` reads."""
-        empty = Packed(
-            0, *(np.empty(0, np.uint16) for _ in "123"), *(np.empty(0, np.uint8) for _ in "123")
-        )
-        packed = [block.packed for block in self.blocks] or [empty]
-        arrays = {
-            part: np.concatenate([getattr(block, part) for block in packed]) for part in PARTS
+        arrays = {}
+        for part in PARTS:
+            # Without blocks the index is empty, which is stored as empty arrays.
+            empty = np.empty(0, np.uint16 if part in ("tokens", "counts", "raw") else np.uint8)
+            block_arrays = [getattr(block.packed, part) for block in self.blocks]
+            arrays[part] = np.concatenate(block_arrays) if block_arrays else empty
+
+        facts = {
+            "kind": KIND,
+            "postings": self.postings,
+            "tokens_per_block": [len(block.packed.tokens) for block in self.blocks],
         }
-        sizes = [len(block.packed.tokens) for block in self.blocks]
-        self._write(
-            folder, arrays, {"kind": KIND, "postings": self.postings, "tokens_per_block": sizes}
-        )
+        self._write(folder, arrays, facts)
 
     @classmethod
     def load(cls, folder: Path, check: bool = True) -> TokenIndex:
-        """See `SparseIndex._read`."""
+        """Open a folder that `save` wrote.
+
+        Args:
+            folder: The folder.
+            check: Whether to compare checksums, which reads every file once.
+
+        Raises:
+            FreshetError: If a file does not match the manifest.
+        """
         manifest, arrays, ids = cls._read(folder, PARTS, check)
-        blocks, places = [], dict.fromkeys(PARTS, 0)
-        for number, tokens in enumerate(manifest["tokens_per_block"]):
-            size = min(BLOCK, manifest["passages"] - number * BLOCK)
-            counts = (
-                arrays["counts"][places["counts"] : places["counts"] + tokens].astype(np.int64) + 1
-            )
-            ends = {part: places[part] + length for part, length in lengths(counts, size).items()}
-            blocks.append(
-                Postings(Packed(size, *(arrays[part][places[part] : ends[part]] for part in PARTS)))
-            )
-            places = ends
+        blocks = []
+        starts = dict.fromkeys(PARTS, 0)
+        for number, token_count in enumerate(manifest["tokens_per_block"]):
+            passages = min(MAX_BLOCK_PASSAGES, manifest["passages"] - number * MAX_BLOCK_PASSAGES)
+            first = starts["counts"]
+            counts = arrays["counts"][first : first + token_count].astype(np.int64) + 1
+
+            parts = {}
+            for part, length in array_lengths(counts, passages).items():
+                end = starts[part] + length
+                parts[part] = arrays[part][starts[part] : end]
+                starts[part] = end
+            blocks.append(Postings(Packed(passages=passages, **parts)))
         return cls(blocks, ids)

@@ -33,7 +33,7 @@ def encoder(tmp_path_factory) -> Encoder:
 
 
 def test_a_kill_costs_at_most_one_shard(encoder, texts, tmp_path, monkeypatch):
-    monkeypatch.setattr(encoding, "SHARD", 3)
+    monkeypatch.setattr(encoding, "SHARD_TEXTS", 3)
     few = texts[:8]
     whole = encode_resumably(encoder, few, tmp_path / "whole")
 
@@ -59,7 +59,7 @@ def test_no_texts(encoder: Encoder, tmp_path: Path) -> None:
 def test_vectors_and_tokens_come_together_and_in_the_order_of_their_texts(
     encoder, texts, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(encoding, "SHARD", 64)
+    monkeypatch.setattr(encoding, "SHARD_TEXTS", 64)
     vectors, tokens = encode_tokens_resumably(encoder, texts, tmp_path)
     assert (
         vectors.tobytes()
@@ -73,7 +73,7 @@ def test_vectors_and_tokens_come_together_and_in_the_order_of_their_texts(
 def test_workers_give_the_bytes_that_one_process_gives(
     workers, encoder, texts, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(encoding, "SHARD", 64)
+    monkeypatch.setattr(encoding, "SHARD_TEXTS", 64)
     expected = encode_resumably(encoder, texts, tmp_path / "here", method="encode_documents")
     seen = []
     with engine.using(workers):

@@ -110,7 +110,7 @@ def test_a_tokenizer_that_does_not_work_word_by_word() -> None:
 
 
 def test_words_are_remembered_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("model_code.lexical.token_index.bags.MOST_WORDS", 5)
+    monkeypatch.setattr("model_code.lexical.token_index.bags.MAX_CACHED_WORDS", 5)
     bags = TokenBags(make_tokenizer(VOCABULARY))
     first = bags(ODD)
     for _ in range(2):

@@ -30,7 +30,7 @@ def build(collection: Collection) -> TokenIndex:
 @pytest.fixture(params=[2**16, 16], ids=["one block", "blocks of 16"])
 def _block_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small blocks, so that a tiny collection has many."""
-    monkeypatch.setattr(index, "BLOCK", request.param)
+    monkeypatch.setattr(index, "MAX_BLOCK_PASSAGES", request.param)
 
 
 pytestmark = pytest.mark.usefixtures("_block_size")

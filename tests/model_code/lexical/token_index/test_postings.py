@@ -10,14 +10,14 @@ import pytest
 from model_code.lexical.token_index.bags import Bags
 from model_code.lexical.token_index.postings import (
     BITMAP,
-    BLOCK,
+    MAX_BLOCK_PASSAGES,
     PARTS,
     RAW,
     SPLIT,
     Postings,
     QueryBatch,
-    forms,
-    lengths,
+    array_lengths,
+    choose_forms,
 )
 
 
@@ -50,11 +50,15 @@ def test_every_list_comes_back(passages: int, widest: int) -> None:
 
 def test_a_full_block() -> None:
     tokens = np.arange(3)
-    passages = [np.array([0, 65535]), np.arange(0, BLOCK, 100), np.arange(BLOCK)]
+    passages = [
+        np.array([0, 65535]),
+        np.arange(0, MAX_BLOCK_PASSAGES, 100),
+        np.arange(MAX_BLOCK_PASSAGES),
+    ]
     owners, held_by = np.concatenate(passages), np.repeat(tokens, [len(p) for p in passages])
     postings = Postings.build(Bags(held_by[np.argsort(owners, kind="stable")], np.bincount(owners)))
     found, where = postings.pairs()
-    assert forms(np.bincount(held_by), BLOCK).tolist() == [RAW, SPLIT, BITMAP]
+    assert choose_forms(np.bincount(held_by), MAX_BLOCK_PASSAGES).tolist() == [RAW, SPLIT, BITMAP]
     for token in tokens:
         assert (np.sort(where[found == token]) == passages[token]).all()
 
@@ -63,10 +67,10 @@ def test_all_forms_are_used_and_none_is_longer_than_another() -> None:
     tokens = np.arange(40)
     matrix = held(3000, tokens)
     counts, packed = matrix.sum(axis=0), Postings.build(bags_of(matrix, tokens)).packed
-    assert set(forms(counts, 3000).tolist()) == {RAW, SPLIT, BITMAP}
+    assert set(choose_forms(counts, 3000).tolist()) == {RAW, SPLIT, BITMAP}
     lists = sum(getattr(packed, part).nbytes for part in PARTS[2:])
     assert lists == sum(min(2 * n, n + (n + 12 + 7) // 8, 375) for n in counts.tolist())
-    assert lengths(counts, 3000) == {part: len(getattr(packed, part)) for part in PARTS}, (
+    assert array_lengths(counts, 3000) == {part: len(getattr(packed, part)) for part in PARTS}, (
         "where blocks end in a file"
     )
 
