@@ -127,7 +127,7 @@ def _bm25(texts: Texts, questions: int, repeats: int) -> list[dict[str, Any]]:
 
     def build_peer() -> Any:
         peer = bm25s.BM25(k1=settings.k1, b=settings.b, method="lucene")
-        peer.index(list(map(terms.of, texts.texts)), show_progress=False)
+        peer.index(list(map(terms.analyze, texts.texts)), show_progress=False)
         return peer
 
     built = median_seconds(
@@ -137,7 +137,7 @@ def _bm25(texts: Texts, questions: int, repeats: int) -> list[dict[str, Any]]:
     spent = median_seconds(
         [
             lambda: index.search(asked, depth),
-            lambda: peer.retrieve(list(map(terms.of, asked)), k=depth, show_progress=False),
+            lambda: peer.retrieve(list(map(terms.analyze, asked)), k=depth, show_progress=False),
             lambda: [index.search([text], depth) for text in asked],
             lambda: [
                 peer.retrieve([terms.analyze(text)], k=depth, show_progress=False) for text in asked
