@@ -72,7 +72,7 @@ def encode_tokens_resumably(
     if not shards:
         return encoder.encode_passages_with_tokens([])
     vectors = np.concatenate([shard["vectors"] for shard in shards])
-    signs = TokenSigns.joined([TokenSigns(shard["bits"], shard["starts"]) for shard in shards])
+    signs = TokenSigns.concatenate([TokenSigns(shard["bits"], shard["starts"]) for shard in shards])
     return vectors, signs
 
 
