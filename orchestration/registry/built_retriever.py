@@ -146,16 +146,23 @@ def find_build(project: Project, retriever: str, snapshot: Position = NOWHERE) -
 
 
 def _evaluation(settings: Parameters, name: str) -> stages.Stage:
-    """The stage that evaluates a system that can be registered: a baseline, a retriever or a
-    fusion.
+    """Return the stage that evaluates a system that can be registered.
+
+    Raises:
+        FreshetError: If the name is no baseline, retriever or fusion.
     """
     if name in parameters.BASELINES:
-        return stages.BASELINES
-    if name not in settings.built:
+        address = "baselines"
+    elif name in settings.retrievers:
+        address = f"evaluate@{name}"
+    elif name in settings.fusions:
+        address = f"fuse@{name}"
+    else:
         raise FreshetError(
             f"{name!r} is not a key under `retrievers:` or `fusions:` in params.yaml"
         )
-    return (stages.EVALUATE if name in settings.retrievers else stages.FUSE).of(name)
+    (stage,) = stages.find(address, stages.expand(settings.retrievers, settings.fusions))
+    return stage
 
 
 def require_current(project: Project, retrievers: Iterable[str]) -> None:
