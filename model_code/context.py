@@ -1,6 +1,4 @@
-"""What a stage is given: where to read, where to write, its settings and a place for checkpoints.
-Nothing else.
-"""
+"""What a stage gets: places to read and write, its settings, and a folder for checkpoints."""
 
 from __future__ import annotations
 
@@ -12,20 +10,23 @@ from typing import Any
 from model_code.files import read_json, write_json
 from model_code.progress import Progress, no_progress
 
-# in the output of a stage that did nothing, and in those that stand on it
+# The file in the output of a stage that did nothing, and in the outputs that build on it.
 LEFT_OUT = "left_out.json"
 
 
 @dataclass(frozen=True)
 class StageContext:
-    """The whole world of a stage function, so that a stage is a pure function of its inputs and
-    settings.
+    """Everything that a stage may use, so that its output depends on its inputs and settings only.
 
-    `inputs` maps input names to folders or files. `output` is an empty folder that the caller moves
-    into place once the stage returns. `settings` maps each declared group of `params.yaml` to its
-    parsed dataclass ("seed" to an int). `checkpoints` survives a kill and belongs to this stage
-    with these inputs. `name` is the retriever of a stage that runs once per retriever. `root`
-    resolves relative paths of the corpus.
+    Attributes:
+        root: Folder of the project, for relative paths of the corpus.
+        inputs: Folders or files to read, by the names of the stage's declaration.
+        output: An empty folder to write. The caller moves it into place when the stage has returned.
+        settings: The parsed group of settings for each key of the declaration. `seed` is an int. The
+            groups of a retriever and of a fusion are called `retriever` and `fusion`.
+        checkpoints: A folder that survives a kill. It belongs to this stage with these inputs.
+        name: Name of the retriever or fusion, if the stage runs once for each.
+        progress: Makes a `Progress` for a label.
     """
 
     root: Path
@@ -38,7 +39,7 @@ class StageContext:
 
 
 def mark_left_out(output: Path, reason: str) -> dict[str, Any]:
-    """Say in a stage's output that it did nothing, and why; what `run` then returns."""
+    """Record in a stage's output that the stage did nothing, and return the stage's report."""
     output.mkdir(parents=True, exist_ok=True)
     report = {"left_out": reason}
     write_json(output / LEFT_OUT, report)
@@ -46,6 +47,8 @@ def mark_left_out(output: Path, reason: str) -> dict[str, Any]:
 
 
 def left_out_reason(folder: Path) -> str | None:
-    """Why the stage did nothing whose output this is; None if it did its work."""
+    """Return why the stage with this output did nothing, or None if it did its work."""
     file = folder / LEFT_OUT
-    return str(read_json(file)["left_out"]) if file.is_file() else None
+    if not file.is_file():
+        return None
+    return str(read_json(file)["left_out"])

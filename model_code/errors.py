@@ -1,25 +1,27 @@
-"""Errors that are meant to be read by the user: one line that names the value, the rule and the
-remedy.
-"""
+"""Errors whose message is for the user: one line with the value, the rule and the remedy."""
 
 
 class FreshetError(Exception):
-    """A failure that the user can mend. The command line prints its message as one line and exits
-    with `exit_code`.
+    """A failure that the user can correct.
+
+    The command line prints the message as one line and exits with `exit_code`.
     """
 
     exit_code = 1
 
 
 class SettingsError(FreshetError):
-    """A key or value of `params.yaml` (or of a `--set` option) is unknown or impossible."""
+    """A key or value of `params.yaml`, or of a `--set` option, is unknown or impossible."""
 
     exit_code = 2
 
 
 class Damaged(FreshetError):
-    """A file was cut off, changed or lost: `damage` says which, and the message ends with what
-    mends it.
+    """A file was cut off, changed or lost.
+
+    Args:
+        damage: What is wrong, with the path.
+        remedy: What repairs it. The message ends with it.
     """
 
     def __init__(self, damage: str, remedy: str) -> None:
@@ -27,4 +29,4 @@ class Damaged(FreshetError):
 
 
 class FingerprintMismatch(FreshetError):
-    """Vectors and index come from different encoders, so their inner products mean nothing."""
+    """Vectors and index come from different encoders, so their inner products have no meaning."""

@@ -1,7 +1,6 @@
-"""Files written whole or not at all, content hashes that do not depend on where a file lies, and
-sealed folders.
+"""Atomic writes, content hashes that do not depend on a file's location, and sealed folders.
 
-A sealed folder says what it holds: `manifest.json` with a format version, facts, and a checksum per
+A sealed folder describes itself: `manifest.json` holds a format version, facts, and a checksum of every
 other file.
 """
 
@@ -23,53 +22,58 @@ from typing import Any
 from model_code.errors import Damaged, FreshetError
 
 MANIFEST = "manifest.json"
+# The default remedy for a damaged folder.
 BUILD = "build the folder again"
-SYNCS_AT_ONCE = 8  # a journalling file system writes what waits together at once
+# A journalling file system writes all that waits at the same time in one go.
+FSYNC_THREADS = 8
 
-
-_synced_later: ContextVar[frozenset[Path]] = ContextVar("synced_later", default=frozenset())
+# Folders in which files are not forced to the disk one by one.
+_deferred_folders: ContextVar[frozenset[Path]] = ContextVar("deferred_folders", default=frozenset())
 
 
 @contextmanager
 def deferred_fsync(folder: Path) -> Iterator[None]:
-    """In this block `atomic_write` writes the files below `folder` in their places, and forces none of
-    them to the disk, each of which would cost a wait.
+    """Let `atomic_write` write files below `folder` in place, without forcing each to the disk.
 
-    For a folder that is being made aside and that nobody reads: call `fsync_tree` before it gets
-    its name.
+    This saves a wait per file. It is for a folder that is being prepared and that no process reads: call
+    `fsync_tree` before the folder gets its final name.
     """
-    token = _synced_later.set(_synced_later.get() | {folder})
+    token = _deferred_folders.set(_deferred_folders.get() | {folder})
     try:
         yield
     finally:
-        _synced_later.reset(token)
+        _deferred_folders.reset(token)
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a path beside `path` to write to; on success fsync it and rename it over `path`, else
-    remove it.
+    """Yield a temporary path beside `path`, and rename it to `path` when the block succeeds.
+
+    The content is forced to the disk before the rename. If the block fails, the temporary file is
+    removed and `path` keeps its content.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not _synced_later.get().isdisjoint(path.parents):
+    is_deferred = not _deferred_folders.get().isdisjoint(path.parents)
+    if is_deferred:
         yield path
         return
+
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
-    aside = Path(name)
+    temporary = Path(name)
     try:
-        yield aside
-        aside.chmod(0o644)
-        fsync(aside)
-        aside.replace(path)
+        yield temporary
+        temporary.chmod(0o644)
+        fsync(temporary)
+        temporary.replace(path)
         fsync(path.parent)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
 def fsync(path: Path) -> None:
-    """Force a file's or folder's content to the disk."""
+    """Force the content of a file or folder to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -78,25 +82,29 @@ def fsync(path: Path) -> None:
 
 
 @cache
-def _syncing() -> ThreadPoolExecutor:
-    """The threads that wait for the disk, which to start anew each time takes longer than they
-    wait.
-    """
-    return ThreadPoolExecutor(SYNCS_AT_ONCE, thread_name_prefix="fsync")
+def _fsync_pool() -> ThreadPoolExecutor:
+    """Return threads that wait for the disk. Starting them takes longer than their work."""
+    return ThreadPoolExecutor(FSYNC_THREADS, thread_name_prefix="fsync")
 
 
-os.register_at_fork(after_in_child=_syncing.cache_clear)  # where they do not run
+# The threads do not exist in a forked process, which needs a pool of its own.
+os.register_at_fork(after_in_child=_fsync_pool.cache_clear)
 
 
 def fsync_tree(folder: Path) -> None:
-    """Force every file and folder below `folder`, and itself, to the disk."""
-    paths = [folder, *(path for path in folder.rglob("*") if not path.is_symlink())]
-    list(_syncing().map(fsync, paths))  # which raises the first error
+    """Force a folder and every file and folder below it to the disk."""
+    paths = [folder]
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            paths.append(path)
+    # Reading the results raises the first error.
+    list(_fsync_pool().map(fsync, paths))
 
 
 def replace_folder(source: Path, target: Path) -> None:
-    """Put the finished folder `source` in the place of `target`; a crash leaves the old, the new or
-    no folder.
+    """Move the finished folder `source` to `target`, which may exist.
+
+    After a crash, `target` is the old folder, the new one, or missing. It is never a mixture.
     """
     fsync_tree(source)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +118,7 @@ def replace_folder(source: Path, target: Path) -> None:
 
 
 def canonical_json(value: Any) -> str:
-    """One spelling for equal values: sorted keys, no NaN, a final newline.
+    """Return JSON that is equal for equal values: sorted keys, no NaN, a final newline.
 
     >>> canonical_json({"b": 1, "a": [2]})
     '{\\n  "a": [\\n    2\\n  ],\\n  "b": 1\\n}\\n'
@@ -119,14 +127,17 @@ def canonical_json(value: Any) -> str:
 
 
 def write_json(path: Path, value: Any, lines: bool = True) -> None:
-    """Write `value` as JSON, whole or not at all; lines: canonical, else all in one, as long lists
-    need the space.
+    """Write a value as JSON, atomically.
+
+    Args:
+        path: The file.
+        value: The value.
+        lines: Write canonical JSON. False: one line, which is smaller for long lists.
     """
-    text = (
-        canonical_json(value)
-        if lines
-        else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    )
+    if lines:
+        text = canonical_json(value)
+    else:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     write_text(path, text)
 
 
@@ -136,18 +147,18 @@ def read_json(path: Path) -> Any:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text, whole or not at all."""
-    with atomic_write(path) as aside:
-        aside.write_text(text, encoding="utf-8")
+    """Write UTF-8 text, atomically."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def folder_bytes(folder: Path) -> int:
-    """The sizes of all files in a folder together."""
+    """Return the total size of all files in a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def hash_text(text: str) -> str:
-    """SHA-256 of a text, in hex.
+    """Return the SHA-256 of a text, in hex.
 
     >>> hash_text("freshet")[:12]
     'ff3dfde5f93a'
@@ -156,14 +167,21 @@ def hash_text(text: str) -> str:
 
 
 def hash_path(path: Path) -> str:
-    """SHA-256 of a file, or of a folder's relative names and contents (caches and hidden files left
-    out).
+    """Return the SHA-256 of a file, or of a folder's relative names and contents, in hex.
+
+    Caches of Python and hidden files and folders are ignored.
     """
     if path.is_file():
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
+
+    files = []
+    for file in path.rglob("*"):
+        if file.is_file():
+            files.append((str(file.relative_to(path)), file))
+
     digest = hashlib.sha256()
-    for name, file in sorted((str(p.relative_to(path)), p) for p in path.rglob("*") if p.is_file()):
+    for name, file in sorted(files):
         parts = Path(name).parts
         if "__pycache__" in parts or any(part.startswith(".") for part in parts):
             continue
@@ -172,29 +190,44 @@ def hash_path(path: Path) -> str:
 
 
 def write_manifest(folder: Path, format_version: int, facts: dict[str, Any]) -> dict[str, Any]:
-    """Write `manifest.json` over the finished files of `folder`, and return its content as
-    `read_manifest` does.
+    """Seal a folder: write `manifest.json` with facts and the checksums of all its files.
+
+    Args:
+        folder: The folder, whose files are finished.
+        format_version: Version of the folder's format, which `read_manifest` compares.
+        facts: Further keys of the manifest.
+
+    Returns:
+        The content of the manifest, as `read_manifest` returns it.
     """
-    text = canonical_json({**facts, "format": format_version, "checksums": _checksums(folder)})
+    manifest = {**facts, "format": format_version, "checksums": _checksums(folder)}
+    text = canonical_json(manifest)
     write_text(folder / MANIFEST, text)
     return json.loads(text)
 
 
 def add_to_manifest(folder: Path, facts: dict[str, Any]) -> None:
-    """State more facts of a sealed folder, and checksums of files that came since; those sealed are
-    not read again.
-    """
+    """Add facts to a manifest, and checksums of files that are not in it. Other files are not read."""
     manifest = read_json(folder / MANIFEST)
     checksums = manifest["checksums"]
-    added = _checksums(folder, checksums)
-    write_json(folder / MANIFEST, {**manifest, **facts, "checksums": checksums | added})
+    checksums.update(_checksums(folder, ignored=checksums))
+    write_json(folder / MANIFEST, {**manifest, **facts, "checksums": checksums})
 
 
 def read_manifest(
     folder: Path, format_version: int, *older: int, remedy: str = BUILD
 ) -> dict[str, Any]:
-    """Read a sealed folder's manifest; FreshetError if its format is another one, not even `older`;
-    Damaged if it is torn or there is none.
+    """Read the manifest of a sealed folder.
+
+    Args:
+        folder: The folder.
+        format_version: The format that this version writes.
+        *older: Further formats that it reads.
+        remedy: What repairs the folder, for the message.
+
+    Raises:
+        Damaged: If there is no manifest, or it is cut off.
+        FreshetError: If the folder has another format.
     """
     path = folder / MANIFEST
     try:
@@ -206,47 +239,56 @@ def read_manifest(
         ) from None
     except (ValueError, KeyError, TypeError):
         raise Damaged(f"{path} is torn", remedy) from None
-    if manifest.get("format") not in (format_version, *older):
-        stated = manifest.get("format")
-        remedy = (
-            "update Freshet"
-            if isinstance(stated, int) and stated > format_version
-            else "build it again"
-        )
+
+    found_version = manifest.get("format")
+    if found_version not in (format_version, *older):
+        is_newer = isinstance(found_version, int) and found_version > format_version
+        advice = "update Freshet" if is_newer else "build it again"
         raise FreshetError(
-            f"{folder} has format {stated}, but this version reads {format_version}; {remedy}"
+            f"{folder} has format {found_version}, but this version reads {format_version}; {advice}"
         )
     return manifest
 
 
 def verify_checksums(folder: Path, manifest: dict[str, Any], remedy: str = BUILD) -> None:
-    """Compare the folder's files with the manifest's checksums; Damaged names the first that
-    differs.
+    """Compare all files of a folder with its manifest.
+
+    Raises:
+        Damaged: If a file is missing, new or changed. The message names the first one.
     """
-    actual, stated = _checksums(folder), manifest["checksums"]
-    for name in sorted(actual.keys() | stated.keys()):
-        if actual.get(name) != stated.get(name):
-            change = (
-                "is missing"
-                if name not in actual
-                else "was added"
-                if name not in stated
-                else "was changed"
-            )
-            raise Damaged(f"{folder / name} {change} since {MANIFEST} was written", remedy)
+    actual = _checksums(folder)
+    expected = manifest["checksums"]
+    for name in sorted(actual.keys() | expected.keys()):
+        if actual.get(name) == expected.get(name):
+            continue
+        if name not in actual:
+            change = "is missing"
+        elif name not in expected:
+            change = "was added"
+        else:
+            change = "was changed"
+        raise Damaged(f"{folder / name} {change} since {MANIFEST} was written", remedy)
 
 
 def verify_file_checksum(
     folder: Path, manifest: dict[str, Any], name: str, remedy: str = BUILD
 ) -> None:
-    """`verify_checksums`, for one file."""
+    """Compare one file of a folder with its manifest.
+
+    Raises:
+        Damaged: If the file is missing or changed.
+    """
     path = folder / name
     if not path.is_file() or hash_path(path) != manifest["checksums"].get(name):
         raise Damaged(f"{path} was changed since {MANIFEST} was written", remedy)
 
 
-def _checksums(folder: Path, but: Iterable[str] = ()) -> dict[str, str]:
-    """Of each file below `folder` by its name there, but for the manifest and some others."""
-    start = len(f"{folder}/")
-    files = {f"{place}/{name}"[start:] for place, _, names in os.walk(folder) for name in names}
-    return {name: hash_path(folder / name) for name in files - {MANIFEST, *but}}
+def _checksums(folder: Path, ignored: Iterable[str] = ()) -> dict[str, str]:
+    """Return the hash of each file below `folder` by its relative name, without the manifest."""
+    # Slicing the joined names is faster than making a relative path of each.
+    prefix_length = len(f"{folder}/")
+    names = set()
+    for parent, _, file_names in os.walk(folder):
+        for file_name in file_names:
+            names.add(f"{parent}/{file_name}"[prefix_length:])
+    return {name: hash_path(folder / name) for name in names - {MANIFEST, *ignored}}

@@ -1,6 +1,4 @@
-"""One line of progress for long work: how far, how fast, how long still. Silent unless it takes a
-while.
-"""
+"""Progress of long work: one line with the amount done, the speed and the time left."""
 
 from __future__ import annotations
 
@@ -10,41 +8,48 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
-Progress = Callable[[int, int, str], None]  # (done, total, unit or note)
+# Called with the number of items done, their total, and a unit or note.
+Progress = Callable[[int, int, str], None]
 
 
 def no_progress(done: int, total: int, note: str = "") -> None:
-    """A `Progress` that shows nothing: the default of every library function."""
+    """Show nothing. This is the default `Progress` of every library function."""
 
 
 class LineProgress:
-    """A `Progress` that prints `label 320/2,648 documents (41/s, 57 s left)`, at most once every
-    `interval` seconds.
+    """A `Progress` that prints `label: 320/2,648 documents (41.0/s, 57 s left)` to stderr.
+
+    Args:
+        label: The beginning of each line.
+        interval: Seconds between two lines, at least. Shorter work prints nothing.
     """
 
     def __init__(self, label: str, interval: float = 5.0) -> None:
-        self.label, self.interval = label, interval
-        self.started = self.last = time.monotonic()
+        self.label = label
+        self.interval = interval
+        self.started = time.monotonic()
+        self.last_printed = self.started
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
-        """Print a line if the last one is old enough."""
+        """Print a line, unless the last one is too recent."""
         now = time.monotonic()
-        if now - self.last < self.interval or not done:
+        if now - self.last_printed < self.interval or not done:
             return
-        self.last = now
+        self.last_printed = now
+
         rate = done / (now - self.started)
-        left = (total - done) / rate
-        speed = f"{rate:,.1f}/s, {left:,.0f} s left"
+        seconds_left = (total - done) / rate
+        speed = f"{rate:,.1f}/s, {seconds_left:,.0f} s left"
         print(f"  {self.label}: {done:,}/{total:,} {note} ({speed})", file=sys.stderr, flush=True)
 
 
 def report_each(items: Iterable[T], total: int, progress: Progress, note: str = "") -> Iterator[T]:
-    """Yield `items`, reporting each finished one.
+    """Yield `items`, and report each one when it is finished.
 
-    >>> seen = []
-    >>> list(tracked("ab", 2, lambda done, total, note: seen.append(done)))
+    >>> reported = []
+    >>> list(report_each("ab", 2, lambda done, total, note: reported.append(done)))
     ['a', 'b']
-    >>> seen
+    >>> reported
     [1, 2]
     """
     for done, item in enumerate(items, start=1):
