@@ -1,8 +1,7 @@
-"""Run one stage, `python -m orchestration.pipeline.run_stage train@hce`, as every command in
-`dvc.yaml` does.
+"""Run one stage: `python -m orchestration.pipeline.run_stage train@hce`, the command of `dvc.yaml`.
 
-The same inputs at start and end, its contract kept, its output put in place whole, its run kept for
-MLflow.
+The runner ensures that no input changes while the stage runs, that the output keeps its contract, that the
+output is put into place as a whole, and that the run is recorded for MLflow.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from model_code.errors import FreshetError
 from model_code.files import canonical_json, read_json, replace_folder, write_json
 from model_code.progress import LineProgress
 from model_code.project import LOCK_HELD, Project
+from model_code.stages.contract import check_contract
 from model_code.stages.stage import Stage
 from model_code.text.words import escape_invisible
 from orchestration import parameters
@@ -34,27 +34,34 @@ from orchestration.parameters import Parameters, flatten
 from orchestration.pipeline import code_lock, runs, stage_key, stages
 from orchestration.pipeline.dvc import BUILD_NAME, RECORDER, runs_dvc, stage_end_prefix
 from orchestration.pipeline.runs import StageRecord, git_state
+from orchestration.pipeline.stage_key import StageInputs
 
-# of a stage's files, in its run: kinds, bytes
-KEPT, LARGEST = {".json", ".md", ".html", ".png", ".csv"}, 2_000_000
+# Files of an output that its run in MLflow keeps, if they are small.
+RECORDED_SUFFIXES = {".json", ".md", ".html", ".png", ".csv"}
+MAX_RECORDED_BYTES = 2_000_000
+BYTES_PER_KIB = 1024
 
 
 def run_stage(stage: Stage, project: Project) -> StageRecord:
-    """Run `stage` in `project` and record it; FreshetError if it breaks its contract, or what it
-    read changed.
+    """Run a stage, put its output into place, and record the run.
+
+    Raises:
+        FreshetError: If the output breaks its contract, or if an input changed while the stage ran.
     """
     with project.lock():
         code_lock.require_current(stage, project.root)
         settings = parameters.load(project.params_file)
-        reads = stage_key.read_stage_inputs(stage, project.root)
-        checkpoints = project.state / "checkpoints" / reads.key
+        inputs = stage_key.read_stage_inputs(stage, project.root)
+        checkpoints = project.state / "checkpoints" / inputs.key
+
         started = time.time()
-        report = _execute(stage, project, settings, reads, checkpoints)
-        record = stage_record(stage, project, reads, report, (started, time.time()))
+        report = _execute(stage, project, settings, inputs, checkpoints)
+        record = make_stage_record(stage, project, inputs, report, started, time.time())
+
         runs.spool_record(project, record)
         if RECORDER not in os.environ:
             runs.try_record_all(project)
-        # last: to DVC, a stage that fails on the way here has made nothing
+        # Checkpoints go last: to DVC, a stage that fails before this line has made nothing.
         shutil.rmtree(checkpoints)
     return record
 
@@ -63,44 +70,50 @@ def _execute(
     stage: Stage,
     project: Project,
     settings: Parameters,
-    reads: stage_key.StageInputs,
+    inputs: StageInputs,
     checkpoints: Path,
 ) -> dict[str, Any]:
+    """Run the stage in a staging folder, check the output, and move it into place."""
     staging = project.state / "staging" / stage.address
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     checkpoints.mkdir(parents=True, exist_ok=True)
     context = stage_context(stage, project, settings, staging, checkpoints)
+
     with engine.using(settings.scale):
         report = importlib.import_module(stage.module).run(context)
-    # a report that is not plain JSON must fail here, not after the output is in place
+    # A report that is not plain JSON fails here, and not after the output is in place.
     canonical_json(report)
     write_json(staging / "report.json", report)
-    # with pandas and pandera, which definitions do without
-    from model_code.stages.contract import check_contract
 
     try:
         check_contract(stage.name, context)
     except FreshetError as error:
         raise FreshetError(
-            f"stage {stage.address} made what breaks its contract, so nothing is put in place: {error}"
+            f"stage {stage.address} made an output that breaks its contract, so nothing is put in place: {error}"
         ) from error
-    # last of all, as DVC would record any later edit; and where one broke the contract, it is the
-    # reason
     finally:
-        if changed := reads.changes(stage_key.read_stage_inputs(stage, project.root)):
-            raise FreshetError(
-                f"stage {stage.address} read {', '.join(changed[:3])}, which changed while it ran. DVC would record "
-                "the new version as what made the old output, so the output is thrown away: run it again"
-            )
+        # An edit of an input is the more important reason, also if it made the output break its
+        # contract. This comes last, because DVC would attribute the output to any later edit.
+        _require_unchanged(stage, project, inputs)
+
     replace_folder(staging, project.root / stage.output)
     return report
+
+
+def _require_unchanged(stage: Stage, project: Project, inputs: StageInputs) -> None:
+    changed = inputs.changes(stage_key.read_stage_inputs(stage, project.root))
+    if changed:
+        raise FreshetError(
+            f"stage {stage.address} read {', '.join(changed[:3])}, which changed while it ran. DVC would record "
+            "the new version as what made the old output, so the output is thrown away: run it again"
+        )
 
 
 def stage_context(
     stage: Stage, project: Project, settings: Parameters, output: Path, checkpoints: Path
 ) -> StageContext:
-    """What the stage is given to write to `output`, and its contract to read there."""
+    """Return the context in which a stage writes `output`, or in which its contract reads it."""
     return StageContext(
         root=project.root,
         inputs={name: project.root / path for name, path in stage.inputs.items()},
@@ -113,112 +126,162 @@ def stage_context(
 
 
 def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
-    """Only the groups that `stage` declares, dotted ones under their whole name.
+    """Return the groups that `stage` declares, and no others.
 
-    A retriever's own is called "retriever", and a fusion's "fusion". FreshetError if one is not
-    there.
+    Dotted groups keep their whole name. The group of a retriever is called "retriever", that of a
+    fusion "fusion".
+
+    Raises:
+        FreshetError: If the settings lack a group.
     """
+    short_names = {
+        f"retrievers.{stage.retriever}": "retriever",
+        f"fusions.{stage.retriever}": "fusion",
+    }
     absent = object()
-    picked = {group: parameters.get_by_path(settings, group, absent) for group in stage.groups}
-    if missing := [group for group, value in picked.items() if value is absent]:
+    groups = {}
+    missing = []
+    for group in stage.groups:
+        value = parameters.get_by_path(settings, group, absent)
+        if value is absent:
+            missing.append(group)
+        groups[short_names.get(group, group)] = value
+    if missing:
         raise FreshetError(
             f"stage {stage.address} reads what the settings do not have: {', '.join(missing)}"
         )
-    names = {f"retrievers.{stage.retriever}": "retriever", f"fusions.{stage.retriever}": "fusion"}
-    return {names.get(group, group): value for group, value in picked.items()}
+    return groups
 
 
-def stage_record(
+def make_stage_record(
     stage: Stage,
     project: Project,
-    reads: stage_key.StageInputs,
+    inputs: StageInputs,
     report: dict[str, Any],
-    span: tuple[float, float],
+    started: float,
+    ended: float,
 ) -> StageRecord:
-    """What MLflow is to remember of a stage that is finished; span: when it started and ended, part
-    of no artifact.
+    """Return what MLflow keeps of a stage that has finished.
+
+    Args:
+        stage: The stage.
+        project: The project.
+        inputs: What the stage read.
+        report: The report that its `run` returned.
+        started: Seconds since the epoch. Times are part of no artifact.
+        ended: Seconds since the epoch.
     """
-    output, (started, ended) = project.root / stage.output, span
-    systems = {system: _numbers(rows) for system, rows in _evaluated(report)}
-    numbers = _numbers(report if not systems else systems.get(stage.retriever or "", {}))
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    commit, dirty = git_state(project.root)
-    experiment = os.environ.get("DVC_EXP_NAME")  # of DVC; nothing below a bare `dvc repro`
+    output = project.root / stage.output
+    commit, is_dirty = git_state(project.root)
+    systems = {system: collect_numbers(metrics) for system, metrics in evaluated_systems(report)}
+
+    # The metrics of evaluated systems go to runs of their own. The stage's run has those of its retriever.
+    if systems:
+        metrics = dict(systems.get(stage.retriever or "", {}))
+    else:
+        metrics = collect_numbers(report)
+    metrics["seconds"] = ended - started
+    metrics["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / BYTES_PER_KIB
+
     return StageRecord(
         stage=stage.address,
-        key=reads.key,
-        params=flatten(reads.settings),
-        metrics={**numbers, "seconds": ended - started, "peak_memory_mb": memory},
-        inputs=dict(reads.hashes),
-        artifacts=sorted(
-            path
-            for path in output.glob("*")
-            if path.suffix in KEPT and path.stat().st_size < LARGEST
-        ),
-        curves=_history(output),
+        key=inputs.key,
+        params=flatten(inputs.settings),
+        metrics=metrics,
+        inputs=dict(inputs.hashes),
+        artifacts=_recorded_files(output),
+        curves=training_curve(output),
         git_commit=commit,
-        git_dirty=dirty,
+        git_dirty=is_dirty,
         dagster_run_id=os.environ.get("FRESHET_DAGSTER_RUN"),
         started=started,
         ended=ended,
-        build=os.environ.get(BUILD_NAME) or (f"experiment {experiment}" if experiment else ""),
+        build=_build_name(),
         systems=systems,
     )
 
 
-def _evaluated(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each system that a report holds the metrics of, variants and baselines included, with those
-    of each split.
-    """
+def _build_name() -> str:
+    """Return the name of the build or DVC experiment, or "" below a bare `dvc repro`."""
+    build = os.environ.get(BUILD_NAME)
+    if build:
+        return build
+    experiment = os.environ.get("DVC_EXP_NAME")
+    return f"experiment {experiment}" if experiment else ""
+
+
+def _recorded_files(output: Path) -> list[Path]:
+    files = []
+    for path in sorted(output.glob("*")):
+        if path.suffix in RECORDED_SUFFIXES and path.stat().st_size < MAX_RECORDED_BYTES:
+            files.append(path)
+    return files
+
+
+def evaluated_systems(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each system of a report, baselines and variants included, with its metrics by split."""
     if "system" in report:
         yield report["system"], {split: report[split] for split in ("dev", "gate", "test")}
-    for inner in report.values():
-        if isinstance(inner, dict):
-            yield from _evaluated(inner)
+    for value in report.values():
+        if isinstance(value, dict):
+            yield from evaluated_systems(value)
 
 
-def _numbers(report: dict[str, Any]) -> dict[str, float]:
-    numbers = (
-        (key, value) for key, value in flatten(report).items() if isinstance(value, (int, float))
-    )
-    return {key: float(value) for key, value in numbers if not isinstance(value, bool)}
+def collect_numbers(report: dict[str, Any]) -> dict[str, float]:
+    """Return the numbers of a nested report by dotted keys. Booleans are no numbers."""
+    numbers = {}
+    for key, value in flatten(report).items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            numbers[key] = float(value)
+    return numbers
 
 
-def _history(output: Path) -> list[dict[str, Any]]:
-    """The rows of a training curve; what is measured on dev is called as everywhere."""
+def training_curve(output: Path) -> list[dict[str, Any]]:
+    """Return the rows of `history.json`, in which metrics are called `dev.METRIC` as elsewhere."""
     path = output / "history.json"
-    rows = read_json(path) if path.exists() else []
-    return [
-        {f"dev.{key}" if "@" in key else key: value for key, value in row.items()} for row in rows
-    ]
+    if not path.exists():
+        return []
+
+    curve = []
+    for row in read_json(path):
+        renamed_row = {}
+        for key, value in row.items():
+            is_metric = "@" in key
+            renamed_row[f"dev.{key}" if is_metric else key] = value
+        curve.append(renamed_row)
+    return curve
 
 
 def die_with_ancestors(generations: int = 2, interval: float = 0.1) -> None:
-    """Watch the DVC (and shell) above this process and the holder of the project's lock; if one
-    ends, end too.
+    """End this process when a DVC above it, or the holder of the project's lock, ends.
 
-    A signal on the parent's death would not do: between DVC and the stage there may be a shell that
-    survives DVC. A terminal above may be closed on purpose.
+    A signal on the death of the parent would not suffice: between DVC and the stage there may be a shell
+    that survives DVC. A terminal above is not watched, because it may be closed on purpose.
+
+    Args:
+        generations: Number of ancestors that may be DVC.
+        interval: Seconds between two looks.
     """
-    above = psutil.Process().parents()[:generations]
-    watched = [
-        process for process in above if runs_dvc(process.pid, "orchestration.pipeline.run_stage")
-    ]
+    watched = []
+    for process in psutil.Process().parents()[:generations]:
+        if runs_dvc(process.pid, "orchestration.pipeline.run_stage"):
+            watched.append(process)
     if LOCK_HELD in os.environ:
         watched.append(psutil.Process(int(os.environ[LOCK_HELD])))
-    if watched:
-        threading.Thread(
-            target=_watch, args=(watched, interval), daemon=True, name="parent-watch"
-        ).start()
+    if not watched:
+        return
+    threading.Thread(
+        target=_kill_when_one_ends, args=(watched, interval), daemon=True, name="parent-watch"
+    ).start()
 
 
-def _watch(watched: list[psutil.Process], interval: float) -> None:
-    while all(_alive(process) for process in watched):
+def _kill_when_one_ends(watched: list[psutil.Process], interval: float) -> None:
+    while all(_is_alive(process) for process in watched):
         time.sleep(interval)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _alive(process: psutil.Process) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -226,19 +289,21 @@ def _alive(process: psutil.Process) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the stage that the only argument names; returns the exit code."""
+    """Run the stage whose address is the only argument, and return the exit code."""
     die_with_ancestors()
     try:
-        project = Project.find(Path.cwd())  # whatever FRESHET_PROJECT says: DVC may be in a copy
+        # FRESHET_PROJECT is ignored: DVC may run the stage in a copy of the project.
+        project = Project.find(Path.cwd())
         settings = parameters.load(project.params_file)
-        (stage,) = stages.find(arguments[0], stages.expand(settings.retrievers, settings.fusions))
+        table = stages.expand(settings.retrievers, settings.fusions)
+        (stage,) = stages.find(arguments[0], table)
         record = run_stage(stage, project)
     except FreshetError as error:
         print(f"error: {escape_invisible(str(error))}", file=sys.stderr)
         return error.exit_code
-    print(
-        f"{stage_end_prefix(stage.address)}{record.ended - record.started:.1f} s", file=sys.stderr
-    )
+
+    seconds = record.ended - record.started
+    print(f"{stage_end_prefix(stage.address)}{seconds:.1f} s", file=sys.stderr)
     return 0
 
 

@@ -141,7 +141,7 @@ def write_a_word(context):
         (
             write_a_word,
             FreshetError,
-            "^stage summing made what breaks its contract.*must hold a number",
+            "^stage summing made an output that breaks its contract.*must hold a number",
         ),
         (lambda context: {}, FreshetError, "cannot be read: FileNotFoundError: .*sum.txt"),
         (lambda context: add_up(context) and {"where": context.output}, TypeError, "JSON"),
@@ -237,9 +237,9 @@ def test_checkpoints_outlive_a_stage_that_could_not_be_recorded(project, stage, 
 
 
 def test_what_a_curve_measures_on_dev_is_called_as_everywhere(tmp_path: Path):
-    assert run_stage._history(tmp_path) == []
+    assert run_stage.training_curve(tmp_path) == []
     write_json(tmp_path / "history.json", [{"step": 0, "loss": 2.0, "nDCG@10": 0.5}])
-    assert run_stage._history(tmp_path) == [{"step": 0, "loss": 2.0, "dev.nDCG@10": 0.5}]
+    assert run_stage.training_curve(tmp_path) == [{"step": 0, "loss": 2.0, "dev.nDCG@10": 0.5}]
 
 
 CHILD = """

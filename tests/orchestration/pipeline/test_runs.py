@@ -163,7 +163,10 @@ def test_every_system_in_a_report_is_found_and_its_metrics_have_one_name():
     scores = {"dev": {"queries": 0}, "gate": {"queries": 0}, "test": {"nDCG@10": 0.5}}
     report = {"system": "hce", **scores, "variants": {"rrf": {"system": "hce.rrf", **scores}}}
     for shape in (report, {"baseline": report}):
-        found = {system: run_stage._numbers(rows) for system, rows in run_stage._evaluated(shape)}
+        found = {
+            system: run_stage.collect_numbers(rows)
+            for system, rows in run_stage.evaluated_systems(shape)
+        }
         assert found == dict.fromkeys(
             ("hce", "hce.rrf"), {"dev.queries": 0.0, "gate.queries": 0.0, "test.nDCG@10": 0.5}
         )
