@@ -1,10 +1,9 @@
-"""`code.lock.json`: a hash of each stage's code, for a project whose code lies not in its own
-folder but is installed.
+"""`code.lock.json`: a hash of each stage's code, for a project whose code is installed elsewhere.
 
-DVC compares it by key, so an edit or another version reruns exactly the stages that depend on what
-changed. Every command that calls DVC writes it first, a bare `dvc repro` by the stage `code_lock`,
-and a stage refuses one that is not of the code that runs: DVC would record the output under the
-wrong code, and bring it back later.
+DVC compares it by key. An edit of the code, or another version, therefore reruns exactly the stages that
+depend on what changed. Every command that calls DVC writes it first, and a bare `dvc repro` by the stage
+`code_lock`. A stage refuses a lock that does not match the code that runs: DVC would record the output
+under the wrong code, and restore it later.
 """
 
 from __future__ import annotations
@@ -20,56 +19,75 @@ from orchestration.pipeline.stages import TABLE
 
 NAME = "code.lock.json"
 COMMAND = "python -m orchestration.pipeline.code_lock"
+# The folder that holds Freshet's packages.
 INSTALLED = Path(__file__).parents[2]
-hash_once = cache(hash_path)
 PACKAGES = ("model_code", "orchestration", "assets")
+# The hash of a path, computed once per process unless the cache is cleared.
+hash_once = cache(hash_path)
 
 
 def code_root(root: Path) -> Path:
-    """Where the code of a project lies: in its folder, as in a clone, or where it is installed, if
-    there is a lock.
-    """
-    return INSTALLED if (root / NAME).is_file() else root
+    """Return where a project's code is: installed elsewhere if it has a lock, else in its folder."""
+    if (root / NAME).is_file():
+        return INSTALLED
+    return root
 
 
 def write(root: Path, new: bool = False) -> None:
-    """Bring the project's lock up to date; nothing in a clone, whose `dvc.yaml` names the code
-    itself.
+    """Update the code lock of a project.
 
-    new: make one. FreshetError if one of our packages is hidden by another of the same name.
+    A clone has no lock: its `dvc.yaml` names the code itself. Nothing is written there.
+
+    Args:
+        root: Folder of the project.
+        new: Write a lock where there is none.
+
+    Raises:
+        FreshetError: If another package hides one of Freshet's packages.
     """
     if not new and not (root / NAME).is_file():
         return
     for name in PACKAGES:
-        spec = importlib.util.find_spec(name)
-        if spec is None or not spec.origin or Path(spec.origin).parents[1] != INSTALLED:
-            where = spec and (spec.origin or list(spec.submodule_search_locations or []))
-            raise FreshetError(
-                f"the package {name!r} that Python finds is not Freshet's ({where}): install Freshet in an environment "
-                "of its own, or rename the other one"
-            )
-    hash_once.cache_clear()  # what lies there now, however long this process has run
+        _require_own_package(name)
+
+    # The process may have run for long, so hashes that it remembers may be old.
+    hash_once.cache_clear()
     hashes = {stage.name: code_hash(stage) for stage in TABLE}
     path = root / NAME
     if not path.is_file() or path.read_text(encoding="utf-8") != canonical_json(hashes):
         write_json(path, hashes)
 
 
-def code_hash(stage: Stage) -> str:
-    """The hash of the installed code that the stage depends on."""
-    return hash_text(
-        canonical_json({path: hash_once(INSTALLED / path) for path in stage.code_files})
+def _require_own_package(name: str) -> None:
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.origin and Path(spec.origin).parents[1] == INSTALLED:
+        return
+
+    location = None
+    if spec is not None:
+        location = spec.origin or list(spec.submodule_search_locations or [])
+    raise FreshetError(
+        f"the package {name!r} that Python finds is not Freshet's ({location}): install Freshet in an environment "
+        "of its own, or rename the other one"
     )
 
 
+def code_hash(stage: Stage) -> str:
+    """Return the hash of the installed code that a stage depends on."""
+    hashes = {path: hash_once(INSTALLED / path) for path in stage.code_files}
+    return hash_text(canonical_json(hashes))
+
+
 def require_current(stage: Stage, root: Path) -> None:
-    """FreshetError if the lock that DVC read is of other code than what runs now; nothing in a
-    clone.
+    """Raise `FreshetError` if the lock, which DVC has read, does not match the code that runs.
+
+    A clone has no lock and is always accepted.
     """
     hash_once.cache_clear()
-    if (root / NAME).is_file() and read_json(root / NAME).get(stage.name) != code_hash(stage):
+    path = root / NAME
+    if path.is_file() and read_json(path).get(stage.name) != code_hash(stage):
         raise FreshetError(
-            f"{NAME} is of another version of Freshet than this one: `freshet run` writes it anew"
+            f"{NAME} is of another version of Freshet than this one: `freshet run` writes it again"
         )
 
 

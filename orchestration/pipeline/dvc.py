@@ -1,7 +1,7 @@
-"""DVC: its process, what it leaves in files, and the last line of a stage below it.
+"""DVC: its process, the files that it leaves, and the last line of a stage that it runs.
 
-The hash of an output in `dvc.lock` is the asset's data version. A DVC that was killed may leave
-this file half-written and its notes stale; both are mended before the next build.
+The hash of an output in `dvc.lock` is the asset's data version. A DVC that was killed may leave this file
+half-written, and notes about outputs in use. Both are repaired before the next build.
 """
 
 from __future__ import annotations
@@ -25,115 +25,131 @@ from model_code.project import Project
 from model_code.stages.stage import Stage
 from orchestration.pipeline import code_lock
 
-CONFIGS = ("config", "config.local")  # of DVC, in .dvc
-# in the environment of DVC: the run of MLflow that its stages are put below
+# DVC's configuration files, in the folder `.dvc`.
+CONFIG_FILES = ("config", "config.local")
+# Variable in DVC's environment with the name of the build, whose run in MLflow is above the stages' runs.
 BUILD_NAME = "FRESHET_BUILD"
-# in the environment of DVC: whoever started it records the stages that have ended
+# Variable in DVC's environment: the process that started DVC records the stages that have ended.
 RECORDER = "FRESHET_RECORDER"
 LOCK = "dvc.lock"
-NOTES = Path(".dvc", "tmp", "rwlock")  # which process reads or writes which output
+# DVC's notes about which process reads or writes which output.
+NOTES = Path(".dvc", "tmp", "rwlock")
 
 
 def command_line(*arguments: str) -> list[str]:
-    """The command line of this environment's DVC."""
+    """Return a command line of the DVC in this environment."""
     return [sys.executable, "-m", "dvc", *arguments]
 
 
 def run_dvc(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run DVC and take what it prints; FreshetError with the reason that it gives if it fails."""
-    command, variables = command_line(*arguments), environment(project)
-    done = subprocess.run(command, cwd=project.root, env=variables, capture_output=True, text=True)
-    if done.returncode:
-        name = next(word for word in arguments if not word.startswith("-"))
-        raise FreshetError(f"`dvc {name}` failed: {_reason(done.stderr)}")
-    return done
+    """Run DVC in the project, and capture what it prints.
+
+    Raises:
+        FreshetError: If DVC fails. The message has the reason that it gives.
+    """
+    completed = subprocess.run(
+        command_line(*arguments),
+        cwd=project.root,
+        env=environment(project),
+        capture_output=True,
+        text=True,
+    )
+    if completed.returncode:
+        name = next(argument for argument in arguments if not argument.startswith("-"))
+        raise FreshetError(f"`dvc {name}` failed: {error_reason(completed.stderr)}")
+    return completed
 
 
-def _reason(stderr: str) -> str:
-    """What DVC gives as the error, without what it warns of or advises before and after; all it
-    said if it names none.
+def error_reason(stderr: str) -> str:
+    """Return DVC's error without its warnings and advice, or everything if it names no error.
 
-    >>> _reason("WARNING: old cache\\nERROR: params.yaml is broken\\nHaving any troubles? Hit us up")
+    >>> error_reason("WARNING: old cache\\nERROR: params.yaml is broken\\nHaving any troubles? Hit us up")
     'params.yaml is broken'
     """
-    errors = [
-        line.removeprefix("ERROR:").strip()
-        for line in stderr.splitlines()
-        if line.startswith("ERROR:")
-    ]
-    return next(iter(errors), stderr.strip())
+    for line in stderr.splitlines():
+        if line.startswith("ERROR:"):
+            return line.removeprefix("ERROR:").strip()
+    return stderr.strip()
 
 
 def environment(project: Project, **extra: str) -> dict[str, str]:
-    """This process's environment, in which `python` is this interpreter and the project's code
-    comes first.
+    """Return the environment for DVC, in which `python` is this interpreter.
+
+    Args:
+        project: The project, whose state folder the stages use.
+        **extra: Further variables.
     """
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {
-        **os.environ,
-        "PATH": path,
-        "FRESHET_STATE": str(project.state),
-        "PYTHONUNBUFFERED": "1",
-        **extra,
-    }
+    variables = dict(os.environ)
+    variables["PATH"] = os.pathsep.join(
+        [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    )
+    variables["FRESHET_STATE"] = str(project.state)
+    variables["PYTHONUNBUFFERED"] = "1"
+    variables.update(extra)
+    return variables
 
 
 def initialise(project: Project) -> None:
-    """Make the folder a DVC project if it is none, in git where there is git, and bring its code
-    lock up to date.
+    """Make the project's folder a DVC project if it is none, and update its code lock.
+
+    DVC follows git if the folder is a repository.
     """
     code_lock.write(project.root)
     if (project.root / ".dvc").is_dir():
-        _tell_whether_git(project.root.resolve())
+        _configure_git(project.root.resolve())
         return
-    mode = [] if (project.root / ".git").exists() else ["--no-scm"]
-    run_dvc(project, "init", "-q", *mode)
+    options = [] if (project.root / ".git").exists() else ["--no-scm"]
+    run_dvc(project, "init", "-q", *options)
 
 
 def uses_git(root: Path) -> bool:
-    """Whether DVC follows git in `root`: a repository or a folder in one, and no setting of DVC
-    says otherwise.
-    """
-    return in_git(root.resolve()) and not any(
-        _says_no_git(root / ".dvc" / name) for name in CONFIGS
-    )
+    """Return whether DVC follows git in `root`: it is in a repository, and no configuration forbids it."""
+    if not in_git(root.resolve()):
+        return False
+    return not any(_forbids_git(root / ".dvc" / name) for name in CONFIG_FILES)
 
 
 def in_git(root: Path) -> bool:
-    """Whether a folder is a repository of git, or in one."""
+    """Return whether a folder is a git repository or inside one."""
     return any((folder / ".git").exists() for folder in (root, *root.parents))
 
 
-def _tell_whether_git(root: Path) -> None:
-    """Bring DVC's settings in line with git, without which it starts only if they say so: they may
-    have been copied.
+def _configure_git(root: Path) -> None:
+    """Bring DVC's configuration in line with git. The project may have been copied or moved.
+
+    Without git, DVC starts only if its configuration says so.
     """
-    git = in_git(root)
-    shared, local = (_says_no_git(root / ".dvc" / name) for name in CONFIGS)
-    if git and local:
+    has_git = in_git(root)
+    shared_config, local_config = (root / ".dvc" / name for name in CONFIG_FILES)
+    if has_git and _forbids_git(local_config):
         change = ["core.no_scm", "--unset"]
-    elif not git and not shared and not local:
+    elif not has_git and not _forbids_git(shared_config) and not _forbids_git(local_config):
         change = ["core.no_scm", "true"]
     else:
         return
     subprocess.run(command_line("config", "-q", "--local", *change), cwd=root, check=True)
 
 
-def _says_no_git(config: Path) -> bool:
-    return (
-        config.exists()
-        and re.search(r"^\s*no_scm\s*=\s*true\b", config.read_text(), re.I | re.M) is not None
-    )
+def _forbids_git(config: Path) -> bool:
+    if not config.exists():
+        return False
+    pattern = r"^\s*no_scm\s*=\s*true\b"
+    return re.search(pattern, config.read_text(), re.IGNORECASE | re.MULTILINE) is not None
 
 
 def stage_end_prefix(address: str) -> str:
-    """How the line begins that a stage ends with, by which whoever started DVC knows that it ran."""
+    """Return the beginning of a stage's last line, which tells the build that the stage ran."""
     return f"  {address}: done in "
 
 
 def output_version(root: Path, stage: Stage) -> str:
-    """The MD5 that DVC recorded for `stage`'s output; raises `FreshetError` if it never ran."""
-    for output in _read(root).get(stage.address, {}).get("outs", []):
+    """Return the MD5 that DVC recorded for a stage's output.
+
+    Raises:
+        FreshetError: If the stage never ran.
+    """
+    entry = _read_lock(root).get(stage.address, {})
+    for output in entry.get("outs", []):
         if output["path"] == stage.output:
             return str(output["md5"])
     raise FreshetError(
@@ -142,24 +158,30 @@ def output_version(root: Path, stage: Stage) -> str:
 
 
 def stages_that_ran(root: Path) -> set[str]:
-    """The addresses of all stages that `dvc.lock` knows; raises `FreshetError` if it is cut off."""
-    return set(_read(root))
+    """Return the addresses of all stages in `dvc.lock`.
+
+    Raises:
+        FreshetError: If the file is cut off.
+    """
+    return set(_read_lock(root))
 
 
 def copy_lock(root: Path, copy: Path) -> None:
-    """Keep the lock as it is now, so that `restore_lock` can go back to it."""
+    """Copy `dvc.lock`, so that `restore_lock` can restore it."""
     if (root / LOCK).exists():
         write_text(copy, (root / LOCK).read_text(encoding="utf-8"))
 
 
 def restore_lock(root: Path, copy: Path) -> bool:
-    """Put `copy` in the place of a lock that a killed DVC left half-written (it writes it in
-    place); whether it did.
+    """Restore `dvc.lock` from a copy if a killed DVC left it half-written.
 
-    What ran since the copy was made is found again in DVC's run cache.
+    Stages that ran after the copy was made are found in DVC's run cache.
+
+    Returns:
+        Whether the lock was damaged.
     """
     path = root / LOCK
-    if not path.exists() or _stages(path) is not None:
+    if not path.exists() or _valid_stages(path) is not None:
         return False
     if copy.exists():
         write_text(path, copy.read_text(encoding="utf-8"))
@@ -168,65 +190,79 @@ def restore_lock(root: Path, copy: Path) -> bool:
     return True
 
 
-def _read(root: Path) -> dict[str, dict[str, list[dict[str, str]]]]:
+def _read_lock(root: Path) -> dict[str, dict[str, list[dict[str, str]]]]:
     path = root / LOCK
-    stages = _stages(path) if path.exists() else {}
+    if not path.exists():
+        return {}
+    stages = _valid_stages(path)
     if stages is None:
         raise FreshetError(
-            f"{LOCK} is not whole: run `freshet run`, which goes back to the last one that was"
+            f"{LOCK} is not whole: run `freshet run`, which restores the last whole one"
         )
     return stages
 
 
-def _stages(path: Path) -> dict[str, Any] | None:
-    """Those of the lock; None if it is not whole."""
+def _valid_stages(path: Path) -> dict[str, Any] | None:
+    """Return the stages of the lock by address, or None if the file is cut off."""
     try:
-        lock = _parse(path.read_text(encoding="utf-8", errors="replace"))
+        lock = _parse_yaml(path.read_text(encoding="utf-8", errors="replace"))
     except YAMLError:
         return None
+
     stages = lock.get("stages") if isinstance(lock, dict) else None
-    if not isinstance(stages, dict) or not all(
-        isinstance(stage, dict) for stage in stages.values()
-    ):
+    if not isinstance(stages, dict):
         return None
-    hashed = all("md5" in out for stage in stages.values() for out in stage.get("outs") or [{}])
-    return stages if hashed else None
+    for stage in stages.values():
+        if not isinstance(stage, dict):
+            return None
+        # The hash is the last line of an output, so an output without one was cut off.
+        outputs = stage.get("outs") or [{}]
+        if not all("md5" in output for output in outputs):
+            return None
+    return stages
 
 
 @lru_cache(maxsize=1)
-def _parse(text: str) -> Any:
-    """The lock, to be read only; remembered, as every asset asks."""
+def _parse_yaml(text: str) -> Any:
+    """Parse the lock. Callers must not change the result, which is cached because every asset asks."""
     return YAML(typ="safe").load(text)
 
 
 def remove_stale_notes(root: Path) -> bool:
-    """Remove the notes below `root` if no DVC that runs has made any of them; whether there were
-    such.
+    """Remove DVC's notes about outputs in use if no running DVC has made any of them.
 
-    DVC passes over notes of processes that are gone, but asks only whether the number is in use.
-    After a restart of the machine or the container it often is, by something else, and every build
-    would end in "busy" until a person deletes the file. Notes that a running DVC shares stay as
-    they are: it writes them, too.
+    DVC ignores notes of processes that have ended, but it only checks whether the process number is in
+    use. After a restart of the machine or container another process often has that number, and every
+    build would fail with "busy" until a person deletes the file. If a running DVC shares the notes, they
+    are kept, because that DVC writes them too.
+
+    Returns:
+        Whether notes were removed.
     """
     path = root / NOTES
     if not path.exists():
         return False
-    try:
-        notes = json.loads(path.read_text(encoding="utf-8"))
-        processes = [writer["pid"] for writer in notes.get("write", {}).values()]
-        processes += [
-            reader["pid"] for readers in notes.get("read", {}).values() for reader in readers
-        ]
-    except ValueError:  # cut off while they were written, which DVC refuses to read
-        processes = [-1]
-    if not processes or any(map(runs_dvc, processes)):
+    pids = _noted_pids(path)
+    if not pids or any(runs_dvc(pid) for pid in pids):
         return False
     path.unlink(missing_ok=True)
     return True
 
 
+def _noted_pids(path: Path) -> list[int]:
+    """Return the process numbers in DVC's notes. Notes that were cut off give one that no process has."""
+    try:
+        notes = json.loads(path.read_text(encoding="utf-8"))
+        pids = [writer["pid"] for writer in notes.get("write", {}).values()]
+        for readers in notes.get("read", {}).values():
+            pids += [reader["pid"] for reader in readers]
+    except ValueError:
+        return [-1]
+    return pids
+
+
 def runs_dvc(pid: int, *others: str) -> bool:
-    """Whether a process runs under this number whose command line names DVC, or one of `others`."""
+    """Return whether this process runs, and its command line contains "dvc" or one of `others`."""
     try:
         line = " ".join(psutil.Process(pid).cmdline())
     except (psutil.Error, ValueError):

@@ -1,6 +1,4 @@
-"""`dvc.yaml` as the stage table says it; `python -m orchestration.pipeline.dvc_file` writes it from
-the table.
-"""
+"""Write `dvc.yaml` from the declarations of the stages: `python -m orchestration.pipeline.dvc_file`."""
 
 from __future__ import annotations
 
@@ -15,47 +13,67 @@ from orchestration.pipeline import code_lock
 from orchestration.pipeline.stages import TABLE, run_command
 
 HEADER = (
-    "# Written from the stage table: edit model_code/stages, "
+    "# Written from the declarations in model_code/stages: edit them, "
     "then run `python -m orchestration.pipeline.dvc_file`.\n"
 )
-FOLDER = "artifacts/comparison"
-METRICS = [f"{FOLDER}/metrics.json"]
-PLOTS = [f"{FOLDER}/comparison.png"]
+COMPARISON = "artifacts/comparison"
+METRICS = [f"{COMPARISON}/metrics.json"]
+PLOTS = [f"{COMPARISON}/comparison.png"]
+LINE_WIDTH = 120
 
 
-def stage_entry(stage: Stage, own_code: bool = True) -> dict[str, Any]:
-    """What `dvc.yaml` holds for one row of the table.
+def stage_entry(stage: Stage, has_own_code: bool = True) -> dict[str, Any]:
+    """Return the entry of one stage in `dvc.yaml`.
 
-    own_code: the code lies in the project's folder, as in a clone; else the row depends on its hash
-    in the code lock.
+    Args:
+        stage: A stage that is not expanded. DVC expands it with `foreach`.
+        has_own_code: Whether the code is in the project's folder, as in a clone. Otherwise the entry
+            depends on the code's hash in the code lock.
     """
-    row = stage.for_retriever("${key}") if stage.expand_by else stage
-    code: list[Any] = [] if own_code else [{code_lock.NAME: [stage.name]}]
+    if stage.expand_by is not None:
+        stage = stage.for_retriever("${key}")
+
+    dependencies = list(stage.inputs.values())
+    params: list[Any] = list(stage.groups)
+    if has_own_code:
+        dependencies += stage.code_files
+    else:
+        params.append({code_lock.NAME: [stage.name]})
+
     body = {
-        "cmd": run_command(row),
-        "desc": row.description,
-        "deps": [*row.inputs.values(), *(row.code_files if own_code else ())],
-        "params": [*row.groups, *code],
-        "outs": [row.output],
+        "cmd": run_command(stage),
+        "desc": stage.description,
+        "deps": dependencies,
+        "params": params,
+        "outs": [stage.output],
     }
-    return {"foreach": f"${{{stage.expand_by}}}", "do": body} if stage.expand_by else body
+    if stage.expand_by is None:
+        return body
+    return {"foreach": f"${{{stage.expand_by}}}", "do": body}
 
 
-def render(own_code: bool = True) -> dict[str, Any]:
-    """The whole file as a mapping."""
-    stages = {stage.name: stage_entry(stage, own_code) for stage in TABLE}
-    lock = {"outs": [{code_lock.NAME: {"cache": False, "persist": True}}], "always_changed": True}
-    before = {} if own_code else {"code_lock": {"cmd": code_lock.COMMAND, **lock}}
-    return {"stages": before | stages, "metrics": METRICS, "plots": PLOTS}
+def render(has_own_code: bool = True) -> dict[str, Any]:
+    """Return the content of `dvc.yaml`."""
+    stages: dict[str, Any] = {}
+    if not has_own_code:
+        stages["code_lock"] = {
+            "cmd": code_lock.COMMAND,
+            "outs": [{code_lock.NAME: {"cache": False, "persist": True}}],
+            "always_changed": True,
+        }
+    for stage in TABLE:
+        stages[stage.name] = stage_entry(stage, has_own_code)
+    return {"stages": stages, "metrics": METRICS, "plots": PLOTS}
 
 
-def write(path: Path, own_code: bool = True) -> None:
+def write(path: Path, has_own_code: bool = True) -> None:
     """Write `dvc.yaml`."""
     yaml = YAML()
-    yaml.width = 120
-    with atomic_write(path) as aside, aside.open("w", encoding="utf-8") as stream:
-        stream.write(HEADER if own_code else "")
-        yaml.dump(render(own_code), stream)
+    yaml.width = LINE_WIDTH
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
+        if has_own_code:
+            stream.write(HEADER)
+        yaml.dump(render(has_own_code), stream)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def make_project(folder: Path, source: str | None = None, cwd: Path | None = Non
         path = json.dumps(settings.path, ensure_ascii=False)
         write_text(params, PARAMS.read_text(encoding="utf-8").replace("SOURCE", path, 1))
     (root / "inbox").mkdir(exist_ok=True)
-    dvc_file.write(root / "dvc.yaml", own_code=False)
+    dvc_file.write(root / "dvc.yaml", has_own_code=False)
     for name, text in FILES.items():
         if not (root / name).exists():
             write_text(root / name, text)

@@ -1,10 +1,9 @@
-"""Runs of MLflow: one for each stage that ran, found again by the stage's key, below one for its
-build.
+"""Runs in MLflow: one per stage that ran, found by the stage's key, below one run per build.
 
-A stage spools what is to be remembered of it, as opening MLflow takes seconds. Whoever drives the
-build records what is spooled while DVC runs on; a stage that nobody follows (a bare `dvc repro`)
-does it itself. After a crash it waits for the next build or `freshet ui`. `mlflow` is imported when
-a store is opened and not before.
+Opening MLflow takes seconds. Therefore a stage spools its record, and the process that drives the build
+records the spool while DVC continues. A stage without such a process (a bare `dvc repro`) records itself.
+After a crash, the spool waits for the next build or `freshet ui`. `mlflow` is imported when a store is
+opened, and not before.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
@@ -32,54 +31,72 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment, Metric, Run
 
 
-# of the one project that has a store, or came first; others' end with their identity
+# The experiment of the first project of a store. The names of others end with their identity.
 EXPERIMENT = "freshet"
-OWNER = "freshet.owner"  # the tag that names whose experiment, model or version it is
-TRAINING = {"mlflow.experimentKind": "custom_model_development"}  # what MLflow takes it for
+# The tag that names the project of an experiment, model or version.
+OWNER = "freshet.owner"
+# The kind of experiment that MLflow's pages assume.
+TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 PAGE = "http://127.0.0.1:5000"
-# such as s3://bucket/freshet; fixed once the experiment exists
+# The variable with the place of artifacts, such as s3://bucket/freshet. An experiment keeps its place.
 ARTIFACT_ROOT = "FRESHET_MLFLOW_ARTIFACTS"
-# how the names of MLflow's variables for its connections begin
+# The beginning of MLflow's variables for its database connections.
 POOL = "MLFLOW_SQLALCHEMYSTORE_POOL"
-KEY, STAGE, COMMIT, DIRTY, DAGSTER_RUN = (
-    "freshet.key",
-    "freshet.stage",
-    "mlflow.source.git.commit",
-    "freshet.git_dirty",
-    "dagster.run_id",
-)
-BUILD, KIND, SYSTEM, PARENT = (
-    "freshet.build",
-    "freshet.kind",
-    "freshet.system",
-    "mlflow.parentRunId",
-)
-# what MLflow calls data sets
-DATA = {"artifacts/corpus": "corpus", "artifacts/pseudo_queries": "queries"}
-# of the data, by stage
-PURPOSE = {"train": "training", "evaluate": "evaluation", "baselines": "evaluation"}
-# characters: the first is ours, the others are MLflow's
-LONGEST_PARAM, LONGEST_NAME, LONGEST_DIGEST = 500, 250, 36
-# MLflow takes 100 params, 1000 metrics and 1000 of both
-PARAMS_PER_BATCH, METRICS_PER_BATCH = 100, 900
-PLACES = (  # where MLflow's tables name artifacts in full
+
+# Tags of runs.
+KEY = "freshet.key"
+STAGE = "freshet.stage"
+BUILD = "freshet.build"
+KIND = "freshet.kind"
+SYSTEM = "freshet.system"
+COMMIT = "mlflow.source.git.commit"
+DIRTY = "freshet.git_dirty"
+DAGSTER_RUN = "dagster.run_id"
+PARENT = "mlflow.parentRunId"
+
+# Inputs that MLflow shows as data sets, with their names.
+DATA_SETS = {"artifacts/corpus": "corpus", "artifacts/pseudo_queries": "queries"}
+# The purpose of the data sets, by stage.
+DATA_PURPOSE = {"train": "training", "evaluate": "evaluation", "baselines": "evaluation"}
+# Our limit of a parameter's text, in characters.
+MAX_PARAM_LENGTH = 500
+# MLflow's limits, in characters.
+MAX_NAME_LENGTH = 250
+MAX_DIGEST_LENGTH = 36
+# MLflow takes 100 parameters and 1000 metrics at once, and 1000 of both together.
+PARAMS_PER_BATCH = 100
+METRICS_PER_BATCH = 900
+# Tables and columns of MLflow's database that hold absolute paths of artifacts.
+ARTIFACT_PATH_COLUMNS = (
     ("experiments", "artifact_location"),
     ("runs", "artifact_uri"),
     ("logged_models", "artifact_location"),
     ("model_versions", "storage_location"),
 )
-RECORD, ARTIFACTS = "record.json", "artifacts"  # in the spool
+# Names in an entry of the spool.
+RECORD = "record.json"
+ARTIFACTS = "artifacts"
 
 
 @dataclass(frozen=True)
 class StageRecord:
     """One stage that ran to its end.
 
-    `stage` is its address, such as `train@hce`; `key` identifies it by command, inputs and
-    settings; `inputs` maps each path it read to a hash (the lineage); `artifacts` are small files
-    to keep; each row of `curves` holds a "step" and values at that step; `started` and `ended` are
-    seconds since the epoch. `build` names what the stage is a part of, beginning with its kind:
-    build, retrain, pilot or experiment. `systems` are the metrics of what it evaluated.
+    Attributes:
+        stage: Address of the stage, such as `train@hce`.
+        key: Hash of its command, inputs and settings.
+        params: Its settings by dotted keys.
+        metrics: Numbers of its report.
+        inputs: Hash of each path that it read.
+        artifacts: Small files to keep.
+        curves: Rows with a "step" and values at that step.
+        git_commit: The commit that was checked out.
+        git_dirty: Whether files differed from the commit.
+        dagster_run_id: Run of Dagster that the stage was a part of.
+        started: Seconds since the epoch.
+        ended: Seconds since the epoch.
+        build: Name of the build. It begins with its kind: build, retrain, pilot or experiment.
+        systems: Metrics of each system that the stage evaluated.
     """
 
     stage: str
@@ -99,17 +116,19 @@ class StageRecord:
 
     @property
     def kind(self) -> str:
-        """Build, retrain, pilot or experiment."""
+        """The kind of build: build, retrain, pilot or experiment."""
         return self.build.partition(" ")[0]
 
     @property
     def name(self) -> str:
-        """The stage, as its run is called: a pilot's or a retrain's is not taken for the build's."""
-        return self.stage if self.kind in ("", "build") else f"{self.stage} ({self.kind})"
+        """Name of the stage's run, which tells a pilot or a retrain from a build."""
+        if self.kind in ("", "build"):
+            return self.stage
+        return f"{self.stage} ({self.kind})"
 
 
 def tracking_uri(project: Project) -> str:
-    """MLFLOW_TRACKING_URI, or else the SQLite file in the project's state folder."""
+    """Return MLFLOW_TRACKING_URI, or else the SQLite file in the project's state folder."""
     return os.environ.get("MLFLOW_TRACKING_URI") or _own_uri(project)
 
 
@@ -118,44 +137,50 @@ def _own_uri(project: Project) -> str:
 
 
 def store_folder(project: Project) -> Path:
-    """The folder of the project's own MLflow store: database, artifacts and locks."""
+    """Return the folder of the project's own MLflow store: database, artifacts and locks."""
     return project.state.resolve() / "mlflow"
 
 
 @lru_cache(maxsize=4)
-def _store(uri: str, project: Project) -> RunStore:
+def _cached_store(uri: str, project: Project) -> RunStore:
     return RunStore(project)
 
 
 def run_store(project: Project) -> RunStore:
-    """The project's store of runs; one per process and address, as opening it takes seconds."""
-    return _store(tracking_uri(project), project)
+    """Return the project's store of runs. It is opened once per process and address."""
+    return _cached_store(tracking_uri(project), project)
 
 
 def find_run(project: Project, key: str) -> str | None:
-    """The newest finished run of a stage key; None without one, and where runs are not recorded."""
-    return run_store(project).find_run(key) if tracking_is_on() else None
+    """Return the newest finished run of a stage key, or None if there is none or tracking is off."""
+    if not tracking_is_on():
+        return None
+    return run_store(project).find_run(key)
 
 
 def run_page(project: Project, run: str) -> str:
-    """Where a browser finds a run: at the tracking server, or at MLflow's page as `freshet ui`
-    opens it by itself.
-    """
+    """Return the URL of a run: at the tracking server, or where `freshet ui` opens MLflow's page."""
     uri = tracking_uri(project)
-    return f"{uri if uri.startswith('http') else PAGE}/#/experiments/{run_store(project).experiment}/runs/{run}"
+    server = uri if uri.startswith("http") else PAGE
+    return f"{server}/#/experiments/{run_store(project).experiment}/runs/{run}"
 
 
 def runs_page(project: Project) -> str:
-    """Where MLflow's page shows the project's runs, as its own first page is of traces."""
-    alone = tracking_uri(project) == _own_uri(project)  # then MLflow need not be opened for it
-    return f"/#/experiments/{1 if alone else run_store(project).experiment}/runs?workflowType=machine_learning"
+    """Return the path of the project's runs on MLflow's page, whose own first page shows traces."""
+    # In the project's own store the experiment has the number 1, so MLflow need not be opened.
+    experiment = "1"
+    if tracking_uri(project) != _own_uri(project):
+        experiment = run_store(project).experiment
+    return f"/#/experiments/{experiment}/runs?workflowType=machine_learning"
 
 
 def tracking_is_on() -> bool:
-    """Whether runs are recorded: unless `FRESHET_TRACKING=off`, with which each stage starts sooner
-    and is built alike.
+    """Return whether runs are recorded. `FRESHET_TRACKING=off` switches it off.
 
-    FreshetError for another value than on or off.
+    Without recording, stages start sooner, and their outputs are the same.
+
+    Raises:
+        SettingsError: If the variable has another value than on or off.
     """
     switch = os.environ.get("FRESHET_TRACKING", "on")
     require(switch in ("on", "off"), f"FRESHET_TRACKING is {switch!r}, but must be on or off")
@@ -163,284 +188,328 @@ def tracking_is_on() -> bool:
 
 
 def git_state(root: Path) -> tuple[str | None, bool]:
-    """The commit that is checked out, and whether files below `root` differ from it; (None, False)
-    outside of git, or where git is not installed.
+    """Return the commit that is checked out, and whether files below `root` differ from it.
 
-    `dvc.lock` does not count: each stage that runs rewrites it.
+    `dvc.lock` does not count, because every stage that runs rewrites it. Outside of git, or without git
+    on this machine, the result is (None, False).
     """
+    commit = _git_output(root, "rev-parse", "--verify", "HEAD")
+    if commit is None:
+        return None, False
+    changes = _git_output(root, "status", "--porcelain", "--", ".", ":!dvc.lock")
+    return commit, bool(changes)
 
-    def git(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(root), *arguments], capture_output=True, text=True
-            )
-        except FileNotFoundError:
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
 
-    commit = git("rev-parse", "--verify", "HEAD")
-    return commit, bool(commit and git("status", "--porcelain", "--", ".", ":!dvc.lock"))
+def _git_output(root: Path, *arguments: str) -> str | None:
+    """Return what git prints, or None if it fails or is not installed."""
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        completed = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+    if completed.returncode != 0:
+        return None
+    return completed.stdout.strip()
 
 
 class RunStore:
-    """The store that stages which ran are recorded in, and found again; runs lie in the project's
-    experiment.
-    """
+    """The store in which runs of stages are recorded and found, in the project's experiment."""
 
     def __init__(self, project: Project) -> None:
         self.client, experiment = open_store(project)
         self.experiment: str = experiment.experiment_id
 
     def record_stage(self, record: StageRecord) -> str:
-        """Keep `record` as one run below its build's; it counts as finished only once everything is
-        stored.
+        """Record a stage as one run below the run of its build, and return the run's id.
 
-        A run that a crash left unfinished is deleted, and made again. Each system that the stage
-        evaluated has a run of its own, so that one column of the page sorts them all.
+        The run counts as finished when everything is stored. An unfinished run of the same stage, which
+        a crash left, is deleted and made again. Each system that the stage evaluated has a run of its own,
+        so that one column of MLflow's page sorts all systems.
         """
-        started = int(record.started * 1000)
-        for run in self._newest_runs(
-            f"tags.`{KEY}` = '{record.key}' and attributes.start_time = {started}"
-        ):
+        started_ms = int(record.started * 1000)
+        ended_ms = int(record.ended * 1000)
+        query = f"tags.`{KEY}` = '{record.key}' and attributes.start_time = {started_ms}"
+        for run in self._newest_runs(query):
             if run.info.status == "FINISHED":
                 return run.info.run_id
             self.client.delete_run(run.info.run_id)
-        tags = {KEY: record.key, STAGE: record.stage, DIRTY: str(record.git_dirty).lower()}
-        optional = {COMMIT: record.git_commit, DAGSTER_RUN: record.dagster_run_id}
-        tags |= {name: value for name, value in optional.items() if value}
-        above = self._build_run(record, started)
-        run = self.client.create_run(self.experiment, started, tags | above, run_name=record.name)
+
+        build_tags = self._build_tags(record, started_ms)
+        tags = {**_stage_tags(record), **build_tags}
+        run = self.client.create_run(self.experiment, started_ms, tags, run_name=record.name)
         run_id = run.info.run_id
         self._log_numbers(run_id, record)
         self._log_inputs(run_id, record)
         for path in record.artifacts:
             self.client.log_artifact(run_id, str(path))
         for system, metrics in record.systems.items():
-            self._record_system(system, metrics, record, above or {PARENT: run_id})
-        self.client.set_terminated(run_id, "FINISHED", int(record.ended * 1000))
-        if above:
-            self.client.set_terminated(above[PARENT], "FINISHED", int(record.ended * 1000))
+            self._record_system(system, metrics, record, build_tags or {PARENT: run_id})
+
+        self.client.set_terminated(run_id, "FINISHED", ended_ms)
+        if build_tags:
+            self.client.set_terminated(build_tags[PARENT], "FINISHED", ended_ms)
         return run_id
 
-    def _build_run(self, record: StageRecord, started: int) -> dict[str, str]:
-        """The tags that put a run below the one of its build, which the build's first stage makes;
-        none without one.
+    def find_run(self, key: str) -> str | None:
+        """Return the newest finished run with this stage key, or None."""
+        # A registered version has the key, too, but no stage.
+        query = (
+            f"tags.`{KEY}` = '{key}' and tags.`{STAGE}` != '' and attributes.status = 'FINISHED'"
+        )
+        runs = self._newest_runs(query, limit=1)
+        return runs[0].info.run_id if runs else None
+
+    def _build_tags(self, record: StageRecord, started_ms: int) -> dict[str, str]:
+        """Return the tags that put a run below the run of its build, or none without a build.
+
+        The first stage of a build makes the build's run.
         """
         if not record.build:
             return {}
         tags = {BUILD: record.build, KIND: record.kind}
-        same = f"tags.`{BUILD}` = '{record.build}' and attributes.run_name = '{record.build}'"
-        runs = self._newest_runs(same, at_most=1)
-        run = (
-            runs[0]
-            if runs
-            else self.client.create_run(self.experiment, started, tags, run_name=record.build)
-        )
-        return {**tags, PARENT: run.info.run_id}
+        query = f"tags.`{BUILD}` = '{record.build}' and attributes.run_name = '{record.build}'"
+        build_run = self._find_or_create_run(query, started_ms, tags, record.build)
+        return {**tags, PARENT: build_run.info.run_id}
 
     def _record_system(
         self,
         system: str,
         metrics: Mapping[str, float],
         record: StageRecord,
-        above: Mapping[str, str],
+        parent_tags: Mapping[str, str],
     ) -> None:
-        when, tags = int(record.ended * 1000), {SYSTEM: system, **above}
-        same = f"tags.`{SYSTEM}` = '{system}' and tags.`{PARENT}` = '{above[PARENT]}'"
-        runs = self._newest_runs(same, at_most=1)
+        ended_ms = int(record.ended * 1000)
+        query = f"tags.`{SYSTEM}` = '{system}' and tags.`{PARENT}` = '{parent_tags[PARENT]}'"
         name = record.name.replace(record.stage, system)
-        run = (
-            runs[0] if runs else self.client.create_run(self.experiment, when, tags, run_name=name)
-        )
-        self.client.log_batch(run.info.run_id, _metrics(metrics, (), when))
-        self.client.set_terminated(run.info.run_id, "FINISHED", when)
+        run = self._find_or_create_run(query, ended_ms, {SYSTEM: system, **parent_tags}, name)
+        self.client.log_batch(run.info.run_id, _metrics(metrics, (), ended_ms))
+        self.client.set_terminated(run.info.run_id, "FINISHED", ended_ms)
 
-    def find_run(self, key: str) -> str | None:
-        """The newest finished run tagged with the stage key `key`, or None."""
-        finished = (
-            f"tags.`{KEY}` = '{key}' and tags.`{STAGE}` != '' and attributes.status = 'FINISHED'"
-        )
-        # a registered version has the key, too, and no stage
-        runs = self._newest_runs(finished, at_most=1)
-        return runs[0].info.run_id if runs else None
+    def _find_or_create_run(self, query: str, time_ms: int, tags: dict[str, str], name: str) -> Run:
+        runs = self._newest_runs(query, limit=1)
+        if runs:
+            return runs[0]
+        return self.client.create_run(self.experiment, time_ms, tags, run_name=name)
 
-    def _newest_runs(self, query: str, at_most: int = 10) -> list[Run]:
-        order = ["attributes.start_time DESC"]
+    def _newest_runs(self, query: str, limit: int = 10) -> list[Run]:
         return self.client.search_runs(
-            [self.experiment], query, max_results=at_most, order_by=order
+            [self.experiment], query, max_results=limit, order_by=["attributes.start_time DESC"]
         )
 
     def _log_numbers(self, run_id: str, record: StageRecord) -> None:
         from mlflow.entities import Param
 
-        params = [Param(valid_name(k), str(v)[:LONGEST_PARAM]) for k, v in record.params.items()]
+        params = [
+            Param(valid_name(key), str(value)[:MAX_PARAM_LENGTH])
+            for key, value in record.params.items()
+        ]
         metrics = _metrics(record.metrics, record.curves, int(record.ended * 1000))
         while metrics or params:
             self.client.log_batch(run_id, metrics[:METRICS_PER_BATCH], params[:PARAMS_PER_BATCH])
-            metrics, params = metrics[METRICS_PER_BATCH:], params[PARAMS_PER_BATCH:]
+            metrics = metrics[METRICS_PER_BATCH:]
+            params = params[PARAMS_PER_BATCH:]
 
     def _log_inputs(self, run_id: str, record: StageRecord) -> None:
-        """Log corpus and queries as data sets, and the hash of every file that the stage read as
-        `inputs.json`.
-        """
+        """Log corpus and queries as data sets, and the hash of every input as `inputs.json`."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         self.client.log_dict(run_id, dict(record.inputs), "inputs.json")
-        purpose = PURPOSE.get(record.stage.partition("@")[0])
-        tags = [InputTag("mlflow.data.context", purpose)] if purpose else []
-        data = [
-            DatasetInput(Dataset(name, record.inputs[path][:LONGEST_DIGEST], "local", path), tags)
-            for path, name in DATA.items()
-            if path in record.inputs
-        ]
-        if data:
-            self.client.log_inputs(run_id, data)
+
+        tags = []
+        purpose = DATA_PURPOSE.get(record.stage.partition("@")[0])
+        if purpose:
+            tags.append(InputTag("mlflow.data.context", purpose))
+        data_sets = []
+        for path, name in DATA_SETS.items():
+            if path in record.inputs:
+                digest = record.inputs[path][:MAX_DIGEST_LENGTH]
+                data_sets.append(DatasetInput(Dataset(name, digest, "local", path), tags))
+        if data_sets:
+            self.client.log_inputs(run_id, data_sets)
+
+
+def _stage_tags(record: StageRecord) -> dict[str, str]:
+    tags = {KEY: record.key, STAGE: record.stage, DIRTY: str(record.git_dirty).lower()}
+    if record.git_commit:
+        tags[COMMIT] = record.git_commit
+    if record.dagster_run_id:
+        tags[DAGSTER_RUN] = record.dagster_run_id
+    return tags
 
 
 def _metrics(
-    values: Mapping[str, float], curves: Sequence[Mapping[str, Any]], when: int
+    values: Mapping[str, float], curves: Sequence[Mapping[str, Any]], time_ms: int
 ) -> list[Metric]:
+    """Return MLflow's metrics: one point per value, and one per number and step of the curves."""
     from mlflow.entities import Metric
 
-    single = [Metric(valid_name(name), float(value), when, 0) for name, value in values.items()]
-    points = [
-        Metric(valid_name(name), float(value), when, int(row["step"]))
-        for row in curves
-        for name, value in row.items()
-        if name != "step" and isinstance(value, (int, float))
-    ]
-    return single + points
+    metrics = [Metric(valid_name(name), float(value), time_ms, 0) for name, value in values.items()]
+    for row in curves:
+        for name, value in row.items():
+            if name != "step" and isinstance(value, (int, float)):
+                metrics.append(Metric(valid_name(name), float(value), time_ms, int(row["step"])))
+    return metrics
 
 
 def valid_name(name: str) -> str:
-    """`name` in the characters that MLflow allows.
+    """Return `name` in the characters that MLflow allows.
 
     >>> valid_name("dev nDCG@10 (all)")
     'dev nDCG_at_10 _all_'
     """
-    return re.sub(r"[^\w./: -]", "_", name.replace("@", "_at_"))[:LONGEST_NAME]
+    return re.sub(r"[^\w./: -]", "_", name.replace("@", "_at_"))[:MAX_NAME_LENGTH]
 
 
 def open_store(project: Project) -> tuple[MlflowClient, Experiment]:
-    """A client of the project's store, and its experiment; both are made if they are missing.
+    """Open the project's store. The store and the project's experiment are made if they are missing.
 
-    Two processes that initialise a SQLite store at once would break it, so one waits for the other.
+    Two processes that initialise a SQLite store at the same time would break it, so one waits.
+
+    Returns:
+        A client of the store, and the project's experiment.
     """
-    uri, folder = tracking_uri(project), store_folder(project)
+    uri = tracking_uri(project)
+    folder = store_folder(project)
+    is_own = uri == _own_uri(project)
     with file_lock(folder / "open.lock"):
         from mlflow import MlflowClient
 
-        for noisy in ("mlflow", "alembic"):  # importing mlflow sets its own levels
-            logging.getLogger(noisy).setLevel(logging.ERROR)
-        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-        if uri.startswith("sqlite:") and not any(name.startswith(POOL) for name in os.environ):
-            os.environ[f"{POOL}CLASS"] = "NullPool"  # no file stays open between looks of a daemon
-        is_own = uri == _own_uri(project)
-        place = os.environ.get(ARTIFACT_ROOT) or (
-            (folder / "artifacts").as_uri() if is_own else None
-        )
-        if place and is_own and not (folder / "mlflow.db").exists():
-            sound = set("?#%").isdisjoint(str(folder))
-            require(
-                sound,
-                f"MLflow loses models below {folder}: move the project to where no ?, # or % is in the path",
-            )
-            from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+        _configure_mlflow(uri)
+        artifact_root = os.environ.get(ARTIFACT_ROOT)
+        if not artifact_root and is_own:
+            artifact_root = (folder / "artifacts").as_uri()
+        if is_own and artifact_root and not (folder / "mlflow.db").exists():
+            _create_own_store(folder, uri, artifact_root)
 
-            # the client's own would name the working directory, whose quotes break its SQL
-            SqlAlchemyStore(uri, place)
         client = MlflowClient(uri, uri)
-        experiment = _experiment(client, project, uri, place)
-        if ARTIFACT_ROOT not in os.environ and place and experiment.artifact_location != place:
-            _follow_move(folder, experiment.artifact_location, place)
+        experiment = _find_or_create_experiment(client, project, is_own, artifact_root)
+        has_moved = artifact_root and experiment.artifact_location != artifact_root
+        if ARTIFACT_ROOT not in os.environ and artifact_root and has_moved:
+            _rewrite_artifact_paths(folder, experiment.artifact_location, artifact_root)
         return client, experiment
 
 
-def _experiment(client: MlflowClient, project: Project, uri: str, place: str | None) -> Experiment:
-    """The project's experiment, whose name the registered model has, too: `freshet`, unless it is
-    another project's.
+def _configure_mlflow(uri: str) -> None:
+    # Importing mlflow sets its log levels, so they are set again here.
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
-    One that an older version made names no project: it is this one's if the store is, or if this
-    one has promoted. In a store that several share, a copy is not taken for its original.
+    has_pool_settings = any(name.startswith(POOL) for name in os.environ)
+    if uri.startswith("sqlite:") and not has_pool_settings:
+        # Without a pool, no file stays open between two looks of a daemon.
+        os.environ[f"{POOL}CLASS"] = "NullPool"
+
+
+def _create_own_store(folder: Path, uri: str, artifact_root: str) -> None:
+    """Create the project's SQLite store.
+
+    The client would create it too, but with the working directory as the place of artifacts, whose
+    quotes may break its SQL.
     """
-    if uri != _own_uri(project):
+    has_allowed_path = set("?#%").isdisjoint(str(folder))
+    require(
+        has_allowed_path,
+        f"MLflow loses models below {folder}: move the project to where no ?, # or % is in the path",
+    )
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    SqlAlchemyStore(uri, artifact_root)
+
+
+def _find_or_create_experiment(
+    client: MlflowClient, project: Project, is_own_store: bool, artifact_root: str | None
+) -> Experiment:
+    """Return the project's experiment. The registered model has the same name.
+
+    The name is `freshet`, unless that is another project's. In a shared store, a copy of a project is
+    not taken for its original. An experiment without an owner belongs to this project if the store does,
+    or if this project has promoted a version.
+    """
+    if not is_own_store:
         project.require_own_identity()
-    identity, experiment = project.identity, client.get_experiment_by_name(EXPERIMENT)
+    identity = project.identity
+
+    experiment = client.get_experiment_by_name(EXPERIMENT)
     owner = experiment.tags.get(OWNER) if experiment else identity
-    if owner is None and (uri == _own_uri(project) or project.promotions.exists()):
+    if owner is None and (is_own_store or project.promotions.exists()):
         client.set_experiment_tag(experiment.experiment_id, OWNER, identity)
         owner = identity
-    name = EXPERIMENT if owner == identity else f"{EXPERIMENT}-{identity}"
+
+    name = EXPERIMENT
+    if owner != identity:
+        name = f"{EXPERIMENT}-{identity}"
     experiment = client.get_experiment_by_name(name)
-    return experiment or client.get_experiment(
-        client.create_experiment(name, place, {**TRAINING, OWNER: identity})
-    )
+    if experiment:
+        return experiment
+    tags = {**TRAINING, OWNER: identity}
+    return client.get_experiment(client.create_experiment(name, artifact_root, tags))
 
 
-def _follow_move(folder: Path, old: str, new: str) -> None:
-    """Have a store that was moved or copied with its project name the artifacts that came along, in
-    place of others.
-    """
+def _rewrite_artifact_paths(folder: Path, old: str, new: str) -> None:
+    """Let a store that was moved or copied with its project name its own artifacts."""
     with closing(sqlite3.connect(folder / "mlflow.db")) as database, database:
-        for table, column in PLACES:
-            where = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?"
-            database.execute(where, (new, len(old) + 1, len(old), old))
+        for table, column in ARTIFACT_PATH_COLUMNS:
+            statement = (
+                f"UPDATE {table} SET {column} = ? || substr({column}, ?) "
+                f"WHERE substr({column}, 1, ?) = ?"
+            )
+            database.execute(statement, (new, len(old) + 1, len(old), old))
 
 
 def spool_record(project: Project, record: StageRecord) -> None:
-    """Spool `record`, whole or not at all, with copies of its small files; nothing if tracking is
-    off.
-    """
+    """Put a record with copies of its files into the spool, atomically. Nothing if tracking is off."""
     if not tracking_is_on():
         return
-    aside = project.state / "staging" / f"{record.stage}.record"
-    shutil.rmtree(aside, ignore_errors=True)
-    (aside / ARTIFACTS).mkdir(parents=True)
+    staging = project.state / "staging" / f"{record.stage}.record"
+    shutil.rmtree(staging, ignore_errors=True)
+    (staging / ARTIFACTS).mkdir(parents=True)
+
+    names = []
     for path in record.artifacts:
-        shutil.copyfile(path, aside / ARTIFACTS / path.name)
-    write_json(
-        aside / RECORD, asdict(replace(record, artifacts=[path.name for path in record.artifacts]))
-    )
-    replace_folder(
-        aside, project.state / "spool" / f"{round(record.started * 1e6):020d}.{record.stage}"
-    )
+        shutil.copyfile(path, staging / ARTIFACTS / path.name)
+        names.append(path.name)
+    write_json(staging / RECORD, asdict(replace(record, artifacts=names)))
+
+    # Entries sort by their start in microseconds.
+    started_us = round(record.started * 1e6)
+    replace_folder(staging, project.state / "spool" / f"{started_us:020d}.{record.stage}")
 
 
 def record_all(project: Project) -> None:
-    """Record every spooled stage in the order in which they started; nothing if there is none, or
-    tracking is off.
+    """Record every spooled stage, in the order in which they started. Nothing if tracking is off.
 
-    A record leaves the spool once its run is whole, and the same record twice is one run: a crash
-    loses and doubles nothing.
+    A record leaves the spool when its run is complete, and the same record twice is one run. Therefore a
+    crash neither loses nor doubles a run.
     """
-    if not tracking_is_on() or not any(_spooled(project)):
+    if not tracking_is_on() or not _spool_entries(project):
         return
     with file_lock(project.state / "spool.lock"):
-        for entry in sorted(_spooled(project)):
+        for entry in _spool_entries(project):
             record = StageRecord(**read_json(entry / RECORD))
             artifacts = [entry / ARTIFACTS / name for name in record.artifacts]
             run_store(project).record_stage(replace(record, artifacts=artifacts))
-            (entry / RECORD).unlink()  # first, as a folder without it is no entry
+            # A folder without this file is no entry, so that a crash while deleting is harmless.
+            (entry / RECORD).unlink()
             shutil.rmtree(entry)
 
 
-def _spooled(project: Project) -> Iterator[Path]:
-    return (path.parent for path in project.state.glob(f"spool/*/{RECORD}"))
+def _spool_entries(project: Project) -> list[Path]:
+    return sorted(path.parent for path in project.state.glob(f"spool/*/{RECORD}"))
 
 
 def try_record_all(project: Project) -> bool:
-    """`record_all`, but if that fails say so and return False: a store that is away must not end a
-    build.
+    """Record every spooled stage, and return whether that worked.
 
-    Whatever the tracking server, its database or the disk has against it: the records stay, and so
-    do the outputs.
+    A failure is printed, whatever its cause: a store that cannot be reached must not end a build. The
+    records stay in the spool, and the outputs of the stages are not affected.
     """
     try:
         record_all(project)
     except Exception as error:
-        first = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0]
         print(
-            f"not recorded in MLflow yet ({type(error).__name__}: {first}); the next build does it",
+            f"not recorded in MLflow yet ({type(error).__name__}: {reason}); the next build does it",
             file=sys.stderr,
         )
         return False

@@ -51,6 +51,6 @@ def test_a_package_of_our_name_that_is_anothers_is_noticed(tmp_path, monkeypatch
 
 
 def test_dvc_compares_the_locks_keys_in_place_of_the_code():
-    entry = dvc_file.stage_entry(TRAIN, own_code=False)["do"]
+    entry = dvc_file.stage_entry(TRAIN, has_own_code=False)["do"]
     assert entry["deps"] == [path.format(retriever="${key}") for path in TRAIN.inputs.values()]
     assert entry["params"][-1] == {"code.lock.json": ["train"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestration.pipeline import stages
-from orchestration.pipeline.dvc import _reason
+from orchestration.pipeline.dvc import error_reason
 from orchestration.pipeline.repro import PlannedStage, describe_changes, plan_stage, required_rows
 
 RUNS, SKIPS = PlannedStage("before", "run", ("it never ran",)), PlannedStage("before", "skip", ())
@@ -59,7 +59,7 @@ def test_what_dvc_says_becomes_a_line(entry, lines):
     ],
 )
 def test_what_dvc_gives_as_its_reason_is_shown(stderr, reason):
-    assert _reason(stderr) == reason
+    assert error_reason(stderr) == reason
 
 
 def test_a_target_needs_everything_before_it_and_nothing_else():
