@@ -1,3 +1,1 @@
-"""Drift: how far arriving documents lie from those that a retriever was trained on, and what to do
-about it.
-"""
+"""Drift: how far new documents lie from those that a retriever was trained on, and whether it harms."""

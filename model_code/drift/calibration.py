@@ -1,9 +1,8 @@
-"""Null distributions: what a measure would be if arriving documents were like those of the
-reference.
+"""Null distributions: the values of a measure if new documents were like those of the reference.
 
-A null value compares a batch that is drawn from the reference with the rest of it, as the real
-value compares the real batch with the reference. Batches are drawn without replacement, so no
-document is compared with itself and none is in a batch twice, which a classifier would take for
+A null value compares a batch that is drawn from the reference with the rest of the reference, as the
+real value compares the real batch with the reference. Batches are drawn without replacement. So no
+document is compared with itself, and none is in a batch twice, which a classifier would take for
 closeness.
 """
 
@@ -15,21 +14,32 @@ from pathlib import Path
 
 import numpy as np
 
-from model_code.drift.measures import MEASURES, DriftMeasure, OldScores, Scope, Statistic, canonical
+from model_code.drift.measures import (
+    MEASURES,
+    DriftMeasure,
+    OldScores,
+    Scope,
+    Statistic,
+    canonical,
+)
 from model_code.drift.reference import DriftReference
 from model_code.drift.settings import DriftSettings
 from model_code.files import canonical_json, hash_text, read_json, write_json
 
-# a batch is at most this part of the reference: the rest must stand for the reference
+# The reference must have this many times the documents of a batch: the rest of it must represent it.
 MIN_REFERENCE_RATIO = 3
-FORMAT = 3  # of kept null distributions: another one where a measure's statistic changes
+# Format of stored null distributions. Raise it when the statistic of a measure changes.
+FORMAT = 3
 
 
 class Calibration:
-    """The null distributions of `reference` under `settings`, in `folder` if one is given, which
-    may be deleted.
+    """The null distributions of a reference.
 
-    scores: of old documents, as of the report that they are for.
+    Args:
+        reference: The documents that new ones are compared with.
+        settings: Number of draws, sizes and seed.
+        folder: Stores null distributions. It may be deleted. None: they are not stored.
+        scores: Scores of old documents in the collection of the report.
     """
 
     def __init__(
@@ -39,117 +49,124 @@ class Calibration:
         folder: Path | None = None,
         scores: OldScores | None = None,
     ) -> None:
-        self.reference, self.settings, self.folder, self.scores = (
-            reference,
-            settings,
-            folder,
-            scores or OldScores(),
-        )
+        self.reference = reference
+        self.settings = settings
+        self.folder = folder
+        self.scores = scores or OldScores()
         self.null = cache(self._null)
 
     def old(self, measure: DriftMeasure) -> np.ndarray:
-        """What of the reference is compared: a row per document."""
+        """Return the old values that a measure compares, one row per document."""
         return measure.old(self.reference, self.scores)
 
     def observe(self, measure: DriftMeasure, values: np.ndarray, scope: Scope) -> Statistic:
-        """A measure of what arrived, (m, ...), of which as many are looked at as the reference
-        lends batches of.
+        """Measure new documents.
+
+        Args:
+            measure: The measure.
+            values: Values of the new documents, (m, ...). At most as many are measured as the reference
+                can draw batches of.
+            scope: The newest batch alone, or the window.
         """
-        old, chosen = self.old(measure), self.settings
-        values = sample_rows(
-            values.reshape(len(values), -1),
-            most_measured(len(old), chosen.largest_batch),
-            chosen.seed,
-        )
-        new = values[:, 0] if measure.of_scores else values
-        null, detail = self.null(measure.name, len(new)), measure.detail(old, new)
-        if measure.margin:  # a loss that is no harm, however sure it is
-            null, detail = null - chosen.quality_margin, detail | {"margin": chosen.quality_margin}
-        if not measure.of_scores:  # as many as the null's batches are told from
-            old = contrast_rows(
-                old, min(len(old) - len(new), chosen.classifier_contrast), chosen.seed
-            )
-        return Statistic(
-            measure.name,
-            measure.statistic(old, new, chosen.seed),
-            null,
-            measure.tail,
-            scope,
-            detail,
-        )
+        settings = self.settings
+        old = self.old(measure)
+        size = most_measured(len(old), settings.largest_batch)
+        new = sample_rows(values.reshape(len(values), -1), size, settings.seed)
+        if measure.of_scores:
+            new = new[:, 0]
+
+        null = self.null(measure.name, len(new))
+        detail = measure.detail(old, new)
+        if measure.margin:
+            # A loss within the margin is no harm, however certain it is.
+            null = null - settings.quality_margin
+            detail["margin"] = settings.quality_margin
+        if not measure.of_scores:
+            # As many old documents as the batches of the null distribution are told from.
+            contrast = min(len(old) - len(new), settings.classifier_contrast)
+            old = contrast_rows(old, contrast, settings.seed)
+        value = measure.statistic(old, new, settings.seed)
+        return Statistic(measure.name, value, null, measure.tail, scope, detail)
 
     def _null(self, name: str, size: int) -> np.ndarray:
-        """What the measure gives for batches of `size` like the reference: (B,)."""
+        """Return the values of a measure for batches of `size` documents like the reference, (B,)."""
         measure = MEASURES[name]
-        path = (
-            self.folder / f"{measure.name}-{size}.json"
-            if self.folder and not measure.of_scores
-            else None
-        )
-        if path and path.is_file():
-            cache = read_json(path)
-            if cache["key"] == self.key:
-                return np.array(cache["null"])
+        if self.folder is None or measure.of_scores:
+            return self._draw(measure, size)
+
+        path = self.folder / f"{measure.name}-{size}.json"
+        if path.is_file():
+            stored = read_json(path)
+            if stored["key"] == self.key:
+                return np.array(stored["null"])
         null = self._draw(measure, size)
-        if path:
-            write_json(path, {"key": self.key, "null": null.tolist()})
+        write_json(path, {"key": self.key, "null": null.tolist()})
         return null
 
     def _draw(self, measure: DriftMeasure, size: int) -> np.ndarray:
-        values, chosen = self.old(measure), self.settings
+        settings = self.settings
+        values = self.old(measure)
+        batches = draw_batches(len(values), size, settings.draws, settings.seed)
+
         null = []
-        for number, batch in enumerate(draw_batches(len(values), size, chosen.draws, chosen.seed)):
-            others = values[~batch]
+        for number, is_drawn in enumerate(batches):
+            rest = values[~is_drawn]
             if not measure.of_scores:
-                others = contrast_rows(others, chosen.classifier_contrast, (chosen.seed, number))
-            null.append(measure.statistic(others, values[batch], chosen.seed))
+                rest = contrast_rows(rest, settings.classifier_contrast, (settings.seed, number))
+            null.append(measure.statistic(rest, values[is_drawn], settings.seed))
         return np.array(null)
 
     @cached_property
     def key(self) -> str:
-        """SHA-256 of all that decides the kept null distributions beside measure and size."""
+        """SHA-256 of all that stored null distributions depend on, beside measure and size."""
+        vectors = np.ascontiguousarray(self.reference.vectors)
         digest = hashlib.sha256()
-        array = np.ascontiguousarray(self.reference.vectors)
-        digest.update(f"{array.dtype} {array.shape}\0".encode() + array.tobytes())
+        digest.update(f"{vectors.dtype} {vectors.shape}\0".encode())
+        digest.update(vectors.tobytes())
+
         names = ("draws", "seed", "classifier_contrast")
-        facts = {name: getattr(self.settings, name) for name in names} | {"format": FORMAT}
+        facts = {name: getattr(self.settings, name) for name in names}
+        facts["format"] = FORMAT
         return hash_text(digest.hexdigest() + canonical_json(facts))
 
 
 def draw_batches(documents: int, size: int, draws: int, seed: int) -> np.ndarray:
-    """Which of the reference's documents are in each batch: (draws, documents) bool, `size` true
-    per row.
+    """Draw batches of a reference. Equal arguments give equal batches.
 
-    The same numbers give the same batches.
+    Args:
+        documents: Number of documents of the reference.
+        size: Documents in a batch.
+        draws: Number of batches.
+        seed: Seed of the draws.
+
+    Returns:
+        The documents of each batch, (draws, documents) bool, `size` true per row.
     """
-    chance = np.random.default_rng([seed, documents, size])
-    members = np.zeros((draws, documents), bool)
-    for row in members:
-        row[chance.choice(documents, size, replace=False)] = True
-    return members
+    generator = np.random.default_rng([seed, documents, size])
+    is_drawn = np.zeros((draws, documents), bool)
+    for row in is_drawn:
+        row[generator.choice(documents, size, replace=False)] = True
+    return is_drawn
 
 
 def most_measured(documents: int, largest: int) -> int:
-    """The most documents of a batch that can be compared with a reference of `documents`."""
+    """Return the most documents of a batch that a reference of `documents` can be compared with."""
     return min(largest, documents // MIN_REFERENCE_RATIO)
 
 
 def sample_rows(vectors: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """At most `size` rows of `vectors` (n, H), the same whatever the order of the rows."""
+    """Return at most `size` rows of `vectors` (n, H), independent of the order of the rows."""
     ordered = vectors[canonical(vectors)]
     if len(ordered) <= size:
         return ordered
-    return ordered[
-        np.sort(
-            np.random.default_rng([seed, len(vectors), size]).choice(
-                len(vectors), size, replace=False
-            )
-        )
-    ]
+    generator = np.random.default_rng([seed, len(vectors), size])
+    rows = generator.choice(len(vectors), size, replace=False)
+    return ordered[np.sort(rows)]
 
 
 def contrast_rows(reference: np.ndarray, contrast: int, seed: int | tuple[int, ...]) -> np.ndarray:
-    """At most `contrast` rows of the reference, drawn without replacement."""
+    """Return at most `contrast` rows of the reference, drawn without replacement."""
     if len(reference) <= contrast:
         return reference
-    return reference[np.random.default_rng(seed).choice(len(reference), contrast, replace=False)]
+    rows = np.random.default_rng(seed).choice(len(reference), contrast, replace=False)
+    return reference[rows]

@@ -1,17 +1,16 @@
-"""The measures of drift: one table of what tells a batch from the reference, and three that need no
-reference.
+"""The measures of drift, and the tests that they share.
 
 Each measure of `MEASURES` is a statistic of old and new values. Its null distribution is the same
-statistic of batches that are drawn from the reference and of the rest (see `calibration`), so no
-customary threshold is needed.
+statistic of batches that are drawn from the reference and of the rest of the reference, see
+`calibration`. So no customary threshold is needed. Three further measures need no reference.
 
-Harm is what the scores tell. Adding only harms where new documents are found worse than a retrained
-retriever would find them; without retraining, what it does for documents that it was trained for
-tells: the same score of old documents whose queries it has not seen, beside the same rivals: both
-are searched among all that is live now. What additions take from old documents is measured by
-protected queries. Any addition takes some: on docstrings 25 % more of the same kind cost .029
-MRR@10, which no retrain brings back. So as much as documents like the old ones would take is no
-harm.
+Retrieval quality decides whether drift is harmful. The question is whether new documents are found
+worse than after a retrain. As a proxy they are compared with old documents, by queries that the
+retriever was not trained on and in the same live collection.
+
+Protected queries measure what additions take from old documents. Any addition takes some: on docstrings
+25 % more documents of the same kind cost .029 MRR@10, which no retrain brings back. A loss as large as
+documents like the old ones would cause is therefore no harm.
 """
 
 from __future__ import annotations
@@ -32,14 +31,27 @@ from model_code.evaluation.significance import paired_randomisation_test
 
 Tail = Literal["high", "low"]
 Scope = Literal["batch", "window"]
+Detail = dict[str, Any]
+
+# Reported quantiles of a null distribution.
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
-# the measures of harm, which retraining would mend, by kind of query
-MADE_QUERIES, ASKED_QUERIES = "new_quality", "asked_quality"
+# The measures of harm, by the kind of their queries: made from the documents, or asked by people.
+MADE_QUERIES = "new_quality"
+ASKED_QUERIES = "asked_quality"
 
 
 @dataclass(frozen=True, eq=False)
 class Statistic:
-    """A value and what it would be without drift. tail: on which side of `null` (B,) drift lies."""
+    """A measured value, and its null distribution: its values without drift.
+
+    Attributes:
+        name: Name of the measure.
+        value: The value.
+        null: Draws of the null distribution, (B,).
+        tail: The side of `null` on which drift lies.
+        scope: The newest batch alone, or the window of the last batches.
+        detail: Further numbers for readers.
+    """
 
     name: str
     value: float
@@ -51,15 +63,23 @@ class Statistic:
 
 @dataclass(frozen=True)
 class TestResult:
-    """A judged measure.
+    """A tested measure.
 
-    threshold: the value must lie beyond it, not on it, to trip; None where a limit does not apply
-    yet. null: quantiles of the null distribution by level, such as {"0.95": 0.61}; empty where the
-    threshold is a limit that the settings name. exceeded_uncorrected: beyond the threshold that it would have
-    if the measures of harm that decide were all that shares alpha.
+    Attributes:
+        name: Name of the measure.
+        value: Its value.
+        threshold: The value must lie beyond it, not on it, to exceed it.
+        null: Quantiles of the null distribution by level, such as {"0.95": 0.61}. Empty if the threshold
+            is a limit of the settings.
+        exceeded: Whether the value lies beyond the threshold.
+        detail: Further numbers for readers.
+        exceeded_uncorrected: Whether it lies beyond the threshold that it would have if only the
+            deciding measures of harm shared alpha.
+        tail: The side on which drift lies.
+        scope: The newest batch alone, or the window of the last batches.
     """
 
-    # Keeps pytest from collecting the class where a test module imports it.
+    # Keeps pytest from collecting the class in modules that import it.
     __test__: ClassVar[bool] = False
 
     name: str
@@ -75,153 +95,189 @@ class TestResult:
     @property
     def label(self) -> str:
         """Name and scope, unique in a report."""
-        return self.name if self.scope == "batch" else f"{self.name} ({self.scope})"
+        if self.scope == "batch":
+            return self.name
+        return f"{self.name} ({self.scope})"
 
 
-Of = TypeVar("Of", Statistic, TestResult)
+Measurement = TypeVar("Measurement", Statistic, TestResult)
 
 
-def deciding_measures(measures: Sequence[Of]) -> list[Of]:
-    """The measures of harm that decide, of those given.
+def deciding_measures(measures: Sequence[Measurement]) -> list[Measurement]:
+    """Return the measures of harm that decide, among the given ones.
 
-    What people ask outranks what was cut out of the text: made queries decide nothing where asked
-    ones were measured on as many documents. (Made ones saw harm in real documents that asked ones
-    find better than old ones, and none where people ask in other words than a text uses.)
+    Queries that people ask outrank queries that were cut out of the text. Made queries decide only
+    where asked ones were measured on fewer documents. Made queries saw harm in real documents that asked
+    ones find better than old ones, and none where people ask in other words than the text uses.
     """
-    asked = {
-        each.scope: each.detail["documents"] for each in measures if each.name == ASKED_QUERIES
-    }
-    made = [
-        each
-        for each in measures
-        if each.name == MADE_QUERIES and each.detail["documents"] > asked.get(each.scope, 0)
-    ]
-    return [*made, *(each for each in measures if each.name == ASKED_QUERIES)]
+    asked = [measure for measure in measures if measure.name == ASKED_QUERIES]
+    asked_documents = {measure.scope: measure.detail["documents"] for measure in asked}
+
+    deciding = []
+    for measure in measures:
+        if measure.name == MADE_QUERIES:
+            if measure.detail["documents"] > asked_documents.get(measure.scope, 0):
+                deciding.append(measure)
+    return deciding + asked
 
 
-def judge(observations: Sequence[Statistic], alpha: float) -> tuple[TestResult, ...]:
-    """Each observation at alpha / k of k, so that the chance of any false alarm is at most alpha
-    (Bonferroni).
+def judge(statistics: Sequence[Statistic], alpha: float) -> tuple[TestResult, ...]:
+    """Test each of k statistics at alpha / k.
 
-    Holm's procedure finds the first alarm no sooner, and these thresholds are fixed numbers to
-    stand beside values.
+    The chance of any false alarm is then at most alpha (Bonferroni). Holm's procedure finds the first
+    alarm no sooner, and these thresholds are fixed numbers that a report can show beside the values.
+
+    Args:
+        statistics: The measured values with their null distributions.
+        alpha: Chance of any false alarm.
+
+    Raises:
+        FreshetError: If a null distribution has too few draws for its level.
     """
-    level = alpha / max(len(observations), 1)
-    of_harm = alpha / max(len(deciding_measures(observations)), 1)
-    return tuple(_judged(observation, level, of_harm) for observation in observations)
+    level = alpha / max(len(statistics), 1)
+    harm_level = alpha / max(len(deciding_measures(statistics)), 1)
+    return tuple(_test(statistic, level, harm_level) for statistic in statistics)
 
 
 def critical_value(null: np.ndarray, level: float, tail: Tail) -> float:
-    """The value that must be passed for p = (1 + b) / (1 + B) <= level, where b of the B draws in
-    `null` reach it.
+    """Return the value beyond which p <= level, with p = (1 + b) / (1 + B).
 
-    That is the k-th most extreme draw, k = floor(level (1 + B)). With value and draws exchangeable
-    the chance to pass it is at most `level`, whatever their distribution. FreshetError if B is too
-    small for the level.
+    b of the B draws in `null` are at least as extreme as the value. The critical value is the k-th most
+    extreme draw, k = floor(level (1 + B)). If value and draws are exchangeable, the chance to pass it is
+    at most `level`, whatever their distribution.
+
+    Args:
+        null: Draws of the null distribution, (B,).
+        level: Chance of a false alarm.
+        tail: The side on which drift lies.
+
+    Raises:
+        FreshetError: If B is too small for the level.
 
     >>> critical_value(np.arange(1, 100), 0.05, "high"), critical_value(np.arange(1, 100), 0.05, "low")
     (95.0, 5.0)
     """
+    # The tolerance keeps a product such as 0.05 * 100 from falling below 5 by rounding.
     rank = int(level * (1 + len(null)) + 1e-9)
     if rank < 1:
+        needed = int(np.ceil(1 / level)) - 1
         raise FreshetError(
-            f"{len(null)} draws cannot show a chance of {level:.4g}, which takes {int(np.ceil(1 / level)) - 1}"
+            f"{len(null)} draws cannot show a chance of {level:.4g}, which takes {needed}"
         )
     ascending = np.sort(null)
-    return float(ascending[-rank] if tail == "high" else ascending[rank - 1])
+    if tail == "high":
+        return float(ascending[-rank])
+    return float(ascending[rank - 1])
 
 
-def _judged(observation: Statistic, level: float, harm_level: float) -> TestResult:
-    null, value, tail = observation.null, observation.value, observation.tail
+def _test(statistic: Statistic, level: float, harm_level: float) -> TestResult:
+    null = statistic.null
+    value = statistic.value
+    tail = statistic.tail
     threshold = critical_value(null, level, tail)
+    harm_threshold = critical_value(null, harm_level, tail)
+
     reached = null >= value if tail == "high" else null <= value
     p = float((1 + reached.sum()) / (1 + len(null)))
     return TestResult(
-        observation.name,
-        float(value),
-        threshold,
-        {str(q): float(np.quantile(null, q)) for q in QUANTILES},
-        _beyond(value, threshold, tail),
-        {**observation.detail, "p": p, "level": level},
-        _beyond(value, critical_value(null, harm_level, tail), tail),
-        tail,
-        observation.scope,
+        name=statistic.name,
+        value=float(value),
+        threshold=threshold,
+        null={str(q): float(np.quantile(null, q)) for q in QUANTILES},
+        exceeded=_is_beyond(value, threshold, tail),
+        detail={**statistic.detail, "p": p, "level": level},
+        exceeded_uncorrected=_is_beyond(value, harm_threshold, tail),
+        tail=tail,
+        scope=statistic.scope,
     )
 
 
-def _beyond(value: float, threshold: float, tail: Tail) -> bool:
-    return bool(value > threshold if tail == "high" else value < threshold)
+def _is_beyond(value: float, threshold: float, tail: Tail) -> bool:
+    if tail == "high":
+        return bool(value > threshold)
+    return bool(value < threshold)
 
 
-# Measures
+# Folds of the domain classifier.
+FOLDS = 3
+# A lower rank counts as not found.
+MAX_COUNTED_RANK = 10
+# Names of `model_code.incdsi.adder.Status`. Any other status breaks a constraint.
+FITS = "FITS"
+NOT_REFINED = "NOT_REFINED"
 
-FOLDS = 3  # of the domain classifier
-MAX_COUNTED_RANK = 10  # a rank beyond counts as not found
-# names of model_code.incdsi.adder.Status; any other breaks a constraint
-FITS, NOT_REFINED = "FITS", "NOT_REFINED"
-Detail = dict[str, Any]
+
+def _no_scores() -> np.ndarray:
+    return np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class OldScores:
-    """How well old documents are found among all that is live when a report is made, one mean score
-    per document.
+    """How well old documents are found in the live collection of a report.
+
+    Attributes:
+        made: Mean score of each document over its pseudo-queries, (p,).
+        asked: Mean score of each document over its judged queries, (a,).
     """
 
-    # (p,) over its pseudo-queries
-    made: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
-    # (a,) over its judged queries
-    asked: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    made: np.ndarray = field(default_factory=_no_scores)
+    asked: np.ndarray = field(default_factory=_no_scores)
 
 
 @dataclass(frozen=True, eq=False)
 class Arrivals:
-    """What arrived: m documents, and optionally scores of k and of a of them, one per document.
+    """m new documents, and scores of k and of a of them.
 
-    fingerprint: of the encoder of both. statuses: names of model_code.incdsi.adder.Status, of what
-    was refined.
+    Attributes:
+        vectors: Vectors of the documents, (m, H) float32, of unit norm.
+        fingerprint: Fingerprint of the encoder.
+        quality: Mean score of a document over its held-out pseudo-queries, (k,), or None.
+        asked: Mean score of a document over the queries that it arrived with, (a,), or None.
+        statuses: Names of `model_code.incdsi.adder.Status` of the refined documents.
     """
 
-    vectors: np.ndarray  # (m, H) float32, unit norm
+    vectors: np.ndarray
     fingerprint: str
-    quality: np.ndarray | None = None  # (k,) mean score over a document's held-out pseudo-queries
-    asked: np.ndarray | None = None  # (a,) the same over the queries that it arrived with
+    quality: np.ndarray | None = None
+    asked: np.ndarray | None = None
     statuses: tuple[str, ...] = ()
 
 
-# Statistics
-
-
 def domain_auc(old: np.ndarray, new: np.ndarray, seed: int) -> float:
-    """How well a classifier tells new vectors (m, H) from old ones (n, H): mean AUC over folds that
-    it did not see.
+    """Return how well a classifier tells new vectors from old ones: mean AUC over held-out folds.
 
-    .5 where it cannot, 1 at most (a classifier two-sample test: Lopez-Paz & Oquab 2017). Both have
-    at least FOLDS rows, whose order does not matter.
+    It is .5 if the classifier cannot tell them apart, and at most 1 (a classifier two-sample test,
+    Lopez-Paz & Oquab 2017). The order of the rows does not matter.
+
+    Args:
+        old: Vectors, (n, H), n >= FOLDS.
+        new: Vectors, (m, H), m >= FOLDS.
+        seed: Seed of the folds.
     """
-    rows = np.concatenate([old[canonical(old)], new[canonical(new)]]).astype(np.float64)
+    vectors = np.concatenate([old[canonical(old)], new[canonical(new)]]).astype(np.float64)
     labels = np.repeat([0, 1], [len(old), len(new)])
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+
     areas = []
-    for train, test in StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(rows, labels):
-        classifier = LogisticRegression().fit(rows[train], labels[train])
-        scores, is_new = rows[test] @ classifier.coef_[0], labels[test] == 1
-        # ties count half
-        above = mannwhitneyu(scores[is_new], scores[~is_new], method="asymptotic").statistic
-        areas.append(above / (is_new.sum() * (~is_new).sum()))
+    for train, test in folds.split(vectors, labels):
+        classifier = LogisticRegression().fit(vectors[train], labels[train])
+        scores = vectors[test] @ classifier.coef_[0]
+        is_new = labels[test] == 1
+        # The Mann-Whitney statistic counts pairs in which the new document scores higher, ties half.
+        pairs_above = mannwhitneyu(scores[is_new], scores[~is_new], method="asymptotic").statistic
+        pairs = is_new.sum() * (~is_new).sum()
+        areas.append(pairs_above / pairs)
     return float(np.mean(areas))
 
 
 def canonical(vectors: np.ndarray) -> np.ndarray:
-    """The rows (n,) of `vectors` (n, H) in an order that does not depend on the order they come in."""
+    """Return an order of the rows of `vectors` (n, H) that does not depend on their given order."""
     return np.lexsort(np.ascontiguousarray(vectors.T[:8]))
 
 
 def mean_difference(old: np.ndarray, new: np.ndarray, seed: int = 0) -> float:
-    """Mean of `new` minus mean of `old`."""
+    """Return the mean of `new` minus the mean of `old`."""
     return float(new.mean(dtype=np.float64) - old.mean(dtype=np.float64))
-
-
-# What is told beside a value
 
 
 def _count(old: np.ndarray, new: np.ndarray) -> Detail:
@@ -232,24 +288,25 @@ def _means(old: np.ndarray, new: np.ndarray) -> Detail:
     return {"old": float(old.mean()), "new": float(new.mean()), "documents": len(new)}
 
 
-# The table
-
-
 @dataclass(frozen=True)
 class DriftMeasure:
-    """A statistic of what the reference has and of what arrived, and on which side of chance drift
-    lies.
+    """A statistic of old and new values, and the side of chance on which drift lies.
 
-    input: the attribute of `Arrivals` that it is about. old: the values of the reference. margin:
-    whether a loss of `drift.quality_margin` is no harm. moved: it tells that documents are others,
-    which by itself harms nobody.
+    Attributes:
+        name: Name of the measure.
+        tail: The side on which drift lies.
+        input: Name of the attribute of `Arrivals` that it compares.
+        old: Returns the old values of a reference and its scores.
+        statistic: Maps old values (n, ...), new values (m, ...) and a seed to a number.
+        detail: Maps old and new values to further numbers for readers.
+        margin: Whether a loss of `drift.quality_margin` is no harm.
+        moved: Whether it tells that documents are different, which alone is no harm.
     """
 
     name: str
     tail: Tail
     input: str
     old: Callable[[DriftReference, OldScores], np.ndarray]
-    # of old values (n, ...), new ones (m, ...) and a seed
     statistic: Callable[[np.ndarray, np.ndarray, int], float]
     detail: Callable[[np.ndarray, np.ndarray], Detail]
     margin: bool = False
@@ -257,52 +314,52 @@ class DriftMeasure:
 
     @property
     def of_scores(self) -> bool:
-        """Whether it compares scores, which are taken anew for each report."""
+        """Whether it compares scores, which are measured again for each report."""
         return self.input != "vectors"
 
 
+DOMAIN_AUC = DriftMeasure(
+    name="domain_auc",
+    tail="high",
+    input="vectors",
+    old=lambda reference, _: reference.vectors,
+    statistic=domain_auc,
+    detail=_count,
+    moved=True,
+)
+NEW_QUALITY = DriftMeasure(
+    name=MADE_QUERIES,
+    tail="low",
+    input="quality",
+    old=lambda _, scores: scores.made,
+    statistic=mean_difference,
+    detail=_means,
+    margin=True,
+)
+ASKED_QUALITY = DriftMeasure(
+    name=ASKED_QUERIES,
+    tail="low",
+    input="asked",
+    old=lambda _, scores: scores.asked,
+    statistic=mean_difference,
+    detail=_means,
+    margin=True,
+)
 MEASURES: Mapping[str, DriftMeasure] = {
-    measure.name: measure
-    for measure in (
-        DriftMeasure(
-            "domain_auc",
-            "high",
-            "vectors",
-            lambda kept, _: kept.vectors,
-            domain_auc,
-            _count,
-            moved=True,
-        ),
-        DriftMeasure(
-            MADE_QUERIES,
-            "low",
-            "quality",
-            lambda _, scores: scores.made,
-            mean_difference,
-            _means,
-            margin=True,
-        ),
-        DriftMeasure(
-            ASKED_QUERIES,
-            "low",
-            "asked",
-            lambda _, scores: scores.asked,
-            mean_difference,
-            _means,
-            margin=True,
-        ),
-    )
+    measure.name: measure for measure in (DOMAIN_AUC, NEW_QUALITY, ASKED_QUALITY)
 }
 INPUTS = tuple(dict.fromkeys(measure.input for measure in MEASURES.values()))
+# The measures that tell that documents are different.
 SHIFT_MEASURES = tuple(measure.name for measure in MEASURES.values() if measure.moved)
 
 
-# Measures without a reference
-
-
 class PairedScores(NamedTuple):
-    """Scores of the same queries before and after additions, and the loss to growth that is no
-    harm: (q,) each.
+    """Scores of the same q queries before and after additions.
+
+    Attributes:
+        before: Scores before, (q,).
+        after: Scores after, (q,).
+        crowding: Loss of each query to growth that is no harm, (q,) or one number.
     """
 
     before: np.ndarray
@@ -311,90 +368,120 @@ class PairedScores(NamedTuple):
 
 
 def protected_change(scores: PairedScores, settings: DriftSettings) -> Statistic:
-    """Mean change of the scores of protected queries, beside changes of random sign around a loss
-    that is no harm.
+    """Measure the mean change of the scores of protected queries.
 
-    That loss is `drift.quality_margin` and each query's crowding. The null is that of the paired
-    randomisation test (Smucker, Allan & Carterette 2007) of the differences plus that loss.
-    `detail` has the two-sided p of the test for any change.
+    A loss of `drift.quality_margin` plus each query's crowding is no harm. The null distribution is that
+    of the paired randomisation test (Smucker, Allan & Carterette 2007) of the changes plus this loss:
+    means of the changes with random signs around the allowed loss. `detail` has the two-sided p of the
+    test for any change.
+
+    Args:
+        scores: Scores before and after the additions.
+        settings: Margin, number of draws and seed.
     """
-    before, after = scores.before, scores.after
-    draws, seed = settings.draws, settings.seed
+    before = scores.before
+    after = scores.after
     change = after.astype(np.float64) - before.astype(np.float64)
-    signs = 1.0 - 2.0 * np.random.default_rng([seed, len(change)]).integers(
-        2, size=(draws, len(change)), dtype=np.int8
-    )
     allowed = settings.quality_margin + np.broadcast_to(scores.crowding, change.shape)
+
+    generator = np.random.default_rng([settings.seed, len(change)])
+    coins = generator.integers(2, size=(settings.draws, len(change)), dtype=np.int8)
+    signs = 1.0 - 2.0 * coins
     null = signs @ (change + allowed) / len(change) - allowed.mean()
+
+    p = paired_randomisation_test(change[:, None], settings.draws, settings.seed)
     detail: Detail = {
         "before": float(before.mean()),
         "after": float(after.mean()),
         "margin": settings.quality_margin,
+        "crowding": float(allowed.mean() - settings.quality_margin),
+        "queries": len(change),
+        "p_any_change": float(p[0]),
     }
-    detail |= {"crowding": float(allowed.mean() - settings.quality_margin), "queries": len(change)}
-    detail["p_any_change"] = float(paired_randomisation_test(change[:, None], draws, seed)[0])
     return Statistic("protected_old", float(change.mean()), null, "low", detail=detail)
 
 
 def reciprocal_ranks(ranks: np.ndarray) -> np.ndarray:
-    """1 / rank, 0 beyond RANKS and for rank 0, which stands for not found: (q,).
+    """Return 1 / rank, 0 below rank `MAX_COUNTED_RANK` and for rank 0, which means not found: (q,).
 
     >>> reciprocal_ranks(np.array([1, 4, 11, 0])).tolist()
     [1.0, 0.25, 0.0, 0.0]
     """
-    return np.where((ranks > 0) & (ranks <= MAX_COUNTED_RANK), 1 / np.maximum(ranks, 1), 0.0)
+    is_counted = (ranks > 0) & (ranks <= MAX_COUNTED_RANK)
+    return np.where(is_counted, 1 / np.maximum(ranks, 1), 0.0)
 
 
 def crowding(ranks: np.ndarray, share: float) -> np.ndarray:
-    """What each reciprocal rank lost on average while the collection grew to its size from `share`
-    of it, by documents like its own: (q,), at least 0. Growing again by as much costs about the
-    same.
+    """Estimate the reciprocal rank that each query lost to the growth of the collection so far.
 
-    ranks: (q,), see `reciprocal_ranks`. Each of the r - 1 documents above an answer was there
-    before with chance `share`, S of them, so the mean of 1 / (1 + S) where S < RANKS is P(1 <= T <=
-    RANKS) / (r share) with T ~ Binomial(r, share).
+    The collection grew to its size from `share` of it by documents like its own. Growing by as much
+    again costs about the same. Each of the r - 1 documents above an answer was there before with chance
+    `share`; S of them were. The mean of 1 / (1 + S) where S < MAX_COUNTED_RANK is
+    P(1 <= T <= MAX_COUNTED_RANK) / (r share) with T ~ Binomial(r, share).
+
+    Args:
+        ranks: Rank of each query's answer, (q,), see `reciprocal_ranks`.
+        share: Size of the collection before, as a share of its size now.
+
+    Returns:
+        The loss of each query, (q,), at least 0.
     """
     counted = np.maximum(ranks, 1)
-    before = (binom.cdf(MAX_COUNTED_RANK, counted, share) - binom.pmf(0, counted, share)) / (
-        counted * share
-    )
+    chance = binom.cdf(MAX_COUNTED_RANK, counted, share) - binom.pmf(0, counted, share)
+    before = chance / (counted * share)
     return np.where(ranks > 0, before - reciprocal_ranks(ranks), 0.0)
 
 
 def refined_statuses(statuses: Sequence[str]) -> list[str]:
-    """The statuses, in capitals, of additions that IncDSI refined: others have no constraints to
-    conflict.
+    """Return the statuses, in capitals, of additions that IncDSI refined.
+
+    Other additions have no constraints that could conflict.
 
     >>> refined_statuses(["fits", "NOT_REFINED", "compromise"])
     ['FITS', 'COMPROMISE']
     """
-    return [status.upper() for status in statuses if status.upper() != NOT_REFINED]
+    upper = [status.upper() for status in statuses]
+    return [status for status in upper if status != NOT_REFINED]
 
 
 def conflicts(
     statuses: Sequence[str], settings: DriftSettings, scope: Scope = "batch"
 ) -> Statistic:
-    """Share of refined additions, of which there is at least one, that break a constraint, beside
-    what chance makes of `drift.conflict_limit`: as many additions that each conflict with that
-    probability.
+    """Measure the share of refined additions that break a constraint.
+
+    The null distribution is that of as many additions that each conflict with probability
+    `drift.conflict_limit`.
+
+    Args:
+        statuses: Statuses of additions, of which at least one was refined.
+        settings: Limit, number of draws and seed.
+        scope: The newest batch alone, or the window.
     """
-    chosen, limit = refined_statuses(statuses), settings.conflict_limit
-    count, broken = len(chosen), sum(status != FITS for status in chosen)
-    null = (
-        np.random.default_rng([settings.seed, count]).binomial(count, limit, settings.draws) / count
-    )
+    limit = settings.conflict_limit
+    refined = refined_statuses(statuses)
+    count = len(refined)
+    broken = sum(status != FITS for status in refined)
+
+    generator = np.random.default_rng([settings.seed, count])
+    null = generator.binomial(count, limit, settings.draws) / count
     detail = {"limit": limit, "refined": count}
     return Statistic("conflicts", broken / count, null, "high", scope, detail)
 
 
 def growth(added: int, trained: int, limit: float) -> TestResult:
-    """Documents `added` since the last training as a share of those `trained` on.
+    """Compare the documents added since the last training with a share of those trained on.
 
     >>> growth(30, 100, limit=0.25).exceeded
     True
     """
-    exceeded = added / trained > limit
-    detail = {"added": added, "trained": trained}
+    share = added / trained
+    exceeded = share > limit
     return TestResult(
-        "growth", added / trained, limit, {}, exceeded, detail, exceeded_uncorrected=exceeded
+        name="growth",
+        value=share,
+        threshold=limit,
+        null={},
+        exceeded=exceeded,
+        detail={"added": added, "trained": trained},
+        exceeded_uncorrected=exceeded,
     )

@@ -1,12 +1,11 @@
-"""What new documents are compared with: a sample of what the retriever was trained for, as a sealed
-folder of arrays.
+"""The drift reference: the documents and queries that new documents are compared with.
 
-The sample should be of documents whose own queries the encoder was not trained on (those with dev
-or test queries): training moves documents, and a classifier can tell a moved document from one that
-merely resembles it.
+It is a sample of what the retriever was trained for, as a sealed folder of arrays. The sample should be
+of documents whose own queries the encoder was not trained on, those with dev or test queries. Training
+moves documents, and a classifier can tell a moved document from one that merely resembles it.
 
-Of old documents it keeps queries, not scores, to be searched anew for every report: in a larger
-collection a document has more rivals, so beside scores from before it grew, documents like the old
+Of old documents it holds queries, not scores. They are searched again for every report: in a larger
+collection a document has more rivals, so beside scores from before the growth, documents like the old
 ones would look harmed.
 """
 
@@ -14,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
@@ -28,16 +28,22 @@ from model_code.files import (
     write_manifest,
 )
 
-FORMAT, KIND = 7, "drift_reference"
-TENSORS, QUESTIONS = "drift_reference.safetensors", "questions.json"
+FORMAT = 7
+KIND = "drift_reference"
+TENSORS_FILE = "drift_reference.safetensors"
+QUESTIONS_FILE = "questions.json"
 
 
 @dataclass(frozen=True)
 class Question:
-    """A query that stands for `document_id`, and all documents that answer it.
+    """A query that measures how well a document is found.
 
-    rank: of a protected one, that of the first of them before any addition, from 1; 0 if none was
-    found.
+    Attributes:
+        document_id: The document.
+        text: Text of the query.
+        answers: All documents that answer the query.
+        rank: For a protected query, the rank of the first of them before any addition, from 1. 0 if none
+            was found.
     """
 
     document_id: str
@@ -48,8 +54,12 @@ class Question:
 
 @dataclass(frozen=True)
 class Questions:
-    """For old documents: `made` from them, `asked` by people (judged in the corpus), and
-    `protected` from additions.
+    """Queries for old documents.
+
+    Attributes:
+        made: Pseudo-queries, made from the documents.
+        asked: Judged queries of the corpus.
+        protected: Queries whose answers additions should not push down.
     """
 
     made: tuple[Question, ...] = ()
@@ -57,35 +67,43 @@ class Questions:
     protected: tuple[Question, ...] = ()
 
     def save(self, path: Path) -> None:
-        """Write a JSON file; equal questions give equal bytes."""
-        kinds = {
-            kind: [vars(each) | {"answers": sorted(each.answers)} for each in questions]
-            for kind, questions in vars(self).items()
-        }
-        write_json(path, kinds)
+        """Write a JSON file. Equal questions give equal bytes."""
+        rows_by_kind: dict[str, list[dict[str, Any]]] = {}
+        for kind, questions in vars(self).items():
+            rows = []
+            for question in questions:
+                row = dict(vars(question))
+                row["answers"] = sorted(question.answers)
+                rows.append(row)
+            rows_by_kind[kind] = rows
+        write_json(path, rows_by_kind)
 
     @classmethod
     def load(cls, path: Path) -> Questions:
-        """Read what `save` wrote."""
-        return cls(
-            **{
-                kind: tuple(
-                    Question(**row | {"answers": frozenset(row["answers"])}) for row in rows
-                )
-                for kind, rows in read_json(path).items()
-            }
-        )
+        """Read a file that `save` wrote."""
+        questions_by_kind = {}
+        for kind, rows in read_json(path).items():
+            questions = []
+            for row in rows:
+                row["answers"] = frozenset(row["answers"])
+                questions.append(Question(**row))
+            questions_by_kind[kind] = tuple(questions)
+        return cls(**questions_by_kind)
 
 
 @dataclass(frozen=True, eq=False)
 class DriftReference:
-    """n documents, and queries for old documents to search anew.
+    """n documents, and queries for old documents that every report searches again.
 
-    trained: documents that the retriever was trained on. fingerprint: of the encoder. note: what a
-    reader of reports should know of the documents.
+    Attributes:
+        vectors: Vectors of the documents, (n, H) float32, of unit norm.
+        trained: Number of documents that the retriever was trained on.
+        fingerprint: Fingerprint of the encoder.
+        questions: Queries for old documents.
+        note: A note on the documents for readers of reports.
     """
 
-    vectors: np.ndarray  # (n, H) float32, unit norm
+    vectors: np.ndarray
     trained: int
     fingerprint: str
     questions: Questions = Questions()
@@ -102,41 +120,57 @@ class DriftReference:
         questions: Questions = Questions(),
         note: str = "",
     ) -> DriftReference:
-        """Keep `settings.reference_documents` of passages, `vectors` (N, H).
+        """Sample `settings.reference_documents` passages.
 
-        rows: those that may be kept, one per document; None: all. trained: None: N.
-        However few are kept: what they are too few for is not measured, and reports say so.
+        Any number of passages makes a reference. Measures that they are too few for are skipped, and
+        reports say so.
+
+        Args:
+            vectors: Vectors of passages, (N, H).
+            fingerprint: Fingerprint of the encoder.
+            settings: Size of the sample, and seed.
+            rows: The passages that may be sampled, one per document. None: all.
+            trained: Number of documents that the retriever was trained on. None: N.
+            questions: Queries for old documents.
+            note: A note on the documents for readers of reports.
         """
         eligible = np.arange(len(vectors)) if rows is None else np.asarray(rows)
-        chance = np.random.default_rng([settings.seed, len(eligible)])
-        sample = eligible[
-            np.sort(chance.permutation(len(eligible))[: settings.reference_documents])
-        ]
-        number = len(vectors) if trained is None else trained
-        return cls(
-            np.ascontiguousarray(vectors[sample], np.float32), number, fingerprint, questions, note
-        )
+        generator = np.random.default_rng([settings.seed, len(eligible)])
+        drawn = generator.permutation(len(eligible))[: settings.reference_documents]
+        sample = eligible[np.sort(drawn)]
+        if trained is None:
+            trained = len(vectors)
+        sampled_vectors = np.ascontiguousarray(vectors[sample], np.float32)
+        return cls(sampled_vectors, trained, fingerprint, questions, note)
 
     def save(self, folder: Path) -> None:
-        """Write and seal the folder; equal references give equal bytes."""
+        """Write and seal the folder. Equal references give equal bytes."""
         folder.mkdir(parents=True, exist_ok=True)
-        with atomic_write(folder / TENSORS) as aside:
-            save_file({"vectors": self.vectors}, aside)
-        self.questions.save(folder / QUESTIONS)
+        with atomic_write(folder / TENSORS_FILE) as path:
+            save_file({"vectors": self.vectors}, path)
+        self.questions.save(folder / QUESTIONS_FILE)
         facts = {
             "kind": KIND,
             "fingerprint": self.fingerprint,
             "trained": self.trained,
             "note": self.note,
+            "documents": len(self.vectors),
         }
-        write_manifest(folder, FORMAT, facts | {"documents": len(self.vectors)})
+        write_manifest(folder, FORMAT, facts)
 
     @classmethod
     def load(cls, folder: Path) -> DriftReference:
-        """Read what `save` wrote; FreshetError if a file is not what the manifest says."""
+        """Read a folder that `save` wrote.
+
+        Raises:
+            FreshetError: If a file differs from its checksum in the manifest.
+        """
         manifest = read_manifest(folder, FORMAT)
         verify_checksums(folder, manifest)
-        facts = {name: manifest[name] for name in ("trained", "fingerprint", "note")}
         return cls(
-            **load_file(folder / TENSORS), **facts, questions=Questions.load(folder / QUESTIONS)
+            vectors=load_file(folder / TENSORS_FILE)["vectors"],
+            trained=manifest["trained"],
+            fingerprint=manifest["fingerprint"],
+            questions=Questions.load(folder / QUESTIONS_FILE),
+            note=manifest["note"],
         )

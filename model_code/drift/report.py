@@ -1,4 +1,4 @@
-"""A drift report: every measure of a batch, and of the last batches together, judged as one family."""
+"""The drift report: every measure of a batch, and of the last batches together, tested as one family."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from model_code.drift.calibration import Calibration, most_measured
+from model_code.drift.calibration import MIN_REFERENCE_RATIO, Calibration, most_measured
 from model_code.drift.measures import (
     INPUTS,
     MEASURES,
@@ -27,13 +27,20 @@ from model_code.drift.measures import (
 from model_code.drift.settings import DriftSettings
 from model_code.errors import FingerprintMismatch, FreshetError
 
-NOT_GIVEN, NOT_REFINED = "nothing of the kind was given", "no addition was refined by IncDSI"
+NO_VALUES = "nothing of the kind was given"
+NO_REFINED_DOCUMENTS = "no addition was refined by IncDSI"
 HEADER = ("measure", "value", "", "threshold", "without drift (1 % - median - 99 %)", "p", "")
 
 
 @dataclass(frozen=True)
 class SkippedMeasure:
-    """A measure that this report does not have, and why."""
+    """A measure that a report does not have.
+
+    Attributes:
+        name: Name of the measure.
+        why: The reason.
+        scope: The newest batch alone, or the window of the last batches.
+    """
 
     name: str
     why: str
@@ -42,10 +49,16 @@ class SkippedMeasure:
 
 @dataclass(frozen=True)
 class DriftReport:
-    """What was measured of the newest batch (`documents`) and of the last `batches` together
-    (`window_documents`).
+    """The measures of the newest batch and of the window of the last batches.
 
-    reference: a note on what it is compared with.
+    Attributes:
+        documents: Documents of the newest batch.
+        batches: Batches of the window.
+        window_documents: Documents of the window.
+        alpha: Chance that any measure exceeds its threshold although nothing has changed.
+        measures: The test results.
+        unmeasured: The skipped measures.
+        reference: A note on the documents that new ones are compared with.
     """
 
     documents: int
@@ -62,11 +75,11 @@ class DriftReport:
         return tuple(measure for measure in self.measures if measure.exceeded)
 
     def of(self, *names: str) -> tuple[TestResult, ...]:
-        """The measures of these names, whether of the batch or of the window."""
+        """Return the measures of these names, of the batch and of the window."""
         return tuple(measure for measure in self.measures if measure.name in names)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain values, under the keys that the ledger keeps."""
+        """Return the report as plain values, under the keys that the ledger stores."""
         values = asdict(self)
         for measure in values["measures"]:
             measure["tripped"] = measure.pop("exceeded")
@@ -75,25 +88,28 @@ class DriftReport:
 
     @property
     def text(self) -> str:
-        """Every value beside its threshold and its null distribution, what was not measured, and
-        why.
-        """
-        window = (
-            f", {self.window_documents} in the last {self.batches} batches"
-            if self.batches > 1
-            else ""
-        )
-        chance = f"false alarms of the whole report: at most {self.alpha:.0%}"
-        lines = [f"drift of {self.documents} documents{window}; {chance}", *_table(self.measures)]
-        lines += [f"compared with: {self.reference}"] * bool(self.reference)
-        names: dict[tuple[Scope, str], list[str]] = {}
-        for absent in self.unmeasured:
-            names.setdefault((absent.scope, absent.why), []).append(absent.name)
-        lines += [
-            f"not measured ({scope}): {', '.join(named)}: {why}"
-            for (scope, why), named in names.items()
+        """Every value beside its threshold and null distribution, and the skipped measures."""
+        window = ""
+        if self.batches > 1:
+            window = f", {self.window_documents} in the last {self.batches} batches"
+        lines = [
+            f"drift of {self.documents} documents{window}; "
+            f"false alarms of the whole report: at most {self.alpha:.0%}"
         ]
+        lines.extend(_table_lines(self.measures))
+        if self.reference:
+            lines.append(f"compared with: {self.reference}")
+        lines.extend(self._skipped_lines())
         return "\n".join(lines) + "\n"
+
+    def _skipped_lines(self) -> list[str]:
+        names_by_reason: dict[tuple[Scope, str], list[str]] = {}
+        for skipped in self.unmeasured:
+            names_by_reason.setdefault((skipped.scope, skipped.why), []).append(skipped.name)
+        return [
+            f"not measured ({scope}): {', '.join(names)}: {reason}"
+            for (scope, reason), names in names_by_reason.items()
+        ]
 
 
 def make_report(
@@ -102,122 +118,156 @@ def make_report(
     added: int,
     protected: PairedScores | None = None,
 ) -> DriftReport:
-    """Measure the newest of `batches`, oldest first, and the last `drift.window` of them together.
+    """Measure the newest batch, and the last `drift.window` batches together.
 
-    added: documents added since the last training, those of `batches` included. protected: the
-    scores of protected queries before and after the additions; fewer than `drift.minimum_batch` are
-    not measured. The chance that any measure trips although nothing has changed is at most
-    `drift.alpha`, growth aside, which is counted and not tested. Raises FingerprintMismatch for
-    vectors of another encoder, and FreshetError for arrays that do not fit or hold what is no
-    number.
+    The chance that any measure exceeds its threshold although nothing has changed is at most
+    `drift.alpha`. Growth is left out of that: it is counted, not tested.
+
+    Args:
+        calibration: The null distributions.
+        batches: Batches of new documents, oldest first.
+        added: Documents added since the last training, those of `batches` included.
+        protected: Scores of protected queries before and after the additions. Fewer than
+            `drift.minimum_batch` are not measured.
+
+    Raises:
+        FingerprintMismatch: If the vectors belong to another encoder than those of the reference.
+        FreshetError: If vectors have another shape, or a value is not finite.
     """
     settings = calibration.settings
-    newest, last = batches[-1], batches[-settings.window :]
+    newest = batches[-1]
+    window = batches[-settings.window :]
+
     measured = list(observe(calibration, newest, "batch"))
-    if len(last) > 1:
-        measured += observe(calibration, concat_batches(last), "window")
-    measured += [] if protected is None else [_protected(protected, settings)]
-    judged = judge([each for each in measured if isinstance(each, Statistic)], settings.alpha)
+    if len(window) > 1:
+        measured.extend(observe(calibration, concat_batches(window), "window"))
+    if protected is not None:
+        measured.append(_measure_protected(protected, settings))
+
+    statistics = [item for item in measured if isinstance(item, Statistic)]
+    skipped = [item for item in measured if isinstance(item, SkippedMeasure)]
+    grown = growth(added, calibration.reference.trained, settings.growth_limit)
     return DriftReport(
-        len(newest.vectors),
-        len(last),
-        sum(len(batch.vectors) for batch in last),
-        settings.alpha,
-        (*judged, growth(added, calibration.reference.trained, settings.growth_limit)),
-        tuple(each for each in measured if isinstance(each, SkippedMeasure)),
-        calibration.reference.note,
+        documents=len(newest.vectors),
+        batches=len(window),
+        window_documents=sum(len(batch.vectors) for batch in window),
+        alpha=settings.alpha,
+        measures=(*judge(statistics, settings.alpha), grown),
+        unmeasured=tuple(skipped),
+        reference=calibration.reference.note,
     )
 
 
 def observe(
     calibration: Calibration, arrivals: Arrivals, scope: Scope
 ) -> Iterator[Statistic | SkippedMeasure]:
-    """Every measure of `arrivals`, or the reason why it cannot be taken."""
-    _check(calibration, arrivals)
+    """Yield every measure of new documents, or the reason why it is skipped.
+
+    Raises:
+        FingerprintMismatch: As `make_report`.
+        FreshetError: As `make_report`.
+    """
+    _check_arrivals(calibration, arrivals)
     for measure in MEASURES.values():
         values = getattr(arrivals, measure.input)
-        if why := _why_not(calibration, measure, values):
-            yield SkippedMeasure(measure.name, why, scope)
+        reason = _reason_to_skip(calibration, measure, values)
+        if reason is not None:
+            yield SkippedMeasure(measure.name, reason, scope)
         else:
             yield calibration.observe(measure, values, scope)
+
     if refined_statuses(arrivals.statuses):
         yield conflicts(arrivals.statuses, calibration.settings, scope)
     else:
-        yield SkippedMeasure("conflicts", NOT_REFINED, scope)
+        yield SkippedMeasure("conflicts", NO_REFINED_DOCUMENTS, scope)
 
 
-def _why_not(
+def _reason_to_skip(
     calibration: Calibration, measure: DriftMeasure, values: np.ndarray | None
 ) -> str | None:
-    least, largest = calibration.settings.minimum_batch, calibration.settings.largest_batch
-    compared = len(calibration.old(measure))
+    minimum = calibration.settings.minimum_batch
     if values is None:
-        return NOT_GIVEN
-    if len(values) < least:
-        return f"{len(values)} are fewer than drift.minimum_batch = {least}"
-    if most_measured(compared, largest) < least:
-        return f"the reference has {compared}, fewer than 3 x drift.minimum_batch = {3 * least}"
+        return NO_VALUES
+    if len(values) < minimum:
+        return f"{len(values)} are fewer than drift.minimum_batch = {minimum}"
+
+    compared = len(calibration.old(measure))
+    if most_measured(compared, calibration.settings.largest_batch) < minimum:
+        return (
+            f"the reference has {compared}, fewer than {MIN_REFERENCE_RATIO} x drift.minimum_batch = "
+            f"{MIN_REFERENCE_RATIO * minimum}"
+        )
     return None
 
 
-def _protected(scores: PairedScores, settings: DriftSettings) -> Statistic | SkippedMeasure:
-    if (count := max(len(scores.before), len(scores.after))) >= settings.minimum_batch:
+def _measure_protected(scores: PairedScores, settings: DriftSettings) -> Statistic | SkippedMeasure:
+    count = max(len(scores.before), len(scores.after))
+    if count >= settings.minimum_batch:
         return protected_change(scores, settings)
-    why = f"{count} protected queries (dev queries whose answers are live as they were) are fewer than"
-    return SkippedMeasure("protected_old", f"{why} drift.minimum_batch = {settings.minimum_batch}")
+    reason = (
+        f"{count} protected queries (dev queries whose answers are live as they were) are fewer than "
+        f"drift.minimum_batch = {settings.minimum_batch}"
+    )
+    return SkippedMeasure("protected_old", reason)
 
 
 def concat_batches(batches: Sequence[Arrivals]) -> Arrivals:
-    """Batches of one encoder as one."""
-    parts = {
-        name: [part for batch in batches if (part := getattr(batch, name)) is not None]
-        for name in INPUTS
-    }
-    joined: dict[str, Any] = {
-        name: np.concatenate(present) for name, present in parts.items() if present
-    }
-    return replace(
-        batches[-1],
-        statuses=tuple(status for batch in batches for status in batch.statuses),
-        **joined,
-    )
+    """Return batches of one encoder as one batch. Values that no batch has stay None."""
+    joined: dict[str, Any] = {}
+    for name in INPUTS:
+        values = [getattr(batch, name) for batch in batches]
+        present = [value for value in values if value is not None]
+        if present:
+            joined[name] = np.concatenate(present)
+
+    statuses = tuple(status for batch in batches for status in batch.statuses)
+    return replace(batches[-1], statuses=statuses, **joined)
 
 
-def _check(calibration: Calibration, arrivals: Arrivals) -> None:
+def _check_arrivals(calibration: Calibration, arrivals: Arrivals) -> None:
     reference = calibration.reference
     if arrivals.fingerprint != reference.fingerprint:
         raise FingerprintMismatch(
             f"the documents were encoded by {arrivals.fingerprint[:12]}, the drift reference by "
             f"{reference.fingerprint[:12]}: build the reference of the retriever that is live"
         )
+
     width = reference.vectors.shape[1]
-    vectors, given = arrivals.vectors, [getattr(arrivals, name) for name in INPUTS]
+    vectors = arrivals.vectors
     if vectors.ndim != 2 or vectors.shape[1] != width or not np.isfinite(vectors).all():
         raise FreshetError(
             f"vectors must be finite and (n, {width}), not {vectors.shape}; encode them again"
         )
-    if any(values is not None and not np.isfinite(values).all() for values in given):
-        raise FreshetError(
-            "a document's score is not a number: leave out documents without held-out queries"
-        )
+    for name in INPUTS:
+        values = getattr(arrivals, name)
+        if values is not None and not np.isfinite(values).all():
+            raise FreshetError(
+                "a document's score is not a number: leave out documents without held-out queries"
+            )
 
 
-def _table(measures: tuple[TestResult, ...]) -> list[str]:
-    rows = [HEADER, *map(_row, measures)]
+def _table_lines(measures: tuple[TestResult, ...]) -> list[str]:
+    rows = [HEADER, *map(_table_row, measures)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
-def _row(measure: TestResult) -> tuple[str, ...]:
-    null = (
-        " - ".join(f"{measure.null[q]:.4f}" for q in ("0.01", "0.5", "0.99"))
-        if measure.null
-        else "a limit"
-    )
-    p = f"{measure.detail['p']:.4f}" if "p" in measure.detail else ""
+def _table_row(measure: TestResult) -> tuple[str, ...]:
+    null = "a limit"
+    if measure.null:
+        null = " - ".join(f"{measure.null[level]:.4f}" for level in ("0.01", "0.5", "0.99"))
+    p = ""
+    if "p" in measure.detail:
+        p = f"{measure.detail['p']:.4f}"
     sign = ">" if measure.tail == "high" else "<"
-    state = "TRIPPED" if measure.exceeded else "suspected" if measure.exceeded_uncorrected else ""
+
+    state = ""
+    if measure.exceeded:
+        state = "TRIPPED"
+    elif measure.exceeded_uncorrected:
+        state = "suspected"
     return (measure.label, f"{measure.value:.4f}", sign, f"{measure.threshold:.4f}", null, p, state)

@@ -1,1 +1,1 @@
-"""Pseudo-queries: queries made from the documents themselves, to train with."""
+"""Pseudo-queries: queries that are generated from the documents, for training."""

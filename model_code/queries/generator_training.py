@@ -1,8 +1,7 @@
-"""Fine-tune a sequence-to-sequence model to write the queries of a document: teacher-forced
-cross-entropy.
+"""Training of a sequence-to-sequence model that writes the queries of a document.
 
-It learns from (document, query) pairs as token ids, without dropout, and resumes as every training
-does (`loop.py`).
+It learns from (document, query) pairs by teacher-forced cross-entropy, without dropout, and resumes from
+checkpoints as every training does, see `model_code.training.loop`.
 """
 
 from __future__ import annotations
@@ -45,7 +44,10 @@ from model_code.training.loop import (
 )
 from model_code.training.optimisation import adamw, make_accelerator, set_learning_rate
 
-IGNORED = -100  # a label that is no target
+# The label of padding, which is not predicted.
+IGNORED = -100
+# The dev metric: the mean log-likelihood of held-out queries per token.
+METRIC = "log_likelihood"
 
 
 class GeneratorPair(NamedTuple):
@@ -59,81 +61,109 @@ class GeneratorPair(NamedTuple):
 def generator_pairs(
     corpus: Corpus, held_out_share: float, seed: int
 ) -> tuple[list[GeneratorPair], list[GeneratorPair]]:
-    """The pairs of the corpus's own training qrels: to train on, and those of the share of
-    documents held out.
+    """Return the pairs of the corpus's training qrels, to train on and held out.
 
-    FreshetError if there are none to train on: no query may be made up to learn from.
+    A document is held out with all its queries.
+
+    Args:
+        corpus: The corpus.
+        held_out_share: Share of the documents that are held out.
+        seed: The project's seed.
+
+    Raises:
+        FreshetError: If there is no pair to train on. A generator must learn from real queries.
     """
     texts = dict(zip(corpus.documents["document_id"], corpus.documents["text"], strict=True))
     train = corpus.judgements("train")
-    rows = ((document, query) for query, documents in train.qrels.items() for document in documents)
-    pairs = [
-        GeneratorPair(document, texts[document], train.queries[query]) for document, query in rows
-    ]
-    learned = [
-        pair
-        for pair in pairs
-        if derive_seed(seed, "held out", pair.document_id) / 2**63 >= held_out_share
-    ]
+    learned: list[GeneratorPair] = []
+    held_out: list[GeneratorPair] = []
+    for query, documents in train.qrels.items():
+        for document in documents:
+            pair = GeneratorPair(document, texts[document], train.queries[query])
+            position = derive_seed(seed, "held out", document) / 2**63
+            if position < held_out_share:
+                held_out.append(pair)
+            else:
+                learned.append(pair)
+
     if not learned:
         raise FreshetError(
             "a query generator learns from training qrels, and the corpus has none left to train on; "
             "set pseudo_queries.training.base to null"
         )
-    documents = {pair.document_id for pair in learned}
-    return learned, [pair for pair in pairs if pair.document_id not in documents]
+    return learned, held_out
 
 
 class PairTokens:
-    """Pairs as a model reads them: a section of the document in, the query out.
+    """Pairs as token ids: a section of the document in, the query out.
 
-    Of a long document it is the section with most of the query's tokens (the first of equals): a
-    generator is given every section, and should learn to ask what that very section answers.
+    Of a long document it is the section with most of the query's tokens, of equals the first. A generator
+    is given every section of a document, and should learn to ask what that section answers.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        section_tokens: Largest number of tokens of a section.
+        query_tokens: Largest number of tokens of a query.
+        start_token: The token that decoding begins with. A tokenizer that puts it before every text must
+            not repeat it.
     """
 
     def __init__(
         self, tokenizer: Any, section_tokens: int, query_tokens: int, start_token: int
     ) -> None:
-        """start_token: what decoding begins with; a tokenizer that puts it before every text must
-        not repeat it.
-        """
-        self.tokenizer, self.start_token = tokenizer, start_token
-        self.section_tokens, self.query_tokens = section_tokens, query_tokens
+        self.tokenizer = tokenizer
+        self.section_tokens = section_tokens
+        self.query_tokens = query_tokens
+        self.start_token = start_token
 
     def batch(self, pairs: Sequence[GeneratorPair]) -> dict[str, Tensor]:
-        """`input_ids`, `attention_mask` (B, T) and `labels` (B, L) int64, the labels padded with
-        `IGNORED`.
+        """Return `input_ids` and `attention_mask`, (B, T), and `labels`, (B, L), all int64.
+
+        Labels are padded with `IGNORED`.
         """
-        queries = [self._query(pair.query) for pair in pairs]
-        sections = sections_of(
-            self.tokenizer, [pair.document for pair in pairs], self.section_tokens
-        )
-        chosen = [
-            max(group, key=lambda s: len(set(s) & set(q)))
-            for group, q in zip(sections, queries, strict=True)
+        queries = [self._query_tokens(pair.query) for pair in pairs]
+        documents = [pair.document for pair in pairs]
+        sections_by_document = sections_of(self.tokenizer, documents, self.section_tokens)
+        sections = [
+            _best_section(sections, query)
+            for sections, query in zip(sections_by_document, queries, strict=True)
         ]
-        padded = self.tokenizer.pad({"input_ids": chosen}, return_tensors="pt")
-        labels = pad_sequence(
-            [torch.tensor(query) for query in queries], batch_first=True, padding_value=IGNORED
-        )
+
+        padded = self.tokenizer.pad({"input_ids": sections}, return_tensors="pt")
+        labels = [torch.tensor(query) for query in queries]
         return {
             "input_ids": padded["input_ids"],
             "attention_mask": padded["attention_mask"],
-            "labels": labels,
+            "labels": pad_sequence(labels, batch_first=True, padding_value=IGNORED),
         }
 
-    def _query(self, text: str) -> list[int]:
-        ids = self.tokenizer(text_target=text, truncation=True, max_length=self.query_tokens)[
-            "input_ids"
-        ]
-        return ids[1:] if ids[0] == self.start_token else ids
+    def _query_tokens(self, text: str) -> list[int]:
+        encoded = self.tokenizer(text_target=text, truncation=True, max_length=self.query_tokens)
+        ids = encoded["input_ids"]
+        if ids[0] == self.start_token:
+            return ids[1:]
+        return ids
 
 
-METRIC = "log_likelihood"  # of held-out queries, mean per token
+def _best_section(sections: list[list[int]], query: list[int]) -> list[int]:
+    query_tokens = set(query)
+    return max(sections, key=lambda section: len(query_tokens & set(section)))
 
 
 class GeneratorTrainer(TrainingLoop):
-    """Training of a model in place; `fit` leaves it with the weights of the best evaluated step."""
+    """Trains a model in place. `fit` leaves it with the weights of the best evaluated step.
+
+    Args:
+        loaded: The model and its tokenizer.
+        tokens: Turns pairs into tensors.
+        pairs: Pairs to train on.
+        held_out: Pairs that choose the best step. Without any the last step is kept.
+        settings: How the model is trained.
+        seed: The project's seed.
+        checkpoints: Folder of checkpoints, from which training resumes.
+        progress: Called after each step.
+        precision: "auto", "float32" or "bfloat16", as in `EncoderSettings`.
+    """
 
     metric = METRIC
 
@@ -149,33 +179,37 @@ class GeneratorTrainer(TrainingLoop):
         progress: Progress = no_progress,
         precision: str = "auto",
     ) -> None:
-        """held_out: chooses the best step; empty: the last is kept. checkpoints: a folder to resume
-        from.
-        """
-        self.trained, self.tokens, self.pairs, self.settings = (
-            loaded[0].eval(),
-            tokens,
-            pairs,
-            settings,
-        )
+        model, _ = loaded
+        self.trained = model.eval()
+        self.tokens = tokens
+        self.pairs = pairs
         self.held_out = held_out[: settings.held_out_pairs]
-        self.checkpoints, self.progress, self.state = checkpoints, progress, TrainingState()
-        documents = np.unique([pair.document_id for pair in pairs], return_inverse=True)[1]
-        self.stream = PairStream(documents.astype(np.int64), settings.batch_size, seed)
-        self.steps = settings.steps or max(1, round(settings.epochs * self.stream.per_epoch))
+        self.settings = settings
+        self.checkpoints = checkpoints
+        self.progress = progress
+
+        document_ids = [pair.document_id for pair in pairs]
+        documents = np.unique(document_ids, return_inverse=True)[1].astype(np.int64)
+        self.stream = PairStream(documents, settings.batch_size, seed)
+        epochs_steps = max(1, round(settings.epochs * self.stream.per_epoch))
+        self.steps = settings.steps or epochs_steps
         self.pairs_per_step = settings.batch_size
+
         self.accelerator = make_accelerator(self.trained.device, precision)
         optimizer = adamw(self.trained.parameters(), settings.learning_rate, settings.weight_decay)
         self.model, self.optimizer = self.accelerator.prepare(self.trained, optimizer)
+
+        self.state = TrainingState()
         checkpoint = latest_checkpoint(checkpoints)
         if checkpoint is not None:
-            self.state = load_training_state(checkpoint)[0]
+            self.state, _ = load_training_state(checkpoint)
             self.accelerator.load_state(str(checkpoint), load_kwargs={"weights_only": True})
 
     def take_step(self) -> None:
-        """One step of the optimiser, on one batch."""
+        """Take one step of the optimiser, on one batch."""
         set_learning_rate(self.optimizer, self._rate_factor(self.state.step))
-        loss = self._loss([self.pairs[pair] for pair in self.stream.batch(self.state.step)])[0]
+        numbers = self.stream.batch(self.state.step)
+        loss, _ = self._loss([self.pairs[number] for number in numbers])
         self.accelerator.backward(loss)
         self.accelerator.clip_grad_norm_(self.model.parameters(), self.settings.gradient_clip)
         self.optimizer.step()
@@ -185,26 +219,31 @@ class GeneratorTrainer(TrainingLoop):
 
     @torch.no_grad()
     def _evaluate(self) -> None:
-        """Note the held-out log-likelihood; if it is the best so far, keep the weights."""
-        total, count, size = 0.0, 0, self.settings.batch_size
+        """Record the log-likelihood of held-out queries, and keep the weights if it is the best."""
+        size = self.settings.batch_size
+        total = 0.0
+        tokens = 0
         for start in range(0, len(self.held_out), size):
-            loss, targets = self._loss(self.held_out[start : start + size])
-            total += targets * float(loss)
-            count += targets
-        if count:
-            self.state.evaluated(METRIC, -total / count, self._trained_weights())
+            loss, batch_tokens = self._loss(self.held_out[start : start + size])
+            total += batch_tokens * float(loss)
+            tokens += batch_tokens
+        if tokens:
+            self.state.evaluated(METRIC, -total / tokens, self._trained_weights())
 
     def _loss(self, pairs: Sequence[GeneratorPair]) -> tuple[Tensor, int]:
-        """Mean cross-entropy of the queries' tokens, each predicted from the true ones before it;
-        their number.
+        """Return the mean cross-entropy of the queries' tokens, and the number of tokens.
+
+        Each token is predicted from the true tokens before it.
         """
         batch = {
             name: value.to(self.accelerator.device)
             for name, value in self.tokens.batch(pairs).items()
         }
-        labels = batch.pop("labels")  # (B, L)
-        before = self.trained.prepare_decoder_input_ids_from_labels(labels)
-        logits = self.model(**batch, decoder_input_ids=before).logits  # (B, L, V)
+        # (B, L)
+        labels = batch.pop("labels")
+        previous = self.trained.prepare_decoder_input_ids_from_labels(labels)
+        # (B, L, V)
+        logits = self.model(**batch, decoder_input_ids=previous).logits
         loss = torch.nn.functional.cross_entropy(
             logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED
         )
@@ -212,17 +251,29 @@ class GeneratorTrainer(TrainingLoop):
 
 
 def train_generator(context: StageContext) -> dict[str, Any]:
-    """Write `model/` and `history.json`; report what it learned from, and which step was best."""
+    """Train the generator of a stage, and write `model/` and `history.json`.
+
+    Returns:
+        What it learned from, and its best step.
+    """
     training: GeneratorTrainingSettings = context.settings[TRAINING_GROUP]
-    written, encoder, seed = (context.settings[name] for name in (WRITING_GROUP, "encoder", "seed"))
+    writing = context.settings[WRITING_GROUP]
+    encoder = context.settings["encoder"]
+    seed = context.settings["seed"]
+
     corpus = strip_query_lines(load_corpus(context.inputs["corpus"]))
     pairs, held_out = generator_pairs(corpus, training.held_out_share, seed)
     model, tokenizer = load_sequence_model(training.base, training.revision)
-    require_positions(model, written.section_tokens, written.max_query_tokens)
-    start_token = model.generation_config.decoder_start_token_id
+    require_positions(model, writing.section_tokens, writing.max_query_tokens)
+    tokens = PairTokens(
+        tokenizer,
+        writing.section_tokens,
+        writing.max_query_tokens,
+        model.generation_config.decoder_start_token_id,
+    )
     trainer = GeneratorTrainer(
         (model.to(pick_device(encoder.device)), tokenizer),
-        PairTokens(tokenizer, written.section_tokens, written.max_query_tokens, start_token),
+        tokens,
         pairs,
         held_out,
         training,
@@ -232,8 +283,9 @@ def train_generator(context: StageContext) -> dict[str, Any]:
         encoder.precision,
     )
     state = trainer.fit()
+
     write_json(context.output / "history.json", state.history)
-    save_sequence_model(model, tokenizer, context.output / TRAINED_FOLDER, written.section_tokens)
+    save_sequence_model(model, tokenizer, context.output / TRAINED_FOLDER, writing.section_tokens)
     return {
         "base": training.base,
         "pairs": len(pairs),

@@ -1,10 +1,9 @@
-"""Queries written by a sequence-to-sequence model, as docT5query does (Nogueira and Lin, 2019;
-IncDSI and HCE's +QG).
+"""Queries written by a sequence-to-sequence model, as by docT5query (Nogueira and Lin 2019).
 
-Every query is sampled with random numbers of its own, so it does not depend on its batch (up to
-rounding). Finished chunks of documents lie in the checkpoints folder, from which a killed run goes
-on to the same result. Any model can be loaded; one is saved without a trace of the machine that
-made it.
+IncDSI and HCE (+QG) train on such queries. Every query is sampled with its own random numbers, so it does
+not depend on its batch, up to rounding. Finished chunks of documents are in the checkpoints folder, from
+which an interrupted run continues to the same result. Any model can be loaded. A saved one holds no trace
+of the machine that made it.
 """
 
 from __future__ import annotations
@@ -28,20 +27,29 @@ from model_code.settings import require
 
 Loaded = tuple[Any, Any]
 """A transformers model and its tokenizer."""
+KIND = "sequence_to_sequence"
+# Documents per checkpoint file.
+CHUNK = 64
 
 
 def load_sequence_model(
     source: str | Path, revision: str | None = None, dtype: torch.dtype = torch.float32
 ) -> Loaded:
-    """Load a folder or hub name with `AutoModelForSeq2SeqLM`, for evaluation; FreshetError if that
-    is not possible.
+    """Load a model with `AutoModelForSeq2SeqLM`, in evaluation mode.
+
+    Args:
+        source: A folder, or a name on the hub.
+        revision: Commit or branch on the hub.
+        dtype: Type of the weights.
+
+    Raises:
+        FreshetError: If the model cannot be loaded.
     """
+    revision = revision or "main"
     try:
         with silence_transformers():
-            model = AutoModelForSeq2SeqLM.from_pretrained(
-                source, revision=revision or "main", dtype=dtype
-            )
-            tokenizer = AutoTokenizer.from_pretrained(source, revision=revision or "main")
+            model = AutoModelForSeq2SeqLM.from_pretrained(source, revision=revision, dtype=dtype)
+            tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise FreshetError(
@@ -52,55 +60,64 @@ def load_sequence_model(
 
 
 def save_sequence_model(model: Any, tokenizer: Any, folder: Path, section_tokens: int) -> None:
-    """Write a folder that `AutoModelForSeq2SeqLM` loads; equal models give equal bytes, nothing is
-    pickled.
+    """Write a folder that `AutoModelForSeq2SeqLM` loads.
+
+    Equal models give equal bytes, and nothing is pickled.
     """
     with silence_transformers():
         model.save_pretrained(folder)
     for path in (folder / "config.json", folder / "generation_config.json"):
-        write_json(path, _without_machine(read_json(path)))
+        write_json(path, _without_machine_keys(read_json(path)))
     save_tokenizer(tokenizer, folder, section_tokens)
 
 
 def require_positions(model: Any, section_tokens: int, max_query_tokens: int) -> None:
-    """SettingsError if the model has fewer positions than texts have tokens; relative ones, as
-    T5's, have no limit.
+    """Check that a model has positions for the longest texts. Relative ones, as T5's, have no limit.
+
+    Raises:
+        SettingsError: If it has too few.
     """
-    limits = {"section_tokens": (model.get_encoder(), section_tokens)}
-    limits["max_query_tokens"] = (model.get_decoder(), max_query_tokens)
-    for name, (part, tokens) in limits.items():
-        positions = getattr(part.config, "max_position_embeddings", None) or tokens
-        rule = f"is {tokens}, but the model has {positions} positions; lower {name}"
-        require(tokens <= positions, f"pseudo_queries.sequence_to_sequence.{name} {rule}")
+    _require_positions(model.get_encoder(), "section_tokens", section_tokens)
+    _require_positions(model.get_decoder(), "max_query_tokens", max_query_tokens)
 
 
-def _without_machine(config: Any) -> Any:
-    """The same mapping, and all in it, without paths and versions."""
+def _require_positions(half: Any, name: str, tokens: int) -> None:
+    limit = getattr(half.config, "max_position_embeddings", None) or tokens
+    require(
+        tokens <= limit,
+        f"pseudo_queries.sequence_to_sequence.{name} is {tokens}, but the model has {limit} positions; "
+        f"lower {name}",
+    )
+
+
+def _without_machine_keys(config: Any) -> Any:
+    """Return a configuration without paths and versions, at any depth."""
     if not isinstance(config, dict):
         return config
     return {
-        key: _without_machine(value) for key, value in config.items() if key not in MACHINE_KEYS
+        key: _without_machine_keys(value)
+        for key, value in config.items()
+        if key not in MACHINE_KEYS
     }
 
 
-KIND = "sequence_to_sequence"
-CHUNK = 64  # documents per checkpoint file
-
-
 def sections_of(tokenizer: Any, documents: list[str], most: int) -> list[list[list[int]]]:
-    """The sections of each document, of at most `most` tokens, as token ids."""
+    """Return the sections of each document, of at most `most` tokens, as token ids."""
     encoded = tokenizer(documents, truncation=True, max_length=most, return_overflowing_tokens=True)
+    owners = encoded["overflow_to_sample_mapping"]
     sections: list[list[list[int]]] = [[] for _ in documents]
-    for document, ids in zip(
-        encoded["overflow_to_sample_mapping"], encoded["input_ids"], strict=True
-    ):
+    for document, ids in zip(owners, encoded["input_ids"], strict=True):
         sections[int(document)].append(ids)
     return sections
 
 
 class UnwrittenQuery(NamedTuple):
-    """A query still to be written: which of its document's how many-th, from which section (row of
-    token ids).
+    """A query that is still to be written.
+
+    Attributes:
+        document_id: Its document.
+        ordinal: Its number among the queries of the document.
+        section: Row of the section that it is written from.
     """
 
     document_id: str
@@ -109,18 +126,32 @@ class UnwrittenQuery(NamedTuple):
 
 
 class SequenceToSequence:
-    """Samples queries from a model that reads a document's sections one at a time."""
+    """Samples queries from a model that reads one section of a document at a time.
+
+    Args:
+        model: A transformers model.
+        tokenizer: Its tokenizer.
+        settings: Number and lengths of the queries, and how tokens are sampled.
+    """
 
     def __init__(self, model: Any, tokenizer: Any, settings: SequenceToSequenceSettings) -> None:
-        self.model, self.tokenizer, self.settings = model.eval(), tokenizer, settings
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.settings = settings
 
     @classmethod
     def load(
         cls, settings: SequenceToSequenceSettings, trained: Path | None = None, device: str = "auto"
     ) -> SequenceToSequence:
-        """Load the model that `settings` names: in bfloat16 on a GPU that has it, else in float32.
+        """Load the model that the settings name, in bfloat16 on a GPU that has it, else in float32.
 
-        trained: the folder of the model that is called "trained". device: see `EncoderSettings`.
+        Args:
+            settings: Name of the model.
+            trained: Folder of the model that is called "trained".
+            device: Name of the device, see `EncoderSettings`.
+
+        Raises:
+            FreshetError: If the settings name the trained model and there is none.
         """
         source: str | Path = settings.model
         if settings.model == TRAINED:
@@ -130,11 +161,14 @@ class SequenceToSequence:
                     "and run the stage query_generator"
                 )
             source = trained
-        place = pick_device(device)
-        dtype = torch.bfloat16 if place.type == "cuda" and has_bfloat16(place) else torch.float32
+
+        target = pick_device(device)
+        dtype = torch.float32
+        if target.type == "cuda" and has_bfloat16(target):
+            dtype = torch.bfloat16
         model, tokenizer = load_sequence_model(source, settings.revision, dtype)
         require_positions(model, settings.section_tokens, settings.max_query_tokens)
-        return cls(model.to(place), tokenizer, settings)
+        return cls(model.to(target), tokenizer, settings)
 
     def generate(
         self,
@@ -143,102 +177,110 @@ class SequenceToSequence:
         checkpoints: Path,
         progress: Progress = no_progress,
     ) -> list[PseudoQuery]:
-        """See `InverseCloze.generate`. Checkpoints are named by a hash of all that their content
-        depends on.
+        """Generate queries for documents, see `InverseCloze.generate`.
+
+        Checkpoints are named by a hash of everything that their content depends on.
         """
-        ids, queries = sorted(documents), []
+        ids = sorted(documents)
+        queries: list[PseudoQuery] = []
         for start in range(0, len(ids), CHUNK):
-            chunk = {i: documents[i] for i in ids[start : start + CHUNK]}
+            chunk = {document: documents[document] for document in ids[start : start + CHUNK]}
             key = hash_text(canonical_json([self.settings.model_dump(), seed, chunk]))
-            finished = checkpoints / f"{KIND}-{key[:32]}.json"
-            if not finished.exists():
-                write_json(finished, self._write_queries(chunk, seed))
-            queries += [PseudoQuery(document, text, KIND) for document, text in read_json(finished)]
+            path = checkpoints / f"{KIND}-{key[:32]}.json"
+            if not path.exists():
+                write_json(path, self._write_queries(chunk, seed))
+            queries += [PseudoQuery(document, text, KIND) for document, text in read_json(path)]
             progress(min(start + CHUNK, len(ids)), len(ids), "documents")
         return queries
 
     def _write_queries(self, chunk: Mapping[str, str], seed: int) -> list[tuple[str, str]]:
         sections, drafts = self._sections(chunk)
+        size = self.settings.batch_size
         written: list[tuple[str, str]] = []
-        for start in range(0, len(drafts), self.settings.batch_size):
-            batch = drafts[start : start + self.settings.batch_size]
+        for start in range(0, len(drafts), size):
+            batch = drafts[start : start + size]
             texts = self._sample(batch, sections, seed)
-            written += [
-                (draft.document_id, text.strip()) for draft, text in zip(batch, texts, strict=True)
-            ]
+            for draft, text in zip(batch, texts, strict=True):
+                written.append((draft.document_id, text.strip()))
         return written
 
     def _sections(self, chunk: Mapping[str, str]) -> tuple[list[list[int]], list[UnwrittenQuery]]:
-        count, sections, drafts = (
-            self.settings.per_document,
-            list[list[int]](),
-            list[UnwrittenQuery](),
+        """Return all sections of a chunk, and its queries spread evenly over each document's sections."""
+        per_document = self.settings.per_document
+        sections_by_document = sections_of(
+            self.tokenizer, list(chunk.values()), self.settings.section_tokens
         )
-        each = sections_of(self.tokenizer, list(chunk.values()), self.settings.section_tokens)
-        for document, group in zip(chunk, each, strict=True):
-            drafts += [
-                UnwrittenQuery(document, j, len(sections) + j * len(group) // count)
-                for j in range(count)
-            ]
-            sections += group
+        sections: list[list[int]] = []
+        drafts: list[UnwrittenQuery] = []
+        for document, own_sections in zip(chunk, sections_by_document, strict=True):
+            for ordinal in range(per_document):
+                section = len(sections) + ordinal * len(own_sections) // per_document
+                drafts.append(UnwrittenQuery(document, ordinal, section))
+            sections += own_sections
         return sections, drafts
 
     @torch.no_grad()
     def _sample(
         self, batch: Sequence[UnwrittenQuery], sections: list[list[int]], seed: int
     ) -> list[str]:
+        # Each section is read once, however many queries are written from it.
         needed = sorted({draft.section for draft in batch})
-        padded = self.tokenizer.pad(
-            {"input_ids": [sections[s] for s in needed]}, return_tensors="pt"
-        )
+        section_ids = [sections[section] for section in needed]
+        padded = self.tokenizer.pad({"input_ids": section_ids}, return_tensors="pt")
         padded = padded.to(self.model.device)
+        # (sections, tokens, hidden)
         states = self.model.get_encoder()(
-            input_ids=padded["input_ids"],
-            attention_mask=padded["attention_mask"],
-            # (sections, tokens, hidden): each section is read once, however many queries it gets
+            input_ids=padded["input_ids"], attention_mask=padded["attention_mask"]
         ).last_hidden_state
+
         rows = torch.tensor([needed.index(draft.section) for draft in batch], device=states.device)
+        sampler = GumbelTopK(self._noise(batch, seed), self.settings.temperature)
         tokens = self.model.generate(
             encoder_outputs=BaseModelOutput(last_hidden_state=states[rows]),
             attention_mask=padded["attention_mask"][rows],
             max_new_tokens=self.settings.max_query_tokens,
             do_sample=False,
             num_beams=1,
-            logits_processor=LogitsProcessorList(
-                [GumbelTopK(self._noise(batch, seed), self.settings.temperature)]
-            ),
+            logits_processor=LogitsProcessorList([sampler]),
         )
         return self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
 
     def _noise(self, batch: Sequence[UnwrittenQuery], seed: int) -> torch.Tensor:
+        """Return Gumbel(0, 1) noise, (queries, steps, top_k), a function of each query's own seed."""
         vocabulary = len(self.model.get_output_embeddings().weight)
         shape = (self.settings.max_query_tokens, min(self.settings.top_k, vocabulary))
-        seeds = (derive_seed(seed, KIND, draft.document_id, draft.ordinal) for draft in batch)
-        draws = [
-            torch.rand(shape, generator=torch.Generator().manual_seed(s), dtype=torch.float64)
-            for s in seeds
-        ]
-        # (queries, steps, top_k), Gumbel(0, 1)
-        return -torch.log(-torch.log(torch.stack(draws).clamp_min(1e-300)))
+        draws = []
+        for draft in batch:
+            query_seed = derive_seed(seed, KIND, draft.document_id, draft.ordinal)
+            generator = torch.Generator().manual_seed(query_seed)
+            draws.append(torch.rand(shape, generator=generator, dtype=torch.float64))
+        uniform = torch.stack(draws).clamp_min(1e-300)
+        return -torch.log(-torch.log(uniform))
 
 
 class GumbelTopK(LogitsProcessor):
-    """Turns greedy decoding into sampling from the `k` most probable tokens, with noise that is
-    given beforehand.
+    """Turns greedy decoding into sampling from the k most probable tokens, with given noise.
 
-    The argmax of logits / temperature + Gumbel noise is a sample of their softmax (Gumbel-max
-    trick), so each query's tokens depend on its own noise alone. `noise`: (queries, steps, k),
-    Gumbel(0, 1).
+    The argmax of logits / temperature + Gumbel noise is a sample of their softmax (Gumbel-max trick). So
+    each query's tokens depend on its own noise alone.
+
+    Args:
+        noise: Gumbel(0, 1) noise, (queries, steps, k).
+        temperature: Divisor of the logits.
     """
 
     def __init__(self, noise: torch.Tensor, temperature: float) -> None:
-        self.noise, self.temperature, self.step = noise, temperature, 0
+        self.noise = noise
+        self.temperature = temperature
+        self.step = 0
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """The scores (queries, vocabulary) to take the argmax of: minus infinity outside of the top
-        k.
+        """Return scores, (queries, vocabulary), whose argmax is the sampled token.
+
+        Tokens outside of the top k have minus infinity.
         """
         values, tokens = scores.double().topk(self.noise.shape[-1])
         noisy = values / self.temperature + self.noise[:, self.step].to(values.device)
         self.step += 1
-        return torch.full_like(scores, -torch.inf).scatter(1, tokens, noisy.to(scores.dtype))
+        impossible = torch.full_like(scores, -torch.inf)
+        return impossible.scatter(1, tokens, noisy.to(scores.dtype))

@@ -19,37 +19,56 @@ from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator, TrainingTables
 from model_code.training.trainer import Trainer
 
-Made = TypeVar("Made", bound=Trainer)
+TrainerKind = TypeVar("TrainerKind", bound=Trainer)
 
 
 def load_start_encoder(context: StageContext, start: str | None) -> Encoder:
-    """Where training begins: a trained encoder, `TrainingSettings.start`, or the base."""
-    return Encoder.from_settings(
-        context.settings["encoder"], None if start is None else context.root / start
-    )
+    """Load the encoder that training starts from: the folder `start`, or the base encoder."""
+    folder = None
+    if start is not None:
+        folder = context.root / start
+    return Encoder.from_settings(context.settings["encoder"], folder)
 
 
 def make_trainer(
-    kind: type[Made],
+    kind: type[TrainerKind],
     context: StageContext,
     encoder: Any,
     data: TrainingData,
     settings: TrainingSettings,
     dev: DevEvaluator | None,
     **options: Any,
-) -> Made:
-    """A trainer with the stage's hierarchy, if training reads it, and from its checkpoints;
-    options: its kind's.
+) -> TrainerKind:
+    """Return a trainer with the stage's checkpoints, and its hierarchy if training reads one.
+
+    Args:
+        kind: Class of the trainer.
+        context: Inputs and checkpoints of the stage.
+        encoder: The encoder to train.
+        data: The training data.
+        settings: How the retriever is trained.
+        dev: Chooses the best step.
+        **options: Further arguments of the class.
     """
-    tree = Hierarchy.load(context.inputs["hierarchy"]) if settings.needs_hierarchy else None
     seed: int = context.settings["seed"]
+    hierarchy = None
+    if settings.needs_hierarchy:
+        hierarchy = Hierarchy.load(context.inputs["hierarchy"])
 
     def cluster(vectors: np.ndarray) -> Hierarchy:
         return build_hierarchy(vectors, context.settings["hierarchy"], seed, make_lloyd=make_lloyd)
 
-    again, progress = cluster if settings.cotraining else None, context.progress("train")
     return kind(
-        encoder, data, settings, seed, tree, dev, again, context.checkpoints, progress, **options
+        encoder,
+        data,
+        settings,
+        seed,
+        hierarchy=hierarchy,
+        dev=dev,
+        cluster=cluster if settings.cotraining else None,
+        checkpoints=context.checkpoints,
+        progress=context.progress("train"),
+        **options,
     )
 
 
@@ -60,14 +79,17 @@ def write_training_report(
     settings: TrainingSettings,
     trainer: Trainer,
 ) -> dict[str, Any]:
-    """Write the training curve; the report of what a retriever was trained on and chosen by, and
-    what came of it.
-    """
+    """Write `history.json` and return what a retriever was trained on, and its best evaluation."""
     state = trainer.state
     write_json(context.output / "history.json", state.history)
-    kinds = {(True, False): "supervised", (False, True): "unsupervised", (True, True): "joint"}
+
+    supervision = "joint"
+    if not len(data.unsupervised):
+        supervision = "supervised"
+    elif not len(data.supervised):
+        supervision = "unsupervised"
     return {
-        "supervision": kinds[bool(len(data.supervised)), bool(len(data.unsupervised))],
+        "supervision": supervision,
         "supervised_pairs": len(data.supervised),
         "unsupervised_pairs": len(data.unsupervised),
         "dev_queries": min(len(tables.dev.queries), settings.dev_queries),
@@ -75,6 +97,7 @@ def write_training_report(
         "start_dev": state.history[0].get(settings.dev_metric),
         "best_dev": state.best_metric,
         "best_dev_interval": state.best_interval,
+        "best_dev_groups": state.best_groups,
         "best_step": state.best_step,
         "steps": state.step,
         "pairs_seen": state.step * trainer.pairs_per_step,
@@ -84,15 +107,18 @@ def write_training_report(
 
 
 def reusable_vectors(context: StageContext, encoder: Encoder, corpus: Corpus) -> np.ndarray | None:
-    """The passages of `corpus` as the base index has them; None, so that they are encoded anew, if
-    it has others.
+    """Return the passage vectors of the base index if training can start with them, else None.
 
-    It does where it is another encoder's, or `corpus` is judged without lines that the whole
-    documents begin with: these are what queries ask, so no training would come up to the start.
+    It cannot if the index belongs to another encoder, or if `corpus` has the lines stripped that are
+    queries: vectors of the whole texts would contain the queries, and no training would reach the score
+    of the start.
     """
     index = DenseIndex.load(context.inputs["base_index"], check=False)
     passages = load_corpus(context.inputs["corpus"]).passages[["document_id", "text"]]
-    same = index.document_ids == passages["document_id"].tolist() and passages.equals(
-        corpus.passages[list(passages)]
-    )
-    return index.vectors if same and index.fingerprint == encoder.fingerprint() else None
+    has_same_documents = index.document_ids == passages["document_id"].tolist()
+    has_same_texts = passages.equals(corpus.passages[list(passages)])
+    if not has_same_documents or not has_same_texts:
+        return None
+    if index.fingerprint != encoder.fingerprint():
+        return None
+    return index.vectors

@@ -1,6 +1,4 @@
-"""What learns, how fast and by which arithmetic: frozen layers, optimiser, learning rate,
-attention, accelerator.
-"""
+"""What learns, how fast, and by which arithmetic: frozen layers, optimiser, attention, accelerator."""
 
 from __future__ import annotations
 
@@ -19,46 +17,60 @@ from model_code.errors import SettingsError
 from model_code.settings import require
 from model_code.training.settings import TrainingSettings
 
-MAX_EAGER_ATTENTION_TOKENS = (
-    128  # tokens: from 256 on the fused one is as fast, and keeps no (T, T) probabilities
-)
+# In longer texts the fused attention is as fast as plain products, and it keeps no (T, T)
+# probabilities.
+MAX_EAGER_ATTENTION_TOKENS = 128
+# The settings that say how long texts are.
 LENGTH_SETTINGS = ("query_max_tokens", "document_max_tokens")
 
 
 def freeze_layers(backbone: Any, frozen_layers: int | None) -> None:
-    """Keep a transformer's embeddings and its lowest layers from learning; None lets everything
-    learn.
+    """Freeze a transformer's embeddings and its lowest layers.
 
-    What the output of these layers depends on stays as it is, also what all layers share (relative
-    positions of MPNet and DeBERTa). Frozen tensors that no trained one precedes store nothing for
-    the backward pass: less memory, and less time. A pooler, which no vector of ours comes from,
-    never learns. Raises SettingsError if no layer is left to train.
+    Everything that the output of these layers depends on is frozen, also what all layers share, such as
+    the relative positions of MPNet and DeBERTa. Frozen tensors that no trained one precedes store
+    nothing for the backward pass, which saves memory and time. A pooler never learns, because no vector
+    comes from it.
+
+    Args:
+        backbone: A transformers model.
+        frozen_layers: Number of frozen layers. 0: the embeddings only. None: everything learns.
+
+    Raises:
+        SettingsError: If no layer is left to train.
     """
     for name, parameter in backbone.named_parameters():
         parameter.requires_grad_(not name.startswith("pooler."))
     if frozen_layers is None:
         return
+
     layers = transformer_layers(backbone)
     if frozen_layers >= len(layers):
         raise SettingsError(
             f"frozen_layers is {frozen_layers}, but the encoder has only {len(layers)} layers: freeze fewer"
         )
-    lowest = next(layers[frozen_layers].parameters())
-    before = itertools.takewhile(lambda parameter: parameter is not lowest, backbone.parameters())
-    # what is before and reaches nothing, rests, too
-    for parameter in [*_below(backbone, frozen_layers), *before]:
+    for parameter in _parameters_below(backbone, frozen_layers):
+        parameter.requires_grad_(False)
+
+    # Parameters that come earlier and do not reach the layer's input are frozen, too.
+    first_trained = next(layers[frozen_layers].parameters())
+    earlier = itertools.takewhile(
+        lambda parameter: parameter is not first_trained, backbone.parameters()
+    )
+    for parameter in earlier:
         parameter.requires_grad_(False)
 
 
-def _below(backbone: Any, layer: int) -> list[nn.Parameter]:
-    """The parameters that the input of `layer` depends on, asked of a text of two tokens."""
+def _parameters_below(backbone: Any, layer: int) -> list[nn.Parameter]:
+    """Return the parameters that the input of `layer` depends on, by the gradient of two tokens."""
     learning = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
     ids = torch.ones(1, 2, dtype=torch.long, device=learning[0].device)
     with torch.enable_grad():
-        states = backbone(
+        output = backbone(
             input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True
-        ).hidden_states
-        gradients = torch.autograd.grad(states[layer].sum(), learning, allow_unused=True)
+        )
+        layer_input = output.hidden_states[layer]
+        gradients = torch.autograd.grad(layer_input.sum(), learning, allow_unused=True)
     return [
         parameter
         for parameter, gradient in zip(learning, gradients, strict=True)
@@ -67,8 +79,12 @@ def _below(backbone: Any, layer: int) -> list[nn.Parameter]:
 
 
 def transformer_layers(backbone: Any) -> nn.ModuleList:
-    """The layers of a transformers model, lowest first: its only list of `num_hidden_layers`
-    modules.
+    """Return the layers of a transformers model, lowest first.
+
+    They are its only list of `num_hidden_layers` modules.
+
+    Raises:
+        SettingsError: If there is no such list.
     """
     count = backbone.config.num_hidden_layers
     for module in backbone.modules():
@@ -80,15 +96,21 @@ def transformer_layers(backbone: Any) -> nn.ModuleList:
 
 
 def make_optimizer(objective: Any, settings: TrainingSettings) -> torch.optim.AdamW:
-    """`adamw` of the encoder, with a group of centroids (own rate, no decay) where there are any."""
-    centroids: list[dict[str, Any]] = []
+    """Return `adamw` of an objective's encoder.
+
+    The centroids of a hierarchy loss are a group with their own rate and without decay.
+    """
+    groups: list[dict[str, Any]] = []
     if objective.hierarchy is not None:
-        rate = settings.centroid_learning_rate
-        centroids = [
-            {"params": list(objective.hierarchy.parameters()), "weight_decay": 0.0, "lr": rate}
-        ]
+        groups.append(
+            {
+                "params": list(objective.hierarchy.parameters()),
+                "weight_decay": 0.0,
+                "lr": settings.centroid_learning_rate,
+            }
+        )
     return adamw(
-        objective.encoder.parameters(), settings.learning_rate, settings.weight_decay, centroids
+        objective.encoder.parameters(), settings.learning_rate, settings.weight_decay, groups
     )
 
 
@@ -98,20 +120,27 @@ def adamw(
     decay: float,
     others: Sequence[dict[str, Any]] = (),
 ) -> torch.optim.AdamW:
-    """Fused AdamW of those of `weights` that learn: a group of matrices, one of biases and norms
-    (no decay), `others`.
+    """Return a fused AdamW of the weights that learn.
 
-    Each group remembers its highest rate, as `set_learning_rate` needs it.
+    Matrices are one group, biases and norms another without decay. Each group stores its highest rate
+    as "peak", for `set_learning_rate`.
+
+    Args:
+        weights: Parameters. Those without gradient are left out.
+        rate: Peak learning rate.
+        decay: Weight decay of matrices.
+        others: Further groups.
     """
     learning = [weight for weight in weights if weight.requires_grad]
+    matrices = [weight for weight in learning if weight.ndim > 1]
+    vectors = [weight for weight in learning if weight.ndim <= 1]
     groups = [
-        {"params": [weight for weight in learning if weight.ndim > 1], "weight_decay": decay},
-        {"params": [weight for weight in learning if weight.ndim <= 1], "weight_decay": 0.0},
+        {"params": matrices, "weight_decay": decay},
+        {"params": vectors, "weight_decay": 0.0},
         *others,
     ]
-    optimizer = torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=rate, fused=True
-    )
+    filled = [group for group in groups if group["params"]]
+    optimizer = torch.optim.AdamW(filled, lr=rate, fused=True)
     for group in optimizer.param_groups:
         group["peak"] = group["lr"]
     return optimizer
@@ -124,8 +153,14 @@ def set_learning_rate(optimizer: Any, factor: float) -> None:
 
 
 def learning_rate_factor(step: int, steps: int, warmup_share: float) -> float:
-    """Share of the peak learning rate at `step` (0, 1, ...): linear warm-up, then linear decay
-    towards 0 at `steps`.
+    """Return the share of the peak learning rate at a step.
+
+    It rises linearly during the warm-up, then falls linearly towards 0 at the end.
+
+    Args:
+        step: Number of the step, from 0.
+        steps: Steps of the whole training.
+        warmup_share: Share of the steps that are warm-up.
 
     >>> [learning_rate_factor(step, steps=6, warmup_share=1 / 3) for step in range(6)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
@@ -137,29 +172,28 @@ def learning_rate_factor(step: int, steps: int, warmup_share: float) -> float:
 
 
 def select_attention(encoder: Any, max_tokens: int) -> None:
-    """Let `encoder` attend by plain products where it is to learn from short texts, in bfloat16, on
-    a CPU.
+    """Let an encoder attend by plain products if it learns from short texts in bfloat16 on a CPU.
 
-    There torch's fused attention takes 2 to 16 times as long as plain products, forward and
-    backward together (texts of 24 to 96 tokens; the backward pass is to blame), and a whole step
-    1.4 times. Everywhere else the fused one stays.
+    There torch's fused attention takes 2 to 16 times as long as plain products, forward and backward
+    together (texts of 24 to 96 tokens; the backward pass is slow), and a whole step 1.4 times. In all
+    other cases the encoder keeps the fused attention.
     """
-    if (
-        encoder.device.type != "cpu"
-        or not uses_bfloat16(encoder.precision, encoder.device)
-        or max_tokens > MAX_EAGER_ATTENTION_TOKENS
-    ):
-        return
-    encoder.backbone.set_attn_implementation("eager")
+    is_slow = encoder.device.type == "cpu" and uses_bfloat16(encoder.precision, encoder.device)
+    if is_slow and max_tokens <= MAX_EAGER_ATTENTION_TOKENS:
+        encoder.backbone.set_attn_implementation("eager")
 
 
 def make_accelerator(device: torch.device, precision: str, accumulation: int = 1) -> Accelerator:
-    """An accelerator on `device`; precision: "auto", "float32" or "bfloat16", as in
-    `EncoderSettings`.
+    """Return an accelerator on a device.
 
-    accumulation: batches of a step, which the processes share evenly; SettingsError if they cannot.
-    A step's gradient is the mean over its batches, so it does not depend on how many processes
-    there are.
+    Args:
+        device: Where the model is.
+        precision: "auto", "float32" or "bfloat16", as in `EncoderSettings`.
+        accumulation: Batches of a step, which the processes share evenly. A step's gradient is the mean
+            over its batches, so it does not depend on the number of processes.
+
+    Raises:
+        SettingsError: If the processes cannot share the batches evenly.
     """
     on_cpu = device.type == "cpu"
     processes = PartialState(cpu=on_cpu).num_processes
@@ -168,10 +202,12 @@ def make_accelerator(device: torch.device, precision: str, accumulation: int = 1
         f"accumulation is {accumulation}, but {processes} processes share the batches of a step: set a multiple of it",
     )
     if processes == 1:
-        # a process may train one model after another
+        # One process may train several models in turn, and accelerate keeps the state of the first.
         AcceleratorState._reset_state(reset_partial_state=True)
         if device.type == "cuda" and device.index is not None:
-            torch.cuda.set_device(device)  # accelerate takes the current one
+            # accelerate takes the current device.
+            torch.cuda.set_device(device)
+
     mixed = "bf16" if uses_bfloat16(precision, device) else "no"
     return Accelerator(
         cpu=on_cpu, mixed_precision=mixed, gradient_accumulation_steps=accumulation // processes
@@ -181,13 +217,21 @@ def make_accelerator(device: torch.device, precision: str, accumulation: int = 1
 def check_max_tokens(
     encoder: Any, settings: TrainingSettings, names: Sequence[str] = LENGTH_SETTINGS
 ) -> None:
-    """SettingsError if one of the settings `names` allows longer texts than the transformer has
-    positions for.
+    """Check that the transformer has positions for the longest texts that the settings allow.
+
+    Args:
+        encoder: The encoder.
+        settings: The settings.
+        names: Names of the settings to check.
+
+    Raises:
+        SettingsError: If one of the settings allows longer texts.
     """
+    limit = max_positions(encoder.backbone)
     for name in names:
-        most, tokens = max_positions(encoder.backbone), getattr(settings, name)
+        tokens = getattr(settings, name)
         require(
-            most is None or tokens <= most,
-            f"{name} is {tokens}, but the encoder has positions for {most} tokens; lower it, or set an encoder.base "
+            limit is None or tokens <= limit,
+            f"{name} is {tokens}, but the encoder has positions for {limit} tokens; lower it, or set an encoder.base "
             "that has more",
         )

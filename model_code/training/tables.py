@@ -1,6 +1,4 @@
-"""From a corpus's tables to what a trainer reads: pairs, and the dev metric that chooses the best
-checkpoint.
-"""
+"""From a corpus's tables to training data and the evaluator that chooses the best checkpoint."""
 
 from __future__ import annotations
 
@@ -20,21 +18,43 @@ from model_code.corpus.tables import (
 )
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import evaluate_run, parse_metric
+from model_code.evaluation.scores import ASKED_IN_TRAINING, NOT_ASKED_IN_TRAINING
 from model_code.evaluation.significance import interval_of_means
 from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import top_k
 from model_code.training.data import Passages, TrainingData, make_pairs
 from model_code.training.settings import TrainingSettings
 
-DEPTH = 100  # documents ranked for a metric without a cutoff
+# Documents that are ranked for a metric without a cutoff.
+DEFAULT_DEPTH = 100
+# Of the written dev metric.
+DEV_DECIMALS = 4
 
 
 class DevEvaluator:
-    """Mean of one metric over at most `most_queries` dev queries, in a corpus of at most
-    `most_passages` passages.
+    """Computes the mean of one metric over dev queries.
 
-    With fewer passages than the corpus has (None: all) the relevant ones stay and the rest is a
-    sample: the values of checkpoints can be compared, but not with the final evaluation's.
+    If the corpus has more passages than `most_passages`, the relevant ones and a sample of the others
+    are ranked. Then the values of checkpoints can be compared with each other, but not with those of the
+    final evaluation.
+
+    Args:
+        passages: The searched passages.
+        dev: Texts of queries, each with {document number: relevance}.
+        metric: Name of the metric.
+        seed: Seed of the samples.
+        most_queries: Largest number of queries, a sample of `dev`.
+        most_passages: Largest number of passages. None: all.
+        asked_in_training: Positions in `dev` of queries with a relevant document that a judged training
+            query asks for, too.
+
+    Attributes:
+        queries: Texts of the evaluated queries.
+        rows: Numbers of the ranked passages, (P,).
+        texts: Their texts.
+        interval: The 95 % interval over queries of the last mean.
+        groups: {"asked_in_training": {"queries", metric}, "not_asked_in_training": {...}} of the last
+            mean, without a group that has no queries.
     """
 
     def __init__(
@@ -45,83 +65,115 @@ class DevEvaluator:
         seed: int,
         most_queries: int,
         most_passages: int | None = None,
+        asked_in_training: Sequence[int] = (),
     ) -> None:
-        """dev: queries, and {document number: relevance} for each."""
         rng = np.random.default_rng(seed)
-        queries = [dev[query] for query in np.sort(rng.permutation(len(dev))[:most_queries])]
-        self.metric, self.passages = metric, passages
+        sample = np.sort(rng.permutation(len(dev))[:most_queries])
+        queries = [dev[position] for position in sample]
+
+        self.metric = metric
+        self.passages = passages
         self.queries = [text for text, _ in queries]
-        named = (
-            {str(document): grade for document, grade in judged.items()} for _, judged in queries
-        )
-        self.qrels = {str(row): judged for row, judged in enumerate(named)}
+        self.qrels: dict[str, dict[str, int]] = {}
+        for row, (_, judged) in enumerate(queries):
+            self.qrels[str(row)] = {str(document): grade for document, grade in judged.items()}
+
         required = {document for _, judged in queries for document in judged}
-        self.rows = _rows(passages, required, most_passages, rng)
+        self.rows = _sample_rows(passages, required, most_passages, rng)
         self.texts = [passages.texts[row] for row in self.rows]
-        self.interval: list[float] | None = None  # of the last mean over queries, at 95 %
+        self._is_asked = np.isin(sample, list(asked_in_training))
+        self.interval: list[float] | None = None
+        self.groups: dict[str, dict[str, float]] | None = None
 
     def score(self, queries: np.ndarray, vectors: np.ndarray) -> float:
-        """The mean metric, given the vectors (Q, H) of `queries` and those of `texts`, the passages
-        at `rows` of the corpus, (P, H) or v for each, (P * v, H): documents by their best.
+        """Return the mean metric. A document scores as its best vector.
+
+        Args:
+            queries: Vectors of `self.queries`, (Q, H).
+            vectors: Vectors of `self.texts`, (P, H), or (P * v, H) with v vectors per passage.
         """
-        documents = self.passages.documents[self.rows].repeat(len(vectors) // len(self.rows))
+        vectors_per_passage = len(vectors) // len(self.rows)
+        documents = self.passages.documents[self.rows].repeat(vectors_per_passage)
         names = [str(document) for document in documents]
         return self.mean([top_k(vectors @ query, names, self.depth) for query in queries])
 
     @property
     def depth(self) -> int:
-        """Documents that are ranked for each query."""
-        return parse_metric(self.metric)[1] or DEPTH
+        """Number of documents that are ranked for each query."""
+        return parse_metric(self.metric)[1] or DEFAULT_DEPTH
 
     def mean(self, rankings: Sequence[Ranking]) -> float:
-        """The mean metric of rankings of document numbers, one for each of `queries`."""
+        """Return the mean metric of rankings of document numbers, one for each of `queries`."""
         run = {str(row): ranking for row, ranking in enumerate(rankings)}
-        values = np.array(list(evaluate_run(run, self.qrels, [self.metric])[self.metric].values()))
+        by_query = evaluate_run(run, self.qrels, [self.metric])[self.metric]
+        values = np.array([by_query[str(row)] for row in range(len(self.queries))])
+
         bounds = interval_of_means(values[:, None], samples=2000, confidence=0.95, seed=0)
-        self.interval = [round(float(bound[0]), 4) for bound in bounds]
+        self.interval = [round(float(bound[0]), DEV_DECIMALS) for bound in bounds]
+        self.groups = self._group_means(values)
         return float(values.mean())
 
+    def _group_means(self, values: np.ndarray) -> dict[str, dict[str, float]]:
+        groups = {}
+        for name, part in (
+            (ASKED_IN_TRAINING, values[self._is_asked]),
+            (NOT_ASKED_IN_TRAINING, values[~self._is_asked]),
+        ):
+            if len(part):
+                mean = round(float(part.mean()), DEV_DECIMALS)
+                groups[name] = {"queries": len(part), self.metric: mean}
+        return groups
 
-def _rows(
+
+def _sample_rows(
     passages: Passages, required: set[int], most: int | None, rng: np.random.Generator
 ) -> np.ndarray:
-    everything = np.arange(len(passages.texts))
-    if most is None or most >= len(everything):
-        return everything
-    mask = np.isin(passages.documents, list(required))
-    others = rng.permutation(everything[~mask])[: max(0, most - int(mask.sum()))]
-    return np.sort(np.concatenate([everything[mask], others]))
+    """Return the passages of the required documents, and a sample of the others."""
+    all_rows = np.arange(len(passages.texts))
+    if most is None or most >= len(all_rows):
+        return all_rows
+    is_required = np.isin(passages.documents, list(required))
+    others = rng.permutation(all_rows[~is_required])
+    missing = max(0, most - int(is_required.sum()))
+    return np.sort(np.concatenate([all_rows[is_required], others[:missing]]))
 
 
 class TrainingTables:
-    """The corpus's tables as training data, where a document is its number in the order of document
-    ids.
+    """The tables of a corpus as training data. A document is its number in the order of ids.
+
+    Args:
+        corpus: The corpus, with the lines stripped that are queries.
+        pseudo_queries: The table of pseudo-queries.
+        include_title: Whether the encoder reads titles.
     """
 
     def __init__(self, corpus: Corpus, pseudo_queries: pd.DataFrame, include_title: bool) -> None:
-        ids, numbers = np.unique(
-            corpus.passages["document_id"].to_numpy(dtype=str), return_inverse=True
-        )
+        document_ids = corpus.passages["document_id"].to_numpy(dtype=str)
+        ids, numbers = np.unique(document_ids, return_inverse=True)
+        texts = passage_texts(corpus.passages, include_title)
+
         self.corpus = corpus
         self.number = {document: number for number, document in enumerate(ids.tolist())}
-        self.passages = Passages(
-            passage_texts(corpus.passages, include_title), numbers.astype(np.int64)
-        )
+        self.passages = Passages(texts, numbers.astype(np.int64))
         self.pseudo_queries = pseudo_queries
-        self.train, self.dev = corpus.judgements("train"), corpus.judgements("dev")
+        self.train = corpus.judgements("train")
+        self.dev = corpus.judgements("dev")
 
     @classmethod
     def load(cls, context: StageContext) -> TrainingTables:
-        """The tables in `inputs["corpus"]` and `inputs["pseudo_queries"]`."""
-        pseudo_queries = pd.read_parquet(
-            context.inputs["pseudo_queries"] / "pseudo_queries.parquet"
-        )
+        """Read the tables in `inputs["corpus"]` and `inputs["pseudo_queries"]`."""
+        folder = context.inputs["pseudo_queries"]
+        pseudo_queries = pd.read_parquet(folder / "pseudo_queries.parquet")
         corpus = strip_query_lines(load_corpus(context.inputs["corpus"]))
         return cls(corpus, pseudo_queries, context.settings["encoder"].include_title)
 
     def training_data(self, settings: TrainingSettings) -> TrainingData:
-        """The pairs that `settings.supervision` asks for; joint training does without qrels if
-        there are none.
+        """Return the pairs that `settings.supervision` asks for.
+
+        Joint training has only pseudo-queries if the corpus has no training qrels.
+
+        Raises:
+            FreshetError: If supervised training has no training qrels.
         """
         supervised = self.train
         if settings.supervision == "supervised" and not supervised.queries:
@@ -130,41 +182,46 @@ class TrainingTables:
             )
         if settings.supervision == "unsupervised":
             supervised = Judgements({}, {}, "qrels")
-        judged = [
-            (text, [self.number[document] for document in supervised.qrels[query]])
-            for query, text in supervised.queries.items()
-        ]
-        table = (
-            self.pseudo_queries
-            if settings.supervision != "supervised"
-            else self.pseudo_queries.iloc[:0]
-        )
-        rows = [
-            (text, [self.number[key]])
-            for text, key in zip(table["text"], table["document_id"], strict=True)
-        ]
+        judged = []
+        for query, text in supervised.queries.items():
+            documents = [self.number[document] for document in supervised.qrels[query]]
+            judged.append((text, documents))
+
+        table = self.pseudo_queries
+        if settings.supervision == "supervised":
+            table = table.iloc[:0]
+        generated = []
+        for text, document in zip(table["text"], table["document_id"], strict=True):
+            generated.append((text, [self.number[document]]))
+
+        # Queries of equal text are one query, with the answers of all.
         answers: dict[str, list[str]] = {}
-        # queries of equal text are one, with the answers of all
         for query, strings in supervised.answers.items():
             answers.setdefault(supervised.queries[query], []).extend(strings)
         pairs = replace(make_pairs(self.passages, judged), answers=answers)
-        return TrainingData(self.passages, pairs, make_pairs(self.passages, rows))
+        return TrainingData(self.passages, pairs, make_pairs(self.passages, generated))
 
     def dev_evaluator(self, settings: TrainingSettings, seed: int) -> DevEvaluator | None:
-        """Equal for all retrievers of equal dev settings; None if the corpus has nothing to
-        evaluate on.
+        """Return the evaluator on dev, or None if dev has no queries.
+
+        It is equal for all retrievers with equal dev settings.
         """
         if not self.dev.queries:
             return None
-        queries = [
-            (
-                text,
-                {
-                    self.number[document]: relevance
-                    for document, relevance in self.dev.qrels[query].items()
-                },
-            )
-            for query, text in self.dev.queries.items()
-        ]
-        most = settings.dev_queries, settings.dev_passages
-        return DevEvaluator(self.passages, queries, settings.dev_metric, seed, *most)
+        queries = []
+        asked_in_training = []
+        for position, (query, text) in enumerate(self.dev.queries.items()):
+            grades = self.dev.qrels[query]
+            judged = {self.number[document]: relevance for document, relevance in grades.items()}
+            queries.append((text, judged))
+            if query in self.dev.asked_in_training:
+                asked_in_training.append(position)
+        return DevEvaluator(
+            self.passages,
+            queries,
+            settings.dev_metric,
+            seed,
+            settings.dev_queries,
+            settings.dev_passages,
+            asked_in_training,
+        )

@@ -1,11 +1,12 @@
-"""The dense objective, and the training loop; mixed precision, accumulation and several devices are
-accelerate's.
+"""The dense objective, and the trainer of encoders.
 
-Of n processes each takes every n-th batch of a step, with in-batch negatives of its own: the step's
-gradient is the mean over its batches however many processes there are.
+accelerate provides mixed precision, accumulation and several devices. With n processes, each takes
+every n-th batch of a step, with in-batch negatives of its own. The step's gradient is the mean over
+its batches, whatever the number of processes.
 
-The contrastive part is a `PairLoss`, which a method such as MLR may replace. The hierarchy loss
-then stays the same, since it is a loss of queries, which are one vector each.
+A method that represents documents otherwise, such as MLR, replaces the contrastive loss alone, see
+`PairLoss`. The hierarchy loss is a loss of queries, which are one vector as before, and extra negatives
+are documents like the others.
 """
 
 from __future__ import annotations
@@ -49,12 +50,24 @@ from model_code.training.pair_loss import PairLoss
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator
 
-CPU_BATCH_TOKENS = 512  # few tokens keep a core busy, and small parts waste less on padding
+# Few tokens keep a CPU core busy, and small buckets waste less on padding.
+CPU_BATCH_TOKENS = 512
 GPU_BATCH_TOKENS = 16_384
 
 
 class Objective(nn.Module):
-    """What the trainer minimises: everything that learns is a parameter of it."""
+    """The loss of a dense retriever. Everything that learns is a parameter of it.
+
+    With contrastive losses C_i and hierarchy losses H_i of the pairs i of a batch, the loss is the mean
+    of C_i + `hierarchy_weight` H_i over supervised pairs, plus `unsupervised_weight` times that over
+    pseudo-queries (L_J in HCE, equation 7). See `model_code.losses`.
+
+    Args:
+        encoder: Maps tokenised texts to unit vectors, (B, H).
+        settings: Temperature and weights.
+        hierarchy: Needed if the settings give the hierarchy loss weight.
+        pair_loss: The contrastive part. None: one vector per document.
+    """
 
     def __init__(
         self,
@@ -63,14 +76,6 @@ class Objective(nn.Module):
         hierarchy: Hierarchy | None = None,
         pair_loss: PairLoss | None = None,
     ) -> None:
-        """Combine the losses.
-
-        Args:
-            encoder: Maps tokenised texts to unit vectors (B, H).
-            settings: Weights of the losses, and the temperature.
-            hierarchy: Needed if the settings give it weight.
-            pair_loss: Contrastive part. None: one vector per document.
-        """
         super().__init__()
         self.encoder = encoder
         self.settings = settings
@@ -80,9 +85,7 @@ class Objective(nn.Module):
             self.recluster(hierarchy)
 
     def recluster(self, hierarchy: Hierarchy) -> None:
-        """Take the centroids of a new hierarchy for the first M levels, in place of those trained
-        so far.
-        """
+        """Replace the trained centroids by those of a new hierarchy, for the first M levels."""
         levels = slice(0, self.settings.hierarchy_levels)
         centroids = [torch.from_numpy(level) for level in hierarchy.centroids[levels]]
         parents = [torch.from_numpy(level) for level in hierarchy.parents[levels]]
@@ -90,45 +93,58 @@ class Objective(nn.Module):
         self.hierarchy = HierarchyLoss(centroids, parents, self.settings.temperature).to(device)
 
     def forward(self, batch: TrainingBatch) -> dict[str, Tensor]:
-        """`loss`, to be minimised, and without gradient its parts `contrastive`, `hierarchy_1`,
-        ...: batch means.
+        """Return `loss` and, without gradient, its parts `contrastive`, `hierarchy_1`, ...
+
+        All are batch means.
         """
-        queries, documents = (
-            encode(self.encoder, batch.queries),
-            encode(partial(self.pair_loss.encode_documents, self.encoder), batch.documents),
-        )
-        # A temperature of .05 multiplies bfloat16's rounding of a cosine to .08 of a score: score
-        # in float32.
+        queries = encode(self.encoder, batch.queries)
+        encode_documents = partial(self.pair_loss.encode_documents, self.encoder)
+        documents = encode(encode_documents, batch.documents)
+
+        # A temperature of .05 multiplies bfloat16's rounding of a cosine to .08 of a score, so scores
+        # are float32.
         with torch.autocast(queries.device.type, enabled=False):
             queries = queries.float()
             contrastive = self._contrastive(queries, documents.float(), batch)
-            hierarchy = (
-                None
-                if self.hierarchy is None
-                else self.hierarchy(queries, batch.paths, batch.excluded)
-            )
+            hierarchy = None
+            if self.hierarchy is not None:
+                hierarchy = self.hierarchy(queries, batch.paths, batch.excluded)
             losses = hce_losses(contrastive, hierarchy, self.settings.hierarchy_weight)
             total = joint_loss(losses, batch.unsupervised, self.settings.unsupervised_weight)
-            return {"loss": total, "contrastive": contrastive.detach().mean()} | level_means(
-                hierarchy
-            )
+
+        parts = {"loss": total, "contrastive": contrastive.detach().mean()}
+        parts.update(level_means(hierarchy))
+        return parts
 
     def _contrastive(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> Tensor:
-        positives, negatives = documents.split([len(queries), len(documents) - len(queries)])
+        """Return the contrastive loss of each pair, (B,)."""
+        positives = documents[: len(queries)]
+        negatives = documents[len(queries) :]
         contrast = Contrast(batch.relevant, negatives, batch.allowed)
         return self.pair_loss.losses(queries, positives, self.settings.temperature, contrast)
 
 
 class Trainer(TrainingLoop):
-    """Training of `encoder` in place on `data`; `fit` leaves it with the weights of the best
-    evaluated step.
+    """Trains an encoder in place. `fit` leaves it with the weights of the best evaluated step.
 
-    hierarchy: needed if `settings.needs_hierarchy`. dev: chooses the best step; without it the last
-    one is kept. cluster: passage vectors (N, H) -> Hierarchy, needed for co-training. checkpoints:
-    a folder to resume from. pair_loss: see `Objective`.
+    Args:
+        encoder: The encoder to train.
+        data: The training data.
+        settings: How the retriever is trained.
+        seed: Seed of batches and negatives, to which `settings.seed_offset` is added.
+        hierarchy: Needed if `settings.needs_hierarchy`.
+        dev: Chooses the best step. Without it the last step is kept.
+        cluster: Maps passage vectors, (N, H), to a hierarchy. Needed for co-training.
+        checkpoints: Folder of checkpoints, from which training resumes.
+        progress: Called after each step.
+        pair_loss: The contrastive part, see `Objective`.
+
+    Raises:
+        FreshetError: If there is no pair, or if the hierarchy or what co-training needs is missing.
     """
 
-    length_settings: Sequence[str] = LENGTH_SETTINGS  # the settings that say how long texts are
+    # The settings that say how long texts are.
+    length_settings: Sequence[str] = LENGTH_SETTINGS
 
     def __init__(
         self,
@@ -143,64 +159,68 @@ class Trainer(TrainingLoop):
         progress: Progress = no_progress,
         pair_loss: PairLoss | None = None,
     ) -> None:
-        _check(data, settings, hierarchy, dev, cluster)
-        self.encoder, self.data, self.settings, self.seed = (
-            encoder.eval(),
-            data,
-            settings,
-            seed + settings.seed_offset,
-        )
-        self.trained, self.metric, self.start_vectors = (
-            self.encoder,
-            None if dev is None else dev.metric,
-            None,
-        )
-        self.dev, self.cluster, self.checkpoints, self.progress = (
-            dev,
-            cluster,
-            checkpoints,
-            progress,
-        )
+        _check_inputs(data, settings, hierarchy, dev, cluster)
+        check_max_tokens(encoder, settings, self.length_settings)
+
+        # Dropout stays off in training.
+        self.encoder = encoder.eval()
+        self.trained = self.encoder
+        self.data = data
+        self.settings = settings
+        self.seed = seed + settings.seed_offset
+        self.dev = dev
+        self.metric = None if dev is None else dev.metric
+        self.cluster = cluster
+        self.checkpoints = checkpoints
+        self.progress = progress
         self.pair_loss = pair_loss
+        self.start_vectors: np.ndarray | None = None
+
         self.accelerator = make_accelerator(
             encoder.device, encoder.precision, settings.accumulation
         )
-        check_max_tokens(encoder, settings, self.length_settings)
         select_attention(encoder, max(settings.document_max_tokens, settings.query_max_tokens))
-        self.state, self.negatives = TrainingState(), make_negative_sampler(data, settings)
         freeze_layers(encoder.backbone, settings.frozen_layers)
+        self.negatives = make_negative_sampler(data, settings)
+
+        self.state = TrainingState()
         checkpoint = latest_checkpoint(checkpoints)
         if checkpoint is not None:
-            self.state, latest = load_training_state(checkpoint)
-            hierarchy = latest or hierarchy
+            self.state, saved_hierarchy = load_training_state(checkpoint)
+            # Co-training may have replaced the hierarchy before the checkpoint was written.
+            hierarchy = saved_hierarchy or hierarchy
+
         objective = self._make_objective(hierarchy)
         self._prepare(objective, self._make_optimizer(objective), hierarchy)
         if checkpoint is not None:
             self.accelerator.load_state(str(checkpoint), load_kwargs={"weights_only": True})
 
     def fit(self, start_vectors: np.ndarray | None = None) -> TrainingState:
-        """Train to the end, or on to it from the last checkpoint.
+        """Train to the end, or on from the last checkpoint.
 
-        start_vectors: (N, H), the passages as the untrained encoder encodes documents, if they are
-        at hand and one
-          vector each: saves doing so.
+        Args:
+            start_vectors: The passages as the untrained encoder encodes documents, (N, H). The first
+                evaluation then need not encode them. They must be one vector per passage.
         """
         self.start_vectors = start_vectors
         return super().fit()
 
     def _prepare(self, objective: Objective, optimizer: Any, hierarchy: Hierarchy | None) -> None:
+        """Set up model, optimiser, batches and negatives, at the start and after re-clustering."""
         self.hierarchy = hierarchy
         self.negatives.recluster(hierarchy)
         self.accelerator.free_memory()
         self.model, self.optimizer = self.accelerator.prepare(objective, optimizer)
+
         leaves = None if hierarchy is None else hierarchy.leaves
         self.schedule = BatchSchedule(self.data, self.settings, self.seed, leaves)
-        self.steps, self.pairs_per_step = (
-            self.schedule.steps,
-            self.schedule.per_step * len(self.schedule[0]),
-        )
-        tokens = CPU_BATCH_TOKENS if self.accelerator.device.type == "cpu" else GPU_BATCH_TOKENS
-        self.collate = self._make_collator(hierarchy, tokens)
+        self.steps = self.schedule.steps
+        self.pairs_per_step = self.schedule.per_step * len(self.schedule[0])
+
+        batch_tokens = GPU_BATCH_TOKENS
+        if self.accelerator.device.type == "cpu":
+            batch_tokens = CPU_BATCH_TOKENS
+        self.collate = self._make_collator(hierarchy, batch_tokens)
 
     def _make_objective(self, hierarchy: Hierarchy | None) -> Any:
         return Objective(self.encoder, self.settings, hierarchy, self.pair_loss)
@@ -211,32 +231,28 @@ class Trainer(TrainingLoop):
     def _make_collator(
         self, hierarchy: Hierarchy | None, batch_tokens: int
     ) -> Callable[[int, np.ndarray], Any]:
-        prompts, tokenize, negatives = self.encoder.prompts, self.encoder.tokenize, self.negatives
         return Collator(
             self.data,
             self.settings,
-            tokenize,
+            self.encoder.tokenize,
             self.seed,
             hierarchy,
             batch_tokens,
-            negatives,
-            prompts,
+            self.negatives,
+            self.encoder.prompts,
         )
 
     def take_step(self) -> None:
-        """One step of the optimiser: forward and backward through its batches, and the update."""
+        """Take one step of the optimiser: forward and backward through its batches, and the update."""
         accelerator = self.accelerator
         set_learning_rate(self.optimizer, self._rate_factor(self.state.step))
+
         first = self.state.step * self.schedule.per_step
-        numbers = range(
-            first + accelerator.process_index,
-            first + self.schedule.per_step,
-            accelerator.num_processes,
-        )
-        for number in numbers:
-            batch = to_device(self.collate(number, self.schedule[number]), accelerator.device)
+        end = first + self.schedule.per_step
+        for number in range(first + accelerator.process_index, end, accelerator.num_processes):
+            batch = self.collate(number, self.schedule[number])
             with accelerator.accumulate(self.model):
-                parts = self.model(batch)
+                parts = self.model(to_device(batch, accelerator.device))
                 accelerator.backward(parts["loss"])
                 self.optimizer.step()
                 self.optimizer.zero_grad()
@@ -244,38 +260,43 @@ class Trainer(TrainingLoop):
         self.state.step += 1
 
     def _save(self, folder: Path) -> None:
-        changed = self.hierarchy if self.state.reclustered_at else None
-        save_checkpoint(folder, self.accelerator, self.state, changed)
+        replaced = self.hierarchy if self.state.reclustered_at else None
+        save_checkpoint(folder, self.accelerator, self.state, replaced)
 
     def _evaluate(self) -> None:
-        """Note the dev metric; if it is the best so far, keep the weights and, in co-training,
-        re-cluster.
-        """
+        """Record the dev metric. If it is the best so far, keep the weights and re-cluster."""
         if self.dev is None:
             return
-        ranked = self._index_dev_passages(self.dev)
-        value = self._score_dev(self.dev, ranked)
-        improved = self.state.evaluated(
-            self.dev.metric, value, self._trained_weights(), self.dev.interval
+        index = self._index_dev_passages(self.dev)
+        value = self._score_dev(self.dev, index)
+        is_best = self.state.evaluated(
+            self.dev.metric, value, self._trained_weights(), self.dev.interval, self.dev.groups
         )
-        renews = self.settings.cotraining and self.settings.needs_hierarchy
-        if improved and renews and 0 < self.state.step < self.steps:
+
+        reclusters = self.settings.cotraining and self.settings.needs_hierarchy
+        is_between = 0 < self.state.step < self.steps
+        if is_best and reclusters and is_between:
             texts = self.data.passages.texts
-            ranks_all = len(self.dev.rows) == len(texts)
-            self._recluster(ranked if ranks_all else self.encoder.encode_documents(texts))
+            ranks_all_passages = len(self.dev.rows) == len(texts)
+            vectors = index if ranks_all_passages else self.encoder.encode_documents(texts)
+            self._recluster(vectors)
 
     def _index_dev_passages(self, dev: DevEvaluator) -> Any:
-        """The passages that an evaluation ranks, as they are searched now."""
+        """Return the passages that an evaluation ranks, as they are searched now."""
         if self.state.step == 0 and self.start_vectors is not None:
             return self.start_vectors[dev.rows]
         return self.encoder.encode_documents(dev.texts)
 
-    def _score_dev(self, dev: DevEvaluator, ranked: Any) -> float:
-        return dev.score(self.encoder.encode(dev.queries), ranked)
+    def _score_dev(self, dev: DevEvaluator, index: Any) -> float:
+        return dev.score(self.encoder.encode(dev.queries), index)
 
     def _recluster(self, vectors: np.ndarray) -> None:
-        each = len(vectors) // len(self.data.passages.texts)
-        hierarchy = self.cluster(vectors[each - 1 :: each])  # type: ignore[misc]  # of several, the last layer's
+        """Cluster the passages again by their vectors, (N v, H) with v vectors of each."""
+        assert self.cluster is not None
+        vectors_per_passage = len(vectors) // len(self.data.passages.texts)
+        last_layer = vectors[vectors_per_passage - 1 :: vectors_per_passage]
+        hierarchy = self.cluster(last_layer)
+
         objective = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
         optimizer = recluster(objective, self.optimizer.optimizer, hierarchy, self.settings)
         self._prepare(objective, optimizer, hierarchy)
@@ -283,11 +304,11 @@ class Trainer(TrainingLoop):
 
 
 def to_device(batch: Any, device: Any) -> Any:
-    """The same batch, a tensor or any nesting of tensors, with its tensors on `device`."""
+    """Return a batch, a tensor or any nesting of tensors, with its tensors on `device`."""
     return send_to_device(batch, device, non_blocking=True)
 
 
-def _check(
+def _check_inputs(
     data: TrainingData,
     settings: TrainingSettings,
     hierarchy: Hierarchy | None,
@@ -318,18 +339,23 @@ def recluster(
     hierarchy: Hierarchy,
     settings: TrainingSettings,
 ) -> torch.optim.Optimizer:
-    """Give `objective` the centroids of `hierarchy`, if it has a loss over them, and return a new
-    optimiser.
+    """Give an objective the centroids of a new hierarchy, and return a new optimiser.
 
     Co-training (HCE, Algorithm 3) clusters the corpus again with the current encoder whenever an
-    evaluation beats all before it. The centroids' optimiser state, which belongs to nodes that are
-    gone, is dropped, and the encoder's kept. Unlike in the paper's listing, the encoder that
-    training leaves is the best one, not the last.
+    evaluation is the best so far. The optimiser's state of the encoder is kept. That of the centroids
+    is dropped, because their nodes no longer exist. Unlike in the paper's listing, training leaves the
+    best encoder, not the last.
+
+    Args:
+        objective: The objective. It keeps its centroids if it has no hierarchy loss.
+        optimizer: The optimiser so far.
+        hierarchy: The new hierarchy.
+        settings: How the retriever is trained.
     """
     if settings.hierarchy_weight > 0:
         objective.recluster(hierarchy)
-    fresh = make_optimizer(objective, settings)
+    new_optimizer = make_optimizer(objective, settings)
     for parameter in objective.encoder.parameters():
         if parameter in optimizer.state:
-            fresh.state[parameter] = optimizer.state[parameter]
-    return fresh
+            new_optimizer.state[parameter] = optimizer.state[parameter]
+    return new_optimizer
