@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from model_code.settings import Field, Settings, constant_field, require
 
-DRAWS, LARGEST_BATCH, REFERENCE_DOCUMENTS = 999, 500, 2000
-MOST_MEASURES = 9  # of a report: four of the batch, four of the window, and the protected queries
+DRAWS = 999
+LARGEST_BATCH = 500
+REFERENCE_DOCUMENTS = 2000
+# Of a report: four of the batch, four of the window, and the protected queries.
+MAX_MEASURES = 9
 
 
 class DriftSettings(Settings):
-    """When drift is measured, what counts as drift, and how often the index may be rebuilt for it."""
+    """When drift is measured, which drift is harmful, and how often a retrain may follow."""
 
     alpha: float = Field(
         0.05,
@@ -23,7 +26,7 @@ class DriftSettings(Settings):
         ge=10,
         description="Fewer new documents are only counted. They wait until there are enough to measure.",
     )
-    # measured of a batch, drawn at random
+    # Documents of a batch that are measured, drawn at random.
     largest_batch: int = constant_field(default_factory=lambda: LARGEST_BATCH)
     window: int = constant_field(
         5,
@@ -61,9 +64,9 @@ class DriftSettings(Settings):
     draws: int = constant_field(
         default_factory=lambda: DRAWS, description="how often a null distribution is drawn"
     )
-    # kept as the reference
+    # Documents of the reference.
     reference_documents: int = constant_field(default_factory=lambda: REFERENCE_DOCUMENTS)
-    # documents of the reference that the batch is told from
+    # Documents of the reference that a classifier tells the batch from.
     classifier_contrast: int = constant_field(500, ge=1)
     seed: int = constant_field(0, ge=0, description="of what is drawn")
 
@@ -75,9 +78,9 @@ class DriftSettings(Settings):
             f"minimum_batch is {self.minimum_batch}, but must be at most {most}: so many documents of a batch are "
             "measured, beside a reference of three times as many",
         )
-        least = MOST_MEASURES / (1 + self.draws)
+        least = MAX_MEASURES / (1 + self.draws)
         require(
             self.alpha >= least - 1e-9,
-            f"alpha is {self.alpha}, but must be at least {least:g}: {MOST_MEASURES} measures share it, and a chance "
+            f"alpha is {self.alpha}, but must be at least {least:g}: {MAX_MEASURES} measures share it, and a chance "
             f"that small cannot be told from {self.draws} draws",
         )

@@ -13,7 +13,7 @@ from model_code.drift.measures import MEASURES, OldScores, canonical
 from tests.model_code.drift.unit_vectors import SETTINGS, reference
 
 
-def test_random_batches_are_subsets_and_every_document_is_drawn() -> None:
+def test_drawn_batches_reach_every_document() -> None:
     members = draw_batches(60, 20, 50, seed=0)
     assert members.shape == (50, 60)
     assert (members.sum(axis=1) == 20).all()
@@ -23,7 +23,7 @@ def test_random_batches_are_subsets_and_every_document_is_drawn() -> None:
     assert most_measured(59, 500) == 19, "a third of the reference"
 
 
-def test_a_sample_does_not_depend_on_order() -> None:
+def test_sample_does_not_depend_on_order() -> None:
     rows = np.random.default_rng(0).standard_normal((30, 4))
     shuffled = rows[np.random.default_rng(1).permutation(30)]
     assert (sample_rows(rows, 10, seed=0) == sample_rows(shuffled, 10, seed=0)).all()
@@ -31,7 +31,7 @@ def test_a_sample_does_not_depend_on_order() -> None:
     assert (rows[canonical(rows)] == shuffled[canonical(shuffled)]).all()
 
 
-def test_nulls_are_kept_by_size_and_made_anew_for_another_reference(tmp_path: Path) -> None:
+def test_nulls_are_stored_by_size_and_reference(tmp_path: Path) -> None:
     null = Calibration(reference(0), SETTINGS, tmp_path).null("domain_auc", 25)
     assert [path.name for path in tmp_path.iterdir()] == ["domain_auc-25.json"]
     again = Calibration(reference(0), SETTINGS, tmp_path)
@@ -44,7 +44,7 @@ def test_nulls_are_kept_by_size_and_made_anew_for_another_reference(tmp_path: Pa
         assert (other.null("domain_auc", 25) != null).any()
 
 
-def test_nulls_of_scores_follow_the_scores_and_leave_the_kept_ones_as_they_are(
+def test_nulls_of_scores_are_not_stored(
     tmp_path: Path,
 ) -> None:
     chance = np.random.default_rng(0)

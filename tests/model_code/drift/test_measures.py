@@ -38,9 +38,7 @@ def normal(count: int, seed: int, shift: float = 0.0, width: int = 12) -> np.nda
     return np.random.default_rng(seed).standard_normal((count, width)) + shift
 
 
-def test_the_classifier_is_at_half_without_drift_and_far_above_with_it_whatever_the_order_of_rows() -> (
-    None
-):
+def test_classifier_tells_shifted_documents() -> None:
     without = [domain_auc(normal(100, 2 * i), normal(50, 2 * i + 1), seed=i) for i in range(30)]
     assert abs(np.mean(without) - 0.5) < 0.03
     assert domain_auc(normal(100, 0), normal(50, 1, shift=0.6), seed=0) > 0.85
@@ -49,7 +47,7 @@ def test_the_classifier_is_at_half_without_drift_and_far_above_with_it_whatever_
     assert domain_auc(old, new, seed=1) != domain_auc(old, new, seed=0)
 
 
-def test_a_contrast_has_no_row_twice() -> None:
+def test_contrast_repeats_no_row() -> None:
     rows = np.arange(40)[:, None]
     assert len(np.unique(contrast_rows(rows, 15, seed=0))) == 15
     assert contrast_rows(rows, 40, seed=0) is rows
@@ -62,23 +60,25 @@ def quality(old: np.ndarray, new: np.ndarray, margin: float):
     return judge([calibrated.observe(MEASURES["new_quality"], new, "batch")], 0.05)[0]
 
 
-def test_new_documents_that_are_found_worse_than_the_margin_trip_and_others_do_not() -> None:
+def test_losses_beyond_the_margin_exceed() -> None:
     chance = np.random.default_rng(0)
     old = chance.random(300)
     found = [quality(old, chance.random(80) - loss, 0.01) for loss in (-0.3, 0.0, 0.15)]
     assert [measured.exceeded for measured in found] == [False, False, True]
     assert found[2].detail["new"] - found[2].detail["old"] == pytest.approx(found[2].value)
-    assert (found[2].detail["documents"], found[2].detail["margin"]) == (80, 0.01)
+    assert found[2].detail["documents"] == 80
+    assert found[2].detail["margin"] == 0.01
     alike, sure_loss = np.ones(300), np.full(80, 0.98)
     assert [quality(alike, sure_loss, margin).exceeded for margin in (0.01, 0.03)] == [True, False]
 
 
-def test_the_margin_is_of_measures_that_say_so() -> None:
+def test_margin_applies_to_quality_measures() -> None:
     calibrated, values = calibration(), np.zeros(30)
     within = calibrated.observe(MEASURES["new_quality"], values, "batch")
     without = calibrated.observe(replace(MEASURES["new_quality"], margin=False), values, "batch")
     assert without.null - within.null == pytest.approx(SETTINGS.quality_margin)
-    assert (within.detail["margin"], "margin" in without.detail) == (SETTINGS.quality_margin, False)
+    assert within.detail["margin"] == SETTINGS.quality_margin
+    assert ("margin" in without.detail) is False
 
 
 def test_protected_queries_agree_with_the_paired_randomisation_test() -> None:
@@ -93,7 +93,7 @@ def test_protected_queries_agree_with_the_paired_randomisation_test() -> None:
     assert found.detail["p_any_change"] == pytest.approx(two_sided, abs=0.01)
 
 
-def test_a_loss_within_the_margin_is_no_harm_and_neither_is_a_gain() -> None:
+def test_loss_within_the_margin_is_no_harm() -> None:
     before = np.random.default_rng(0).random(400)
     after = before - 0.02 * (np.arange(400) % 2)  # a loss of .01, beyond doubt
     cases = [(0.0, 0.0), (0.02, 0.0), (0.0, np.full(400, 0.02)), (0.0, 0.03 * (np.arange(400) % 2))]
@@ -108,7 +108,7 @@ def test_a_loss_within_the_margin_is_no_harm_and_neither_is_a_gain() -> None:
     )[0].exceeded
 
 
-def test_crowding_is_what_growth_by_documents_like_the_old_ones_cost() -> None:
+def test_crowding_equals_the_cost_of_growth() -> None:
     """Beside collections from which a random half was taken away."""
     chance = np.random.default_rng(0)
     ranks = np.array([1, 2, 9, 11, 25, 60, 0])
@@ -123,7 +123,7 @@ def test_crowding_is_what_growth_by_documents_like_the_old_ones_cost() -> None:
     assert crowding(ranks, 1.0) == pytest.approx(np.zeros(7), abs=1e-12)
 
 
-def test_conflicts_trip_beyond_what_chance_makes_of_the_limit() -> None:
+def test_conflicts_exceed_beyond_chance() -> None:
     def exceeded(conflicting: int) -> bool:
         statuses = (
             ["COMPROMISE"] * conflicting + ["FITS"] * (100 - conflicting) + ["NOT_REFINED"] * 50
@@ -137,6 +137,8 @@ def test_conflicts_trip_beyond_what_chance_makes_of_the_limit() -> None:
     assert [exceeded(count) for count in (0, 30, 34, 45)] == [False, False, False, True]
 
 
-def test_growth_is_a_share_of_what_was_trained_on() -> None:
+def test_growth_is_a_share_of_trained_documents() -> None:
     found = growth(60, 100, limit=0.5)
-    assert (found.value, found.threshold, found.exceeded) == (0.6, 0.5, True)
+    assert found.value == 0.6
+    assert found.threshold == 0.5
+    assert (found.exceeded) is True

@@ -41,7 +41,7 @@ def test_a_changed_folder_is_refused(tmp_path: Path) -> None:
         DriftReference.load(tmp_path)
 
 
-def test_only_rows_that_may_be_kept_are() -> None:
+def test_only_eligible_rows_are_sampled() -> None:
     vectors, rows = topical(300, 0), np.arange(0, 300, 2)
     chosen = DriftReference.build(vectors, "f", SETTINGS, rows=rows)
     assert (chosen.vectors == vectors[rows]).all()
@@ -49,8 +49,9 @@ def test_only_rows_that_may_be_kept_are() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 119])
-def test_of_however_few_documents_all_are_kept(tmp_path: Path, count: int) -> None:
+def test_few_documents_are_all_kept(tmp_path: Path, count: int) -> None:
     vectors = topical(count, 0)
     DriftReference.build(vectors, "f", SETTINGS).save(tmp_path)
     loaded = DriftReference.load(tmp_path)
-    assert ((loaded.vectors == vectors).all(), loaded.trained) == (True, count)
+    assert (loaded.vectors == vectors).all()
+    assert loaded.trained == count

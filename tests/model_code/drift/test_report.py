@@ -12,7 +12,7 @@ import pytest
 from model_code.drift.calibration import Calibration
 from model_code.drift.measures import INPUTS, MEASURES, Arrivals, OldScores, PairedScores
 from model_code.drift.report import DriftReport, concat_batches, make_report
-from model_code.drift.settings import MOST_MEASURES
+from model_code.drift.settings import MAX_MEASURES
 from model_code.errors import FingerprintMismatch, FreshetError
 from tests.model_code.drift.unit_vectors import SETTINGS, arrivals, calibration, reference
 
@@ -28,7 +28,7 @@ def names(report: DriftReport) -> set[str]:
     return {one.name for one in report.exceeded}
 
 
-def test_documents_like_the_old_ones_alarm_at_most_as_often_as_alpha_says() -> None:
+def test_false_alarms_are_at_most_alpha() -> None:
     alarms = []
     for seed in range(4):  # of references too: the luck of one sample is part of the chance
         calibrated = calibration(seed)
@@ -42,19 +42,19 @@ def test_documents_like_the_old_ones_alarm_at_most_as_often_as_alpha_says() -> N
     assert np.mean(alarms) <= SETTINGS.alpha + error
 
 
-def test_shifted_documents_trip_what_looks_at_vectors(calibrated: Calibration) -> None:
+def test_shifted_documents_exceed_domain_auc(calibrated: Calibration) -> None:
     found = [names(make_report(calibrated, [arrivals(50 + i, shift=0.8)], 30)) for i in range(20)]
     assert sum(one >= OF_VECTORS for one in found) >= 19
     assert not any("new_quality" in one for one in found)
 
 
-def test_worse_documents_trip_quality_alone(calibrated: Calibration) -> None:
+def test_worse_documents_exceed_quality_alone(calibrated: Calibration) -> None:
     found = [names(make_report(calibrated, [arrivals(50 + i, worse=0.4)], 30)) for i in range(20)]
     assert sum("new_quality" in one for one in found) >= 19
     assert sum(bool(one & OF_VECTORS) for one in found) <= 3
 
 
-def test_real_queries_trip_beside_made_ones() -> None:
+def test_asked_queries_exceed_beside_made_ones() -> None:
     chance = np.random.default_rng(3)
     scores = OldScores(calibration().scores.made, chance.random(200).astype(np.float32))
     calibrated = Calibration(reference(), SETTINGS, scores=scores)
@@ -70,7 +70,7 @@ def test_real_queries_trip_beside_made_ones() -> None:
     assert sum("new_quality" in one for one in found) <= 3
 
 
-def test_neither_order_nor_a_second_run_changes_a_report(calibrated: Calibration) -> None:
+def test_reports_do_not_depend_on_order(calibrated: Calibration) -> None:
     batch = arrivals(3, count=60)  # more than are measured, so a sample
     order = np.random.default_rng(0).permutation(60)
     turned = Arrivals(batch.vectors[order], "f", batch.quality[order])
@@ -81,17 +81,19 @@ def test_neither_order_nor_a_second_run_changes_a_report(calibrated: Calibration
     assert make_report(calibration(), [batch], 60) == first
 
 
-def test_a_window_finds_what_small_batches_cannot_show(calibrated: Calibration) -> None:
+def test_window_finds_drift_of_small_batches(calibrated: Calibration) -> None:
     batches = [arrivals(60 + i, count=10, shift=0.8) for i in range(4)]
     alone, together = make_report(calibrated, batches[:1], 10), make_report(calibrated, batches, 40)
     assert not alone.exceeded
     assert {one.name for one in alone.unmeasured} >= OF_VECTORS
-    assert (together.documents, together.batches, together.window_documents) == (10, 3, 30)
+    assert together.documents == 10
+    assert together.batches == 3
+    assert together.window_documents == 30
     assert names(together) >= OF_VECTORS
     assert all(one.scope == "window" for one in together.exceeded)
 
 
-def test_the_family_is_batch_and_window_together(calibrated: Calibration) -> None:
+def test_batch_and_window_share_alpha(calibrated: Calibration) -> None:
     one, two = (
         make_report(calibrated, [arrivals(80 + i) for i in range(count)], 60) for count in (1, 2)
     )
@@ -101,7 +103,7 @@ def test_the_family_is_batch_and_window_together(calibrated: Calibration) -> Non
     assert levels == [{SETTINGS.alpha / 2}, {SETTINGS.alpha / 4}]
 
 
-def test_protected_queries_and_growth_are_part_of_it_but_not_too_few_of_them(
+def test_too_few_protected_queries_are_skipped(
     calibrated: Calibration,
 ) -> None:
     before = np.random.default_rng(0).random(80)
@@ -118,26 +120,26 @@ def test_protected_queries_and_growth_are_part_of_it_but_not_too_few_of_them(
     )
 
 
-def test_statuses_of_refined_additions_count(calibrated: Calibration) -> None:
+def test_statuses_of_refined_documents_count(calibrated: Calibration) -> None:
     conflicting = replace(arrivals(1), statuses=("COMPROMISE",) * 30)
     assert "conflicts" in names(make_report(calibrated, [conflicting], 30))
     unrefined = make_report(calibrated, [replace(arrivals(1), statuses=("NOT_REFINED",) * 30)], 30)
     assert "conflicts" in {one.name for one in unrefined.unmeasured}
 
 
-def test_pooling_keeps_what_was_given() -> None:
+def test_concatenated_batches_keep_their_values() -> None:
     both = concat_batches(
         [arrivals(0, count=5), replace(arrivals(1, count=7), quality=None, statuses=("FITS",))]
     )
-    assert (both.vectors.shape, both.quality.shape, both.statuses) == ((12, 8), (5,), ("FITS",))
+    assert both.vectors.shape == (12, 8)
+    assert both.quality.shape == (5,)
+    assert both.statuses == ("FITS",)
 
 
-def test_all_that_is_measured_of_arrivals_is_pooled_and_as_many_share_alpha_as_the_settings_say() -> (
-    None
-):
+def test_all_inputs_are_concatenated() -> None:
     assert {field.name for field in fields(Arrivals)} - {"fingerprint", "statuses"} == set(INPUTS)
     of_each_scope = len(MEASURES) + len(["conflicts"])
-    assert 2 * of_each_scope + len(["protected_old"]) == MOST_MEASURES
+    assert 2 * of_each_scope + len(["protected_old"]) == MAX_MEASURES
 
 
 @pytest.mark.parametrize(
@@ -153,16 +155,12 @@ def test_all_that_is_measured_of_arrivals_is_pooled_and_as_many_share_alpha_as_t
         ({"quality": np.full(30, np.nan)}, FreshetError, "score is not a number"),
     ],
 )
-def test_vectors_of_another_encoder_and_arrays_that_mean_nothing_are_refused(
-    calibrated, changed, error, message
-):
+def test_unfitting_vectors_are_refused(calibrated, changed, error, message):
     with pytest.raises(error, match=message):
         make_report(calibrated, [replace(arrivals(0), **changed)], 30)
 
 
-def test_a_corpus_too_small_for_a_measure_or_without_scores_leaves_that_one_out_and_no_other() -> (
-    None
-):
+def test_unmeasurable_values_are_skipped() -> None:
     scores = OldScores(np.random.default_rng(0).random(60))
     report = make_report(
         Calibration(reference(count=59), SETTINGS, scores=scores), [arrivals(0)], 70

@@ -11,7 +11,7 @@ from model_code.errors import FreshetError
 
 @pytest.mark.parametrize("tail", ["high", "low"])
 @pytest.mark.parametrize("level", [0.01, 0.05, 0.2])
-def test_beyond_the_threshold_is_exactly_p_at_most_the_level(tail: Tail, level: float) -> None:
+def test_exceeding_means_p_at_most_the_level(tail: Tail, level: float) -> None:
     null = np.random.default_rng(0).integers(40, size=199).astype(float)  # with ties
     for value in np.arange(-1.0, 41.0):
         reached = (null >= value).sum() if tail == "high" else (null <= value).sum()
@@ -20,13 +20,13 @@ def test_beyond_the_threshold_is_exactly_p_at_most_the_level(tail: Tail, level: 
         assert found.detail["p"] == pytest.approx((1 + reached) / 200)
 
 
-def test_exchangeable_values_trip_as_often_as_alpha_says() -> None:
+def test_exchangeable_values_exceed_as_often_as_alpha() -> None:
     drawn = np.random.default_rng(0).standard_normal((1500, 100))
     exceeded = [judge([Statistic("m", row[0], row[1:])], 0.05)[0].exceeded for row in drawn]
     assert abs(np.mean(exceeded) - 0.05) < 3 * np.sqrt(0.05 * 0.95 / 1500)
 
 
-def test_a_family_shares_alpha_and_a_suspicion_does_not() -> None:
+def test_family_shares_alpha() -> None:
     null = np.arange(1.0, 400.0)
     values = [400.0, 385.0, 370.0, 1.0]  # p = .0025, .04, .0775, 1
     found = judge([Statistic(str(value), value, null) for value in values], 0.05)
@@ -36,7 +36,7 @@ def test_a_family_shares_alpha_and_a_suspicion_does_not() -> None:
     assert found[0].detail["level"] == 0.0125
 
 
-def test_the_measures_of_harm_share_their_suspicion() -> None:
+def test_harm_measures_share_the_uncorrected_level() -> None:
     null = np.arange(1.0, 400.0)
     made, fewer, asked = (
         Statistic(name, 385.0, null, detail={"documents": count})  # p = .04
