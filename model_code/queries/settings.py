@@ -1,6 +1,4 @@
-"""Settings of the pseudo-queries: the group `pseudo_queries` of `params.yaml`, one sub-group per
-generator.
-"""
+"""The group `pseudo_queries` of `params.yaml`, with one sub-group per generator."""
 
 from __future__ import annotations
 
@@ -9,26 +7,26 @@ from typing import ClassVar, Literal
 from model_code.settings import Field, Settings, constant_field, require
 
 Generator = Literal["inverse_cloze", "sequence_to_sequence"]
-TRAINED = "trained"  # the name of the model that the stage `query_generator` trains
-TRAINED_FOLDER = "model"  # where that stage leaves it, in its output
-# what that stage reads, so that no other key of the group trains anew
+# The name of the model that the stage `query_generator` trains, and its folder in that stage's output.
+TRAINED = "trained"
+TRAINED_FOLDER = "model"
+# The groups that the stage reads. Other keys of `pseudo_queries` do not run it again.
 TRAINING_GROUP = "pseudo_queries.training"
 WRITING_GROUP = "pseudo_queries.sequence_to_sequence"
 
 
 class GeneratorTrainingSettings(Settings):
-    """How a sequence-to-sequence model learns from the corpus's training qrels to write a
-    document's queries.
+    """How a sequence-to-sequence model learns from training qrels to write a document's queries.
 
-    Texts are cut as the generator cuts them: `sequence_to_sequence.section_tokens` and
-    `.max_query_tokens`. At most `held_out_pairs` pairs of `held_out_share` of the documents choose
-    the best step, by mean log-likelihood per token.
+    Texts are cut as the generator cuts them, at `sequence_to_sequence.section_tokens` and
+    `.max_query_tokens`. At most `held_out_pairs` pairs of `held_out_share` of the documents choose the
+    best step, by mean log-likelihood per token.
     """
 
     weight_decay: ClassVar[float] = 0.01
     warmup_share: ClassVar[float] = 0.1
     gradient_clip: ClassVar[float] = 1.0
-    held_out_pairs: ClassVar[int] = 500  # that choose the best step
+    held_out_pairs: ClassVar[int] = 500
 
     base: str | None = Field(
         None,
@@ -49,9 +47,9 @@ class GeneratorTrainingSettings(Settings):
     held_out_share: float = constant_field(
         0.1, ge=0, lt=1, description="of the documents with queries"
     )
-    # steps; null: only before the first and after the last
+    # Steps between evaluations. None: only before the first step and after the last.
     evaluate_every: int | None = constant_field(100, ge=1)
-    # evaluations in a row without a new best that end it; null: none do
+    # Evaluations in a row without a new best after which training stops. None: it never stops early.
     patience: int | None = constant_field(None, ge=1)
     log_every: int = constant_field(
         10, ge=1, description="steps averaged into one row of the history"
@@ -80,7 +78,7 @@ class ClozeSettings(Settings):
         )
 
 
-# spans as long as what people type
+# Spans as long as the queries that people type.
 QUERY_LENGTH_SPANS = ClozeSettings(per_document=1, min_words=8, max_words=16)
 
 

@@ -45,9 +45,7 @@ def test_reasons_by_example(document, text, reason):
         ([("d1", "brown fox"), ("d1", "Brown fox!"), ("d1", "fox")], [None, REPEATED, None]),
     ],
 )
-def test_equal_queries_of_two_documents_all_go_and_of_one_document_all_but_the_first(
-    queries, reasons
-):
+def test_equal_queries_are_dropped(queries, reasons):
     assert reasons_to_drop([PseudoQuery(*query, "k") for query in queries], TEXTS) == reasons
 
 

@@ -40,14 +40,14 @@ def make_corpus(qrels: list[tuple[str, str, str]]) -> Corpus:
     return Corpus(documents, documents, queries, judged)
 
 
-def test_every_judgement_of_a_training_query_is_a_pair():
+def test_every_training_judgement_is_a_pair():
     rows = [("q1", "d01", "train"), ("q1", "d02", "train"), ("q3", "d03", "test")]
     pairs, held_out = generator_pairs(make_corpus(rows), 0.0, seed=0)
     assert pairs == [GeneratorPair(i, f"text of {i}", "what is q1") for i in ("d01", "d02")]
     assert held_out == []
 
 
-def test_a_document_is_held_out_with_all_its_queries():
+def test_documents_are_held_out_with_their_queries():
     rows = [(f"q{i}", f"d{i % 39:02}", "train") for i in range(78)] + [("t", "d03", "test")]
     pairs, held_out = generator_pairs(make_corpus(rows), 0.3, seed=0)
     assert len(pairs) + len(held_out) == 78
@@ -61,7 +61,7 @@ def test_a_corpus_without_training_qrels_is_refused(rows: list):
         generator_pairs(make_corpus(rows), 0.1, seed=0)
 
 
-def test_of_a_long_document_the_section_with_the_querys_words_is_read(tmp_path: Path):
+def test_section_with_the_querys_words_is_read(tmp_path: Path):
     loaded = load(tmp_path)
     reader = tokens(loaded)
     reader.section_tokens, reader.query_tokens = 6, 4
@@ -97,7 +97,7 @@ def found_first(loaded: Loaded, folder: Path) -> float:
     return sum(found) / len(found)
 
 
-def test_an_overfitted_model_writes_queries_that_find_their_documents(tmp_path: Path):
+def test_overfitted_model_writes_fitting_queries(tmp_path: Path):
     loaded = load(tmp_path)
     assert found_first(loaded, tmp_path / "before") < 0.2
     result = make_trainer(loaded, steps=60, batch_size=16, evaluate_every=30).fit()
@@ -105,7 +105,7 @@ def test_an_overfitted_model_writes_queries_that_find_their_documents(tmp_path: 
     assert found_first(loaded, tmp_path / "after") > 0.8
 
 
-def test_killed_and_resumed_is_as_if_never_stopped(tmp_path: Path):
+def test_resumed_training_equals_uninterrupted_training(tmp_path: Path):
     whole = make_trainer(load(tmp_path), tmp_path / "others")
     expected = whole.fit().to_json()
     kill_at(make_trainer(load(tmp_path), tmp_path / "checkpoints"), 6)
@@ -118,7 +118,7 @@ def test_killed_and_resumed_is_as_if_never_stopped(tmp_path: Path):
     assert hash_path(tmp_path / "whole") == hash_path(tmp_path / "resumed")
 
 
-def test_the_loss_is_the_librarys_own_and_the_metric_weighs_tokens(tmp_path: Path):
+def test_loss_is_that_of_the_library(tmp_path: Path):
     loaded = load(tmp_path)
     trainer = make_trainer(
         loaded, held_out=[PAIRS[0], PAIRS[1]._replace(query="w1"), PAIRS[2]], batch_size=2
@@ -132,7 +132,7 @@ def test_the_loss_is_the_librarys_own_and_the_metric_weighs_tokens(tmp_path: Pat
     assert trainer.state.row()[METRIC] == pytest.approx(-total / count, rel=1e-5)
 
 
-def test_the_best_step_is_kept_and_patience_ends_training(tmp_path: Path):
+def test_best_step_is_kept_and_patience_ends(tmp_path: Path):
     loaded = load(tmp_path)
     trainer = make_trainer(loaded, evaluate_every=2, patience=2)
     values, at_step = iter([-3.0, -1.0, -2.0, -1.5]), {}
@@ -143,11 +143,15 @@ def test_the_best_step_is_kept_and_patience_ends_training(tmp_path: Path):
 
     trainer._evaluate = evaluate
     result = trainer.fit()
-    assert (result.best_step, result.best_metric, result.step) == (2, -1.0, 6)
+    assert result.best_step == 2
+    assert result.best_metric == -1.0
+    assert result.step == 6
     assert torch.equal(loaded[0].shared.weight, at_step[2])
     assert not torch.equal(at_step[2], at_step[6])
 
 
-def test_without_held_out_pairs_the_last_step_is_kept(tmp_path: Path):
+def test_last_step_is_kept_without_held_out_pairs(tmp_path: Path):
     result = make_trainer(load(tmp_path), tmp_path / "checkpoints", held_out=[]).fit()
-    assert (result.best_step, result.best_metric, result.step) == (12, None, 12)
+    assert result.best_step == 12
+    assert result.best_metric is None
+    assert result.step == 12

@@ -22,7 +22,7 @@ def cloze(**settings: float) -> InverseCloze:
     return InverseCloze("inverse_cloze", ClozeSettings(**settings))
 
 
-def test_a_span_is_consecutive_words_of_its_document_of_the_length_asked_for():
+def test_spans_are_consecutive_words():
     spans = [query.text.split() for query in cloze(per_document=50).generate({"d": TEXT}, seed=1)]
     starts = [WORDS.index(span[0]) for span in spans]
     assert spans == [WORDS[start : start + 64] for start in starts]
@@ -36,12 +36,12 @@ def test_lengths_cover_their_range():
 
 
 @pytest.mark.parametrize(("words", "length"), [(90, 45), (6, 3), (5, None), (0, None)])
-def test_a_short_document_gives_at_most_its_share(words, length):
+def test_short_documents_give_short_spans(words, length):
     spans = cloze(per_document=1).generate({"d": " ".join(WORDS[:words])}, seed=1)
     assert [len(span.text.split()) for span in spans] == ([] if length is None else [length])
 
 
-def test_spans_depend_on_neither_order_nor_other_documents():
+def test_spans_do_not_depend_on_other_documents():
     documents = {"b": TEXT, "a": TEXT.upper(), "c": TEXT[::-1]}
     together = cloze().generate(documents, seed=3)
     assert together == cloze().generate(dict(reversed(documents.items())), seed=3)
@@ -67,7 +67,7 @@ ROWS = [
 TABLE = pd.DataFrame(ROWS, columns=["document_id", "text", "kind"])
 
 
-def test_every_passage_of_a_document_gets_the_queries_that_a_model_wrote_and_is_found_by_them():
+def test_texts_are_expanded_by_written_queries():
     assert queries_by_document(TABLE) == {"a": ["how to order", "rank items"]}
     assert queries_by_document(TABLE.head(0)) == {}
     texts, ids = ["sort a list", "more on sorting", "open a file"], ["a", "a", "c"]
@@ -83,7 +83,7 @@ def test_every_passage_of_a_document_gets_the_queries_that_a_model_wrote_and_is_
     ]
 
 
-def test_seeds_of_different_purposes_differ_and_fit_63_bits():
+def test_derived_seeds_differ_and_fit_63_bits():
     seeds = [
         derive_seed(seed, *parts)
         for seed in (0, 1)

@@ -49,9 +49,7 @@ def with_settings(generator: SequenceToSequence, **changes: int) -> SequenceToSe
 DOCUMENTS = {f"d{i}": " ".join(WORDS[i : i + 3 * (i + 1)]) for i in range(6)}
 
 
-def test_each_documents_queries_depend_on_neither_batch_nor_chunk_nor_order(
-    generator, tmp_path, monkeypatch
-):
+def test_queries_do_not_depend_on_their_batch(generator, tmp_path, monkeypatch):
     whole = generator.generate(DOCUMENTS, 1, tmp_path / "a")
     assert [query.document_id for query in whole] == [
         i for i in sorted(DOCUMENTS) for _ in range(5)
@@ -68,7 +66,7 @@ def test_each_documents_queries_depend_on_neither_batch_nor_chunk_nor_order(
     assert generator.generate(DOCUMENTS, 2, tmp_path / "d") != whole
 
 
-def test_a_killed_run_goes_on_where_it_was(generator, tmp_path, monkeypatch):
+def test_killed_generation_resumes(generator, tmp_path, monkeypatch):
     monkeypatch.setattr(sequence_to_sequence, "CHUNK", 2)
     whole = generator.generate(DOCUMENTS, 1, tmp_path / "uninterrupted")
 
@@ -91,7 +89,7 @@ def test_a_killed_run_goes_on_where_it_was(generator, tmp_path, monkeypatch):
     assert written == [["d4", "d5"]]
 
 
-def test_the_sections_of_a_long_document_are_all_read(generator):
+def test_all_sections_of_a_document_are_read(generator):
     sections, drafts = generator._sections({"long": " ".join(WORDS[:20]), "short": "w1 w2"})
     # 7, 7, 6 and 2 words, and </s> each
     assert [len(section) for section in sections] == [8, 8, 7, 3]
@@ -101,7 +99,7 @@ def test_the_sections_of_a_long_document_are_all_read(generator):
     ]
 
 
-def test_the_noise_samples_the_softmax_of_the_top_k():
+def test_gumbel_noise_samples_the_softmax():
     logits = torch.tensor([0.3, 2.0, -5.0, 1.0, 0.9])
     draws = torch.rand(
         (20000, 1, 3), dtype=torch.float64, generator=torch.Generator().manual_seed(4)
@@ -116,7 +114,7 @@ def test_the_noise_samples_the_softmax_of_the_top_k():
     assert observed[0] == observed[2] == 0
 
 
-def test_trained_means_the_folder_of_the_trained_model(folder, generator, tmp_path):
+def test_trained_names_the_trained_model(folder, generator, tmp_path):
     settings = TINY.replace(model="trained")
     made = SequenceToSequence.load(settings, folder)
     assert made.generate(DOCUMENTS, 1, tmp_path / "a") == generator.generate(
@@ -130,16 +128,15 @@ def test_trained_means_the_folder_of_the_trained_model(folder, generator, tmp_pa
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_it_computes_where_the_encoders_settings_say(folder, monkeypatch, device: str):
+def test_generator_uses_the_encoders_device(folder, monkeypatch, device: str):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     model = SequenceToSequence.load(TINY.replace(model=str(folder)), device=device).model
-    assert (model.device.type, model.dtype) == (device, torch.float32)
+    assert model.device.type == device
+    assert model.dtype == torch.float32
 
 
 @pytest.mark.parametrize(("in_hardware", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
-def test_a_gpu_without_bfloat16_does_not_emulate_it(
-    monkeypatch, in_hardware: bool, dtype: torch.dtype
-):
+def test_gpu_without_bfloat16_uses_float32(monkeypatch, in_hardware: bool, dtype: torch.dtype):
     model = MagicMock()
     load = MagicMock(return_value=(model, None))
     supported = lambda including_emulation=True: including_emulation or in_hardware  # noqa: E731
@@ -151,7 +148,7 @@ def test_a_gpu_without_bfloat16_does_not_emulate_it(
     model.to.assert_called_once_with(torch.device("cuda:1"))
 
 
-def test_texts_longer_than_the_positions_are_refused(tmp_path):
+def test_texts_beyond_the_positions_are_refused(tmp_path):
     from transformers import BartConfig, BartForConditionalGeneration
 
     config = BartConfig(
@@ -167,7 +164,7 @@ def test_texts_longer_than_the_positions_are_refused(tmp_path):
         require_positions(model, 8, 65)
 
 
-def test_equal_models_give_equal_bytes_that_name_no_machine(folder, tmp_path):
+def test_saved_models_name_no_machine(folder, tmp_path):
     for name in ("one", "two"):
         save_sequence_model(*load_sequence_model(folder), tmp_path / name, 16)
     assert hash_path(tmp_path / "one") == hash_path(tmp_path / "two")
@@ -178,7 +175,7 @@ def test_equal_models_give_equal_bytes_that_name_no_machine(folder, tmp_path):
         }
 
 
-def test_what_cannot_be_loaded_is_one_clear_line(monkeypatch, tmp_path):
+def test_unloadable_models_are_refused(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(
         FreshetError, match="'someone/some-t5' is no sequence-to.*hub model$"
