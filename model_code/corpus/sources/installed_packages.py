@@ -222,13 +222,18 @@ class InstalledPackagesSource:
                 yield _document_row(item)
             return
 
-        queries = choose_queries(item.docstring for item in self._docstrings)
-        for query_id, docstring in queries.items():
+        for query_id, docstring in self._queries.items():
             if table == "queries":
                 values = {"id": query_id, "text": docstring.summary}
             else:
                 values = {"query_id": query_id, "document_id": docstring.name}
             yield Row(table, query_id, values)
+
+    @cached_property
+    def _queries(self) -> dict[str, Docstring]:
+        """The documents that have a query, by query id. Two tables need them."""
+        assert self._docstrings is not None
+        return choose_queries(item.docstring for item in self._docstrings)
 
     def _parsed_packages(self) -> list[str]:
         return [package for package in self.packages if package not in definitions.MODULES]
