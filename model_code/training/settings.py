@@ -1,6 +1,4 @@
-"""What the user may choose about training: the group `training` of `params.yaml`, overridden per
-retriever.
-"""
+"""The group `training` of `params.yaml`. Each retriever may override its keys."""
 
 from __future__ import annotations
 
@@ -11,14 +9,17 @@ from model_code.settings import Field, Settings, constant_field, require
 
 
 class TrainingSettings(Settings):
-    """How one retriever is trained; the defaults are good for MiniLM on a few thousand documents
-    and a CPU.
+    """How one retriever is trained.
+
+    The defaults suit MiniLM, a few thousand documents and a CPU.
     """
 
-    unsupervised_weight: ClassVar[float] = 0.5  # alpha of HCE's equation 7
+    # Alpha in HCE, equation 7.
+    unsupervised_weight: ClassVar[float] = 0.5
     centroid_learning_rate: ClassVar[float] = 1e-3
     weight_decay: ClassVar[float] = 0.01
-    dev_queries: ClassVar[int] = 500  # at most so many choose the best checkpoint
+    # Largest number of dev queries that choose the best checkpoint.
+    dev_queries: ClassVar[int] = 500
 
     start: str | None = Field(
         None,
@@ -142,12 +143,13 @@ class TrainingSettings(Settings):
     )
 
     def check(self) -> None:
-        """Refuse what would be without effect."""
+        """Refuse settings that would have no effect."""
         parse_metric(self.dev_metric)
-        for name, act in (("cotraining", "re-clusters at"), ("patience", "counts")):
+        for name, use in (("cotraining", "re-clusters at"), ("patience", "counts")):
+            is_set = bool(getattr(self, name))
             require(
-                not getattr(self, name) or self.evaluate_every is not None,
-                f"{name} {act} evaluations during training, and evaluate_every is null, so that there are none; "
+                not is_set or self.evaluate_every is not None,
+                f"{name} {use} evaluations during training, and evaluate_every is null, so that there are none; "
                 f"set evaluate_every (steps, such as 50), or leave {name} out",
             )
         require(
@@ -158,12 +160,14 @@ class TrainingSettings(Settings):
 
     @property
     def unsupervised_in_batch(self) -> int:
-        """Pseudo-query pairs in each batch of joint training (0 if that leaves one kind only)."""
+        """Number of pseudo-query pairs in each joint batch, 0 if they would be the only kind."""
         count = round(self.batch_size * self.unsupervised_share)
-        return count if count < self.batch_size else 0
+        if count == self.batch_size:
+            return 0
+        return count
 
     @property
     def needs_hierarchy(self) -> bool:
-        """Whether training reads the document hierarchy at all."""
-        draws = self.negatives == "siblings" and self.negatives_per_query > 0
-        return self.hierarchy_weight > 0 or self.batches == "siblings" or draws
+        """Whether training reads the hierarchy."""
+        draws_siblings = self.negatives == "siblings" and self.negatives_per_query > 0
+        return self.hierarchy_weight > 0 or self.batches == "siblings" or draws_siblings

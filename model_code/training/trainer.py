@@ -58,9 +58,10 @@ GPU_BATCH_TOKENS = 16_384
 class Objective(nn.Module):
     """The loss of a dense retriever. Everything that learns is a parameter of it.
 
-    With contrastive losses C_i and hierarchy losses H_i of the pairs i of a batch, the loss is the mean
-    of C_i + `hierarchy_weight` H_i over supervised pairs, plus `unsupervised_weight` times that over
-    pseudo-queries (L_J in HCE, equation 7). See `model_code.losses`.
+    With contrastive losses C_i and hierarchy losses H_i, summed over levels, of the pairs i of a batch,
+    the loss of a pair is L_i = C_i + `hierarchy_weight` H_i (HCE, equation 6). The loss of the batch is
+    the mean of L_i over supervised pairs plus `unsupervised_weight` times its mean over pseudo-queries
+    (HCE, equation 7). A batch with one kind of pairs has their plain mean. See `model_code.losses`.
 
     Args:
         encoder: Maps tokenised texts to unit vectors, (B, H).

@@ -33,7 +33,7 @@ def random_rankings(seed, count):
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("constant", [0, 60])
-def test_equals_the_double_loop_by_ranks_alone_however_many_are_asked_for(seed, constant):
+def test_fusion_equals_a_double_loop(seed, constant):
     rankings = random_rankings(seed, count=3)
     fused = reciprocal_rank_fusion(rankings, 100, constant)
     assert dict(fused) == pytest.approx(by_double_loop(rankings, constant))
@@ -42,7 +42,7 @@ def test_equals_the_double_loop_by_ranks_alone_however_many_are_asked_for(seed, 
     assert reciprocal_rank_fusion(other_scores, 5, constant) == fused[:5]
 
 
-def test_ties_go_to_the_smaller_id_and_nothing_gives_nothing():
+def test_fusion_breaks_ties_by_id():
     assert [name for name, _ in reciprocal_rank_fusion([[("b", 1.0)], [("a", 1.0)]], 2)] == [
         "a",
         "b",

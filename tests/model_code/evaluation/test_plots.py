@@ -36,7 +36,7 @@ def hashes():
     return [sha256(png).hexdigest() for png in pictures()]
 
 
-def test_equal_numbers_give_equal_bytes_that_tell_no_time_in_another_process_and_under_other_settings(
+def test_equal_numbers_give_equal_pictures(
     tmp_path,
 ):
     import matplotlib
@@ -59,7 +59,7 @@ def test_equal_numbers_give_equal_bytes_that_tell_no_time_in_another_process_and
     assert dict(matplotlib.rcParams) == before
 
 
-def test_a_training_has_a_panel_for_the_loss_and_for_what_was_measured(monkeypatch):
+def test_training_plot_has_a_panel_per_value(monkeypatch):
     drawn = []
     monkeypatch.setattr(plots, "draw", lambda size, paint: drawn.append(size))
     plots.training_plot(HISTORY)

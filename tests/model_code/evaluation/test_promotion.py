@@ -86,7 +86,8 @@ def test_the_first_retriever_passes():
         judge_promotion(CHAMPION, None, SETTINGS),
         judge_retrain(CHAMPION, None, SETTINGS, NEW),
     ):
-        assert (verdict.passed, verdict.reasons) == (True, ("there is no champion yet",))
+        assert (verdict.passed) is True
+        assert verdict.reasons == ("there is no champion yet",)
 
 
 def test_challengers_without_effect_seldom_pass():
@@ -163,7 +164,8 @@ def of_new(verdict):
 def test_pilot_must_gain_more_than_its_margin():
     gained = scores("hce", BASE + np.where(NEW_GAIN, 0.05, -0.1) + noise(21, 0.02))
     verdict = judge_pilot(gained, CHAMPION, SETTINGS, OWN, 0.01)
-    assert (verdict.passed, verdict.queries) == (True, len(NEW))
+    assert (verdict.passed) is True
+    assert verdict.queries == len(NEW)
     assert opened_by(verdict) == ["new documents: better", "old documents"]
     low = of_new(verdict).low
     for margin, passes in ((low - 1e-5, True), (low, False), (0.06, False)):

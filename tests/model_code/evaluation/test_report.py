@@ -62,7 +62,7 @@ def comparison(names=("bm25", "zero_shot", "hce<1>|x", "zero_shot.rrf")):
     )
 
 
-def test_the_first_sentence_says_who_is_best_by_how_much_and_on_what():
+def test_summary_names_the_best_system():
     found = comparison(("bm25", "zero_shot", "hce"))
     for name, value in {"bm25": 0.5, "zero_shot": 0.6, "hce": 0.55}.items():
         found["systems"][name]["nDCG@10"] |= {
@@ -80,7 +80,7 @@ def test_the_first_sentence_says_who_is_best_by_how_much_and_on_what():
     )
 
 
-def test_what_was_left_out_and_that_nobody_judged_is_said_before_all_numbers():
+def test_summary_begins_with_limits():
     found = comparison() | {"left_out": {"mlr": "mlr is not trained"}}
     assert summary_sentence(found).startswith("Mlr is not trained. ")
     nothing = summary_sentence(found | {"queries": 0, "systems": {}})
@@ -124,7 +124,7 @@ def test_differences_table_holds_the_numbers():
     assert table["interval over"].tolist()[-1] == "queries, one training"
 
 
-def test_every_part_has_its_tables_and_what_has_no_row_is_left_out():
+def test_report_has_a_table_per_group():
     titles = list(report_tables(comparison()))
     assert [title.split()[0] for title in titles] == [
         "Results",
@@ -156,7 +156,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_well_formed_escaped_and_self_contained():
+def test_page_is_well_formed_and_self_contained():
     long = pd.DataFrame({"a": ["word " * 40]})
     html = render_page("<t>", ["<script>"], b"png", report_tables(comparison()) | {"long": long})
     parser = Page()
@@ -176,7 +176,7 @@ def test_the_page_is_well_formed_escaped_and_self_contained():
         ("MRR@5", ["MRR@5"], ["MRR@5"]),
     ],
 )
-def test_the_main_metric_is_shown_first_and_the_usual_ones_follow(main_metric, metrics, shown):
+def test_main_metric_comes_first(main_metric, metrics, shown):
     assert (
         headline_metrics({"main_metric": main_metric, "systems": {"bm25": dict.fromkeys(metrics)}})
         == shown

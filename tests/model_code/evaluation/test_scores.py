@@ -31,7 +31,7 @@ def test_what_cannot_be_paired_is_refused_by_name(other, message):
         check_comparable([scores("a"), other])
 
 
-def test_seeds_of_the_same_queries_are_averaged_per_query():
+def test_seeds_are_averaged_per_query():
     runs = [
         scores("hce"),
         scores("hce_seed1", (0.0, 0.0, 1.0)),

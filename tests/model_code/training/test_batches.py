@@ -51,7 +51,7 @@ def test_length_is_what_it_yields(pairs: int, size: int, epochs: float, accumula
     assert BatchSchedule(one_kind(pairs), settings, seed=0).steps == 3, "steps override epochs"
 
 
-def test_a_handful_of_supervised_pairs_beside_many_others_is_told():
+def test_short_epochs_are_warned_about():
     """They alone set the number of steps, and a run of one step looks like any other."""
     documents, others = 400, 380
     passages = Passages([str(i) for i in range(documents)], np.arange(documents))
@@ -75,7 +75,7 @@ def test_a_handful_of_supervised_pairs_beside_many_others_is_told():
         BatchSchedule(TrainingData(passages, many, few), settings, seed=0)
 
 
-def test_an_epoch_sees_every_pair_at_most_once_and_leaves_out_less_than_a_batch():
+def test_epoch_sees_every_pair_at_most_once():
     stream = PairStream(np.arange(50), size=8, seed=0)
     for epoch in range(3):
         seen = np.concatenate(
@@ -101,7 +101,7 @@ def test_any_batch_can_be_had_without_those_before():
     ]
 
 
-def test_no_document_twice_in_a_batch_where_avoidable_and_unavoidable_duplicates_fill_it():
+def test_documents_repeat_in_a_batch_only_if_needed():
     documents = np.repeat(np.arange(20), 5)  # five queries each
     for batch in distinct_batches(np.random.default_rng(0).permutation(100), documents, 10)[:-1]:
         assert len(set(documents[batch])) == 10
@@ -198,7 +198,7 @@ def test_relevant_marks_every_known_pair(number: int):
     assert batch.relevant.tolist() == expected
 
 
-def test_documents_are_the_positives_and_then_the_extra_ones_each_of_which_is_of_some_query():
+def test_documents_are_positives_then_extra_negatives():
     batch, pairs = make_batch()
     assert batch.allowed.sum(dim=1).max() <= 2
     assert batch.allowed.sum(dim=0).min() >= 1  # no document is encoded for nothing
@@ -220,7 +220,7 @@ def test_prompts_stand_before_queries_and_documents():
     assert texts_of(prompted.documents) == [f"d {text}" for text in texts_of(bare.documents)]
 
 
-def test_paths_are_the_passages_ancestors_at_the_first_m_levels_and_without_weight_there_are_none():
+def test_paths_are_ancestors_of_the_passages():
     batch, pairs = make_batch(hierarchy_levels=1)
     assert batch.paths.tolist() == [[TREE.path(i)[0]] for i in pairs]
     batch, pairs = make_batch()
@@ -240,7 +240,7 @@ def test_nodes_above_other_relevant_passages_are_no_negatives():
             assert batch.excluded[level].shape == (len(pairs), nodes)
 
 
-def test_nothing_is_excluded_where_a_query_has_one_passage_and_kinds_are_marked():
+def test_queries_with_one_passage_exclude_nothing():
     batch, _ = make_batch(data=make_data(), supervision="joint")
     assert batch.excluded == [None, None]
     assert batch.unsupervised.tolist() == [False] * 3 + [True] * 3

@@ -53,7 +53,7 @@ def long_documents() -> Passages:
     )
 
 
-def test_a_pair_takes_the_passage_that_shares_most_words_and_the_first_of_equals():
+def test_pair_takes_the_passage_sharing_most_words():
     passages = long_documents()
     assert [passages.of(document).tolist() for document in range(3)] == [[0, 2], [1], [3]], (
         "need not be neighbours"
@@ -63,16 +63,17 @@ def test_a_pair_takes_the_passage_that_shares_most_words_and_the_first_of_equals
     assert passages.best(0, "nothing in common") == 0
 
 
-def test_every_relevant_document_makes_a_pair_and_is_known():
+def test_every_relevant_document_makes_a_pair():
     pairs = make_pairs(long_documents(), [("beta gamma", [0, 2]), ("delta", [1])])
     assert list(pairs.queries) == ["beta gamma", "beta gamma", "delta"]
     assert pairs.passages.tolist() == [2, 3, 1]
     assert list(pairs.relevant) == [frozenset({0, 2}), frozenset({0, 2}), frozenset({1})]
     none = make_pairs(long_documents(), [])
-    assert (len(none), none.passages.dtype) == (0, np.int64)
+    assert len(none) == 0
+    assert none.passages.dtype == np.int64
 
 
-def test_equal_queries_know_of_each_other_across_both_kinds():
+def test_equal_queries_share_their_relevant_documents():
     passages = long_documents()
     supervised = make_pairs(passages, [("delta", [1])])
     data = TrainingData(passages, supervised, make_pairs(passages, [("delta", [2]), ("beta", [0])]))
@@ -80,7 +81,7 @@ def test_equal_queries_know_of_each_other_across_both_kinds():
     assert data.pairs.passages.tolist() == [1, 3, 0]
 
 
-def test_answers_are_those_of_the_judged_queries_and_looked_for_in_the_passages():
+def test_answers_of_judged_queries_are_looked_for():
     passages = long_documents()
     supervised = replace(
         make_pairs(passages, [("delta", [1]), ("beta", [0])]), answers={"delta": ["Gamma, gamma"]}
@@ -113,7 +114,7 @@ def draw_text(draw: random.Random, most: int) -> str:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_passages_hold_what_a_search_word_by_word_finds(seed: int):
+def test_answers_are_found_as_by_word_search(seed: int):
     draw = random.Random(seed)
     texts = [draw_text(draw, 12) for _ in range(40)]
     named = {
@@ -134,12 +135,12 @@ def test_texts_are_normalised_as_squad_does():
         assert squad_form(text) == squad_normalised(text)
 
 
-def test_an_answer_without_a_word_is_in_no_passage():
+def test_answer_without_a_word_is_in_no_passage():
     answers = Answers(["the a $"], {"article": ["the", "$"], "none": []})
     assert [answers.of(query) for query in ("article", "none", "unknown")] == [None, None, None]
 
 
-def test_only_the_passages_asked_about_are_read_and_each_once(monkeypatch: pytest.MonkeyPatch):
+def test_each_passage_is_normalised_once(monkeypatch: pytest.MonkeyPatch):
     read: list[str] = []
     monkeypatch.setattr(module, "squad_form", lambda text: read.append(text) or text)
     answers = Answers([f"text {i}" for i in range(1000)], {"one": ["text 3"], "two": ["text 5"]})

@@ -36,7 +36,7 @@ def train_and_kill(kill_at: int, *folders: Path) -> int:
     return subprocess.run(program, cwd=ROOT, env=environment).returncode
 
 
-def test_killed_and_resumed_is_as_if_never_stopped(tmp_path: Path):
+def test_resumed_training_equals_uninterrupted_training(tmp_path: Path):
     tiny = tmp_path / "tiny"
     make_encoder(tiny)
     assert train(tiny, tmp_path / "other_checkpoints", tmp_path / "whole") == 0
@@ -61,7 +61,7 @@ def parts(loss: float) -> dict[str, torch.Tensor]:
     return {"loss": torch.tensor(loss), "contrastive": torch.tensor(2 * loss)}
 
 
-def test_a_row_is_the_mean_since_the_row_before():
+def test_history_rows_are_means_of_the_window():
     state = TrainingState(window=[parts(1.0), parts(2.0)], step=2)
     state.log(learning_rate=0.1)
     state.log(learning_rate=0.3)  # nothing since: no new row
@@ -79,7 +79,7 @@ def test_a_loss_that_is_not_finite_stops_training(loss: float):
         TrainingState(window=[parts(loss)], step=4).log(learning_rate=0.1)
 
 
-def test_the_first_of_equal_evaluations_is_the_best_and_weights_are_copies():
+def test_first_of_equal_evaluations_is_best():
     state, weight = TrainingState(), torch.zeros(2)
     improved = []
     for step, value in [(0, 0.3), (5, 0.5), (10, 0.5), (15, 0.4)]:
@@ -87,12 +87,14 @@ def test_the_first_of_equal_evaluations_is_the_best_and_weights_are_copies():
         weight.fill_(step)
         improved.append(state.evaluated("hit@1", value, {"w": weight}))
     assert improved == [True, True, False, False]
-    assert (state.best_step, state.best_metric, state.evaluations_since_best) == (5, 0.5, 2)
+    assert state.best_step == 5
+    assert state.best_metric == 0.5
+    assert state.evaluations_since_best == 2
     assert state.best_weights["w"].tolist() == [5, 5]
     assert [row["hit@1"] for row in state.history] == [0.3, 0.5, 0.5, 0.4]
 
 
-def test_loss_and_metric_of_one_step_share_a_row_and_json_loses_nothing_but_tensors():
+def test_loss_and_metric_share_a_row():
     state = TrainingState(window=[parts(1 / 3)], step=1, reclustered_at=[1])
     state.log(0.1)
     state.evaluated("hit@1", 0.1 + 0.2, {"w": torch.zeros(1)})

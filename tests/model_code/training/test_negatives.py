@@ -96,7 +96,7 @@ def test_draws_come_from_the_ranks_asked_for(depth: int):
 
 
 @pytest.mark.parametrize("kind", ["bm25", "siblings"])
-def test_what_holds_an_answer_is_never_drawn_and_queries_without_answers_draw_as_before(kind: str):
+def test_passages_with_an_answer_are_never_drawn(kind: str):
     wanted = dict(zip(DATA.pairs.queries[:12], WORDS, strict=False))
     answers = {query: [f"The {word}!"] for query, word in wanted.items()}
     data = replace(DATA, supervised=replace(DATA.supervised, answers=answers))
@@ -121,7 +121,7 @@ def test_what_holds_an_answer_is_never_drawn_and_queries_without_answers_draw_as
     assert dropped > 5
 
 
-def test_as_many_are_drawn_as_are_wanted_where_most_candidates_hold_an_answer():
+def test_enough_negatives_are_drawn_beside_answers():
     texts = ["query the answer", *["query an answer"] * 200, "query nothing", "query naught"]
     passages = Passages(texts, np.arange(len(texts)))
     pairs = replace(make_pairs(passages, [("query", [0])]), answers={"query": ["answer"]})
@@ -192,12 +192,12 @@ def test_siblings_come_from_the_same_leaf(passage: int):
     assert len(set(drawn)) == len(drawn) == min(3, (LEAVES[passage] == LEAVES).sum() - 1)
 
 
-def test_every_sibling_is_drawn_sooner_or_later_but_for_documents_that_answer_the_query():
+def test_every_sibling_but_answers_is_drawn():
     assert {other for seed in range(40) for other in draw(0, seed)} == {1, 2, 3, 4, 5}
     assert {other for seed in range(20) for other in draw(0, seed, known=[0, 2, 3])} == {1, 4, 5}
 
 
-def test_a_lower_m_deals_negatives_over_the_levels_below():
+def test_negatives_are_dealt_over_lower_levels():
     """With M = 1 of two levels, equation 6 samples below the leaf and below its parent: the deepest
     comes first.
     """
@@ -206,7 +206,7 @@ def test_a_lower_m_deals_negatives_over_the_levels_below():
     assert {row[1] for row in drawn} == {19, 20, 21}  # and its parent leaf 4's
 
 
-def test_siblings_in_the_batch_are_negatives_already_and_where_none_are_wanted_none_are_drawn():
+def test_siblings_in_the_batch_are_not_drawn():
     assert draw(19, batch=[20], negatives_per_query=2) == [21]
     assert draw(19, batch=[20, 21], negatives_per_query=2) == []
     assert draw(0, negatives_per_query=0) == []

@@ -72,9 +72,7 @@ def test_frozen_layers_store_nothing_for_the_backward_pass(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["mpnet", "deberta-v2", "modernbert", "bert"])
-def test_frozen_layers_give_what_they_gave_although_all_layers_share_something(
-    tmp_path: Path, kind: str
-):
+def test_frozen_layers_keep_their_output(tmp_path: Path, kind: str):
     """Relative positions are registered after the layers, but every frozen layer reads them."""
     words = [f"word{number}" for number in range(20)]
     changes = {"relative_attention": True} if kind == "deberta-v2" else {}
@@ -91,7 +89,7 @@ def test_frozen_layers_give_what_they_gave_although_all_layers_share_something(
     assert not torch.equal(before[2], after[2])
 
 
-def test_what_lies_in_frozen_layers_and_reaches_nothing_does_not_learn_either(tmp_path: Path):
+def test_unused_parameters_in_frozen_layers_are_frozen(tmp_path: Path):
     """Longformer's global attention is used only where a text asks for it."""
     changes = {"attention_window": 4, "max_position_embeddings": 66}
     make_tiny_model(tmp_path / "base", "longformer", ["word1"], **changes)
@@ -126,7 +124,7 @@ def test_every_group_keeps_its_share_of_the_schedule():
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(1, 0.1), (10, 0.0), (10, 0.3), (7, 0.99)])
-def test_the_rate_rises_falls_and_never_vanishes_before_the_end(steps: int, warmup: float):
+def test_learning_rate_rises_and_falls(steps: int, warmup: float):
     factors = [learning_rate_factor(step, steps, warmup) for step in range(steps)]
     peak = int(np.argmax(factors))
     assert max(factors) == 1.0
@@ -204,7 +202,7 @@ def test_the_named_gpu_trains(
 
 
 @pytest.mark.parametrize("name", ["query_max_tokens", "document_max_tokens"])
-def test_texts_longer_than_the_positions_are_refused(tmp_path: Path, name: str) -> None:
+def test_texts_beyond_the_positions_are_refused(tmp_path: Path, name: str) -> None:
     encoder = make_encoder(tmp_path / "base")
     with pytest.raises(
         SettingsError, match=f"{name} is 65, but the encoder has positions for 64 tokens; lower it"

@@ -42,5 +42,5 @@ def test_a_removed_value_names_those_that_are_left(removed: str):
         parse(TrainingSettings, {"negatives": removed}, "training")
 
 
-def test_a_single_pair_is_a_batch_without_joint_training():
+def test_single_pair_is_a_supervised_batch():
     assert TrainingSettings(batch_size=1, supervision="supervised").batch_size == 1

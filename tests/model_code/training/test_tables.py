@@ -50,9 +50,7 @@ def make_tables() -> TrainingTables:
 @pytest.mark.parametrize(
     ("supervision", "answers"), [("joint", {"when": ["x", "y", "z"]}), ("unsupervised", {})]
 )
-def test_training_queries_keep_their_answers_and_those_of_equal_text_share_them(
-    supervision, answers
-):
+def test_queries_of_equal_text_share_answers(supervision, answers):
     data = make_tables().training_data(TrainingSettings(supervision=supervision))
     assert dict(data.pairs.answers) == answers
     if answers:
@@ -117,3 +115,38 @@ def test_queries_are_a_fixed_sample():
     assert chosen[0] == chosen[1] != chosen[2]
     dev = DevEvaluator(passages, many, "hit@1", seed=0, most_queries=7)
     assert [dev.qrels[str(row)] for row in range(7)] == [{query[1:]: 1} for query in dev.queries]
+
+
+def test_groups_of_training_documents_are_scored_apart():
+    """x finds its document first, y second: training asks for the document of y only."""
+    dev = DevEvaluator(
+        PASSAGES,
+        [("x", {0: 1}), ("y", {2: 1})],
+        "MRR@10",
+        seed=0,
+        most_queries=10,
+        asked_in_training=[1],
+    )
+    encoder = Lookup(VECTORS)
+
+    mean = dev.score(encoder.encode(dev.queries), encoder.encode_documents(dev.texts))
+
+    assert mean == pytest.approx(0.75)
+    assert dev.groups == {
+        "asked_in_training": {"queries": 1, "MRR@10": 0.5},
+        "not_asked_in_training": {"queries": 1, "MRR@10": 1.0},
+    }
+
+
+def test_groups_follow_the_query_sample():
+    passages = Passages(["text"] * 50, np.arange(50))
+    queries = [(f"q{i}", {i: 1}) for i in range(50)]
+    dev = DevEvaluator(
+        passages, queries, "hit@1", seed=0, most_queries=7, asked_in_training=range(0, 50, 2)
+    )
+
+    dev.mean([[(query[1:], 1.0)] if int(query[1:]) % 2 == 0 else [] for query in dev.queries])
+
+    assert dev.groups["asked_in_training"]["hit@1"] == 1.0
+    assert dev.groups["not_asked_in_training"]["hit@1"] == 0.0
+    assert dev.groups["asked_in_training"]["queries"] < 7
