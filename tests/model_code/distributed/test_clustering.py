@@ -52,7 +52,7 @@ def test_a_worker_that_dies_changes_nothing(ray, vectors, tmp_path: Path, monkey
     agree(found, expected)
 
 
-def test_a_whole_tree_of_more_workers_than_some_levels_have_nodes(ray, vectors):
+def test_tree_with_more_workers_than_nodes(ray, vectors):
     settings = HierarchySettings(max_iterations=3, device="cpu")
     few = vectors[:60].numpy()
     expected = build_hierarchy(few, settings, seed=0)

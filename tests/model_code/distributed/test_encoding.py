@@ -56,9 +56,7 @@ def test_no_texts(encoder: Encoder, tmp_path: Path) -> None:
     assert (vectors.shape, len(tokens)) == ((0, encoder.dimension), 0)
 
 
-def test_vectors_and_tokens_come_together_and_in_the_order_of_their_texts(
-    encoder, texts, tmp_path, monkeypatch
-):
+def test_vectors_and_tokens_keep_text_order(encoder, texts, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "SHARD_TEXTS", 64)
     vectors, tokens = encode_tokens_resumably(encoder, texts, tmp_path)
     assert (
@@ -89,7 +87,7 @@ def test_workers_give_the_bytes_that_one_process_gives(
     assert encoder.precision == "auto"  # decided for the workers' copy alone
 
 
-def test_a_worker_that_dies_is_replaced_and_nothing_is_lost(ray, tmp_path):
+def test_dead_worker_is_replaced(ray, tmp_path):
     marker = tmp_path / "died"
     shards = [(0, ["a", "bb"]), (2, ["fatal"]), (3, ["", "ccc"]), (5, ["d"])]
     with engine.using(ScaleSettings(engine="ray", workers=2)):

@@ -40,7 +40,7 @@ def test_nonsense_is_refused(values, message):
         parse(ScaleSettings, values, "scale")
 
 
-def test_where_work_runs_is_no_part_of_any_stages_key():
+def test_engine_is_no_part_of_stage_keys():
     loaded = parameters.load(ROOT / "params.yaml")
     assert loaded.scale == ScaleSettings()
     assert not [stage for stage in stages.expand(loaded.retrievers) if "scale" in stage.groups]
@@ -67,7 +67,7 @@ def test_a_cluster_that_does_not_answer_is_named():
         engine._start(SimpleNamespace(init=init), ScaleSettings(engine="ray", address="far:6379"))
 
 
-def test_more_workers_than_fit_beside_a_spare_cpu_are_refused(ray):
+def test_too_many_workers_are_refused(ray):
     message = "3 workers, so 4 CPUs, one of them a spare, and Ray has 3"
     with (
         engine.using(ScaleSettings(engine="ray", workers=3)),
@@ -82,7 +82,7 @@ def test_more_workers_than_fit_beside_a_spare_cpu_are_refused(ray):
         engine.ray()
 
 
-def test_the_settings_end_with_their_block_and_a_ray_that_was_there_stays(ray):
+def test_settings_end_with_their_block(ray):
     with engine.using(ScaleSettings(engine="ray", workers=2)):
         assert engine.ray().is_initialized()
         assert engine.current().workers == 2

@@ -47,7 +47,7 @@ def weights_after(report: dict, context: StageContext) -> tuple[torch.Tensor, di
     return weights(context), report
 
 
-def test_processes_that_cannot_share_a_steps_batches_are_refused(monkeypatch):
+def test_uneven_sharing_of_batches_is_refused(monkeypatch):
     monkeypatch.setattr(
         "model_code.training.optimisation.PartialState",
         lambda cpu: SimpleNamespace(num_processes=2),
@@ -58,7 +58,7 @@ def test_processes_that_cannot_share_a_steps_batches_are_refused(monkeypatch):
         make_accelerator(torch.device("cpu"), "float32", accumulation=3)
 
 
-def test_one_process_of_ray_train_gives_the_same_bits(ray, tmp_path, expected):
+def test_one_ray_process_gives_equal_bits(ray, tmp_path, expected):
     context = context_in(tmp_path)
     with engine.using(ScaleSettings(engine="ray", workers=1)):
         report = train(train_tiny, context, 2)
@@ -66,9 +66,7 @@ def test_one_process_of_ray_train_gives_the_same_bits(ray, tmp_path, expected):
     assert torch.equal(weights(context), expected[0])
 
 
-def test_paths_count_from_where_it_was_asked_for_and_not_from_where_ray_was_started(
-    ray, tmp_path, monkeypatch, expected
-):
+def test_relative_paths_refer_to_callers_folder(ray, tmp_path, monkeypatch, expected):
     context_in(tmp_path)
     monkeypatch.chdir(tmp_path)
     here = StageContext(Path(), {"encoder": Path("tiny")}, Path("output"), {}, Path("checkpoints"))
@@ -94,7 +92,7 @@ def test_a_machine_without_the_projects_folder_is_named(tmp_path, monkeypatch):
         _process(config)
 
 
-def test_two_processes_share_the_batches_and_a_death_is_resumed(ray, tmp_path, expected):
+def test_dead_process_of_two_is_resumed(ray, tmp_path, expected):
     context = context_in(tmp_path)
     with engine.using(ScaleSettings(engine="ray", workers=2)):
         report = train(train_and_die, context, 2)

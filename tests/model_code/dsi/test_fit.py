@@ -68,7 +68,7 @@ def test_from_documents_it_learns_and_the_encoder_stays(root: Path, frozen: Run)
     assert report["fingerprint"] == trained(context).fingerprint == base == saved
 
 
-def test_step_0_is_the_base_index_with_passages_averaged(root: Path, frozen: Run):
+def test_step_0_averages_base_index_passages(root: Path, frozen: Run):
     context, report = frozen
     base = DenseIndex.load(root / "base_index")
     queries = TrainingTables.load(context).dev.queries
@@ -93,9 +93,7 @@ def ndcg(context: StageContext, run: dict[str, list[tuple[str, float]]]) -> floa
     return float(np.mean(list(evaluate_run(run, qrels, ["nDCG@10"])["nDCG@10"].values())))
 
 
-def test_what_only_gets_worse_is_returned_as_it_started(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_worse_training_returns_the_start(root: Path, monkeypatch: pytest.MonkeyPatch):
     values = iter([0.9, 0.5, 0.4, 0.3, 0.2])
     monkeypatch.setattr(DevEvaluator, "score", lambda *_: next(values))
     context = make_context(root, DocumentVectorSettings(epochs=12, batch_size=16, patience=2))
@@ -106,7 +104,7 @@ def test_what_only_gets_worse_is_returned_as_it_started(
     np.testing.assert_allclose(trained(context).vectors[0], base.vectors[0], atol=1e-6)
 
 
-def test_joint_training_changes_the_encoder_and_answers_to_it(root: Path, joint: Run):
+def test_joint_training_changes_the_encoder(root: Path, joint: Run):
     context, report = joint
     assert report["best_step"] > 0
     assert report["best_dev"] > report["start_dev"]
@@ -155,9 +153,7 @@ def test_representatives_are_mean_training_queries(root: Path, supervision: str,
 
 
 @pytest.mark.parametrize(("name", "own"), [("frozen", FAST), ("joint", JOINT)])
-def test_resumed_equals_uninterrupted_and_another_seed_gives_other_bytes(
-    root, request, monkeypatch, name, own
-):
+def test_resumed_training_equals_uninterrupted(root, request, monkeypatch, name, own):
     killed = make_context(root, own)
     kill_stage_after(7, killed, monkeypatch)
     seen: list[int] = []
@@ -170,9 +166,7 @@ def test_resumed_equals_uninterrupted_and_another_seed_gives_other_bytes(
     assert hash_path(run(make_context(root, own, seed_offset=1))[0].output) != uninterrupted
 
 
-def test_dev_queries_are_encoded_once_and_no_passage_ever(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_dev_queries_are_encoded_once(root: Path, monkeypatch: pytest.MonkeyPatch):
     counts, encode = [], Encoder.encode
 
     def spy(encoder: Encoder, texts: list[str], *rest: object) -> np.ndarray:
@@ -201,7 +195,7 @@ def test_what_would_have_no_effect_is_refused(root: Path):
         )
 
 
-def test_queries_longer_than_the_positions_are_refused_and_documents_are_not_cut(root: Path):
+def test_queries_beyond_the_positions_are_refused(root: Path):
     train.run(make_context(root, JOINT, query_max_tokens=64, document_max_tokens=65, steps=1))
     with pytest.raises(
         SettingsError, match="query_max_tokens is 65, but the encoder has positions for 64"

@@ -40,7 +40,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[StageContext, Stage
     return training, run_index(training, root / "index")
 
 
-def test_the_index_is_of_documents_holds_what_adding_needs_and_comes_out_alike(built, tmp_path):
+def test_index_has_one_row_per_document(built, tmp_path):
     training, indexing = built
     folder, learned = indexing.output / "index", training.output / "document_vectors"
     trained = DenseIndex.load(learned)
@@ -128,7 +128,7 @@ def test_it_goes_live_beside_a_hierarchy_of_passages(
     )
 
 
-def test_a_new_document_starts_where_training_would_have_started_it(built, tmp_path, monkeypatch):
+def test_new_document_starts_at_its_training_start(built, tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", lambda handle: None)
     training, indexing = built
     go_live(tmp_path, *built)

@@ -57,7 +57,7 @@ def taken(vectors, sample, replaced, queries, relevant) -> int:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_it_is_the_largest_scale_that_takes_no_more_than_learned_vectors(seed: int):
+def test_scale_is_the_largest_safe_one(seed: int):
     vectors, sample, encodings, queries, relevant = made(seed)
     scale = largest_safe_scale(vectors, sample, encodings, queries, relevant)
     assert scale is not None
@@ -66,7 +66,7 @@ def test_it_is_the_largest_scale_that_takes_no_more_than_learned_vectors(seed: i
     assert taken(vectors, sample, scale * (1 + 1e-9) * encodings, queries, relevant) > now
 
 
-def test_encodings_of_another_length_change_the_scale_and_blocks_of_queries_nothing(
+def test_scale_is_inverse_to_encoding_length(
     monkeypatch: pytest.MonkeyPatch,
 ):
     vectors, sample, encodings, queries, relevant = made(0)
@@ -78,7 +78,7 @@ def test_encodings_of_another_length_change_the_scale_and_blocks_of_queries_noth
     assert largest_safe_scale(vectors, sample, encodings, queries, relevant) == pytest.approx(scale)
 
 
-def test_vectors_that_were_not_learned_stay_as_they_are():
+def test_vectors_that_were_not_learned_keep_scale():
     _, sample, encodings, queries, relevant = made(2)
     vectors = np.random.default_rng(2).normal(size=(40, 8))
     vectors[sample] = encodings
@@ -89,7 +89,7 @@ def test_vectors_that_were_not_learned_stay_as_they_are():
     assert taken(vectors, sample, scale * (1 - 1e-9) * encodings, queries, relevant) == now
 
 
-def test_too_few_queries_say_nothing_and_where_no_scale_is_too_large_there_is_none():
+def test_scale_is_none_without_enough_queries():
     vectors, sample, encodings, queries, relevant = made(3)
     few = MIN_ANSWERED_QUERIES - 1
     assert largest_safe_scale(vectors, sample, encodings, queries[:few], relevant[:few]) is None
@@ -136,9 +136,7 @@ def test_the_scale_is_measured_with_what_training_left(tmp_path, monkeypatch, tr
 
 
 @pytest.mark.parametrize("there_are_some", [True, False])
-def test_too_few_dev_queries_or_none_leave_encodings_as_they_are(
-    tmp_path, monkeypatch, there_are_some
-):
+def test_encodings_stay_without_enough_dev_queries(tmp_path, monkeypatch, there_are_some):
     if not there_are_some:
         monkeypatch.setattr(TrainingTables, "dev_evaluator", lambda *_: None)
     context, report = trained(tmp_path, epochs=1)

@@ -65,7 +65,7 @@ def test_no_shape_depends_on_what_the_tensors_hold():
     assert document_losses(queries, vectors, documents, SCALE, known).shape == (4,)
 
 
-def test_the_loop_reads_its_own_epochs_and_no_negatives():
+def test_loop_settings_override_epochs_and_negatives():
     shared = TrainingSettings(
         epochs=9,
         batch_size=8,

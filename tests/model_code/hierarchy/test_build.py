@@ -64,9 +64,7 @@ def test_equal_vectors_share_one_node_at_every_level(topics: np.ndarray) -> None
 
 
 @pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
-def test_vectors_without_direction_are_named_and_no_vectors_refused(
-    topics: np.ndarray, value: float
-) -> None:
+def test_vectors_without_direction_are_refused(topics: np.ndarray, value: float) -> None:
     topics[[7, 9]] = value
     with pytest.raises(FreshetError, match=r"vector 7 \(and 1 more\) has norm"):
         build(topics)
@@ -83,7 +81,7 @@ def test_the_last_level_is_flat_kmeans(topics: np.ndarray) -> None:
     )
 
 
-def test_a_centroid_is_the_unweighted_mean_of_its_children_and_members_are_placed_where_they_are(
+def test_centroid_is_the_mean_of_its_children(
     topics,
 ):
     tree = cluster_bottom_up(

@@ -69,7 +69,7 @@ def test_duplicates_and_more_clusters_than_points(distinct: int, copies: int, wa
         assert clustering.objective == pytest.approx(len(vectors))
 
 
-def test_a_small_run_is_the_best_of_some_starts(
+def test_small_run_is_the_best_of_starts(
     noise: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vectors, settings = torch.from_numpy(noise), HierarchySettings()

@@ -21,7 +21,7 @@ def test_default_branching_gives_two_levels(passages: int) -> None:
 
 
 @pytest.mark.parametrize("passages", [1, 2, 7, 8, 9, 100])
-def test_there_is_always_a_level_and_never_more_nodes_than_passages(passages: int) -> None:
+def test_level_sizes_are_at_most_the_passages(passages: int) -> None:
     for branching in (2, 8, 200):
         sizes = level_sizes(passages, branching)
         assert sizes[-1] == -(-passages // branching)

@@ -28,7 +28,7 @@ def tree(leaves: list[int], parents: list[int]) -> Hierarchy:
     return Hierarchy((tops, ends), above, np.array(leaves, np.int32))
 
 
-def test_every_node_is_named_by_what_the_nodes_beside_it_lack_and_always_alike():
+def test_node_names_tell_siblings_apart():
     own = tree([0, 0, 0, 1, 1, 1, 2, 2], [0, 1, 1])
     above, below = topic_names(own, TEXTS)
     assert set(above[0].split(", ")) == {"array", "sort", "axis"}
@@ -44,7 +44,7 @@ def test_every_node_is_named_by_what_the_nodes_beside_it_lack_and_always_alike()
     ]
 
 
-def test_of_scripts_without_blanks_names_are_pairs_that_belong_together():
+def test_unspaced_scripts_are_named_by_pairs():
     chinese = ["高铁列车到达", "列车停止检票", "红烧肉加酱油", "酱油和冰糖烧肉"]
     assert topic_names(tree([0, 1], [0, 0]), ["排序算法", "排序文件"])[1] == ["算法", "文件"], (
         "not 序算"
@@ -56,7 +56,7 @@ def test_of_scripts_without_blanks_names_are_pairs_that_belong_together():
     assert (set(first.split(", ")), second) == ({"カード", "切符"}, "気温")
 
 
-def test_a_rare_pair_of_one_text_is_no_better_known_than_one_that_several_have():
+def test_rare_pair_does_not_outrank_common_one():
     texts = ["铁路。", "铁路。", "路。哐啷。", "路。", "路。", "路。", "路。", "路。"]
     first, _ = topic_names(tree([0, 0, 0, 0, 1, 1, 1, 1], [0, 1]), texts)[0]
     assert first == "铁路, 哐啷"

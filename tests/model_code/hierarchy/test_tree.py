@@ -25,7 +25,7 @@ def tree() -> Hierarchy:
     return Hierarchy((level_1, level_2), parents, np.array([3, 0, 1, 2, 0, 1, 3, 3, 2], np.int32))
 
 
-def test_paths_lead_from_level_1_to_the_leaf_node_and_every_level_holds_every_passage_once(
+def test_paths_lead_to_the_leaf_node(
     tree: Hierarchy,
 ) -> None:
     assert tree.depth == 2
@@ -49,9 +49,7 @@ def test_new_vectors_go_below_the_nearest_leaf_node(tree: Hierarchy, chunk: int)
     assert tree.place(vectors[:0]).shape == (0, 2)
 
 
-def test_saved_and_loaded_is_the_same_and_pure_and_another_format_is_refused(
-    tree: Hierarchy, tmp_path: Path
-) -> None:
+def test_saved_tree_loads_unchanged(tree: Hierarchy, tmp_path: Path) -> None:
     tree.save(tmp_path / "a")
     loaded = Hierarchy.load(tmp_path / "a")
     loaded.save(tmp_path / "b")

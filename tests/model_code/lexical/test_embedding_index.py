@@ -44,7 +44,7 @@ def test_search_is_the_dense_product_over_best_passages() -> None:
         np.testing.assert_allclose([s for _, s in ranking], [s for _, s in expected], rtol=1e-6)
 
 
-def test_rank_and_allowed_score_as_search_does_and_parts_sum_to_a_score() -> None:
+def test_rank_and_filter_score_as_search() -> None:
     index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE)
     (query,) = sparse(1, 10, 3)
     whole = dict(index.search([query], 9)[0])
@@ -61,7 +61,7 @@ def test_rank_and_allowed_score_as_search_does_and_parts_sum_to_a_score() -> Non
         index.rank([query], [["d9"]])
 
 
-def test_equal_passages_give_equal_bytes_that_load_as_they_were(tmp_path: Path) -> None:
+def test_equal_passages_give_equal_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE)
         index.save(tmp_path / name)

@@ -51,7 +51,7 @@ def assert_same(found: list[Sparse], expected: list[Sparse], tolerance: float = 
         np.testing.assert_allclose(weights, other_weights, rtol=tolerance, atol=tolerance)
 
 
-def test_weights_are_the_double_loop_over_tokens_and_entries(encoder: LexicalEncoder) -> None:
+def test_weights_equal_the_double_loop(encoder: LexicalEncoder) -> None:
     encoder = encoder.double()
     features = encoder.tokenize(TEXTS[:3])
     dense = dense_weights(encoder, features).detach().numpy()
@@ -78,7 +78,7 @@ def test_neighbours_and_padding_do_not_matter(encoder: LexicalEncoder) -> None:
     assert_same(encoder.encode_own([short]), encoder.encode_own([long, short])[1:])
 
 
-def test_lean_path_has_the_values_and_gradients_of_the_dense_path(encoder: LexicalEncoder) -> None:
+def test_sparse_path_equals_the_dense_path(encoder: LexicalEncoder) -> None:
     encoder = encoder.double()
     features = encoder.tokenize(TEXTS[:5])
     learning = [p for p in encoder.parameters() if p.requires_grad and "pooler" not in str(p)]
@@ -94,7 +94,7 @@ def test_lean_path_has_the_values_and_gradients_of_the_dense_path(encoder: Lexic
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
-def test_special_and_unused_tokens_carry_no_weight_however_many_entries_are_kept(
+def test_special_and_unused_tokens_carry_no_weight(
     encoder: LexicalEncoder,
 ) -> None:
     special, features = encoder.tokenizer.all_special_ids, encoder.tokenize(TEXTS[:2])
@@ -106,7 +106,7 @@ def test_special_and_unused_tokens_carry_no_weight_however_many_entries_are_kept
     assert not encoder.blocked[entries].any()
 
 
-def test_own_tokens_are_the_bag_with_the_dense_weights(encoder: LexicalEncoder) -> None:
+def test_own_tokens_have_the_dense_weights(encoder: LexicalEncoder) -> None:
     dense = dense_weights(encoder, encoder.tokenize(TEXTS)).detach().numpy()
     own = encoder.encode_own([*TEXTS, ""])
     for row, (bag, (ids, weights)) in enumerate(zip(encoder.bags(TEXTS), own[:-1], strict=True)):
@@ -138,9 +138,7 @@ def save_and_open(encoder: LexicalEncoder, tmp_path: Path, monkeypatch: pytest.M
     return outside
 
 
-def test_saved_encoder_is_the_same_here_and_outside_and_its_bytes_are_pure(
-    encoder, tmp_path, monkeypatch
-):
+def test_saved_encoder_is_the_same_outside(encoder, tmp_path, monkeypatch):
     save_and_open(encoder, tmp_path, monkeypatch)
     assert not list((tmp_path / "saved").rglob("*.bin"))
     with pytest.raises(FreshetError, match="holds no lexical encoder"):
@@ -159,9 +157,7 @@ def start_on(
     ("kind", "changes"),
     [("modernbert", {"decoder_bias": False}), ("modernbert", {}), ("mpnet", {}), ("electra", {})],
 )
-def test_learned_biases_are_saved_whether_or_not_the_decoder_has_any(
-    tmp_path, monkeypatch, kind, changes
-):
+def test_learned_biases_are_saved(tmp_path, monkeypatch, kind, changes):
     encoder = start_on(tmp_path / "base", kind, **changes)
     assert (encoder.body.decoder.bias is None) == bool(changes)
     torch.nn.init.normal_(encoder.bias)
@@ -179,7 +175,7 @@ def test_learned_biases_are_saved_whether_or_not_the_decoder_has_any(
 
 
 @pytest.mark.parametrize("changes", [{"decoder_bias": False}, {}])
-def test_all_parts_of_a_checkpoints_head_go_to_the_device(tmp_path: Path, changes: dict) -> None:
+def test_whole_head_moves_to_the_device(tmp_path: Path, changes: dict) -> None:
     encoder = start_on(tmp_path / "base", "modernbert", device="meta", **changes)
     assert {str(part.device) for part in (*encoder.parameters(), *encoder.buffers())} == {"meta"}
 
@@ -193,14 +189,14 @@ def test_no_shape_depends_on_what_the_tensors_hold() -> None:
     assert top_entries(logits, torch.zeros(9, dtype=torch.bool, device="meta"), 5).shape == (2, 5)
 
 
-def test_embeddings_narrower_than_hidden_states_have_no_closed_form(tmp_path: Path) -> None:
+def test_narrow_embeddings_have_no_closed_form(tmp_path: Path) -> None:
     with pytest.raises(
         FreshetError, match="embeddings have 16 components and its hidden.*32.*another encoder"
     ):
         start_on(tmp_path / "base", "electra", masked=False, embedding_size=16)
 
 
-def test_a_checkpoint_with_a_head_is_recognised_and_one_that_lacks_its_own_is_refused(tmp_path):
+def test_checkpoint_without_its_whole_head_is_refused(tmp_path):
     make_masked_model(tmp_path / "masked")
     assert make_encoder(tmp_path / "masked").config.head == "mlm"
     assert make_encoder(tmp_path / "base").config.head == "closed_form"
@@ -212,7 +208,7 @@ def test_a_checkpoint_with_a_head_is_recognised_and_one_that_lacks_its_own_is_re
         make_encoder(tmp_path / "base")
 
 
-def test_bags_are_of_whole_texts_and_leave_the_tokenizer_as_others_set_it(
+def test_bags_are_of_whole_texts(
     encoder: LexicalEncoder,
 ) -> None:
     words = [word for word in WORDS if word.isalpha()]
@@ -226,7 +222,7 @@ def test_bags_are_of_whole_texts_and_leave_the_tokenizer_as_others_set_it(
     assert encoder.token_ids([text]) == cut
 
 
-def test_an_encoder_that_only_searches_packs_its_weights_and_gives_the_same(encoder, tmp_path):
+def test_packed_encoder_gives_the_same_weights(encoder, tmp_path):
     save_encoder(encoder, tmp_path / "saved")
     plain = load_encoder(tmp_path / "saved", device="cpu")
     packed = load_encoder(tmp_path / "saved", device="cpu", for_search=True)
@@ -258,9 +254,7 @@ def byte_level():
 
 
 @pytest.mark.parametrize(("punctuation", "expected"), [(False, OPEN), (True, PIECES)])
-def test_punctuation_of_byte_level_tokens_is_told_from_letters(
-    punctuation: bool, expected: list[str]
-) -> None:
+def test_byte_level_punctuation_is_blocked(punctuation: bool, expected: list[str]) -> None:
     tokenizer = byte_level()
     blocked = blocked_tokens(tokenizer, len(tokenizer), punctuation)
     assert sorted(tokenizer.convert_ids_to_tokens(np.flatnonzero(~blocked).tolist())) == sorted(
@@ -268,7 +262,7 @@ def test_punctuation_of_byte_level_tokens_is_told_from_letters(
     )
 
 
-def test_a_word_piece_vocabulary_is_read_as_it_is_written() -> None:
+def test_word_piece_tokens_are_blocked_by_text() -> None:
     tokenizer = load_tokenizer(locate_model("sentence-transformers/all-MiniLM-L6-v2"))
     names, special = tokenizer.get_vocab(), set(tokenizer.all_special_tokens)
     closed = {name for name in names if not any(letter.isalnum() for letter in name)}
@@ -297,7 +291,7 @@ def own_share(encoder: LexicalEncoder) -> float:
     return float(np.mean(shares))
 
 
-def test_closed_form_head_names_a_texts_own_tokens_and_a_random_one_does_not(
+def test_closed_form_head_finds_own_tokens(
     tmp_path: Path,
 ) -> None:
     encoder = make_encoder(tmp_path / "base")
@@ -307,7 +301,7 @@ def test_closed_form_head_names_a_texts_own_tokens_and_a_random_one_does_not(
     assert solved > 0.8 > 0.4 > own_share(encoder)
 
 
-def test_bias_is_idf_plus_a_constant_and_decoder_rows_are_centred_unit_vectors(
+def test_closed_form_bias_and_decoder_rows(
     tmp_path: Path,
 ) -> None:
     encoder = make_encoder(tmp_path / "base")

@@ -37,7 +37,7 @@ from tests.model_code.losses.test_hierarchy import loop_loss
 from tests.model_code.training.killing import kill_stage_after
 
 
-def test_training_reports_what_it_did_and_saves_the_encoder(tmp_path: Path) -> None:
+def test_training_reports_and_saves_the_encoder(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     report = train.run(context)
     assert {
@@ -78,7 +78,7 @@ def test_it_lowers_the_loss_of_a_batch(tmp_path: Path, head: str) -> None:
 
 
 @pytest.mark.parametrize("search", ["full", "beta_own", "beta_rerank"])
-def test_dev_metric_is_that_of_the_search_over_the_whole_build(tmp_path: Path, search: str) -> None:
+def test_dev_metric_equals_search_of_the_build(tmp_path: Path, search: str) -> None:
     lexical = SETTINGS.replace(search=search)
     context = make_context(tmp_path, lexical, steps=1, evaluate_every=None)
     report = train.run(context)
@@ -100,9 +100,7 @@ def test_dev_metric_is_that_of_the_search_over_the_whole_build(tmp_path: Path, s
     assert report["best_dev"] == pytest.approx(np.mean(gains))
 
 
-def test_scales_are_measured_before_training_and_dev_of_a_token_search_embeds_no_passage(
-    tmp_path, monkeypatch
-):
+def test_scales_are_measured_before_training(tmp_path, monkeypatch):
     tables, encoder = (
         TrainingTables.load(make_context(tmp_path, SETTINGS)),
         make_encoder(tmp_path / "base"),
@@ -119,7 +117,7 @@ def test_scales_are_measured_before_training_and_dev_of_a_token_search_embeds_no
     assert 0 <= trainer._score_dev(dev, trainer._index_dev_passages(dev)) <= 1
 
 
-def test_what_only_dense_vectors_can_do_is_refused_when_it_is_read_and_let_be_where_shared(
+def test_dense_only_settings_are_refused(
     tmp_path,
 ):
     changes = {"cotraining": True, "evaluate_every": 5, "batches": "siblings"}
@@ -153,7 +151,7 @@ def views() -> tuple[TextViews, TextViews]:
     return texts(B), texts(B + E)
 
 
-def test_semi_parametric_loss_and_gradients_are_those_of_three_contrastive_ones(
+def test_semi_parametric_loss_adds_three_contrastive_ones(
     views: tuple[TextViews, TextViews],
 ) -> None:
     queries, documents = views
@@ -178,7 +176,7 @@ def test_semi_parametric_loss_and_gradients_are_those_of_three_contrastive_ones(
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
-def test_scale_is_a_quarter_of_the_spread_of_the_negatives() -> None:
+def test_scale_is_a_quarter_deviation_of_negatives() -> None:
     scores = torch.tensor([[100.0, 1.0, 5.0], [3.0, 100.0, 7.0]])
     expected = torch.tensor([1.0, 5.0, 3.0, 7.0]).std() / 4
     torch.testing.assert_close(quarter_deviation(scores, torch.eye(2, dtype=torch.bool)), expected)
@@ -212,7 +210,7 @@ def loop_centroid(level: int, node: int) -> list[float]:
     return [share / norm for share in shares]
 
 
-def test_centroids_are_mean_bags_at_unit_norm_and_only_of_the_first_m_levels() -> None:
+def test_centroids_are_mean_bags_at_unit_norm() -> None:
     hierarchy, every = (
         TokenHierarchy(tree(), BAGS, ENTRIES, None),
         torch.eye(ENTRIES, dtype=torch.float64),
@@ -265,7 +263,7 @@ def test_values_and_gradients_are_those_of_the_loop(masked: bool) -> None:
     torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-5)
 
 
-def test_scales_are_of_what_siblings_differ_by_that_are_no_ancestor_of_an_answer() -> None:
+def test_level_scales_measure_sibling_differences() -> None:
     queries = torch.rand(
         10, ENTRIES, generator=torch.Generator().manual_seed(5), dtype=torch.float64
     )
@@ -290,7 +288,7 @@ def test_scales_are_of_what_siblings_differ_by_that_are_no_ancestor_of_an_answer
         assert float(found) == pytest.approx(spread / 4)
 
 
-def test_the_loss_has_the_hierarchys_by_its_weight_and_levels_without_nodes_above_other_answers(
+def test_hierarchy_loss_is_added_by_its_weight(
     tmp_path: Path,
 ) -> None:
     context = make_context(tmp_path, SETTINGS)
@@ -337,7 +335,7 @@ def test_the_loss_has_the_hierarchys_by_its_weight_and_levels_without_nodes_abov
     assert several
 
 
-def test_a_run_that_resumes_goes_on_with_the_scales_it_began_with(tmp_path, monkeypatch):
+def test_resumed_run_keeps_its_scales(tmp_path, monkeypatch):
     whole = make_context(tmp_path, SETTINGS, hierarchy_weight=0.2, batches="siblings")
     train.run(whole)
     assert {"hierarchy_1", "hierarchy_2"} <= read_json(whole.output / "history.json")[1].keys()

@@ -101,7 +101,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return build(tmp_path_factory.mktemp("lexical"))
 
 
-def test_every_search_is_its_dense_product_and_the_best_passage_the_one_that_scores(
+def test_every_search_equals_its_dense_product(
     folders: tuple[Path, Path],
 ) -> None:
     queries, passages, documents = views(folders)
@@ -125,9 +125,7 @@ def test_every_search_is_its_dense_product_and_the_best_passage_the_one_that_sco
         )
 
 
-def test_queries_are_encoded_once_for_all_variants_and_once_for_all_explanations_of_their_hits(
-    folders, monkeypatch
-):
+def test_queries_are_encoded_once_for_all_variants(folders, monkeypatch):
     retriever, asked = opened(folders), []
     encode = retriever.encoder.encode_queries
     monkeypatch.setattr(
@@ -199,7 +197,7 @@ def test_beta_rerank_embeds_passages_as_they_come(tmp_path, folders, monkeypatch
     assert list(passages._cache) == [4]
 
 
-def test_by_tokens_nothing_else_is_kept_and_a_query_without_any_finds_nothing(tmp_path):
+def test_token_search_keeps_tokens_only(tmp_path):
     folders = build(tmp_path, SETTINGS)
     assert sorted(path.name for path in folders[1].iterdir()) == ["manifest.json", "tokens"]
     retriever = opened(folders)

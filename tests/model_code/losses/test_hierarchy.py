@@ -82,7 +82,7 @@ def test_an_only_child_costs_nothing():
     assert torch.autograd.grad(loss, queries)[0].abs().max() < 1e-12
 
 
-def test_module_trains_own_copies_of_the_centroids_it_is_given_and_nothing_else():
+def test_module_trains_copies_of_the_centroids():
     queries, centroids = example(3)
     one = HierarchyLoss(centroids[:1], PARENTS[:1], temperature=0.1)(queries, PATHS[:, :1])
     torch.testing.assert_close(
@@ -98,7 +98,7 @@ def test_module_trains_own_copies_of_the_centroids_it_is_given_and_nothing_else(
     assert centroids[0].abs().min() > 0
 
 
-def test_levels_are_summed_as_in_equation_6_and_weight_zero_is_plain_contrastive_training():
+def test_levels_are_summed_as_in_equation_6():
     contrastive, hierarchy = (
         torch.rand(3, dtype=torch.float64),
         torch.rand(3, 4, dtype=torch.float64),
@@ -110,7 +110,7 @@ def test_levels_are_summed_as_in_equation_6_and_weight_zero_is_plain_contrastive
 
 
 @pytest.mark.parametrize("kinds", [[0, 1, 1, 0, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 1]])
-def test_joint_is_equation_7_with_a_mean_per_kind(kinds: list[int]):
+def test_joint_loss_equals_equation_7(kinds: list[int]):
     losses = torch.rand(5, dtype=torch.float64, requires_grad=True)
     supervised = [losses[i] for i in range(5) if not kinds[i]]
     unsupervised = [losses[i] for i in range(5) if kinds[i]]

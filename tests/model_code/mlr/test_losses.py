@@ -125,7 +125,7 @@ def test_values_and_gradients_equal_the_equations(
 
 
 @every_pooling
-def test_one_layer_is_the_contrastive_loss_to_the_bit(pooling: str):
+def test_one_layer_equals_the_contrastive_loss(pooling: str):
     example = make_example(0, layers=1, dtype=torch.float32)
     documents = example.documents[:, 0]
     contrast = example.contrast._replace(negatives=example.contrast.negatives[:, 0])

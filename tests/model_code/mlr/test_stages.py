@@ -92,9 +92,7 @@ def test_trained_indexed_and_searched(tmp_path: Path, pooling: str) -> None:
 @pytest.mark.parametrize(
     ("pooling", "taken"), [("self_contrastive", True), ("multi_vector", False)]
 )
-def test_base_vectors_stand_for_step_0_only_where_they_are_what_is_searched(
-    tmp_path, pooling, taken
-):
+def test_base_vectors_are_reused_for_single_vectors(tmp_path, pooling, taken):
     context = make_context(tmp_path)
     index = DenseIndex.load(tmp_path / "base_index")
     encoder = Encoder.from_settings(context.settings["encoder"])
@@ -103,7 +101,7 @@ def test_base_vectors_stand_for_step_0_only_where_they_are_what_is_searched(
     assert (vectors is not None and np.array_equal(vectors, index.vectors)) == taken
 
 
-def test_a_layer_that_is_not_there_is_refused_before_training(tmp_path: Path) -> None:
+def test_unknown_layer_is_refused_before_training(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="above the encoder's last, which is 2"):
         build(tmp_path, LayerSettings(numbers=(2, 6)))
 
@@ -111,8 +109,6 @@ def test_a_layer_that_is_not_there_is_refused_before_training(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "changes", [{"negatives": "bm25"}, {"hierarchy_weight": 0.0, "negatives": "bm25"}]
 )
-def test_it_composes_with_hard_negatives_and_without_a_hierarchy(
-    tmp_path: Path, changes: dict
-) -> None:
+def test_layers_compose_with_hard_negatives(tmp_path: Path, changes: dict) -> None:
     _, trained, _ = build(tmp_path, LayerSettings(numbers=(1,), pooling="multi_vector"), **changes)
     assert trained["steps"] == 4

@@ -73,7 +73,7 @@ def random_texts() -> list[str]:
 @pytest.mark.parametrize(
     "options", [{}, {"lowercase": False}, {"clean_text": False}, {"strip_accents": True}]
 )
-def test_bags_are_what_the_tokenizer_gives_under_any_rules_of_bert(
+def test_bags_equal_the_bert_tokenizer(
     options: dict[str, bool],
 ) -> None:
     from tokenizers.normalizers import BertNormalizer
@@ -96,7 +96,7 @@ def test_added_tokens_with_and_without_a_space() -> None:
     check(tokenizer, [*ODD, "a lazy Lazy LÁZY dog"])
 
 
-def test_a_tokenizer_that_does_not_work_word_by_word() -> None:
+def test_tokenizer_that_is_not_word_based() -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -117,12 +117,12 @@ def test_words_are_remembered_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
         assert bags(ODD).tokens.tolist() == first.tokens.tolist()
 
 
-def test_other_truncation_of_the_same_tokenizer_is_not_touched() -> None:
+def test_truncation_of_the_tokenizer_is_kept() -> None:
     tokenizer = make_tokenizer(VOCABULARY)
     tokenizer.backend_tokenizer.enable_truncation(4)
     assert TokenBags(tokenizer)(["the quick brown fox jumps"]).lengths.tolist() == [5]
     assert tokenizer.backend_tokenizer.truncation["max_length"] == 4
 
 
-def test_a_word_of_the_vocabulary_that_is_too_long_for_wordpiece() -> None:
+def test_word_too_long_for_wordpiece() -> None:
     check(make_tokenizer(["a" * 100, "b" * 101]), ["a" * 100, "b" * 101, "A" * 100 + " b"])

@@ -76,7 +76,7 @@ def test_no_dependence_on_batch_k_or_insertion_order() -> None:
     assert shuffled.search(reordered, 20) == expected
 
 
-def test_single_passages_and_their_ranks_are_those_of_the_bags() -> None:
+def test_single_passages_rank_as_their_bags() -> None:
     collection, queries = make_collection(5), make_queries(5)
     built = build(collection)
     assert built.postings == sum(map(len, collection.bags))

@@ -63,7 +63,7 @@ def test_a_full_block() -> None:
         assert (np.sort(where[found == token]) == passages[token]).all()
 
 
-def test_all_forms_are_used_and_none_is_longer_than_another() -> None:
+def test_each_list_has_its_shortest_form() -> None:
     tokens = np.arange(40)
     matrix = held(3000, tokens)
     counts, packed = matrix.sum(axis=0), Postings.build(bags_of(matrix, tokens)).packed
