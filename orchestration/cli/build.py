@@ -169,7 +169,7 @@ def bench(context: typer.Context) -> None:
     """
     if not (REPOSITORY / "benchmarks").is_dir():
         raise FreshetError(
-            "the installed package has no benchmarks; they run from a clone of the repository"
+            "benchmarks run from a clone of the repository; the installed package has none"
         )
     search_path = str(REPOSITORY)
     if os.environ.get("PYTHONPATH"):
