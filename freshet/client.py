@@ -37,7 +37,7 @@ from typing import (
 from urllib.parse import quote, urlencode, urlsplit
 
 from freshet.errors import Unavailable, error_for_status
-from model_code.collection.results import (
+from freshet.results import (
     ChangeResult,
     DocumentPage,
     FieldValues,

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from model_code.errors import FreshetError
+
+class FreshetError(Exception):
+    """A failure that the user can resolve.
+
+    The command line prints the message as one line.
+
+    Attributes:
+        exit_code: Exit code of the command line.
+    """
+
+    exit_code = 1
 
 
 class ServiceError(FreshetError):

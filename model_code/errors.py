@@ -1,13 +1,8 @@
 """Errors whose message is for the user: one line with the value, the rule and the remedy."""
 
+from freshet.errors import FreshetError
 
-class FreshetError(Exception):
-    """A failure that the user can correct.
-
-    The command line prints the message as one line and exits with `exit_code`.
-    """
-
-    exit_code = 1
+__all__ = ["Damaged", "FingerprintMismatch", "FreshetError", "SettingsError"]
 
 
 class SettingsError(FreshetError):

@@ -132,6 +132,14 @@ def test_client_imports_with_the_standard_library_alone():
     assert done.returncode == 0, done.stderr
 
 
+def test_client_imports_without_the_engine():
+    code = "import freshet; freshet.Client; print(any(n.startswith('model_code') for n in sys.modules))"
+
+    done = run_without_packages(code)
+
+    assert done.stdout == "False\n", done.stderr
+
+
 def test_command_explains_what_to_install():
     done = run_without_packages("from freshet.command import main; main()")
 

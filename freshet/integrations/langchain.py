@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field
 
 from freshet.client import Client
 from freshet.errors import InvalidRequest, NotFoundError
-from model_code.collection.results import Hit, StoredDocument
+from freshet.results import Hit, StoredDocument
 
 PASSAGE_KEYS = ("document_id", "title", "section", "start", "end", "date", "score", "generation")
 

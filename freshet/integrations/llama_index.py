@@ -7,7 +7,7 @@ from typing import Any
 from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
-from model_code.collection.results import Hit
+from freshet.results import Hit
 
 METADATA_KEYS = ("document_id", "title", "section", "date", "generation")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from freshet.results import TokenMatch
 from model_code.errors import FreshetError
 from model_code.text.words import AUTO
 
@@ -21,21 +21,6 @@ LATE_SUFFIX = ".late"
 
 Search = Callable[[Sequence[str], int], list[Ranking]]
 """(query texts, k) -> the k best documents for each text, best first."""
-
-
-@dataclass(frozen=True)
-class TokenMatch:
-    """The contribution of one token, or of one component of a fusion, to a document's score.
-
-    Attributes:
-        token: The token, or the name of the component.
-        weight: The contribution to the score.
-        expanded: Whether the encoder added the token to the query.
-    """
-
-    token: str
-    weight: float
-    expanded: bool = False
 
 
 Queries = TypeVar("Queries")

@@ -13,6 +13,8 @@ from typing import Literal
 
 # The modules that every package of `model_code` is built on. Every stage depends on them.
 BASE_CODE = (
+    "freshet/errors.py",
+    "freshet/results.py",
     "model_code/context.py",
     "model_code/errors.py",
     "model_code/files.py",

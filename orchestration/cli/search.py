@@ -15,7 +15,7 @@ from orchestration.cli.options import Retriever
 from orchestration.running_service import find_running_service
 
 if TYPE_CHECKING:
-    from model_code.collection.results import Hit
+    from freshet.results import Hit
     from model_code.retrieval.protocol import TokenMatch
 
 MAX_SHOWN_TOKENS = 12

@@ -21,7 +21,7 @@ NAME = "code.lock.json"
 COMMAND = "python -m orchestration.pipeline.code_lock"
 # The folder that holds Freshet's packages.
 INSTALLED = Path(__file__).parents[2]
-PACKAGES = ("model_code", "orchestration", "assets")
+PACKAGES = ("freshet", "model_code", "orchestration", "assets")
 # The hash of a path, computed once per process unless the cache is cleared.
 hash_once = cache(hash_path)
 

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import freshet
 import model_code
 from model_code.collection.backup.backup import link
 from model_code.collection.ledger.events import Position
@@ -90,7 +91,7 @@ def log_retriever(build: BuiltRetriever) -> str:
         return mlflow.pyfunc.log_model(
             name=ARTIFACT,
             python_model=str(Path(__file__).with_name("served_model.py")),
-            code_paths=[str(Path(model_code.__file__).parent)],
+            code_paths=[str(Path(package.__file__).parent) for package in (freshet, model_code)],
             artifacts={ARTIFACT: str(folder)},
             signature=ModelSignature(inputs=Schema([query]), params=ParamSchema([k])),
             input_example=(pd.DataFrame({"query": ["split a string on whitespace"]}), {"k": 3}),

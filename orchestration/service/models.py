@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
+from freshet.results import RejectedRow, SearchResult
 from model_code.collection.ledger.events import Opinion
-from model_code.collection.results import RejectedRow, SearchResult
 
 MAX_SOURCE_CHARACTERS = 1000
 MAX_QUERY_CHARACTERS = 1000

@@ -20,11 +20,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from model_code.collection.generations.generation_store import retrievers
-from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.live_index import LiveIndex
-from model_code.collection.ledger.events import Feedback, Opinion, Receipt
-from model_code.collection.results import (
+from freshet.results import (
     ChangeResult,
     DocumentPage,
     FieldValues,
@@ -33,6 +29,10 @@ from model_code.collection.results import (
     StoredDocument,
     SyncResult,
 )
+from model_code.collection.generations.generation_store import retrievers
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.ledger.events import Feedback, Opinion, Receipt
 from model_code.collection.sync.sync import sync
 from model_code.files import MANIFEST
 from model_code.settings import require

@@ -13,13 +13,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from freshet.results import Hit
 from model_code.collection.generations.generation import (
     Generation,
     removed_by_segment,
     verify_checksums_on_error,
 )
 from model_code.collection.generations.generation_store import GenerationStore, default_retriever
-from model_code.collection.results import Hit
 from model_code.collection.segments.documents import document_from_row
 from model_code.collection.segments.segment import (
     BaseSegment,

@@ -9,8 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from freshet.results import Hit
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.results import Hit
 from model_code.errors import FreshetError
 from model_code.retrieval.protocol import TokenMatch
 from orchestration.cli.search import hits_text, search, tokens_text

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 from fastapi.testclient import TestClient
 
+from freshet.results import Hit
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.results import Hit
 from model_code.corpus.rows import Rejection
 from model_code.errors import FreshetError
 from model_code.project import Project

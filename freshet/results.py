@@ -10,12 +10,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from model_code.retrieval.protocol import TokenMatch
-
 
 def described(text: str) -> Any:
     """Return a dataclass field with a description, which the OpenAPI page shows."""
     return field(metadata={"description": text})
+
+
+@dataclass(frozen=True)
+class TokenMatch:
+    """The contribution of one token, or of one component of a fusion, to a document's score.
+
+    Attributes:
+        token: The token, or the name of the component.
+        weight: The contribution to the score.
+        expanded: Whether the encoder added the token to the query.
+    """
+
+    token: str
+    weight: float
+    expanded: bool = False
 
 
 @dataclass(frozen=True)
