@@ -1,13 +1,11 @@
-"""What `freshet add`, `update` and `delete` do: record here, then make searchable, and say what
-came of it.
+"""Add, update and delete documents: record the changes, then make them searchable.
 
-If the service runs it does the latter, its encoder being warm; if not, this process does. What most
-calls do without is imported inside of functions, as each `freshet add` is a process of its own.
+Each `freshet add` is a new process, so everything that most calls do without is imported inside
+functions.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,20 +22,29 @@ from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.rows import printable
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
 from model_code.errors import FreshetError
-from model_code.text.documents import Remove
+from model_code.text.documents import Document, Remove
 
-log = logging.getLogger(__name__)
+# The name by which a command reads standard input.
 STANDARD_INPUT = Path("-")
+
+# The attributes of a report that list changed documents.
 CHANGES = ("added", "updated", "deleted")
 
 
 @dataclass
 class ChangeReport:
-    """What came of a command: document ids by what became of them, refused rows as plain values,
-    the generation.
+    """Changes of a command, as document ids.
 
-    erased: those whose texts were removed as well; waiting: recorded, and not searchable yet;
-    behind: which other live retrievers could not take the documents in, and why.
+    Attributes:
+        added: Documents that are new to searches.
+        updated: Documents that have another content.
+        deleted: Documents that are removed.
+        waiting: Documents that are recorded and not searchable yet.
+        erased: Documents whose texts were removed as well.
+        unchanged: Number of documents that were as they are.
+        rejected: Refused rows, each with its file, row number, document id and reason.
+        generation: Number of the generation that has the changes.
+        behind: Why other live retrievers could not take the changes in, by their names.
     """
 
     added: list[str] = field(default_factory=list)
@@ -52,165 +59,244 @@ class ChangeReport:
 
     @property
     def changed(self) -> list[str]:
-        """The documents that are to change for who searches."""
+        """The documents that change for searches."""
         return [*self.added, *self.updated, *self.deleted]
 
     @property
     def failed(self) -> bool:
         """Whether rows were refused and none was accepted."""
-        return bool(self.rejected) and not (self.unchanged or self.changed or self.waiting)
+        has_accepted_rows = bool(self.unchanged or self.changed or self.waiting)
+        return bool(self.rejected) and not has_accepted_rows
+
+    def mark_as_waiting(self) -> None:
+        """State that the changes are recorded and not searchable yet."""
+        self.waiting = self.changed
+        self.added = []
+        self.updated = []
+        self.deleted = []
 
     def __str__(self) -> str:
-        """A line, and a line for each refused row."""
-        lists = {
-            name: len(getattr(self, name)) for name in (*CHANGES, "erased", "waiting", "rejected")
+        """The counts on one line, then one line per refused row and per retriever that is behind."""
+        counts = {
+            "added": len(self.added),
+            "updated": len(self.updated),
+            "deleted": len(self.deleted),
+            "erased": len(self.erased),
+            "waiting": len(self.waiting),
+            "rejected": len(self.rejected),
+            "unchanged": self.unchanged,
         }
-        counts = (lists | {"unchanged": self.unchanged}).items()
-        line = (
-            ", ".join(f"{number:,} {name}" for name, number in counts if number) or "nothing to do"
-        )
-        end = "" if self.generation is None else f" (generation {self.generation})"
-        behind = (f"  behind    {name}  {reason}" for name, reason in sorted(self.behind.items()))
-        return "\n".join([line + end, *map(_refused_text, self.rejected), *behind])
+        parts = [f"{number:,} {name}" for name, number in counts.items() if number]
+        line = ", ".join(parts) or "nothing to do"
+        if self.generation is not None:
+            line += f" (generation {self.generation})"
+
+        lines = [line]
+        lines.extend(_rejection_line(row) for row in self.rejected)
+        for retriever, reason in sorted(self.behind.items()):
+            lines.append(f"  behind    {retriever}  {reason}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _NamedFile:
+    """A file and the name that its rows or its document go by."""
+
+    name: str
+    path: Path
 
 
 def add_files(
-    live: LiveIndex,
+    index: LiveIndex,
     files: Sequence[Path],
     suffix: str = ".jsonl",
     only_known: bool = False,
     dry_run: bool = False,
 ) -> ChangeReport:
-    """Add the documents of files and of folders, "-" for standard input of the format `suffix`.
+    """Add or update the documents of files and folders.
 
-    only_known: refuse unknown ids; dry_run: only say what would come of it.
+    Args:
+        index: Live index to change.
+        files: Files of rows, files that are one document, and folders; "-" is standard input.
+        suffix: Format of standard input.
+        only_known: Refuse ids of documents that do not exist.
+        dry_run: Only report the changes.
+
+    Raises:
+        FreshetError: If a file cannot be read, or two files would be the same document.
     """
-    named = [named for file in files for named in _named(live, file)]
-    if len(named) > 1:
-        _require_own_ids(named)
-    batches = [_read(live, name, file, suffix, only_known) for name, file in named]
-    documents = [document for _, rows in batches for document in rows.documents]
-    rejected = [{"file": name} | vars(row) for name, rows in batches for row in rows.rejected]
-    ids = forecast_changes(live.generation, documents)
-    outcome = ChangeReport(ids["added"], ids["updated"], rejected=rejected)
-    outcome.unchanged = len({document.document_id for document in documents}) - len(outcome.changed)
-    if not dry_run:
-        apply_changes(live, outcome, [live.receive(rows, name) for name, rows in batches])
-    return outcome
+    named_files: list[_NamedFile] = []
+    for file in files:
+        named_files.extend(_name_files(index, file))
+    _require_different_ids(named_files)
+
+    batches: list[tuple[str, CleanRows]] = []
+    documents: list[Document] = []
+    report = ChangeReport()
+    for named_file in named_files:
+        rows = _read_rows(index, named_file, suffix, only_known)
+        batches.append((named_file.name, rows))
+        documents.extend(rows.documents)
+        for rejection in rows.rejected:
+            report.rejected.append({"file": named_file.name, **vars(rejection)})
+
+    expected = forecast_changes(index.generation, documents)
+    report.added = expected["added"]
+    report.updated = expected["updated"]
+    document_ids = {document.document_id for document in documents}
+    report.unchanged = len(document_ids) - len(report.changed)
+    if dry_run:
+        return report
+
+    receipts = [index.receive(rows, name) for name, rows in batches]
+    apply_changes(index, report, receipts)
+    return report
 
 
 def delete_documents(
-    live: LiveIndex, document_ids: Sequence[str], source: str = "freshet delete"
+    index: LiveIndex, document_ids: Sequence[str], source: str = "freshet delete"
 ) -> ChangeReport:
-    """Remove documents."""
-    before = forecast_changes(live.generation, map(Remove, filter(is_possible_id, document_ids)))
-    receipt = live.remove(document_ids, source)
-    rejected = [{"file": source} | vars(row) for row in receipt.rejected]
-    outcome = ChangeReport(deleted=before["deleted"], rejected=rejected)
-    outcome.unchanged = receipt.received - len(rejected) - len(outcome.deleted)
-    apply_changes(live, outcome, [receipt])
-    return outcome
+    """Remove documents. Ids of no document are refused.
+
+    Args:
+        index: Live index to change.
+        document_ids: Ids of the documents.
+        source: Where the removal comes from.
+    """
+    removals = [Remove(document_id) for document_id in document_ids if is_possible_id(document_id)]
+    expected = forecast_changes(index.generation, removals)
+    receipt = index.remove(document_ids, source)
+
+    report = ChangeReport(deleted=expected["deleted"])
+    for rejection in receipt.rejected:
+        report.rejected.append({"file": source, **vars(rejection)})
+    report.unchanged = receipt.received - len(report.rejected) - len(report.deleted)
+    apply_changes(index, report, [receipt])
+    return report
 
 
 def apply_changes(
-    live: LiveIndex,
-    outcome: ChangeReport,
+    index: LiveIndex,
+    report: ChangeReport,
     receipts: Iterable[Receipt],
-    make: Callable[[], int | None] | None = None,
+    publish: Callable[[], int | None] | None = None,
 ) -> None:
-    """Make what was recorded searchable, or have the service do it; nothing if the rows said
-    nothing new.
+    """Make recorded changes searchable and complete `report`.
 
-    A document that a process recorded which was killed then is new to who searches, though its row
-    says nothing new. make: another way to do it, such as that of the service itself; the generation
-    in which searches find the documents.
+    A running service applies the changes of the default retriever, because its encoder is already
+    loaded. Everything else is applied in this process.
+
+    `report.changed` is checked as well as the receipts. If an earlier process was killed after it
+    had recorded a document, adding the document again creates no new event.
+
+    Args:
+        index: Live index whose pending events are applied.
+        report: Expected changes. Receives the generation, or has its changes marked as waiting.
+        receipts: Receipts of the events just recorded.
+        publish: Applies the changes in another way, as the service itself does. Returns the first
+            generation in which searches find them, or None if that does not exist yet.
     """
-    made = None
-    if outcome.changed or any(receipt.events for receipt in receipts):
-        may_ask = make is None and live.retriever == default_retriever(live.project.live)
-        if make is not None:
-            made = make()
-        elif (
-            may_ask and (service := live.find_service(live.project)) is not None
-        ):  # which changes no other's collection
-            made = service.apply().generation
-        else:
-            applied = live.apply()
-            outcome.behind = BackgroundMaintenance(
-                live.project, {live.retriever: live}.get
-            ).run_all(except_retriever=live.retriever)
-            made = (applied or live).generation.number
-        if made is None:
-            outcome.waiting, outcome.added, outcome.updated, outcome.deleted = (
-                outcome.changed,
-                [],
-                [],
-                [],
-            )
-    outcome.generation = live.generation.number if made is None else made
+    has_new_events = any(receipt.events for receipt in receipts)
+    if not report.changed and not has_new_events:
+        report.generation = index.generation.number
+        return
+
+    generation: int | None
+    service = None
+    if publish is None and index.retriever == default_retriever(index.project.live):
+        service = index.find_service(index.project)
+
+    if publish is not None:
+        generation = publish()
+    elif service is not None:
+        generation = service.apply().generation
+    else:
+        applied = index.apply()
+        maintenance = BackgroundMaintenance(index.project, {index.retriever: index}.get)
+        report.behind = maintenance.run_all(except_retriever=index.retriever)
+        generation = (applied or index).generation.number
+
+    if generation is None:
+        report.mark_as_waiting()
+        generation = index.generation.number
+    report.generation = generation
 
 
-def _named(live: LiveIndex, file: Path) -> Iterator[tuple[str, Path]]:
-    """What to call a file, or each of a folder: the same as in the corpus where that is a folder
-    around it.
+def _name_files(index: LiveIndex, file: Path) -> Iterator[_NamedFile]:
+    """Yield a file, or each document file of a folder, with its name.
 
-    The name is one that any ledger can hold.
+    A document in the folder of the project's corpus has the same id as there. Names are texts that
+    any ledger can hold.
     """
     if file == STANDARD_INPUT:
-        yield "standard input", file
+        yield _NamedFile("standard input", file)
         return
     if file.suffix.lower() not in DOCUMENT_SUFFIXES and not file.is_dir():
-        yield printable(file.name, len(file.name)), file
+        yield _NamedFile(_printable_name(file.name), file)
         return
-    path, settings = file.resolve(), live.settings
-    files: Iterable[Path] = [path]
+
+    path = file.resolve()
+    settings = index.settings
+    document_paths: Iterable[Path] = [path]
     if path.is_dir():
+        # The import takes long, and files of rows do without it.
         from model_code.corpus.sources.folder import FolderSource
 
-        files = FolderSource(settings.replace(source="folder", path=str(path)), path).files.values()
-    home = (live.project.root / settings.path).resolve() if settings.path else path
-    for each in files:
-        inside = (
-            home
-            if home.is_dir() and each.is_relative_to(home)
-            else path
-            if path.is_dir()
-            else path.parent
-        )
-        name = each.relative_to(inside).as_posix()
-        yield printable(name, len(name)), each
+        folder_settings = settings.replace(source="folder", path=str(path))
+        document_paths = FolderSource(folder_settings, path).files.values()
+
+    corpus_folder = None
+    if settings.path:
+        corpus_folder = (index.project.root / settings.path).resolve()
+    for document_path in document_paths:
+        base = path if path.is_dir() else path.parent
+        if corpus_folder is not None and corpus_folder.is_dir():
+            if document_path.is_relative_to(corpus_folder):
+                base = corpus_folder
+        name = document_path.relative_to(base).as_posix()
+        yield _NamedFile(_printable_name(name), document_path)
 
 
-def _require_own_ids(named: Sequence[tuple[str, Path]]) -> None:
-    """FreshetError if two files of one document each would be the same document."""
-    first: dict[str, Path] = {}
-    for name, file in named:
-        if (
-            file.suffix.lower() in DOCUMENT_SUFFIXES
-            and first.setdefault(name, file).resolve() != file.resolve()
-        ):
+def _printable_name(name: str) -> str:
+    return printable(name, len(name))
+
+
+def _require_different_ids(named_files: Sequence[_NamedFile]) -> None:
+    """Check that no two different files are the same document.
+
+    Raises:
+        FreshetError: If two files have the same id.
+    """
+    paths: dict[str, Path] = {}
+    for file in named_files:
+        if file.path.suffix.lower() not in DOCUMENT_SUFFIXES:
+            continue
+        first = paths.setdefault(file.name, file.path)
+        if first.resolve() != file.path.resolve():
             raise FreshetError(
-                f"{first[name]} and {file} would both be the document {name!r}: add the folder around them instead, in "
-                "which their paths are their ids"
+                f"{first} and {file.path} would both be the document {file.name!r}: add the folder "
+                "around them instead, in which their paths are their ids"
             )
 
 
-def _read(
-    live: LiveIndex, name: str, file: Path, suffix: str, only_known: bool
-) -> tuple[str, CleanRows]:
-    """What a file is called, and its rows, sound and refused ones."""
-    # as a file, which can be read twice and tells its format by its name
-    if file == STANDARD_INPUT:
+def _read_rows(index: LiveIndex, file: _NamedFile, suffix: str, only_known: bool) -> CleanRows:
+    """Read and clean the rows of a file."""
+    if file.path == STANDARD_INPUT:
+        # Standard input is copied to a file, which can be read twice and tells its format.
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / f"input{suffix}"
             copy.write_bytes(sys.stdin.buffer.read())
-            return _read(live, name, copy, suffix, only_known)
-    rows = live.clean_rows(read_file(file, name, live.settings.columns), name, only_known)
-    if not rows.documents and rows.rejected:
-        require_known_columns(file, name, live.settings.columns)
-    return name, rows
+            return _read_rows(index, _NamedFile(file.name, copy), suffix, only_known)
+
+    columns = index.settings.columns
+    rows = index.clean_rows(read_file(file.path, file.name, columns), file.name, only_known)
+    if rows.refused and not rows.documents:
+        require_known_columns(file.path, file.name, columns)
+    return rows
 
 
-def _refused_text(row: Mapping[str, Any]) -> str:
-    place = f"{row['file']}:{row['row']}  " if row["row"] is not None else ""
+def _rejection_line(row: Mapping[str, Any]) -> str:
+    place = ""
+    if row["row"] is not None:
+        place = f"{row['file']}:{row['row']}  "
     return f"  rejected  {place}{row['document_id'] or '(no id)'}  {row['reason']}"
