@@ -19,114 +19,179 @@ from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.project import file_lock
 
-BEFORE_NAME = re.compile("^[0-9a-f]{12}-")  # what the inbox puts before a name that is taken
+# The inbox puts the beginning of a hash before a name that is taken.
+_HASH_PREFIX = re.compile("^[0-9a-f]{12}-")
+
+# The inbox may cut the beginning of an id of more characters off the name of a file.
+MIN_CUT_NAME_CHARACTERS = 100
 
 
 def erase_documents(
-    live: LiveIndex, document_ids: Sequence[str], source: str = "freshet delete"
+    index: LiveIndex, document_ids: Sequence[str], source: str = "freshet delete"
 ) -> ChangeReport:
-    """Delete documents, and then remove their texts from the generations of every retriever, and
-    from the log.
+    """Delete documents, and remove their texts from all generations and the ledger.
 
-    FreshetError names what still holds one of them: everything else is done then, and asked again,
-    it goes on.
+    Args:
+        index: Live index of one retriever. The generations of all retrievers are searched.
+        document_ids: Ids of the documents.
+        source: Where the removal comes from.
+
+    Raises:
+        FreshetError: If a text remains somewhere. Everything else is done then, and the message
+            names each place. Erasing the same ids again goes on.
     """
-    outcome = delete_documents(live, document_ids, source)
-    refused = {row["document_id"] for row in outcome.rejected}
-    outcome.erased = [each for each in dict.fromkeys(document_ids) if each not in refused]
-    others = (name for name in retrievers(live.project.live) if name != live.retriever)
-    collections = [live, *(LiveIndex(live.project, name) for name in others)]
-    remains = [line for each in collections for line in _erase(each, outcome.erased)]
-    remains += _copies(live, set(outcome.erased))
-    live.ledger.erase(outcome.erased)
-    # an upgrade or a repair may have kept copies of it, and generations
-    file = ledger_file(live.project)
-    ledger_copies = file.parent.glob(f"{file.name}.*") if file else ()
-    copies = sorted([*ledger_copies, *live.project.live.glob(f"*/{DAMAGED}")])
-    remains += [f"{path}, which was set aside: delete it if you miss nothing" for path in copies]
+    report = delete_documents(index, document_ids, source)
+    refused_ids = {row["document_id"] for row in report.rejected}
+    for document_id in dict.fromkeys(document_ids):
+        if document_id not in refused_ids:
+            report.erased.append(document_id)
+    erased_ids = set(report.erased)
+
+    remains: list[str] = []
+    for live_index in _all_indexes(index):
+        remains.extend(_erase_from_generations(live_index, erased_ids))
+    _delete_drift_references(index)
+    remains.extend(_find_inbox_files(index, erased_ids))
+    remains.extend(_find_retrain_copies(index, erased_ids))
+    remains.extend(_find_imported_copies(index, erased_ids))
+    remains.extend(_find_synced_sources(index, erased_ids))
+    index.ledger.erase(report.erased)
+    remains.extend(_find_damaged_copies(index))
+
     if remains:
         raise FreshetError(
             "deleted, and no search finds them; but texts remain: " + "; ".join(remains)
         )
-    return outcome
+    return report
 
 
-def _erase(live: LiveIndex, document_ids: Sequence[str]) -> Iterator[str]:
-    """Delete a retriever's generations that hold the texts of deleted documents; tells those that
-    have to stay.
-    """
+def _all_indexes(index: LiveIndex) -> Iterator[LiveIndex]:
+    """Yield the live index of every retriever, the given one first."""
+    yield index
+    for name in retrievers(index.project.live):
+        if name != index.retriever:
+            yield LiveIndex(index.project, name)
+
+
+def _erase_from_generations(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
+    """Delete the generations of a retriever that hold a text; yield the ones that have to stay."""
+    # `freshet add` imports this module as well, and needs no plan of a retrain.
     from model_code.collection.index.retrain_plan import planned_generations
 
-    live.apply()
-    live.compact()
-    holders = _holders(live, document_ids)
-    free = {each.number for each in live.collection.generations() if not each.needs & holders}
-    live.collect_garbage(1, free | planned_generations(live.project, live.retriever))
-    for number in sorted(_holders(live, document_ids)):
+    index.apply()
+    index.compact()
+
+    holders = _generations_with(index, document_ids)
+    protected = set(planned_generations(index.project, index.retriever))
+    for generation in index.collection.generations():
+        if not generation.needs & holders:
+            protected.add(generation.number)
+    index.collect_garbage(1, protected)
+
+    for number in sorted(_generations_with(index, document_ids)):
         reason = "which is read just now: do the same again later"
-        if number in live.generation.needs:
+        if number in index.generation.needs:
             reason = (
                 "the build that is searched: take them out of the corpus's source, and build again"
             )
-        yield f"generation {number} of {live.retriever}, {reason}"
+        yield f"generation {number} of {index.retriever}, {reason}"
 
 
-def _copies(live: LiveIndex, erased: Set[str]) -> Iterator[str]:
-    """Tell where else in the project a text lies: files of the inbox, copies of the corpus, and
-    where sync saw it.
+def _generations_with(index: LiveIndex, document_ids: Set[str]) -> set[int]:
+    """Return the numbers of the generations whose own files hold one of the documents."""
+    numbers: set[int] = set()
+    for generation in index.collection.generations():
+        file = generation.folder / DOCUMENTS
+        if file.is_file():
+            (ids,) = read_columns(file, "document_id")
+            if not document_ids.isdisjoint(ids):
+                numbers.add(generation.number)
+    return numbers
 
-    Drift references, which quote documents, are made again when they are needed.
-    """
-    from pyarrow import parquet  # `freshet add`, too, imports this module, and needs none of these
 
-    from model_code.collection.index.retrain_plan import FOLDER
+def _delete_drift_references(index: LiveIndex) -> None:
+    """Delete the references of drift checks, which quote documents and are made again when needed."""
+    folder = index.project.state / "drift"
+    with file_lock(index.project.state / "drift.lock"):
+        if folder.exists():
+            shutil.rmtree(folder)
+
+
+def _find_inbox_files(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
+    """Yield the received files that name one of the documents."""
     from model_code.collection.sync.inbox import DONE, FAILED, INBOX
 
-    inbox, state = live.project.root / INBOX, live.project.state
-    with file_lock(state / "drift.lock"):
-        if (state / "drift").exists():
-            shutil.rmtree(state / "drift")
+    inbox = index.project.root / INBOX
     for path in sorted([*(inbox / DONE).glob("*"), *(inbox / FAILED).glob("*")]):
-        if _names_one(path, erased, live.settings):
+        if _file_names_document(path, document_ids, index.settings):
             yield f"{path}, which names one: delete it"
-    for path in sorted((state / FOLDER).glob("*/*/snapshot/documents.parquet")):
-        if not erased.isdisjoint(parquet.read_table(path, columns=["id"])["id"].to_pylist()):
-            yield f"{path.parents[2]}, the work of a retrain: delete it once that has ended"
-    for path in sorted((state / "sync").glob("*.json")):
-        memory = read_json(path)
-        for id_ in sorted(
-            erased & {row[0] for unit in memory["units"].values() for row in unit["documents"]}
-        ):
-            source = memory.get("source", "sync")
-            yield f"{id_!r} in what `freshet {source}` reads: delete it there, then do that, or it comes again"
 
 
-def _names_one(path: Path, document_ids: Set[str], settings: CorpusSettings) -> bool:
-    """Whether a file that the inbox moved, perhaps with a hash before its name, has one of the
-    documents.
-    """
-    name = BEFORE_NAME.sub("", path.name)
+def _file_names_document(path: Path, document_ids: Set[str], settings: CorpusSettings) -> bool:
+    """Return whether a file that the inbox has moved has one of the documents."""
     if not path.suffix or path.suffix == ".reason":
         return False
-    if path.suffix.lower() in DOCUMENT_SUFFIXES:  # of a long name, the end is left
-        return any(
-            id_ == name or len(id_) > len(name) > 100 and id_.endswith(name) for id_ in document_ids
-        )
+
+    name = _HASH_PREFIX.sub("", path.name)
+    if path.suffix.lower() in DOCUMENT_SUFFIXES:
+        if name in document_ids:
+            return True
+        # The inbox keeps the end of a long name.
+        may_be_cut = len(name) > MIN_CUT_NAME_CHARACTERS
+        return may_be_cut and any(document_id.endswith(name) for document_id in document_ids)
+
     try:
-        rows = clean_rows(read_file(path, name, settings.columns), settings, name)
+        rows = clean_rows(read_file(path, name, settings.columns), settings)
     except (FreshetError, ValueError):
-        return False  # nothing in it can be read
-    return not document_ids.isdisjoint(
-        [*rows.document_ids, *(row.document_id for row in rows.rejected)]
-    )
+        # Nothing in the file can be read.
+        return False
+    named_ids = {*rows.document_ids, *(row.record_id for row in rows.refused)}
+    return not document_ids.isdisjoint(named_ids)
 
 
-def _holders(live: LiveIndex, document_ids: Sequence[str]) -> set[int]:
-    """The numbers of the generations whose own files hold one of the documents."""
-    ids = set(document_ids)
-    return {
-        each.number
-        for each in live.collection.generations()
-        if (file := each.folder / DOCUMENTS).is_file()
-        and not ids.isdisjoint(read_columns(file, "document_id")[0])
-    }
+def _find_retrain_copies(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
+    """Yield the workspaces of retrains whose snapshot has one of the documents."""
+    # pyarrow takes long to import, and `freshet add`, which imports this module, does without it.
+    from pyarrow import parquet
+
+    from model_code.collection.index.retrain_plan import FOLDER
+
+    for path in sorted((index.project.state / FOLDER).glob("*/*/snapshot/documents.parquet")):
+        ids = parquet.read_table(path, columns=["id"])["id"].to_pylist()
+        if not document_ids.isdisjoint(ids):
+            yield f"{path.parents[2]}, the work of a retrain: delete it once that has ended"
+
+
+def _find_imported_copies(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
+    """Yield the export that is the project's corpus, if it has one of the documents."""
+    from model_code.collection.backup.export import DOCUMENTS_FILE
+    from model_code.collection.backup.import_ import IMPORTED_FOLDER
+
+    path = index.project.root / IMPORTED_FOLDER / DOCUMENTS_FILE
+    if path.is_file():
+        rows = clean_rows(read_file(path, DOCUMENTS_FILE), index.settings)
+        if not document_ids.isdisjoint(rows.document_ids):
+            yield f"{path}, which names one: take the line out, or delete the file"
+
+
+def _find_synced_sources(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
+    """Yield the documents that a source of `freshet sync` held when it was last read."""
+    for path in sorted((index.project.state / "sync").glob("*.json")):
+        memory = read_json(path)
+        source = memory.get("source", "sync")
+        source_ids = {row[0] for unit in memory["units"].values() for row in unit["documents"]}
+        for document_id in sorted(document_ids & source_ids):
+            yield (
+                f"{document_id!r} in what `freshet {source}` reads: delete it there, then do that, "
+                "or it comes again"
+            )
+
+
+def _find_damaged_copies(index: LiveIndex) -> Iterator[str]:
+    """Yield the ledgers and generations that a repair has set aside."""
+    copies = list(index.project.live.glob(f"*/{DAMAGED}"))
+    file = ledger_file(index.project)
+    if file is not None:
+        copies.extend(file.parent.glob(f"{file.name}.*"))
+    for path in sorted(copies):
+        yield f"{path}, which was set aside: delete it if you miss nothing"

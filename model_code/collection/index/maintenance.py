@@ -1,4 +1,4 @@
-"""What is due after an addition: the other retrievers, and generations that nobody needs."""
+"""Work after an addition: update the other retrievers, and delete old generations."""
 
 from __future__ import annotations
 
@@ -12,98 +12,127 @@ from model_code.errors import FreshetError
 from model_code.project import Project
 
 log = logging.getLogger(__name__)
-PIECE = 100  # changes that a retriever takes in at a time
-COLLECTED = 10  # as soon as so many old generations can go, they do
+
+# A retriever takes in so many changes at a time, so that a waiting addition does not wait long.
+CHANGES_PER_PIECE = 100
+
+# Old generations are deleted as soon as so many of them can go.
+MIN_COLLECTED_GENERATIONS = 10
 
 
 class BackgroundMaintenance:
-    """What is due after an addition and no search waits for: the other live retrievers, and
-    generations nobody needs.
+    """Work that is due after an addition and that no search waits for.
 
-    Documents arrive for every retriever at once, in one ledger, and each live collection takes them
-    in by itself. The one that is searched by default comes first; this is the rest, in pieces that
-    a waiting addition is not kept long by. `failures`: why a retriever could not take in what
-    arrived, by its name.
+    Documents arrive for all retrievers at once, in one ledger, and each live index takes them in by
+    itself. The retriever that is searched by default comes first. This class updates the others,
+    and deletes generations that nothing needs.
+
+    Args:
+        project: The project.
+        find_loaded: Returns the live index of a retriever if it is open already, with encoder and
+            index in memory.
+
+    Attributes:
+        failures: Why a retriever could not take the changes in, by its name.
     """
 
     def __init__(
-        self, project: Project, loaded: Callable[[str], LiveIndex | None] = lambda name: None
+        self,
+        project: Project,
+        find_loaded: Callable[[str], LiveIndex | None] = lambda name: None,
     ) -> None:
-        """loaded: a retriever's collection if it is open already, with encoder and index in memory."""
-        self.project, self._loaded = project, loaded
+        self.project = project
         self.failures: dict[str, str] = {}
-        self._collections: dict[str, LiveIndex] = {}
-        self._failed_now: set[str] = set()
+        self._find_loaded = find_loaded
+        self._indexes: dict[str, LiveIndex] = {}
+        self._failed_since_last_idle: set[str] = set()
 
-    def run_once(self, limit: int | None = PIECE, except_retriever: str | None = None) -> bool:
-        """Do one piece, of at most `limit` changes; False if none is left but that of retrievers
-        that failed.
+    def run_once(
+        self, limit: int | None = CHANGES_PER_PIECE, except_retriever: str | None = None
+    ) -> bool:
+        """Do one piece of the work.
 
-        except_retriever: a retriever that has just taken in what there was.
+        Args:
+            limit: Number of changes in the piece; None for all.
+            except_retriever: A retriever that has just taken in all changes.
+
+        Returns:
+            False if no work is left, except of retrievers that have failed.
         """
         names = live_retrievers(self.project)
-        for gone in self.failures.keys() - set(names):
-            del self.failures[gone]
-        waiting = (
-            name for name in names if name != except_retriever and name not in self._failed_now
-        )
-        if any(self._try(name, self._take_in, limit) for name in waiting):
-            return True
+        for removed_name in self.failures.keys() - set(names):
+            del self.failures[removed_name]
+
         for name in names:
-            self._try(name, self._collect)
-        self._failed_now.clear()  # the next addition is another attempt
+            if name == except_retriever or name in self._failed_since_last_idle:
+                continue
+            if self._try(name, lambda name=name: self._take_in(name, limit)):
+                return True
+
+        for name in names:
+            self._try(name, lambda name=name: self._collect_garbage(name))
+        # The next addition is another attempt for the retrievers that failed.
+        self._failed_since_last_idle.clear()
         return False
 
     def run_all(self, except_retriever: str | None = None) -> dict[str, str]:
-        """Do all of it; the `failures`. except_retriever: see `run_once`."""
+        """Do all of the work, and return `failures`.
+
+        Args:
+            except_retriever: A retriever that has just taken in all changes.
+        """
         while self.run_once(limit=None, except_retriever=except_retriever):
             pass
         return self.failures
 
-    def _try(self, name: str, action: Callable[..., bool], *arguments: int | None) -> bool:
-        """Whether there was something to do, and it was done."""
+    def _try(self, name: str, action: Callable[[], bool]) -> bool:
+        """Return the result of an action; False if it fails, so that other retrievers go on."""
         try:
-            return action(name, *arguments)
-        except Exception as error:  # the other retrievers do not suffer from it
+            return action()
+        except Exception as error:
             self.failures[name] = str(error) or type(error).__name__
-            self._failed_now.add(name)
-            log.error(
-                "%s: %s", name, self.failures[name], exc_info=not isinstance(error, FreshetError)
-            )
+            self._failed_since_last_idle.add(name)
+            is_unexpected = not isinstance(error, FreshetError)
+            log.error("%s: %s", name, self.failures[name], exc_info=is_unexpected)
             return False
 
     def _take_in(self, name: str, limit: int | None) -> bool:
-        applied = self._collection(name).apply(limit)
+        """Apply changes to a retriever, and return whether there were any."""
+        applied = self._index(name).apply(limit)
         self.failures.pop(name, None)
         return applied is not None
 
-    def _collect(self, name: str) -> bool:
-        """Delete old generations, if enough can go.
+    def _collect_garbage(self, name: str) -> bool:
+        """Delete old generations if enough of them can go.
 
-        The builds that were opened stay, as a rollback of the champion returns to them, and so does
-        what a retrain that has just begun reads. `freshet tools gc` asks the registry, too, which
-        builds may go.
+        Builds that were opened stay, because a rollback of the champion returns to them. So do the
+        generations that a retrain is about to read. `freshet tools gc` asks the registry, too,
+        which builds may go.
         """
-        collection = GenerationStore(self.project.live, name)
-        if collection.next_number() < COLLECTED:
+        store = GenerationStore(self.project.live, name)
+        if store.next_number() < MIN_COLLECTED_GENERATIONS:
             return False
+
+        # Most additions end above, and need neither of these modules.
         from model_code.collection.index.builds import registered_builds
         from model_code.collection.index.retrain_plan import planned_generations
 
-        if (keep := self.project.settings("live", LiveSettings).keep_generations) is None:
+        keep = self.project.settings("live", LiveSettings).keep_generations
+        if keep is None:
             return False
 
-        protected = {build.number for build in registered_builds(collection)} | planned_generations(
-            self.project, name
-        )
-        if len(collection.unneeded_generations(keep, protected)) < COLLECTED:
+        protected = set(planned_generations(self.project, name))
+        for build in registered_builds(store):
+            protected.add(build.number)
+        if len(store.unneeded_generations(keep, protected)) < MIN_COLLECTED_GENERATIONS:
             return False
-        return bool(self._collection(name).collect_garbage(keep, protected))
+        return bool(self._index(name).collect_garbage(keep, protected))
 
-    def _collection(self, name: str) -> LiveIndex:
-        if (loaded := self._loaded(name)) is not None:
-            self._collections.pop(name, None)
+    def _index(self, name: str) -> LiveIndex:
+        loaded = self._find_loaded(name)
+        if loaded is not None:
+            self._indexes.pop(name, None)
             return loaded
-        if name not in self._collections:
-            self._collections[name] = LiveIndex(self.project, name)
-        return self._collections[name]
+        if name not in self._indexes:
+            self._indexes[name] = LiveIndex(self.project, name)
+        return self._indexes[name]

@@ -112,7 +112,7 @@ def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_pa
 
 def test_old_generations_go_when_so_many_can_whatever_process_made_them(project, monkeypatch):
     settings(project, keep_generations=2)
-    monkeypatch.setattr("model_code.collection.index.maintenance.COLLECTED", 4)
+    monkeypatch.setattr("model_code.collection.index.maintenance.MIN_COLLECTED_GENERATIONS", 4)
     real, freed = StandInBuilder.collect_garbage, []
 
     def collect_garbage(self, keep, registered=()):
@@ -133,7 +133,7 @@ def test_old_generations_go_when_so_many_can_whatever_process_made_them(project,
 
 def test_without_a_number_nothing_is_deleted(project, monkeypatch):
     settings(project, keep_generations="null")
-    monkeypatch.setattr("model_code.collection.index.maintenance.COLLECTED", 1)
+    monkeypatch.setattr("model_code.collection.index.maintenance.MIN_COLLECTED_GENERATIONS", 1)
     for number in range(4):
         receive(project, f"d{number}")
         BackgroundMaintenance(project).run_all()
@@ -142,7 +142,7 @@ def test_without_a_number_nothing_is_deleted(project, monkeypatch):
 
 def test_opened_builds_and_what_a_retrain_is_about_to_read_stay(project, monkeypatch):
     settings(project, keep_generations=2)
-    monkeypatch.setattr("model_code.collection.index.maintenance.COLLECTED", 1)
+    monkeypatch.setattr("model_code.collection.index.maintenance.MIN_COLLECTED_GENERATIONS", 1)
     upkeep = BackgroundMaintenance(project)
     save_plan(project, RetrainPlan("k", "hce", 1, 1, 2, ()))
     for number in range(3):
