@@ -1,7 +1,6 @@
-"""Where a project keeps its things, what its `params.yaml` says, and locks between processes: the
-one that all that changes it shares, and others.
+"""A project: the places of its files, its settings, and locks between processes.
 
-The system frees a lock when its holder dies: it is held as long as a file stays open.
+The system frees a lock when its holder dies, because a lock is held as long as a file stays open.
 """
 
 from __future__ import annotations
@@ -26,31 +25,38 @@ from model_code.files import write_text
 if TYPE_CHECKING:
     from model_code.settings import T
 
-PROJECT, PARAMS = "FRESHET_PROJECT", "params.yaml"
+# Environment variable with the folder of the project.
+PROJECT = "FRESHET_PROJECT"
+PARAMS = "params.yaml"
+# Environment variable that tells child processes that the project's lock is held.
 LOCK_HELD = "FRESHET_LOCK_HELD"
 WAITING = "waiting for the build, the retrain or another command of this project that runs now"
-PLAIN = "/ '\"#:@"  # what a path may hold in an SQLite URL as it is
-# seconds after which who waits says for whom: making a store of MLflow takes several
+# Characters that the path in an SQLite URL may contain unquoted.
+UNQUOTED = "/ '\"#:@"
+# Seconds after which a waiting process names the lock's owner. Making a store of MLflow takes several.
 PATIENCE = 15.0
 HOUR = 3600.0
-DAY = 24 * HOUR  # for what a build or a pilot may hold
+# Seconds that a process waits for a build or a pilot, at most.
+DAY = 24 * HOUR
 
 
 def sqlite_url(file: Path) -> str:
-    """The URL of an SQLite file, whatever signs its path has.
+    """Return the URL of an SQLite file, whatever characters its path has.
 
     >>> sqlite_url(Path("/srv/why? 'so'/x.db"))
     "sqlite:////srv/why%3F 'so'/x.db"
     """
-    return f"sqlite:///{quote(str(file), safe=PLAIN)}"
+    return f"sqlite:///{quote(str(file), safe=UNQUOTED)}"
 
 
 @dataclass(frozen=True)
 class Project:
-    """A project's root folder (it holds `params.yaml` and `dvc.yaml`) and the places below it.
+    """A project's folder, which holds `params.yaml` and `dvc.yaml`, and the places below it.
 
-    home: the project that a temporary workspace belongs to; it uses that one's state and live
-    collections.
+    Attributes:
+        root: The folder.
+        home: For a temporary workspace: the project that it belongs to. The workspace uses the state and
+            the live collections of that project.
     """
 
     root: Path
@@ -58,106 +64,114 @@ class Project:
 
     @classmethod
     def find(cls, start: Path | None = None) -> Project:
-        """The project around `start`, by default FRESHET_PROJECT or the working directory;
-        FreshetError without one.
+        """Return the project around a folder.
+
+        Args:
+            start: The folder. None: FRESHET_PROJECT, or else the working directory.
+
+        Raises:
+            FreshetError: If neither the folder nor one above it is a project.
         """
-        here = (start or Path(os.environ.get(PROJECT, "."))).resolve()
-        for folder in (here, *here.parents):
-            if (folder / PARAMS).is_file() and (folder / "dvc.yaml").is_file():
-                return cls(folder)
+        folder = start or Path(os.environ.get(PROJECT, "."))
+        folder = folder.resolve()
+        for candidate in (folder, *folder.parents):
+            if (candidate / PARAMS).is_file() and (candidate / "dvc.yaml").is_file():
+                return cls(candidate)
         raise FreshetError(
-            f"{here} is not inside a Freshet project: no params.yaml and dvc.yaml here or above. "
+            f"{folder} is not inside a Freshet project: no params.yaml and dvc.yaml here or above. "
             "`freshet init` makes one"
         )
 
     @cached_property
     def params_file(self) -> Path:
-        """The one file of settings."""
+        """The file of settings."""
         return self.root / PARAMS
 
     def settings(self, name: str, cls: type[T]) -> T:
-        """One group of the settings, parsed once for as long as the file's text stays the same.
+        """Return one group of the settings, which is parsed once per text of the file.
 
-        The others are not looked at: what is wrong with them stops nobody who needs this one alone.
+        Other groups are not checked, so an error in them does not stop who needs this group only.
         """
-        return _group(read_utf8(self.params_file), name, cls)
+        return _parse_group(read_utf8(self.params_file), name, cls)
 
     @property
     def corpus_lock(self) -> Path:
-        """What `freshet ingest` saw: source, versions and content hash."""
+        """The file in which `freshet ingest` records source, versions and content hash."""
         return self.root / "corpus.lock.json"
 
     @property
     def artifacts(self) -> Path:
-        """The folder of all stage outputs, owned by DVC."""
+        """The folder of all stage outputs, which DVC owns."""
         return self.root / "artifacts"
 
     @cached_property
     def live(self) -> Path:
-        """The live collections, which the searcher reads."""
+        """The folder of the live collections."""
         return (self.home or self.root) / "live"
 
     @property
     def state(self) -> Path:
-        """Everything that is neither input nor artifact: MLflow, Dagster, checkpoints, locks,
-        history.
+        """The folder of everything that is neither input nor artifact.
 
-        A temporary workspace of `dvc exp run --temp` uses the state of the project it was made
-        from.
+        It holds MLflow, Dagster, checkpoints, locks and the history. A temporary workspace of
+        `dvc exp run --temp` uses the state of the project that it was made from.
         """
         if "FRESHET_STATE" in os.environ:
             return ((self.home or self.root) / os.environ["FRESHET_STATE"]).resolve()
         if self.home is not None:
             return Project(self.home).state
-        return Path(str(self.root).partition("/.dvc/tmp/exps/")[0]) / ".freshet"
+        original_root = str(self.root).partition("/.dvc/tmp/exps/")[0]
+        return Path(original_root) / ".freshet"
 
     @property
     def promotions(self) -> Path:
-        """The history of promotions, which only grows."""
+        """The file with the history of promotions, to which lines are only appended."""
         return self.state / "promotions.jsonl"
 
     @property
     def identity(self) -> str:
-        """What tells the project from others in a store of MLflow: its folder's name and eight
-        signs, made once.
+        """The name of the project in a store of MLflow: its folder's name and eight random characters.
 
-        It moves with the project, and a temporary workspace has its home's. Behind it stands where
-        the file lies.
+        It is made once. It moves with the project, and a temporary workspace has that of its home. The
+        second line of its file is the path of that file.
         """
         path = self.state / "identity"
         with file_lock(self.state / "identity.lock"):
             if not path.exists():
-                name = re.sub(
-                    r"\W+", "-", (self.home or self.root).resolve().name, flags=re.ASCII
-                ).strip("-")
+                folder_name = (self.home or self.root).resolve().name
+                name = re.sub(r"\W+", "-", folder_name, flags=re.ASCII).strip("-")
                 write_text(path, f"{name}-{uuid.uuid4().hex[:8]}\n{path.resolve()}\n")
             return _lines(path)[0]
 
     def require_own_identity(self) -> None:
-        """FreshetError if the project is a copy and the original is there still; one that was moved
-        is noted.
+        """Check that the project is no copy of one that still exists. A moved project is recorded.
+
+        Raises:
+            FreshetError: If the project is a copy, and the original exists.
         """
-        identity, path = self.identity, self.state / "identity"
-        original = Path(*_lines(path)[1:] or [path])
-        if original.is_file() and _lines(original)[0] == identity and not original.samefile(path):
+        identity = self.identity
+        path = self.state / "identity"
+        lines = _lines(path)
+        original = Path(lines[1]) if len(lines) > 1 else path
+
+        if original.is_file() and not original.samefile(path) and _lines(original)[0] == identity:
             raise FreshetError(
                 f"this project is a copy of the one whose {original} names it in the same store of MLflow: "
                 f"delete {path}, and it is another one there"
             )
-        if _lines(path) != [identity, str(path.resolve())]:
+        if lines != [identity, str(path.resolve())]:
             write_text(path, f"{identity}\n{path.resolve()}\n")
 
     @property
     def token_file(self) -> Path:
-        """The file of what whoever asks a door that other machines reach has to know; made once it
-        is needed.
-        """
+        """The file with the token that requests from other machines need. It is made on first use."""
         return self.state / "token"
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the project's lock: a second writer says so and waits. Child processes are told that
-        it is held.
+        """Hold the project's lock. A second writer prints a message and waits.
+
+        Child processes learn from the environment that the lock is held.
         """
         if LOCK_HELD in os.environ:
             yield
@@ -172,35 +186,51 @@ class Project:
 
 @contextmanager
 def file_lock(path: Path, waiting: str | None = None, limit: float = HOUR) -> Iterator[None]:
-    """Hold an exclusive lock on the file `path`; another process or thread waits, and who holds it
-    already goes on.
+    """Hold an exclusive lock on a file. Another process or thread waits.
 
-    waiting: what to say, at once, where the lock is not free; else who waits for longer says for
-    whom. limit: seconds, after which FreshetError names the holder.
+    The holder may acquire its lock again.
+
+    Args:
+        path: The lock file.
+        waiting: What to print at once if the lock is not free. None: the owner is named after
+            `PATIENCE` seconds.
+        limit: Seconds to wait after that, at most.
+
+    Raises:
+        FreshetError: If the lock is not free in time. The message names its owner.
     """
     lock = FileLock(path.resolve(), is_singleton=True, fallback_to_soft=False)
+    patience = PATIENCE if waiting is None else 0
     try:
-        lock.acquire(timeout=PATIENCE if waiting is None else 0)
+        lock.acquire(timeout=patience)
     except Timeout:
-        print(
-            f"{waiting or 'waiting'}: {lock_owner(path)} holds {path.name}",
-            file=sys.stderr,
-            flush=True,
-        )
-        try:
-            lock.acquire(timeout=limit)
-        except Timeout:
-            reason = f"{lock_owner(path)} has held {path} for {limit:g} s: wait for it or end it, then try again"
-            raise FreshetError(reason) from None
+        message = f"{waiting or 'waiting'}: {lock_owner(path)} holds {path.name}"
+        print(message, file=sys.stderr, flush=True)
+        _acquire_within(lock, path, limit)
+
     try:
         if lock.lock_counter == 1:
-            with suppress(OSError):  # a full disk: freeing it takes the lock, too
-                path.write_text(
-                    f"process {os.getpid()} ({' '.join([Path(sys.argv[0]).name, *sys.argv[1:3]])})\n"
-                )
+            # On a full disk the owner stays unknown: commands that free space need the lock, too.
+            with suppress(OSError):
+                path.write_text(_own_description())
         yield
     finally:
         lock.release()
+
+
+def _acquire_within(lock: FileLock, path: Path, limit: float) -> None:
+    try:
+        lock.acquire(timeout=limit)
+    except Timeout:
+        raise FreshetError(
+            f"{lock_owner(path)} has held {path} for {limit:g} s: wait for it or end it, then try again"
+        ) from None
+
+
+def _own_description() -> str:
+    """Return the line that names this process in a lock file."""
+    command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:3]])
+    return f"process {os.getpid()} ({command})\n"
 
 
 def _lines(path: Path) -> list[str]:
@@ -208,12 +238,12 @@ def _lines(path: Path) -> list[str]:
 
 
 def lock_owner(path: Path) -> str:
-    """What the holder wrote of itself."""
+    """Return the process that holds a lock, as it described itself in the file."""
     return path.read_text(errors="replace").strip() or "another process"
 
 
 def lock_is_free(path: Path) -> bool:
-    """Whether nobody holds the lock at this moment."""
+    """Return whether no process holds the lock at this moment."""
     if not path.is_file():
         return True
     try:
@@ -224,15 +254,19 @@ def lock_is_free(path: Path) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _group(text: str, name: str, cls: type[T]) -> T:
-    # with pydantic, which a client of the service does without
+def _parse_group(text: str, name: str, cls: type[T]) -> T:
+    # This imports pydantic, which a client of the service does not need.
     from model_code.settings import parse
 
     return parse(cls, parse_yaml_mapping(text).get(name), name)
 
 
 def read_utf8(path: Path) -> str:
-    """The text of the file `path`; `SettingsError` if it is not UTF-8."""
+    """Return the text of a file.
+
+    Raises:
+        SettingsError: If the file is not UTF-8.
+    """
     content = path.read_bytes()
     try:
         return content.decode("utf-8")
@@ -246,12 +280,16 @@ def read_utf8(path: Path) -> str:
 
 @lru_cache(maxsize=4)
 def parse_yaml_mapping(text: str) -> dict[str, Any]:
-    """What the text says, as plain values."""
+    """Return the content of `params.yaml` as plain values."""
     return load_yaml_mapping(plain_yaml(), text)
 
 
 def load_yaml_mapping(yaml: Any, text: str) -> Any:
-    """What `yaml` makes of the text; `SettingsError` if that is no YAML, or no mapping."""
+    """Load the text of `params.yaml` with a ruamel.yaml loader.
+
+    Raises:
+        SettingsError: If the text is no YAML, or no mapping.
+    """
     groups = load_yaml(yaml, text, PARAMS)
     if not isinstance(groups, Mapping):
         raise SettingsError(f"{PARAMS} must hold groups of settings")
@@ -259,8 +297,18 @@ def load_yaml_mapping(yaml: Any, text: str) -> Any:
 
 
 def load_yaml(yaml: Any, text: str, label: str, remedy: str = "") -> Any:
-    """What the YAML `text` holds; `SettingsError` with `label` and `remedy` if it is none."""
-    # as a client of the service reads no settings
+    """Load YAML with a ruamel.yaml loader.
+
+    Args:
+        yaml: The loader.
+        text: The YAML.
+        label: Name of the text, which the error message begins with.
+        remedy: The end of the error message.
+
+    Raises:
+        SettingsError: If the text is no YAML.
+    """
+    # A client of the service reads no settings, so it does not need this import.
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
@@ -269,13 +317,15 @@ def load_yaml(yaml: Any, text: str, label: str, remedy: str = "") -> Any:
         mark = error.problem_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         reason = f"{error.problem}{place}"
-    except (YAMLError, ValueError) as error:  # a control character; a day such as 2025-02-30
+    except (YAMLError, ValueError) as error:
+        # For example a control character, or a day such as 2025-02-30.
         reason = str(error).splitlines()[0]
     raise SettingsError(f"{label} is not valid YAML: {reason}{remedy}")
 
 
 def plain_yaml() -> Any:
-    """YAML that makes plain values."""
-    from ruamel.yaml import YAML  # see `load_yaml`
+    """Return a YAML loader that makes plain values."""
+    # See `load_yaml` for the reason of this import.
+    from ruamel.yaml import YAML
 
     return YAML(typ="safe", pure=True)
