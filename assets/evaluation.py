@@ -1,66 +1,69 @@
-"""Rankings, scores and the comparison of all systems."""
+"""Assets of the evaluation: rankings and scores of each system, and the comparison."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
 from assets.pages import Preview, picture, table
-from assets.stage_assets import Page, stage_assets
+from assets.stage_assets import AssetPage, stage_assets
 from model_code.files import read_json
 from model_code.stages.stage import Stage
 
 
 def preview_metrics(folder: Path) -> Preview:
-    """The metrics of each system that lies in the folder and then of variants, a row each, those of
-    test first.
-    """
+    """Show a row of metrics per split and system, with test first and variants after their systems."""
     paths = sorted(folder.rglob("metrics.json"), key=lambda path: (len(path.parts), path))
-    metrics, splits = [read_json(path) for path in paths], ("test", "gate", "dev")
-    return {
-        "metrics": table(
-            [
-                {"system": each["system"], "split": split, **each[split]}
-                for split in splits
-                for each in metrics
-            ]
-        )
-    }
+    metrics_by_system = [read_json(path) for path in paths]
+    rows = []
+    for split in ("test", "gate", "dev"):
+        for metrics in metrics_by_system:
+            rows.append({"system": metrics["system"], "split": split, **metrics[split]})
+    return {"metrics": table(rows)}
 
 
 def preview_comparison(folder: Path) -> Preview:
-    """Who is best and by how much, results by system, best first, and their picture."""
+    """Show the best system and its lead, the results with the best first, and their picture."""
+    # This imports pandas, which loading the definitions must not.
     from model_code.evaluation.report import summary_sentence
 
     comparison = read_json(folder / "comparison.json")
-    main = comparison["main_metric"]
-    rows = [
-        {
+    main_metric = comparison["main_metric"]
+
+    rows = []
+    for system, cells in comparison["systems"].items():
+        row = {
             "system": system,
-            main: cells[main]["value"],
-            "low": cells[main]["low"],
-            "high": cells[main]["high"],
+            main_metric: cells[main_metric]["value"],
+            "low": cells[main_metric]["low"],
+            "high": cells[main_metric]["high"],
         }
-        | {name: cell["value"] for name, cell in cells.items() if name != main}
-        for system, cells in comparison["systems"].items()
-    ]
-    drawn = folder / "comparison.png"
-    return {
-        "best": summary_sentence(comparison),
-        "results": table(sorted(rows, key=lambda row: -row[main])),
-        **({"picture": picture("comparison", drawn.read_bytes())} if drawn.is_file() else {}),
-    }
+        for name, cell in cells.items():
+            if name != main_metric:
+                row[name] = cell["value"]
+        rows.append(row)
+    rows.sort(key=lambda row: -row[main_metric])
+
+    preview: dict[str, Any] = {"best": summary_sentence(comparison), "results": table(rows)}
+    drawing = folder / "comparison.png"
+    if drawing.is_file():
+        preview["picture"] = picture("comparison", drawing.read_bytes())
+    return preview
 
 
-FIRST = 1  # before training: what it makes can be searched at once
+# Baselines run before training, because they can be searched at once.
+BASELINES_PRIORITY = 1
 PAGES = {
-    "baselines": Page("evaluation", frozenset({"bm25"}), preview_metrics, priority=FIRST),
-    "evaluate": Page("retriever", frozenset({"trec"}), preview_metrics),
-    "fuse": Page("retriever", frozenset({"trec"}), preview_metrics),
-    "comparison": Page("evaluation", frozenset({"trec"}), preview_comparison),
+    "baselines": AssetPage(
+        "evaluation", frozenset({"bm25"}), preview_metrics, priority=BASELINES_PRIORITY
+    ),
+    "evaluate": AssetPage("retriever", frozenset({"trec"}), preview_metrics),
+    "fuse": AssetPage("retriever", frozenset({"trec"}), preview_metrics),
+    "comparison": AssetPage("evaluation", frozenset({"trec"}), preview_comparison),
 }
 
 
 def evaluation_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
-    """`baselines`, `NAME/evaluation` of each retriever and each fusion, and `comparison`."""
+    """Return `baselines`, `NAME/evaluation` of each retriever and fusion, and `comparison`."""
     return stage_assets(table, PAGES)

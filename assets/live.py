@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 from dagster._utils.schedules import get_smallest_cron_interval
 
-from assets.stage_assets import Served
+from assets.stage_assets import ProjectResource
 from orchestration.running_service import find_running_service
 
 BATCHES = dg.DynamicPartitionsDefinition(name="batches")
@@ -31,7 +31,7 @@ def _check(name: str, asset: str, description: str, blocking: bool = False) -> d
 
 
 @dg.asset(group_name="live", kinds={"faiss"}, deps=["champion"])
-def live_generation(project: Served) -> dg.MaterializeResult:
+def live_generation(project: ProjectResource) -> dg.MaterializeResult:
     """The champion's build as an immutable generation that searchers read."""
     from orchestration.registry import release
 
@@ -51,7 +51,7 @@ def live_generation(project: Served) -> dg.MaterializeResult:
         _check("every_document_is_found", "added_documents", "Each added document is in the index.")
     ],
 )
-def added_documents(project: Served) -> Iterator[Result]:
+def added_documents(project: ProjectResource) -> Iterator[Result]:
     """A batch of changes of the ledger, applied to the live collection as one new generation."""
     from model_code.collection.generations.generation import document_rows
     from model_code.collection.index.live_index import LiveIndex
@@ -117,7 +117,7 @@ def canary_facts(canary: dict[str, Any] | None) -> dict[str, Any]:
         )
     ],
 )
-def drift_report(project: Served) -> Iterator[Result]:
+def drift_report(project: ProjectResource) -> Iterator[Result]:
     """Drift of what was added since the last report from what the retriever was trained on."""
     from orchestration.freshness.drift import check_drift
 
@@ -140,7 +140,9 @@ def drift_report(project: Served) -> Iterator[Result]:
 
 
 @dg.asset(group_name="live", kinds={"pytorch"}, partitions_def=PILOTS, pool=TRAINING_POOL)
-def retrain_pilot(context: dg.AssetExecutionContext, project: Served) -> dg.MaterializeResult[None]:
+def retrain_pilot(
+    context: dg.AssetExecutionContext, project: ProjectResource
+) -> dg.MaterializeResult[None]:
     """A retrain on a sample of what is live, judged by the queries that new documents came with."""
     from orchestration.freshness.pilot import run_requested_pilot
 
@@ -171,7 +173,9 @@ GATE = _check(
     pool=TRAINING_POOL,
     check_specs=[GATE],
 )
-def retrained_retriever(context: dg.AssetExecutionContext, project: Served) -> Iterator[Result]:
+def retrained_retriever(
+    context: dg.AssetExecutionContext, project: ProjectResource
+) -> Iterator[Result]:
     """Make what `RETRAINED` describes, and answer its gate."""
     from orchestration.freshness.retrain import gate_verdict, promote_or_reject, train_challenger
 
@@ -199,7 +203,9 @@ def retrained_retriever(context: dg.AssetExecutionContext, project: Served) -> I
     deps=["retrained_retriever"],
     pool=WRITER_POOL,
 )
-def retrained_champion(context: dg.AssetExecutionContext, project: Served) -> dg.MaterializeResult:
+def retrained_champion(
+    context: dg.AssetExecutionContext, project: ProjectResource
+) -> dg.MaterializeResult:
     """The challenger that passed the gate: champion, live with all that arrived meanwhile, and in
     the ledger.
     """
@@ -217,7 +223,7 @@ def retrained_champion(context: dg.AssetExecutionContext, project: Served) -> dg
 
 
 @dg.asset(key=SYNCED, group_name="live", deps=["live_generation"], pool=WRITER_POOL)
-def synced_source(project: Served) -> dg.MaterializeResult:
+def synced_source(project: ProjectResource) -> dg.MaterializeResult:
     """The index made equal to its source, as `freshet sync` does."""
     from model_code.collection.index.changes import CHANGES
     from model_code.collection.index.live_index import LiveIndex

@@ -1,4 +1,4 @@
-"""What pages of assets show: tables, and pictures as Markdown."""
+"""Elements of asset pages: tables, and pictures as Markdown."""
 
 from __future__ import annotations
 
@@ -9,76 +9,102 @@ from typing import Any
 
 import dagster as dg
 
-from model_code.files import read_json
+from model_code.files import folder_bytes, read_json
 
-Preview = Mapping[str, "dg.MetadataValue | str"]  # what a page shows, by name
-
-LAST_ROWS = 10  # of a training's history
+# The elements of a page, by name.
+Preview = Mapping[str, "dg.MetadataValue | str"]
+# Last rows of a training's history that a page shows.
+SHOWN_HISTORY_ROWS = 10
+# Facts of an index's manifest that a page shows.
+SHOWN_INDEX_FACTS = (
+    "kind",
+    "passages",
+    "documents",
+    "dimension",
+    "vectors_per_passage",
+    "factory",
+    "search",
+    "fingerprint",
+)
 
 
 def table(rows: Sequence[Mapping[str, Any]], width: int = 90) -> dg.TableMetadataValue:
-    """Rows as a table of the page, with a column for every name in them; long texts are cut at
-    `width` characters.
+    """Return rows as a table with a column for every name that occurs in them.
+
+    Args:
+        rows: Cells by column name.
+        width: Longer texts are cut to this number of characters.
 
     >>> table([{"id": "a", "n": 1}, {"id": "b", "note": "x"}]).records[1].data
     {'id': 'b', 'n': '', 'note': 'x'}
     """
+    # A dict keeps the order of the names.
     names = list(dict.fromkeys(name for row in rows for name in row))
-    records = [
-        dg.TableRecord({name: _cell(row.get(name, ""), width) for name in names}) for row in rows
-    ]
-    return dg.MetadataValue.table(records, dg.TableSchema([dg.TableColumn(name) for name in names]))
+    records = []
+    for row in rows:
+        cells = {name: _cell(row.get(name, ""), width) for name in names}
+        records.append(dg.TableRecord(cells))
+    columns = [dg.TableColumn(name) for name in names]
+    return dg.MetadataValue.table(records, dg.TableSchema(columns))
 
 
 def _cell(value: Any, width: int) -> str | int | float | bool:
-    if isinstance(value, (int, float)):  # a bool is an int
+    if isinstance(value, (bool, int, float)):
         return value
     text = str(value).replace("\n", " ")
-    return text if len(text) <= width else text[: width - 1] + "…"
+    if len(text) <= width:
+        return text
+    return text[: width - 1] + "…"
 
 
 def first_rows(path: Path, columns: list[str], count: int = 5) -> dg.TableMetadataValue:
-    """The first rows of a Parquet table."""
+    """Return the first rows of a Parquet table."""
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:  # by batches: a whole column of texts may be gigabytes
-        first = next(file.iter_batches(count, columns=columns), None)
-    return table(first.to_pylist() if first else [])
+    # Reading a batch is cheap, while a whole column of texts may take gigabytes.
+    with pq.ParquetFile(path) as file:
+        batch = next(file.iter_batches(count, columns=columns), None)
+    return table(batch.to_pylist() if batch else [])
 
 
 def picture(name: str, png: bytes) -> dg.MarkdownMetadataValue:
-    """A PNG as inline text, so that it shows wherever the UI runs."""
-    return dg.MetadataValue.md(f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})")
+    """Return a PNG as inline Markdown, which is visible wherever the UI runs."""
+    encoded = base64.b64encode(png).decode()
+    return dg.MetadataValue.md(f"![{name}](data:image/png;base64,{encoded})")
 
 
 def learning_curve(folder: Path, held_out: Sequence[str] = ()) -> Preview:
-    """The curve of `history.json` below `folder`: loss and dev metrics by step.
+    """Return the curve of `history.json`: loss and dev metrics by step, and the last rows.
 
-    held_out: what else was measured between steps.
+    Args:
+        folder: Output of a training.
+        held_out: Names of further values that were measured between steps.
     """
     from model_code.evaluation.plots import training_plot
 
     rows = read_json(folder / "history.json")
+    preview: dict[str, Any] = {}
     plot = training_plot(rows, measured=held_out)
-    drawn = {"learning curve": picture("training", plot)} if plot else {}
-    return {**drawn, "history": table([{"step": row["step"], **row} for row in rows[-LAST_ROWS:]])}
+    if plot:
+        preview["learning curve"] = picture("training", plot)
+
+    # The step is the first column.
+    shown_rows = [{"step": row["step"], **row} for row in rows[-SHOWN_HISTORY_ROWS:]]
+    preview["history"] = table(shown_rows)
+    return preview
 
 
 def index_page(folder: Path) -> Preview:
-    """What the index is, and how large."""
-    facts = read_json(folder / "index" / "manifest.json")
-    names = (
-        "kind",
-        "passages",
-        "documents",
-        "dimension",
-        "vectors_per_passage",
-        "factory",
-        "search",
-        "fingerprint",
-    )
-    shown = {name: facts[name] for name in names if name in facts}
-    files = [path for path in (folder / "index").rglob("*") if path.is_file()]
-    size = sum(path.stat().st_size for path in files) / 1e6
-    rows = shown | {"files": len(files), "size": f"{size:,.1f} MB"}
-    return {"index": table([{"fact": name, "value": str(value)} for name, value in rows.items()])}
+    """Return the facts of an index, and its size on the disk."""
+    index = folder / "index"
+    manifest = read_json(index / "manifest.json")
+    rows = []
+    for name in SHOWN_INDEX_FACTS:
+        if name in manifest:
+            rows.append({"fact": name, "value": str(manifest[name])})
+
+    file_count = sum(1 for path in index.rglob("*") if path.is_file())
+    megabytes = folder_bytes(index) / 1e6
+    rows.append({"fact": "files", "value": str(file_count)})
+    rows.append({"fact": "size", "value": f"{megabytes:,.1f} MB"})
+    return {"index": table(rows)}

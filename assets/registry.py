@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets.evaluation import FIRST
-from assets.stage_assets import Served, asset_key, tell
+from assets.stage_assets import ProjectResource, asset_key, log_line
 from model_code.stages.stage import Stage
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ def registry_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
         deps=[asset_key(stage) for stage in table if stage.name == "baselines"],
         op_tags={"dagster/priority": str(FIRST)},
     )
-    def first_champion(context: dg.AssetExecutionContext, project: Served) -> dg.MaterializeResult:
+    def first_champion(
+        context: dg.AssetExecutionContext, project: ProjectResource
+    ) -> dg.MaterializeResult:
         """The best of BM25, base encoder and both fused, before any training, where nothing is live
         yet.
         """
@@ -38,7 +40,7 @@ def registry_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
             if move
             else "there is a champion, or something is live already"
         )
-        tell(context, summary)
+        log_line(context, summary)
         return dg.MaterializeResult(metadata={"what happened": summary})
 
     @dg.asset(
@@ -46,7 +48,7 @@ def registry_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
         kinds={"mlflow"},
         deps=["first_champion", *(asset_key(stage) for stage in table if stage.name in NEEDED)],
     )
-    def registered_retriever(project: Served) -> dg.MaterializeResult:
+    def registered_retriever(project: ProjectResource) -> dg.MaterializeResult:
         """The retriever that is best on dev, registered in MLflow as challenger."""
         from orchestration.registry import release
 
@@ -60,14 +62,14 @@ def registry_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
 
 
 @dg.asset(group_name="registry", kinds={"mlflow"}, deps=["registered_retriever"])
-def champion(context: dg.AssetExecutionContext, project: Served) -> dg.MaterializeResult:
+def champion(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     """The retriever that serves: the challenger if it passed the gate, else the one that served
     before.
     """
     from orchestration.registry import release
 
     move = release.promote(project)
-    tell(context, move.summary)
+    log_line(context, move.summary)
     version = dg.DataVersion(move.champion.key if move.champion else "none")
     return dg.MaterializeResult(data_version=version, metadata=_facts(move))
 
@@ -81,7 +83,7 @@ def _facts(move: "PromotionResult") -> dict[str, Any]:
 
 
 @dg.op(retry_policy=dg.RetryPolicy(max_retries=1, delay=5))
-def settle_alias(context: dg.OpExecutionContext, project: Served) -> None:
+def settle_alias(context: dg.OpExecutionContext, project: ProjectResource) -> None:
     """Have live follow the alias `champion`, or the alias go back, as the gate and the settings
     say.
     """

@@ -1,6 +1,4 @@
-"""Encoders and their indexes: the untrained one, the tree of documents clustered from it, and those
-of retrievers.
-"""
+"""Assets of encoders and indexes: the base encoder's index, the hierarchy, and those of each retriever."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,14 +6,14 @@ from pathlib import Path
 import dagster as dg
 
 from assets.pages import Preview, index_page, learning_curve, picture, table
-from assets.stage_assets import Page, stage_assets
+from assets.stage_assets import AssetPage, stage_assets
 from model_code.files import read_json
 from model_code.hierarchy.tree import TOPICS
 from model_code.stages.stage import Stage
 
 
 def preview_hierarchy(folder: Path) -> Preview:
-    """The sizes of each level, the names of the first, and the tree as a picture."""
+    """Show the sizes of each level, the topics of the first level, and a picture of the tree."""
     levels = read_json(folder / "statistics.json")["levels"]
     names = ("level", "nodes", "passages_min", "passages_median", "passages_max", "cosine_mean")
     return {
@@ -26,13 +24,13 @@ def preview_hierarchy(folder: Path) -> Preview:
 
 
 PAGES = {
-    "base_index": Page("hierarchy", frozenset({"faiss"}), index_page),
-    "hierarchy": Page("hierarchy", frozenset({"torch"}), preview_hierarchy),
-    "train": Page("retriever", frozenset({"torch"}), learning_curve),
-    "index": Page("retriever", frozenset({"faiss"}), index_page),
+    "base_index": AssetPage("hierarchy", frozenset({"faiss"}), index_page),
+    "hierarchy": AssetPage("hierarchy", frozenset({"torch"}), preview_hierarchy),
+    "train": AssetPage("retriever", frozenset({"torch"}), learning_curve),
+    "index": AssetPage("retriever", frozenset({"faiss"}), index_page),
 }
 
 
 def retriever_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
-    """`base_index`, `document_hierarchy`, and `NAME/encoder` and `NAME/index` of each retriever."""
+    """Return `base_index`, `document_hierarchy`, and `NAME/encoder` and `NAME/index` of each retriever."""
     return stage_assets(table, PAGES)

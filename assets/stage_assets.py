@@ -1,6 +1,4 @@
-"""Stages as Dagster assets, each a step of its own: key, spec, checks, what DVC does for it, and
-its page.
-"""
+"""Stages as Dagster assets: key, spec, contract check, the DVC run behind it, and the asset page."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,27 +23,36 @@ from orchestration.pipeline.repro import PlannedBuild, StageRefused, print_to_st
 from orchestration.pipeline.run_stage import stage_context
 from orchestration.pipeline.stages import upstream
 
-# of what may pass by itself, such as a killed process
+# For failures that may not repeat, such as a killed process.
 RETRY = dg.RetryPolicy(max_retries=1, delay=5)
-VERSION_TAG = "dagster/data_version"  # Dagster's own tag of a materialization
-CONTRACT, PROMISE = "contract_holds", "What lies in place keeps the contract of its stage."
-Served = dg.ResourceParam[Project]  # the project that the code location is loaded for
+# Dagster's own tag of a materialization.
+VERSION_TAG = "dagster/data_version"
+CONTRACT = "contract_holds"
+CONTRACT_DESCRIPTION = "The output that is in place keeps the contract of its stage."
+# The project that the code location is loaded for.
+ProjectResource = dg.ResourceParam[Project]
 LOCK_KEY = dg.AssetKey("corpus_lock")
-NOUNS = {  # what exists after a stage, where it is not called as the stage is
+# The name of an asset, if it differs from the stage's name.
+ASSET_NAMES = {
     "acceptance": "acceptance_verdict",
     "hierarchy": "document_hierarchy",
     "train": "encoder",
     "evaluate": "evaluation",
     "fuse": "evaluation",
 }
+# Characters of the code hash that Dagster shows as the code version.
+CODE_VERSION_LENGTH = 12
 
 
 @dataclass(frozen=True)
-class Page:
-    """Where a stage's asset stands in the UI, and what it shows.
+class AssetPage:
+    """Where the asset of a stage is in Dagster's UI, and what its page shows.
 
-    `preview(folder)` returns the metadata of a finished artifact: tables and pictures under names.
-    Of stages that can run, the one with the highest `priority` does.
+    Attributes:
+        group: Asset group. Each retriever has a group of its own, such as `retriever_hce`.
+        kinds: Labels of the asset.
+        preview: Returns tables and pictures by name, from the folder of a finished output.
+        priority: Of stages that can run, the one with the highest priority runs first.
     """
 
     group: str
@@ -55,141 +62,185 @@ class Page:
 
 
 def asset_key(stage: Stage) -> dg.AssetKey:
-    """`corpus`, or `hce/encoder` for a stage that runs once per retriever."""
-    noun = NOUNS.get(stage.name, stage.name)
-    return dg.AssetKey([stage.retriever, noun] if stage.retriever else [noun])
+    """Return the key of a stage's asset, such as `corpus` or `hce/encoder`."""
+    name = ASSET_NAMES.get(stage.name, stage.name)
+    if stage.retriever is None:
+        return dg.AssetKey([name])
+    return dg.AssetKey([stage.retriever, name])
+
+
+def stage_assets(
+    table: Sequence[Stage], pages: Mapping[str, AssetPage]
+) -> list[dg.AssetsDefinition]:
+    """Return the asset of each stage that has a page. Each one is a step of its own.
+
+    Args:
+        table: All expanded stages of the project.
+        pages: Pages by the name of their stage.
+    """
+    return [_stage_asset(table, stage, pages[stage.name]) for stage in table if stage.name in pages]
+
+
+def _stage_asset(table: Sequence[Stage], stage: Stage, page: AssetPage) -> dg.AssetsDefinition:
+    key = asset_key(stage)
+    group = page.group
+    if stage.retriever is not None:
+        # Dagster does not allow hyphens in the name of a group.
+        group += f"_{stage.retriever.replace('-', '_')}"
+    dependencies = [asset_key(earlier) for earlier in upstream(stage, table)]
+
+    spec = dg.AssetSpec(
+        key,
+        deps=dependencies or [LOCK_KEY],
+        description=stage.description,
+        group_name=group,
+        kinds=set(page.kinds),
+        code_version=code_hash(stage)[:CODE_VERSION_LENGTH],
+        metadata={"stage": stage.address},
+    )
+    check_spec = dg.AssetCheckSpec(
+        CONTRACT, asset=key, description=CONTRACT_DESCRIPTION, blocking=True
+    )
+
+    @dg.multi_asset(
+        name=key.to_python_identifier(),
+        specs=[spec],
+        check_specs=[check_spec],
+        pool=stage.pool,
+        op_tags={"dagster/priority": str(page.priority)},
+        retry_policy=RETRY,
+    )
+    def step(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+        build = _planned_build(project, context.run_id)
+        try:
+            stages_that_ran = list(
+                build.bring_up_to_date(stage.address, partial(log_line, context))
+            )
+        except StageRefused as error:
+            raise dg.Failure(str(error), allow_retries=False) from error
+
+        last = context.instance.get_latest_materialization_event(key)
+        ran = stage.address in stages_that_ran
+        return materialize_result(project, stage, page, ran, last)
+
+    return step
 
 
 @lru_cache(maxsize=1)
-def _build(project: Project, run_id: str) -> PlannedBuild:
-    """What a run of Dagster builds, planned at its first stage: whatever is edited meanwhile, it is
-    one build.
+def _planned_build(project: Project, run_id: str) -> PlannedBuild:
+    """Return the build of a Dagster run, which is planned at the run's first stage.
+
+    Whatever is edited during the run, it stays one build.
     """
-    with ThreadPoolExecutor(1) as beside:
-        # it takes as long as asking DVC, and every build needs it
-        imported = beside.submit(import_module, "mlflow")
+    # Every build needs mlflow. Its import takes as long as planning, so both run at the same time.
+    with ThreadPoolExecutor(1) as importer:
+        imported = importer.submit(import_module, "mlflow")
         build = PlannedBuild(project, dagster_run=run_id)
         imported.result()
     return build
 
 
-def stage_assets(table: Sequence[Stage], pages: Mapping[str, Page]) -> list[dg.AssetsDefinition]:
-    """The assets of those stages that `pages` names, each a step of its own."""
-    return [_stage_asset(table, stage, pages[stage.name]) for stage in table if stage.name in pages]
-
-
-def _stage_asset(table: Sequence[Stage], stage: Stage, page: Page) -> dg.AssetsDefinition:
-    """A stage as a step; each retriever has a group of its own, such as `retriever_hce`."""
-    # Dagster takes no hyphens
-    suffix = f"_{stage.retriever.replace('-', '_')}" if stage.retriever else ""
-    spec = dg.AssetSpec(
-        asset_key(stage),
-        deps=[asset_key(dependency) for dependency in upstream(stage, table)] or [LOCK_KEY],
-        description=stage.description,
-        group_name=page.group + suffix,
-        kinds=set(page.kinds),
-        code_version=code_hash(stage)[:12],
-        metadata={"stage": stage.address},
-    )
-
-    @dg.multi_asset(
-        name=asset_key(stage).to_python_identifier(),
-        specs=[spec],
-        check_specs=[
-            dg.AssetCheckSpec(CONTRACT, asset=asset_key(stage), description=PROMISE, blocking=True)
-        ],
-        pool=stage.pool,
-        op_tags={"dagster/priority": str(page.priority)},
-        retry_policy=RETRY,
-    )
-    def step(context: dg.AssetExecutionContext, project: Served) -> dg.MaterializeResult:
-        try:
-            ran = list(
-                _build(project, context.run_id).bring_up_to_date(
-                    stage.address, partial(tell, context)
-                )
-            )
-        except StageRefused as error:
-            raise dg.Failure(str(error), allow_retries=False) from error
-        before = context.instance.get_latest_materialization_event(asset_key(stage))
-        return materialized(project, stage, page, stage.address in ran, before)
-
-    return step
-
-
-def tell(context: dg.AssetExecutionContext, text: str) -> None:
-    """Say it in the run's events, and to the terminal that the run was started from."""
+def log_line(context: dg.AssetExecutionContext, text: str) -> None:
+    """Log a line in the run's events and print it to the terminal that started the run."""
     context.log.info(text)
     print_to_stderr(text)
 
 
-def materialized(
-    project: Project, stage: Stage, page: Page, ran: bool, before: dg.EventLogEntry | None
+def materialize_result(
+    project: Project, stage: Stage, page: AssetPage, ran: bool, last: dg.EventLogEntry | None
 ) -> dg.MaterializeResult:
-    """A finished asset, with its page and the answer of its check. What has not changed keeps the
-    page of `before`: to draw it again would open MLflow and matplotlib, the most of a build that
-    has nothing to do.
+    """Return the materialization of a finished stage, with its page and the result of its check.
+
+    An unchanged output keeps the page of its last materialization. Drawing it again would open MLflow and
+    matplotlib, which takes most of the time of a build that has nothing to do.
+
+    Args:
+        project: The project.
+        stage: The stage.
+        page: Its page.
+        ran: Whether the stage ran, or DVC skipped or restored it.
+        last: The last materialization of the asset.
     """
-    version, key = (
-        dvc.output_version(project.root, stage),
-        stage_key.read_stage_inputs(stage, project.root).key,
-    )
-    drawn = None if ran or before is None else before.asset_materialization
-    shown = (
-        drawn.metadata
-        if drawn is not None and (drawn.tags or {}).get(VERSION_TAG) == version
-        else {}
-    )
-    same = "stage key" in shown and shown["stage key"].value == key
-    page_of_now = dict(shown) if same else _metadata(project, stage, page, key)
+    version = dvc.output_version(project.root, stage)
+    key = stage_key.read_stage_inputs(stage, project.root).key
+
+    metadata = None
+    if not ran:
+        metadata = _unchanged_metadata(last, version, key)
+    if metadata is None:
+        metadata = _metadata(project, stage, page, key)
+    metadata["what happened"] = "ran" if ran else "unchanged: taken from DVC"
     return dg.MaterializeResult(
         asset_key=asset_key(stage),
         data_version=dg.DataVersion(version),
-        metadata=page_of_now | {"what happened": "ran" if ran else "unchanged: taken from DVC"},
+        metadata=metadata,
         check_results=[check_result(project, stage)],
     )
 
 
-def check_result(project: Project, stage: Stage) -> dg.AssetCheckResult:
-    """The stage's contract as a check: the very function that the runner asked before the artifact
-    was in place.
+def _unchanged_metadata(
+    last: dg.EventLogEntry | None, version: str, key: str
+) -> dict[str, Any] | None:
+    """Return the metadata of the last materialization if it has this data version and stage key."""
+    materialization = last.asset_materialization if last is not None else None
+    if materialization is None:
+        return None
+    if (materialization.tags or {}).get(VERSION_TAG) != version:
+        return None
+    metadata = dict(materialization.metadata)
+    if "stage key" not in metadata or metadata["stage key"].value != key:
+        return None
+    return metadata
 
-    To DVC a broken one is up to date: a stage runs only if its own code or inputs changed, and
-    contracts are neither.
+
+def check_result(project: Project, stage: Stage) -> dg.AssetCheckResult:
+    """Check the contract of a stage's output that is in place.
+
+    The runner has checked the same contract before it put the output in place. It may be broken now, for
+    example by a new rule. DVC does not notice that: it runs a stage only if its code or inputs changed.
     """
     from model_code.stages.contract import check_contract
 
-    output, settings = project.root / stage.output, parameters.load(project.params_file)
-    facts, passed = {}, True
+    output = project.root / stage.output
+    settings = parameters.load(project.params_file)
+    context = stage_context(stage, project, settings, output, project.state / "checkpoints")
+
+    metadata = {}
     try:
-        check_contract(
-            stage.name,
-            stage_context(stage, project, settings, output, project.state / "checkpoints"),
-        )
-        if reason := left_out_reason(output):
-            facts = {"left out": reason}
+        check_contract(stage.name, context)
+        passed = True
+        reason = left_out_reason(output)
+        if reason:
+            metadata["left out"] = reason
     except FreshetError as error:
-        again = f"dvc repro --force --single-item {stage.address} makes it again, and nothing else."
-        passed, facts = (
-            False,
-            {"violation": str(error), "what to do": f"Made before this rule, or damaged: {again}"},
+        passed = False
+        metadata["violation"] = str(error)
+        metadata["what to do"] = (
+            "The output was made before this rule, or is damaged: "
+            f"dvc repro --force --single-item {stage.address} makes it again, and nothing else."
         )
     return dg.AssetCheckResult(
-        passed=passed, asset_key=asset_key(stage), check_name=CONTRACT, metadata=facts
+        passed=passed, asset_key=asset_key(stage), check_name=CONTRACT, metadata=metadata
     )
 
 
-def _metadata(project: Project, stage: Stage, page: Page, key: str) -> dict[str, Any]:
+def _metadata(project: Project, stage: Stage, page: AssetPage, key: str) -> dict[str, Any]:
+    """Return the content of the asset's page, in the order in which the page shows it."""
     folder = project.root / stage.output
-    reported = parameters.flatten(read_json(folder / "report.json")).items()
-    report = {name: value for name, value in reported if isinstance(value, (int, float, str))}
     run = runs.find_run(project, key)
-    return {
-        "what happened": "",  # first
-        **({} if left_out_reason(folder) else page.preview(folder)),
-        "stage output": stage.output,
-        "MLflow run": run or "none (restored from a cache that was filled elsewhere)",
-        **({"MLflow page": dg.MetadataValue.url(runs.run_page(project, run))} if run else {}),
-        "stage key": key,
-        **report,
-    }
+
+    # This key comes first on the page. Its value is set later.
+    metadata: dict[str, Any] = {"what happened": ""}
+    if not left_out_reason(folder):
+        metadata.update(page.preview(folder))
+    metadata["stage output"] = stage.output
+    metadata["MLflow run"] = run or "none (restored from a cache that was filled elsewhere)"
+    if run:
+        metadata["MLflow page"] = dg.MetadataValue.url(runs.run_page(project, run))
+    metadata["stage key"] = key
+
+    report = parameters.flatten(read_json(folder / "report.json"))
+    for name, value in report.items():
+        if isinstance(value, (int, float, str)):
+            metadata[name] = value
+    return metadata

@@ -18,7 +18,7 @@ import dagster as dg
 
 from assets.live import BATCHES, MEASURED, PILOTS, RETRAINS, SEARCHABLE, SYNCED, canary_facts
 from assets.registry import follow_alias
-from assets.stage_assets import Served, asset_key
+from assets.stage_assets import ProjectResource, asset_key
 from model_code.collection.generations.generation_store import retrievers
 from model_code.project import Project, lock_is_free
 from model_code.stages.stage import Stage
@@ -119,7 +119,7 @@ def sync_schedule(project: Project, cron: str | None) -> list[dg.ScheduleDefinit
     description="Receives what lies in the inbox; asks for additions, and for a pilot or a retrain when drift says so.",
     **LOOKS,
 )
-def freshness(context: dg.SensorEvaluationContext, project: Served) -> dg.SensorResult:
+def freshness(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SensorResult:
     """Look what is due, and report what is as its policy wants it."""
     from model_code.collection.index.status import read_canary
     from orchestration.freshness.due_tasks import ingest_backlog
@@ -185,7 +185,7 @@ def tick(project: Project) -> list[Task]:
     **LOOKS,
 )
 def champion_alias(
-    context: dg.SensorEvaluationContext, project: Served
+    context: dg.SensorEvaluationContext, project: ProjectResource
 ) -> dg.RunRequest | dg.SkipReason:
     """Ask for `follow_alias` where live has not followed the alias yet."""
     from orchestration.pipeline.runs import store_folder
@@ -207,7 +207,7 @@ def champion_alias(
     description="Tells `live.webhook` what goes wrong, each thing once: failed runs and work, documents that wait, "
     "drift, a gate that refused. Without an address it stands here alone.",
 )
-def notices(context: dg.SensorEvaluationContext, project: Served) -> dg.SkipReason:
+def notices(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SkipReason:
     """Tell what was not told yet."""
     from orchestration.freshness.notices import find_problems, send_notice
 
@@ -254,7 +254,7 @@ def _stale(instance: dg.DagsterInstance) -> dict[str, str]:
 
 def _ends(name: str, status: dg.DagsterRunStatus, description: str) -> dg.SensorDefinition:
     @dg.run_status_sensor(run_status=status, name=name, description=description, **LOOKS)
-    def ends(context: dg.RunStatusSensorContext, project: Served) -> None:
+    def ends(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
         from orchestration.freshness.due_tasks import record_run_end
 
         run, canceled = context.dagster_run, status == dg.DagsterRunStatus.CANCELED
