@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from assets.evaluation import FIRST
+from assets.evaluation import BASELINES_PRIORITY
 from assets.stage_assets import ProjectResource, asset_key, log_line
 from model_code.stages.stage import Stage
 
@@ -24,7 +24,7 @@ def registry_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
         group_name="registry",
         kinds={"mlflow"},
         deps=[asset_key(stage) for stage in table if stage.name == "baselines"],
-        op_tags={"dagster/priority": str(FIRST)},
+        op_tags={"dagster/priority": str(BASELINES_PRIORITY)},
     )
     def first_champion(
         context: dg.AssetExecutionContext, project: ProjectResource

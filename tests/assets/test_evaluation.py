@@ -28,7 +28,10 @@ def test_a_page_shows_each_system_and_variant_as_a_row_of_each_split(tmp_path):
 def test_the_comparison_s_page_has_the_systems_best_first_and_their_picture(tmp_path):
     cells = {"bm25": 0.5, "hce": 0.7}
     systems = {
-        name: {"MAP": {"value": 0.1}, "nDCG@10": {"value": value, "low": 0.4, "high": 0.8}}
+        name: {
+            "MAP": {"value": 0.1},
+            "nDCG@10": {"value": value, "low": 0.4, "high": 0.8, "over": "queries", "trainings": 1},
+        }
         for name, value in cells.items()
     }
     facts = {"main_metric": "nDCG@10", "queries": 9, "split": "test", "documents": 12}
