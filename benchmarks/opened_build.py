@@ -50,7 +50,7 @@ def open_generation_zero(
     generation = add_build(collection, parts, provenance, text, cursor, newest)
     before = collection.current_number()
     if before is not None and generation.number < before:
-        generation = collection.publish_again(generation, generation.cursor or cursor, {})
+        generation = collection.publish_again(generation, generation.cursor, {})
     collection.set_current(generation)
     set_default_retriever(root / LIVE, retriever)
     return generation

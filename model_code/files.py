@@ -215,7 +215,11 @@ def add_to_manifest(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def read_manifest(
-    folder: Path, format_version: int, *older: int, remedy: str = BUILD
+    folder: Path,
+    format_version: int,
+    *older: int,
+    remedy: str = BUILD,
+    other_format_remedy: str | None = None,
 ) -> dict[str, Any]:
     """Read the manifest of a sealed folder.
 
@@ -224,6 +228,8 @@ def read_manifest(
         format_version: The format that this version writes.
         *older: Further formats that it reads.
         remedy: What repairs the folder, for the message.
+        other_format_remedy: What to do about another format, for the message; None means to build
+            the folder again, or to update Freshet.
 
     Raises:
         Damaged: If there is no manifest, or it is cut off.
@@ -243,7 +249,9 @@ def read_manifest(
     found_version = manifest.get("format")
     if found_version not in (format_version, *older):
         is_newer = isinstance(found_version, int) and found_version > format_version
-        advice = "update Freshet" if is_newer else "build it again"
+        advice = other_format_remedy
+        if advice is None:
+            advice = "update Freshet" if is_newer else "build it again"
         raise FreshetError(
             f"{folder} has format {found_version}, but this version reads {format_version}; {advice}"
         )

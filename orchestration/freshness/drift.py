@@ -20,7 +20,7 @@ from model_code.collection.generations.generation import (
     trained_documents,
 )
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.project_ledger import ledger_cursor, open_ledger_if_exists
+from model_code.collection.index.project_ledger import open_ledger_if_exists
 from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.states import Event, LedgerView
 from model_code.collection.ledger.tasks import EventRange, TaskKind, TaskState
@@ -207,7 +207,7 @@ def _measured(
     project: Project, searcher: Searcher, settings: Parameters, ledger: Ledger, record: bool
 ) -> DriftCheck | None:
     generation, chosen = searcher.generation, settings.drift
-    ledger_view = ledger.view_at(ledger_cursor(ledger, generation))
+    ledger_view = ledger.view_at(generation.cursor)
     *earlier, newest = batches(
         ledger, chosen.window, generation.watermark, ledger_view.cursor.trained
     )

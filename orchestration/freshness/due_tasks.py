@@ -17,7 +17,6 @@ from model_code.collection.generations.generation_store import (
 from model_code.collection.index.live_index import live_retrievers
 from model_code.collection.index.project_ledger import (
     backlog_of,
-    ledger_cursor,
     open_ledger_if_exists,
     open_matching_ledger,
 )
@@ -57,7 +56,7 @@ def ingest_backlog(project: Project) -> IngestBacklog | None:
     if ledger is None:
         return IngestBacklog(*numbers)
     with ledger:
-        cursor, waits = ledger_cursor(ledger, current), backlog_of(ledger, current)
+        cursor, waits = current.cursor, backlog_of(ledger, current)
         looked = [report["last_event"] for report in ledger.recent_drift_reports(1)]
         looks = ledger.tasks.last(current.retriever, LAST_LOOKS, TaskKind.DRIFT_CHECK)
         looked += [

@@ -19,7 +19,7 @@ from typing import Any
 
 from model_code.collection.generations.generation_store import default_retriever
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.project_ledger import ledger_cursor, open_ledger
+from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.index.retrain_plan import (
     WORKSPACE,
     RetrainPlan,
@@ -173,7 +173,7 @@ def _ranked(project: Project, plan: RetrainPlan) -> list[str]:
     """The new documents: those that came with queries first, and of them what came last."""
     new = set(plan.new)
     with open_ledger(project, plan.retriever) as ledger:
-        ledger_view = ledger.view_at(ledger_cursor(ledger, read_planned_generation(project, plan)))
+        ledger_view = ledger.view_at(read_planned_generation(project, plan).cursor)
         events = [
             event
             for event in reversed(ledger_view.arrivals(1, plan.watermark))

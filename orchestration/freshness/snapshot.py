@@ -10,7 +10,6 @@ import pandas as pd
 
 from model_code.collection.generations.generation import Generation, live_rows
 from model_code.collection.index.project_ledger import (
-    ledger_cursor,
     open_ledger_if_exists,
     read_feedback,
 )
@@ -105,7 +104,7 @@ def _judgements(
 ) -> dict[str, dict[str, int]]:
     """Relevance of live documents to texts that documents arrived with, or that people judged."""
     ledger = open_ledger_if_exists(project)
-    arrived = () if ledger is None else ledger.view_at(ledger_cursor(ledger, generation)).snapshot()
+    arrived = () if ledger is None else ledger.view_at(generation.cursor).snapshot()
     judgements = {text: dict.fromkeys(ids, 1) for text, ids in documents_by_query(arrived).items()}
     for text, judged in feedback_relevance(read_feedback(project)).items():
         judgements[text] = judgements.get(text, {}) | judged

@@ -27,7 +27,7 @@ from typing import Any
 
 from model_code.collection.generations.generation import Generation, live_rows
 from model_code.collection.generations.generation_store import GenerationStore, default_retriever
-from model_code.collection.index.project_ledger import ledger_cursor, open_ledger_if_exists
+from model_code.collection.index.project_ledger import open_ledger_if_exists
 from model_code.collection.ledger.states import LedgerView
 from model_code.collection.segments.documents import COLUMNS, document_from_row
 from model_code.corpus.clean_rows import document_to_row
@@ -128,7 +128,7 @@ def _current_documents(project: Project, generation: Generation) -> Iterator[Doc
     ledger = open_ledger_if_exists(project, generation.retriever)
     if ledger is not None:
         with ledger:
-            view = ledger.view_at(ledger_cursor(ledger, generation))
+            view = ledger.view_at(generation.cursor)
             for event in view.pending().events:
                 pending[event.document_id] = event.document
 
@@ -199,7 +199,7 @@ def _export_ledger(project: Project, generation: Generation, folder: Path) -> di
             for document_id, source in sorted(ledger.document_sources().items())
         ]
         feedback = [vars(opinion) for opinion in ledger.feedback()]
-        view = ledger.view_at(ledger_cursor(ledger, generation))
+        view = ledger.view_at(generation.cursor)
         events = _event_rows(view, ledger.position().event)
         return {
             ORIGINS_FILE: write_json_lines(folder / ORIGINS_FILE, origins),

@@ -36,7 +36,6 @@ from model_code.collection.index.project_ledger import (
     URL,
     WRITER_LOCK,
     contents,
-    ledger_cursor,
     ledger_file,
     ledger_url,
     open_ledger,
@@ -45,7 +44,11 @@ from model_code.collection.index.project_ledger import (
 )
 from model_code.collection.ledger.events import ANOTHER, LedgerCursor
 from model_code.collection.ledger.ledger import Ledger
-from model_code.collection.ledger.migration import salvaged, salvaged_feedback, salvaged_origins
+from model_code.collection.ledger.salvage import (
+    salvage_changes,
+    salvage_document_sources,
+    salvage_feedback,
+)
 from model_code.collection.segments.documents import DOCUMENTS, INDEX, PASSAGES, read_columns
 from model_code.errors import Damaged, FreshetError
 from model_code.files import MANIFEST, read_json, write_text
@@ -132,7 +135,7 @@ def _require_log(project: Project, generation: Generation) -> None:
     if ledger is None:
         return
     with ledger:
-        cursor, hashes = ledger_cursor(ledger, generation), document_hashes(generation)
+        cursor, hashes = generation.cursor, document_hashes(generation)
         arrived = ledger.view_at(cursor).snapshot()
         wrong = [
             each.document_id
@@ -209,9 +212,7 @@ class Statement:
         if generation is None:
             return cls(files.name, {}, lambda ids: ())
         hashes = document_hashes(generation)
-        return cls(
-            files.name, hashes, lambda ids: (each for _, each in contents(generation, ids).values())
-        )
+        return cls(files.name, hashes, lambda ids: contents(generation, ids).values())
 
     @classmethod
     def of_changes(cls, changes: Mapping[str, Change]) -> Statement:
@@ -284,9 +285,9 @@ def _open_log(
             path.rename(aside.with_name(aside.name + suffix))
     done.append(f"the ledger was damaged: it is set aside as {aside}, and a new one is written")
     ledger = open_ledger(project)
-    for said in salvaged_feedback(aside):
+    for said in salvage_feedback(aside):
         ledger.record_feedback(said, said.received)
-    return ledger, salvaged(aside, after), salvaged_origins(aside)
+    return ledger, salvage_changes(aside, after), salvage_document_sources(aside)
 
 
 def _free_name(path: Path) -> Path:
@@ -300,7 +301,7 @@ def _lost(ledger: Ledger, live: Sequence[Files]) -> dict[str, str]:
     lost: dict[str, str] = {}
     for files in live:
         for generation in filter(None, (files.texts, files.whole)):
-            if (reason := ledger.mismatch(ledger_cursor(ledger, generation).position)) is not None:
+            if (reason := ledger.mismatch(generation.cursor.position)) is not None:
                 lost.setdefault(files.name, reason)
     return lost
 
@@ -406,9 +407,7 @@ def _go_on(ledger: Ledger, files: Files, lost: bool) -> Iterator[str]:
         )
         yield f"{files.name} goes on with the log {ledger.id}, as generation {current.number}"
     elif files.number is not None and whole.number != files.number:
-        current = collection.publish_again(
-            whole, ledger_cursor(ledger, whole), {"rewound_to": whole.number}
-        )
+        current = collection.publish_again(whole, whole.cursor, {"rewound_to": whole.number})
         yield f"{files.name} is at generation {whole.number} again, as {current.number}, and takes in what it lacks"
 
 

@@ -1,6 +1,4 @@
-"""A generation of a live collection: an immutable folder with what it added, and a manifest that
-names the rest.
-"""
+"""A generation: an immutable folder with what it added, and a manifest that names the rest."""
 
 from __future__ import annotations
 
@@ -24,112 +22,158 @@ from model_code.files import (
 from model_code.text.passages import TextRules
 
 FORMAT = 4
-FORMATS = (FORMAT, 3)  # those of 3 do not say where they stand; the log does
 REMOVED = "removed.json"
 REPAIR = "mend it: freshet repair"
+OTHER_FORMAT_REMEDY = (
+    "write all documents to a file with the version of Freshet that made it: freshet export --all, "
+    "and read that file into a new project: freshet import"
+)
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One generation, whose `folder` is never written to again.
+    """A generation, whose folder is never written to again.
 
-    The folder of a build holds encoder, index, documents and hierarchy; that of an addition the
-    same of its documents, without encoder and tree; `removed.json` is in those that took documents
-    out. Beside the fields below the manifest states format, `parent` (the generation that it was
-    made of, or None), the counts `documents` and `passages` of all that can be found, `text` (how
-    documents become passages, None: unknown), `provenance` (what its maker said of where it comes
-    from), and a checksum per file of the folder.
+    The folder of a build holds encoder, index, documents and hierarchy. The folder of an addition
+    holds index and documents of the added documents. A generation that removed documents has a file
+    `removed.json`.
+
+    Besides the attributes below, the manifest holds: the format; `parent`, the number of the
+    generation that this one was made from, or None; `documents` and `passages`, the numbers of all
+    that can be found; `text`, the rules by which documents are cut into passages, or None if
+    unknown; `provenance`, which tells where the generation comes from; and a checksum of each file
+    in the folder.
+
+    Attributes:
+        folder: Folder of the generation.
+        manifest: Content of its manifest.
+        number: Number of the generation, from 0.
+        retriever: Retriever that the generation belongs to.
+        fingerprint: Fingerprint of the encoder that made the vectors and has to encode queries.
+        base: Number of the generation that holds the base segment: encoder, hierarchy and the
+            documents of the build.
+        build: Number of the generation as which the build was opened.
+        segments: Numbers of the generations whose added documents are searched, oldest first.
+        removed: Number of the generation whose `removed.json` applies; None if no document is
+            removed.
+        cursor: Ledger position up to which the generation holds all documents.
     """
 
     folder: Path
     manifest: dict[str, Any]
-    number: int  # within its collection: 0, 1, 2, ...
-    retriever: str  # whom it serves
-    fingerprint: str  # of the encoder that made the vectors, and that queries must be encoded with
-    base: int  # the number of the generation that is a build: encoder, tree, and most documents
-    # of the build that was opened, which `base` is, unless an earlier Freshet clustered all anew
+    number: int
+    retriever: str
+    fingerprint: str
+    base: int
     build: int
-    # the numbers of the generations whose added documents are searched too, oldest first
     segments: tuple[int, ...]
-    # that of the one that lists which documents of the parts are no more; None: all are there
     removed: int | None
-    # where it stands in the log; None if a version made it that did not say so
-    cursor: LedgerCursor | None
+    cursor: LedgerCursor
 
     @classmethod
     def read(cls, folder: Path) -> Generation:
-        """Read the manifest; FreshetError if `folder` is no finished generation of a format that is
-        known.
-        """
-        manifest = read_manifest(folder, *FORMATS, remedy=REPAIR)
-        base, place, cursor = manifest["base"], manifest.get("position"), None
-        if place is not None:
-            cursor = LedgerCursor(Position(**place), manifest["trained"], manifest["replay"])
-        parts = base, manifest.get("build", base), tuple(manifest["segments"]), manifest["removed"]
-        facts = int(folder.name), manifest["retriever"], manifest["fingerprint"]
-        return cls(folder, manifest, *facts, *parts, cursor)
+        """Read the manifest of a generation.
 
-    @property
-    def watermark(self) -> int:
-        """The last event of the log that the generation contains; 0 before the first."""
-        return (
-            self.manifest["ledger"]["watermark"]
-            if self.cursor is None
-            else self.cursor.position.event
+        Args:
+            folder: Folder of the generation.
+
+        Raises:
+            Damaged: If the manifest is missing or damaged.
+            FreshetError: If the generation has another format.
+        """
+        manifest = read_manifest(
+            folder, FORMAT, remedy=REPAIR, other_format_remedy=OTHER_FORMAT_REMEDY
+        )
+        cursor = LedgerCursor(
+            Position(**manifest["position"]), manifest["trained"], manifest["replay"]
+        )
+        return cls(
+            folder=folder,
+            manifest=manifest,
+            number=int(folder.name),
+            retriever=manifest["retriever"],
+            fingerprint=manifest["fingerprint"],
+            base=manifest["base"],
+            build=manifest["build"],
+            segments=tuple(manifest["segments"]),
+            removed=manifest["removed"],
+            cursor=cursor,
         )
 
     @property
+    def watermark(self) -> int:
+        """Id of the last ledger event that the generation holds; 0 before the first event."""
+        return self.cursor.position.event
+
+    @property
     def text(self) -> TextRules:
-        """How documents become passages; FreshetError if the build did not say, so that nothing can
-        be added.
+        """The rules by which documents are cut into passages.
+
+        Raises:
+            FreshetError: If the build did not record them, so that no document can be added.
         """
         if self.manifest["text"] is None:
             raise FreshetError(
-                f"generation {self.number} of {self.retriever!r} does not say how its documents were cut into "
-                "passages, so none can be added; open it again: freshet promote"
+                f"generation {self.number} of {self.retriever!r} does not say how its documents were "
+                "cut into passages, so none can be added; open it again: freshet promote"
             )
         return TextRules(**self.manifest["text"])
 
     @property
     def needs(self) -> frozenset[int]:
-        """The numbers of all generations whose folders this one reads, its own included."""
-        removed = () if self.removed is None else (self.removed,)
-        return frozenset((self.number, self.base, *self.segments, *removed))
+        """Numbers of all generations whose folders this one reads, its own included."""
+        numbers = {self.number, self.base, *self.segments}
+        if self.removed is not None:
+            numbers.add(self.removed)
+        return frozenset(numbers)
 
     @property
     def complete(self) -> bool:
-        """Whether all that it reads is there; garbage collection leaves of some only what newer
-        ones share.
+        """Whether all folders that it reads exist.
+
+        Garbage collection leaves of some generations only the folders that newer ones share.
         """
         return all((self.sibling(number) / MANIFEST).is_file() for number in self.needs)
 
     def sibling(self, number: int) -> Path:
-        """The folder of another generation of the collection."""
-        return self.folder if number == self.number else self.folder.with_name(f"{number:06d}")
+        """Return the folder of another generation of the same retriever."""
+        if number == self.number:
+            return self.folder
+        return self.folder.with_name(f"{number:06d}")
 
     def verify(self) -> None:
-        """Compare every file of the own folder with its checksum; Damaged names the first that
-        differs.
+        """Compare the files in the generation's own folder with their checksums.
+
+        Raises:
+            Damaged: If a file differs; the message names the first one.
         """
         verify_checksums(self.folder, self.manifest, REPAIR)
 
     def verify_all(self) -> None:
-        """`verify_checksums`, for every folder that this generation reads."""
+        """Compare the files in all folders that the generation reads with their checksums.
+
+        Raises:
+            Damaged: If a folder is missing or a file differs.
+        """
         for number in sorted(self.needs):
-            self._needed(number).verify()
+            self._read_needed(number).verify()
 
     def verify_documents(self) -> None:
-        """The same for the files alone that say which documents it holds: whoever copies texts asks
-        first.
-        """
-        for number in removed_by_segment(self):
-            part = self._needed(number)
-            verify_file_checksum(part.folder, part.manifest, DOCUMENTS, REPAIR)
-        if self.removed is not None:
-            lists = self._needed(self.removed)
-            verify_file_checksum(lists.folder, lists.manifest, REMOVED, REPAIR)
+        """Compare only the files that tell which documents there are with their checksums.
 
-    def _needed(self, number: int) -> Generation:
+        Call this before texts are copied out of the generation.
+
+        Raises:
+            Damaged: If a folder is missing or a file differs.
+        """
+        for number in (self.base, *self.segments):
+            segment = self._read_needed(number)
+            verify_file_checksum(segment.folder, segment.manifest, DOCUMENTS, REPAIR)
+        if self.removed is not None:
+            owner = self._read_needed(self.removed)
+            verify_file_checksum(owner.folder, owner.manifest, REMOVED, REPAIR)
+
+    def _read_needed(self, number: int) -> Generation:
         folder = self.sibling(number)
         if not (folder / MANIFEST).is_file():
             raise Damaged(
@@ -141,83 +185,99 @@ class Generation:
 
 @dataclass(frozen=True)
 class verify_checksums_on_error(AbstractContextManager[None]):
-    """In this block a generation's files are read: where that fails as one is damaged, this is what
-    is said.
+    """Context manager that explains an error by a damaged file, if there is one.
 
-    Libraries fail in a hundred ways on what was cut off. The checksums are only compared once one
-    has.
+    Libraries fail in many ways on a truncated file. Checksums take long to compare, so they are only
+    compared after an error. Errors that explain themselves are left alone.
+
+    Attributes:
+        generation: Generation that is read in the block.
     """
 
     generation: Generation
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Damaged, in place of an error that this may be the cause of."""
-        explained = isinstance(error, FreshetError) and not isinstance(error, Damaged)
-        if isinstance(error, Exception) and not explained:
+        """Raise `Damaged` in place of an error if a file of the generation is damaged."""
+        is_explained = isinstance(error, FreshetError) and not isinstance(error, Damaged)
+        if isinstance(error, Exception) and not is_explained:
             self.generation.verify_all()
 
 
 Removed = dict[int, frozenset[str]]
-"""Number of a part -> ids of its documents that are no more."""
+"""Ids of removed documents, by the number of the segment that holds them."""
 
 
 def removed_by_segment(generation: Generation) -> Removed:
-    """The numbers of the parts that a generation searches, the base first, and what is removed from
-    each.
+    """Return the removed documents of each segment that a generation searches, base first.
+
+    Args:
+        generation: Generation whose segments are listed.
+
+    Returns:
+        One entry for each segment, also if nothing is removed from it.
     """
-    table: dict[str, list[str]] = {}
+    removed_ids: dict[str, list[str]] = {}
     if generation.removed is not None:
         with verify_checksums_on_error(generation):
-            table = read_json(generation.sibling(generation.removed) / REMOVED)
-    return {
-        number: frozenset(table.get(str(number), ()))
-        for number in (generation.base, *generation.segments)
-    }
+            removed_ids = read_json(generation.sibling(generation.removed) / REMOVED)
+    removed: Removed = {}
+    for number in (generation.base, *generation.segments):
+        removed[number] = frozenset(removed_ids.get(str(number), ()))
+    return removed
 
 
 def document_rows(
     generation: Generation, ids: Iterable[str], columns: Sequence[str] = COLUMNS
 ) -> dict[str, Any]:
-    """The rows of those documents that the generation finds, by id, with these columns of its
-    files.
+    """Read documents of a generation from its files.
+
+    Args:
+        generation: Generation to read.
+        ids: Documents to look up. Documents that cannot be found are left out.
+        columns: Columns to read besides the id.
+
+    Returns:
+        Rows by document id.
     """
-    keys, documents = set(ids), {}
+    wanted = set(ids)
+    documents: dict[str, Any] = {}
     with verify_checksums_on_error(generation):
         for number, removed in removed_by_segment(generation).items():
-            rows = DocumentFile(generation.sibling(number) / DOCUMENTS).read(keys, columns)
-            documents |= {id_: row for id_, row in rows.items() if id_ not in removed}
+            rows = DocumentFile(generation.sibling(number) / DOCUMENTS).read(wanted, columns)
+            for document_id, row in rows.items():
+                if document_id not in removed:
+                    documents[document_id] = row
     return documents
 
 
 def write_removed(folder: Path, removed: Mapping[int, frozenset[str]]) -> None:
     """Write `removed.json`; equal sets give equal bytes."""
-    table = {str(number): sorted(removed[number]) for number in sorted(removed)}
-    write_json(folder / REMOVED, table, lines=False)
+    removed_ids = {str(number): sorted(removed[number]) for number in sorted(removed)}
+    write_json(folder / REMOVED, removed_ids, lines=False)
 
 
 def trained_documents(generation: Generation) -> set[str]:
-    """The documents of the build that was opened: its retriever was trained with them, and knows no
-    others.
-    """
-    return set(read_columns(generation.sibling(generation.base) / DOCUMENTS, "document_id")[0])
+    """Return the ids of the documents in the build, which are all that training has seen."""
+    base = generation.sibling(generation.base)
+    (ids,) = read_columns(base / DOCUMENTS, "document_id")
+    return set(ids)
 
 
 def added_since_training(generation: Generation) -> set[str]:
-    """The documents that the generation finds and that its retriever was not trained on."""
+    """Return the ids of documents that can be found and that training has not seen."""
     with verify_checksums_on_error(generation):
         return document_hashes(generation).keys() - trained_documents(generation)
 
 
 def document_hashes(generation: Generation) -> dict[str, str]:
-    """The content hash of each document that the generation finds, by id."""
+    """Return the content hash of each document that can be found, by document id."""
     return dict(live_rows(generation, "document_id", "content_hash"))
 
 
 def live_rows(generation: Generation, *columns: str) -> Iterator[tuple[Any, ...]]:
-    """These columns of every document that the generation finds; the first one is the id."""
-    for number, gone in removed_by_segment(generation).items():
-        for row in zip(
-            *read_columns(generation.sibling(number) / DOCUMENTS, *columns), strict=True
-        ):
-            if row[0] not in gone:
+    """Yield these columns of each document that can be found; the first has to be the id."""
+    for number, removed in removed_by_segment(generation).items():
+        values = read_columns(generation.sibling(number) / DOCUMENTS, *columns)
+        for row in zip(*values, strict=True):
+            if row[0] not in removed:
                 yield row

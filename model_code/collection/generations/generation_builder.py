@@ -23,7 +23,7 @@ from model_code.collection.generations.generation import (
     verify_checksums_on_error,
     write_removed,
 )
-from model_code.collection.generations.generation_store import ONCE, GenerationStore
+from model_code.collection.generations.generation_store import GenerationStore, inherited_provenance
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.ledger.events import LedgerCursor
 from model_code.collection.segments.segment import (
@@ -313,10 +313,7 @@ class GenerationBuilder:
         if not segments or (len(segments) == 1 and not segments[0].removed):
             return current
         removed = {view.segment.number: view.removed for view in searcher.views}
-        said = current.manifest["provenance"].items()
-        provenance = {name: value for name, value in said if name not in ONCE} | {
-            "compacted": current.number
-        }
+        provenance = {**inherited_provenance(current), "compacted": current.number}
         with verify_checksums_on_error(current):
             self._searcher = self._make(
                 searcher, removed, None, cursor or current.cursor, provenance

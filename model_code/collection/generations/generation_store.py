@@ -1,12 +1,12 @@
-"""A live collection on disk: numbered generations and one pointer to the current one.
+"""The generations of a retriever on disk, with a pointer to the current one.
 
-    live/current                              the default retriever's name
-    live/RETRIEVER/current                    the current generation's number, which only rises
+    live/current                              name of the default retriever
+    live/RETRIEVER/current                    number of the current generation, which only rises
     live/RETRIEVER/generations/000000/...     immutable
 
-The pointer is replaced atomically, and only after the generation is whole on the disk. So a reader,
-or whoever looks after a crash, finds the old generation or the new one, never a mixture. What has a
-number above the current one was never searched, and the next writer deletes it.
+The pointer is replaced atomically, and only after the whole generation is on the disk. So readers
+see the old generation or the new one, and never a mixture, also after a crash. A generation with a
+larger number than the current one was never searched. The next writer deletes it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Collection as Ids
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -23,84 +22,117 @@ from typing import Any
 
 from model_code.collection.generations.generation import FORMAT, REPAIR, Generation
 from model_code.collection.ledger.events import LedgerCursor
-from model_code.collection.segments.documents import DOCUMENTS
 from model_code.collection.segments.folder_lock import exclusive_lock_if_unused
 from model_code.errors import Damaged, FreshetError
 from model_code.files import MANIFEST, deferred_fsync, fsync, fsync_tree, write_manifest, write_text
 from model_code.settings import require
 
 LIVE, CURRENT, GENERATIONS = "live", "current", "generations"
+
+# Prefixes of folders that are being written or deleted.
 MAKING, REMOVING = ".making.", ".removing."
-# what provenance says of one build or batch alone
-ONCE = ("model_version", "stage_key", "mlflow_run", "events")
-COPIED = ("base", "build", "segments", "removed", "fingerprint", "text", "documents", "passages")
+
+# Keys of the provenance that belong to one generation, and are not copied to later ones.
+OWN_PROVENANCE_KEYS = ("model_version", "stage_key", "mlflow_run", "events")
+
+# Keys of the manifest that a generation shares with the generation that is published again.
+COPIED_KEYS = (
+    "base",
+    "build",
+    "segments",
+    "removed",
+    "fingerprint",
+    "text",
+    "documents",
+    "passages",
+)
 
 
 class GenerationStore:
-    """The generations of one retriever under the folder `live`. Any number of readers; one writer
-    at a time.
-    """
+    """The generations of one retriever, with any number of readers and one writer at a time."""
 
     def __init__(self, live: Path, retriever: str) -> None:
-        self.live, self.retriever = live, retriever
+        """Use the generations below a folder; nothing is read or written yet.
+
+        Args:
+            live: Folder of all live collections.
+            retriever: Name of the retriever.
+        """
+        self.live = live
+        self.retriever = retriever
         self.folder = live / retriever
 
     def generations(self) -> list[Generation]:
-        """All finished generations that this version reads, oldest first."""
-        folders = sorted(
-            path for path in (self.folder / GENERATIONS).glob("[0-9]*") if path.is_dir()
-        )
-        return [generation for folder in folders if (generation := _read(folder)) is not None]
+        """Return all finished generations, oldest first.
+
+        Raises:
+            Damaged: If a manifest is damaged.
+            FreshetError: If a generation has another format.
+        """
+        generations: list[Generation] = []
+        for folder in sorted((self.folder / GENERATIONS).glob("[0-9]*")):
+            if (folder / MANIFEST).is_file():
+                generations.append(Generation.read(folder))
+        return generations
 
     def next_number(self) -> int:
-        """The number that the next generation gets."""
-        parent = self.folder / GENERATIONS
-        names = os.listdir(parent) if parent.is_dir() else []
-        return max(map(int, filter(str.isdigit, names)), default=-1) + 1
+        """Return the number of the next generation."""
+        numbers = [int(name) for name in self._folder_names() if name.isdigit()]
+        return max(numbers, default=-1) + 1
 
     def current_number(self) -> int | None:
-        """The number of the generation that is searched, None if the collection was never opened."""
+        """Return the number of the generation that is searched, or None if there is none.
+
+        Raises:
+            Damaged: If the pointer is truncated, since it could name another generation.
+        """
         pointer = self.folder / CURRENT
         if not pointer.is_file():
             return None
         text = pointer.read_bytes()
-        # one that was cut off could name another generation
         if not (text.endswith(b"\n") and text[:-1].isdigit()):
             raise Damaged(f"{pointer} is torn: it names no generation", REPAIR)
         return int(text)
 
     def current(self) -> Generation:
-        """The generation that is searched; FreshetError if the collection was never opened."""
+        """Return the generation that is searched.
+
+        Raises:
+            FreshetError: If the retriever is not live, or the generation has another format.
+            Damaged: If the generation is missing or damaged.
+        """
         number = self.current_number()
         if number is None:
             names = ", ".join(retrievers(self.live)) or "none"
             raise FreshetError(
-                f"retriever {self.retriever!r} is not live (live: {names}); take one of these, or make a retriever of "
-                "params.yaml live: freshet register NAME, then freshet promote"
+                f"retriever {self.retriever!r} is not live (live: {names}); take one of these, or "
+                "make a retriever of params.yaml live: freshet register NAME, then freshet promote"
             )
-        folder = self.folder / GENERATIONS / f"{number:06d}"
+        folder = self._generation_folder(number)
         if not folder.is_dir():
-            raise Damaged(
-                f"{self.folder / CURRENT} names generation {number}, which is gone", REPAIR
-            )
+            pointer = self.folder / CURRENT
+            raise Damaged(f"{pointer} names generation {number}, which is gone", REPAIR)
         return Generation.read(folder)
 
     def read(self, number: int) -> Generation:
-        """The generation with a number; FreshetError if there is none."""
-        folder = self.folder / GENERATIONS / f"{number:06d}"
+        """Return the generation with a number.
+
+        Raises:
+            FreshetError: If there is no such generation.
+        """
+        folder = self._generation_folder(number)
         if not folder.is_dir():
-            complete = (
-                generation.number for generation in self.generations() if generation.complete
-            )
-            numbers = ", ".join(map(str, complete)) or "none"
+            complete = [str(each.number) for each in self.generations() if each.complete]
             raise FreshetError(
-                f"retriever {self.retriever!r} has no generation {number}; there are: {numbers}"
+                f"retriever {self.retriever!r} has no generation {number}; "
+                f"there are: {', '.join(complete) or 'none'}"
             )
         return Generation.read(folder)
 
     def set_current(self, generation: Generation) -> Generation:
-        """Make a generation the current one that is whole: it was just made, or `verify_all` said
-        so.
+        """Make a generation the current one, and return it.
+
+        The generation must be whole: it was just made, or its checksums were compared.
         """
         write_text(self.folder / CURRENT, f"{generation.number}\n")
         return generation
@@ -108,61 +140,80 @@ class GenerationStore:
     def publish_again(
         self, generation: Generation, cursor: LedgerCursor, provenance: Mapping[str, Any]
     ) -> Generation:
-        """Make a generation the current one under a new number, which shares all of its files.
+        """Make an older generation the current one, under a new number.
 
-        provenance: what is to be said beside what was said of it. FreshetError if it is damaged;
-        nothing is changed.
+        The new generation shares all files with the older one.
+
+        Args:
+            generation: Generation to publish again.
+            cursor: Ledger cursor of the new generation.
+            provenance: Entries to add to the provenance of the older generation.
+
+        Returns:
+            The new generation.
+
+        Raises:
+            Damaged: If a file of the generation is damaged; then nothing is changed.
         """
         generation.verify_all()
-        stated = {name: generation.manifest[name] for name in COPIED if name in generation.manifest}
-        said = {
-            name: value
-            for name, value in generation.manifest["provenance"].items()
-            if name not in ONCE
-        }
+        facts = {key: generation.manifest[key] for key in COPIED_KEYS}
+        facts["provenance"] = {**inherited_provenance(generation), **provenance}
         with self.staging_dir() as folder:
-            facts = {"build": generation.build, **stated, "provenance": {**said, **provenance}}
             self.write_manifest(folder, facts, cursor, parent=generation.number)
-            again = self.commit(folder, self.next_number())
-        return self.set_current(again)
+            published = self.commit(folder, self.next_number())
+        return self.set_current(published)
 
     @contextmanager
     def staging_dir(self, after: int | None = None) -> Iterator[Path]:
-        """An empty folder on the collection's own disk to make a generation in; what is left of it
-        is removed.
+        """Create an empty folder for a new generation, on the disk of the other generations.
 
-        `commit` forces its files to the disk, all at once. What a writer left that was killed, at any
-        point before the switch, is removed first. after: a generation that was made to be
-        continued, though nobody has searched it.
+        What an interrupted writer left is deleted first. The folder is deleted at the end of the
+        block, unless `commit` has made it a generation. Its files reach the disk in `commit`, all
+        at once.
+
+        Args:
+            after: Number of a generation that is not current yet, and that the new one continues.
+                It is not deleted as a leftover.
+
+        Yields:
+            The folder.
         """
         parent = self.folder / GENERATIONS
         parent.mkdir(parents=True, exist_ok=True)
         self.remove_uncommitted(after)
-        path = Path(tempfile.mkdtemp(prefix=MAKING, dir=parent))
-        path.chmod(0o755)
+        folder = Path(tempfile.mkdtemp(prefix=MAKING, dir=parent))
+        folder.chmod(0o755)
         try:
-            with deferred_fsync(path):
-                yield path
+            with deferred_fsync(folder):
+                yield folder
         finally:
-            shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
     def remove_uncommitted(self, after: int | None = None) -> None:
-        """Remove what was never switched to, and what was half deleted; after: see `staging_dir`.
+        """Delete what interrupted writers left: generations that were never current, and others.
 
-        Earlier versions went back by the pointer alone: of theirs, what lies above it may have been
-        searched.
+        Args:
+            after: Number of a generation to keep although it is not current yet.
+
+        Raises:
+            FreshetError: If a leftover generation has another format; then nothing is deleted.
         """
-        searched = max(
-            (number for number in (self.current_number(), after) if number is not None), default=-1
-        )
-        parent = self.folder / GENERATIONS
-        for name in os.listdir(parent) if parent.is_dir() else []:
+        numbers = [number for number in (self.current_number(), after) if number is not None]
+        last_kept = max(numbers, default=-1)
+
+        unfinished: list[Path] = []
+        uncommitted: list[Path] = []
+        for name in self._folder_names():
+            folder = self.folder / GENERATIONS / name
             if name.startswith((MAKING, REMOVING)):
-                shutil.rmtree(parent / name)
-            elif name.isdigit() and int(name) > searched:
-                generation = _read(parent / name)
-                if generation is not None and generation.manifest["format"] == FORMAT:
-                    self.delete(generation.folder)
+                unfinished.append(folder)
+            elif name.isdigit() and int(name) > last_kept and (folder / MANIFEST).is_file():
+                uncommitted.append(Generation.read(folder).folder)
+
+        for folder in unfinished:
+            shutil.rmtree(folder)
+        for folder in uncommitted:
+            self.delete(folder)
 
     def write_manifest(
         self,
@@ -171,102 +222,150 @@ class GenerationStore:
         cursor: LedgerCursor,
         parent: int | None = None,
     ) -> dict[str, Any]:
-        """Write the manifest of a new generation over its finished files, and return it.
+        """Write the manifest of a new generation, whose files are finished, and return it.
 
-        parent: the generation that it was made of, None for a build.
+        Args:
+            folder: Staging folder of the generation.
+            facts: Entries of the manifest.
+            cursor: Ledger cursor of the generation.
+            parent: Number of the generation that it was made from; None for a build.
         """
-        return write_manifest(
-            folder,
-            FORMAT,
-            {**facts, **asdict(cursor), "retriever": self.retriever, "parent": parent},
-        )
+        content = {
+            **facts,
+            **asdict(cursor),
+            "retriever": self.retriever,
+            "parent": parent,
+        }
+        return write_manifest(folder, FORMAT, content)
 
-    def find_copies(self, stated: Mapping[str, Any]) -> list[Generation]:
-        """The whole generations of the build that has the files which a manifest states, oldest
-        first.
+    def find_copies(self, manifest: Mapping[str, Any]) -> list[Generation]:
+        """Return the intact generations of the build that has the files of a manifest.
+
+        Args:
+            manifest: Manifest of a build, whose checksums and text rules are compared.
+
+        Returns:
+            All generations of the same build whose files are all undamaged, oldest first.
         """
-        existing = self.generations()
-        builds = [generation for generation in existing if generation.build == generation.number]
-        same = {build.number for build in builds if _is_same_build(build.manifest, stated)}
-        copies = [
-            generation
-            for generation in existing
-            if generation.build in same and generation.complete
-        ]
-        return (
-            [generation for generation in copies if generation.needs <= intact_folders(copies)]
-            if copies
-            else []
-        )
+        generations = self.generations()
+        same_builds: set[int] = set()
+        for generation in generations:
+            is_build = generation.build == generation.number
+            if is_build and _is_same_build(generation.manifest, manifest):
+                same_builds.add(generation.number)
+
+        copies = [each for each in generations if each.build in same_builds and each.complete]
+        if not copies:
+            return []
+        intact = intact_folders(copies)
+        return [generation for generation in copies if generation.needs <= intact]
 
     def commit(self, folder: Path, number: int) -> Generation:
-        """Give a folder, which is sealed, its number, the `next_number`."""
+        """Turn a staging folder with its manifest into a generation.
+
+        Args:
+            folder: Folder from `staging_dir`.
+            number: Number from `next_number`.
+
+        Returns:
+            The generation, which is not current yet.
+        """
         fsync_tree(folder)
         target = folder.with_name(f"{number:06d}")
         folder.rename(target)
         fsync(target.parent)
         return Generation.read(target)
 
-    def unneeded_generations(self, keep: int, registered: Ids[int] = ()) -> list[Generation]:
-        """All generations but the `keep` newest, the current one, the `registered` ones and those
-        that these read.
+    def unneeded_generations(self, keep: int, registered: Collection[int] = ()) -> list[Generation]:
+        """Return the generations that garbage collection may delete, oldest first.
+
+        Args:
+            keep: Number of newest generations that stay, at least 1.
+            registered: Numbers of further generations that stay. The current generation always
+                stays, and so does what the others read.
         """
         require(keep >= 1, f"keep is {keep}, but at least the newest generation stays: 1 or more")
         generations = self.generations()
-        chosen = (
-            {generation.number for generation in generations[-keep:]}
-            | set(registered)
-            | {self.current_number()}
-        )
-        needed = {
-            number
-            for generation in generations
-            if generation.number in chosen
-            for number in generation.needs
-        }
+        kept = {generation.number for generation in generations[-keep:]}
+        kept.update(registered)
+        needed = {self.current_number()}
+        for generation in generations:
+            if generation.number in kept or generation.number == self.current_number():
+                needed.update(generation.needs)
         return [generation for generation in generations if generation.number not in needed]
 
-    def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> tuple[int, ...]:
-        """Delete `unneeded_generations`, and return the numbers; folders that somebody still reads
-        stay until the next time, with what they need.
+    def collect_garbage(self, keep: int, registered: Collection[int] = ()) -> tuple[int, ...]:
+        """Delete `unneeded_generations`, except for folders that are being read and their needs.
 
-        The newest goes first. A generation reads folders of older ones alone, so that none that was
-        to go is left without what it needs, wherever this is cut off. What stays only because newer
-        ones share its folder need not be `complete`.
+        The newest is deleted first. A generation reads folders of older ones only, so that none is
+        left without what it needs, wherever the process is interrupted.
+
+        Args:
+            keep: See `unneeded_generations`.
+            registered: See `unneeded_generations`.
+
+        Returns:
+            Numbers of the deleted generations, ascending.
         """
         deleted: list[int] = []
-        read: set[int] = set()
+        in_use: set[int] = set()
         for generation in reversed(self.unneeded_generations(keep, registered)):
-            if generation.number not in read and self._delete_unread(generation):
+            if generation.number not in in_use and self._delete_if_unused(generation):
                 deleted.append(generation.number)
             else:
-                read |= generation.needs
-        return tuple(reversed(deleted))
+                in_use.update(generation.needs)
+        deleted.reverse()
+        return tuple(deleted)
 
-    def _delete_unread(self, generation: Generation) -> bool:
-        with exclusive_lock_if_unused(generation.folder) as free:
-            if free:
+    def _delete_if_unused(self, generation: Generation) -> bool:
+        with exclusive_lock_if_unused(generation.folder) as is_unused:
+            if is_unused:
                 self.delete(generation.folder)
-            return free
+            return is_unused
 
     def delete(self, folder: Path) -> None:
-        """Delete a generation's folder; a crash leaves it whole or for the next writer to remove."""
-        doomed = folder.with_name(f"{REMOVING}{folder.name}")
-        folder.rename(doomed)
-        shutil.rmtree(doomed)
+        """Delete the folder of a generation.
+
+        A crash leaves it whole, or in a state that the next writer deletes.
+        """
+        renamed = folder.with_name(f"{REMOVING}{folder.name}")
+        folder.rename(renamed)
+        shutil.rmtree(renamed)
+
+    def _generation_folder(self, number: int) -> Path:
+        return self.folder / GENERATIONS / f"{number:06d}"
+
+    def _folder_names(self) -> list[str]:
+        parent = self.folder / GENERATIONS
+        return os.listdir(parent) if parent.is_dir() else []
+
+
+def inherited_provenance(generation: Generation) -> dict[str, Any]:
+    """Return the provenance that generations made from this one inherit."""
+    provenance: dict[str, Any] = {}
+    for key, value in generation.manifest["provenance"].items():
+        if key not in OWN_PROVENANCE_KEYS:
+            provenance[key] = value
+    return provenance
 
 
 def retrievers(live: Path) -> list[str]:
-    """The names of the retrievers that have a live collection."""
+    """Return the names of the live retrievers, ascending."""
     return sorted(path.parent.name for path in live.glob(f"*/{CURRENT}"))
 
 
 def default_retriever(live: Path) -> str:
-    """The retriever that is searched when none is named; FreshetError if nothing is live."""
+    """Return the retriever that is searched by default.
+
+    Raises:
+        FreshetError: If nothing is live.
+        Damaged: If the pointer is truncated.
+    """
     pointer = live / CURRENT
     if not pointer.is_file():
         raise FreshetError(
-            "nothing is live yet: `freshet demo` makes it so, or `freshet register` and `freshet promote`"
+            "nothing is live yet: `freshet demo` makes it so, or `freshet register` and "
+            "`freshet promote`"
         )
     name = pointer.read_bytes().decode("utf-8", "replace")
     if not name.endswith("\n") or not name.strip():
@@ -275,40 +374,26 @@ def default_retriever(live: Path) -> str:
 
 
 def set_default_retriever(live: Path, retriever: str) -> None:
-    """Search `retriever` when none is named; FreshetError if it has no live collection."""
+    """Search a retriever by default.
+
+    Raises:
+        FreshetError: If the retriever is not live.
+    """
     GenerationStore(live, retriever).current()
     write_text(live / CURRENT, f"{retriever}\n")
 
 
 def intact_folders(generations: Iterable[Generation]) -> set[int]:
-    """The numbers of those folders that these generations read which have every file as it was."""
-    intact = set()
-    for folder in {
-        generation.sibling(number) for generation in generations for number in generation.needs
-    }:
+    """Return the numbers of the undamaged folders among all that these generations read."""
+    folders = {each.sibling(number) for each in generations for number in each.needs}
+    intact: set[int] = set()
+    for folder in folders:
         with suppress(Damaged):
             Generation.read(folder).verify()
             intact.add(int(folder.name))
     return intact
 
 
-def _read(folder: Path) -> Generation | None:
-    """A finished generation; None if a later version made it, or if it is no generation."""
-    try:
-        return Generation.read(folder) if (folder / MANIFEST).is_file() else None
-    except Damaged:
-        raise
-    except FreshetError:
-        return None
-
-
 def _is_same_build(manifest: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two manifests have the same files and rules; formats differ in how they write
-    documents.
-    """
-    ignored = set() if manifest["format"] == other["format"] else {DOCUMENTS}
-    files, others = (
-        {name: each["checksums"][name] for name in each["checksums"].keys() - ignored}
-        for each in (manifest, other)
-    )
-    return files == others and manifest["text"] == other["text"]
+    """Return whether two manifests have the same files and the same text rules."""
+    return manifest["checksums"] == other["checksums"] and manifest["text"] == other["text"]

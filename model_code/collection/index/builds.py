@@ -17,7 +17,6 @@ from model_code.collection.index.live_index import LiveIndex, apply_pending, mak
 from model_code.collection.index.project_ledger import (
     WRITER_LOCK,
     in_a_log,
-    ledger_cursor,
     open_ledger_if_exists,
 )
 from model_code.collection.ledger.events import LedgerCursor, Position
@@ -93,7 +92,7 @@ def _newest(
             generation for generation in copies if generation.number == collection.current_number()
         ]
         return (current or copies or [None])[-1]
-    standings = ((ledger_cursor(ledger, generation).position, generation) for generation in copies)
+    standings = ((generation.cursor.position, generation) for generation in copies)
     sound = [
         (position.event, each.number, each)
         for position, each in standings
@@ -106,7 +105,7 @@ def _complete(
     project: Project, collection: GenerationStore, opened: Generation, ledger: Ledger | None
 ) -> Generation:
     """The build, or what it was continued by, with what it lacks, current."""
-    cursor = opened.cursor or LedgerCursor() if ledger is None else ledger_cursor(ledger, opened)
+    cursor = opened.cursor
     if ledger is not None:
         pending = ledger.view_at(cursor).pending()
         if pending.events:

@@ -31,7 +31,6 @@ from model_code.collection.generations.generation_store import (
 from model_code.collection.index.project_ledger import (
     WRITER_LOCK,
     contents,
-    ledger_cursor,
     open_ledger,
     open_ledger_if_exists,
     require_no_log,
@@ -251,7 +250,7 @@ class LiveIndex:
                 f"freshet rollback --generation N; freshet rewind --retriever {self.retriever} --generation {number} "
                 f"searches an older index of {self.retriever}, which then takes in what it lacks"
             )
-        if ledger_cursor(self.ledger, self.generation).replay:
+        if self.generation.cursor.replay:
             self.apply()  # else nobody knows what of the log no search has found yet
         with self._writing() as ledger_view:
             current, chosen = self.generation, self.collection.read(number)
@@ -259,7 +258,7 @@ class LiveIndex:
                 return current
 
             chosen.verify_all()
-            place, files = ledger_cursor(self.ledger, chosen), partial(contents, chosen)
+            place, files = chosen.cursor, partial(contents, chosen)
             target = RevertTarget(
                 self.retriever, number, place, current.number, ledger_view.cursor, files
             )
@@ -272,7 +271,7 @@ class LiveIndex:
         """
         with self._writing():
             chosen = self.collection.read(number)
-            cursor = ledger_cursor(self.ledger, chosen)
+            cursor = chosen.cursor
             return self.collection.publish_again(chosen, cursor, {"rewound_to": number})
 
     def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> tuple[int, ...]:
@@ -285,7 +284,7 @@ class LiveIndex:
     @property
     def ledger_view(self) -> LedgerView:
         """The log as the generation sees it that is searched now."""
-        return self.ledger.view_at(ledger_cursor(self.ledger, self.generation))
+        return self.ledger.view_at(self.generation.cursor)
 
     def begin(self) -> None:
         """Do what every writer does first: remove what one that was killed left, finish its revert,
@@ -297,7 +296,7 @@ class LiveIndex:
     def _publish_reverted(self, number: int, event: int) -> Generation:
         """The generation that a revert goes back to, at the event of the revert."""
         chosen = self.collection.read(number)
-        before = ledger_cursor(self.ledger, chosen)
+        before = chosen.cursor
         trained = before.trained if self.ledger.mismatch(before.position) is None else 0
         cursor = LedgerCursor(self.ledger.position(event), trained)
         return self.collection.publish_again(chosen, cursor, {"reverted_to": number})
@@ -318,7 +317,7 @@ class LiveIndex:
                 current.number,
             )
             if mine and last.id > cursor.position.event:
-                cursor = ledger_cursor(ledger, self._publish_reverted(last.generation, last.id))
+                cursor = self._publish_reverted(last.generation, last.id).cursor
             yield ledger.view_at(cursor)
 
 

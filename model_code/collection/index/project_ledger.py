@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection as Ids
-from functools import partial
 from pathlib import Path
 
 from model_code.collection.generations.generation import Generation, document_rows
-from model_code.collection.generations.generation_store import (
-    CURRENT,
-    GenerationStore,
-    default_retriever,
-)
-from model_code.collection.ledger.database import Database, open_database_if_exists, sqlite_file
+from model_code.collection.ledger.database import open_database_if_exists, sqlite_file
 from model_code.collection.ledger.events import ANOTHER, Feedback, LedgerCursor
 from model_code.collection.ledger.ledger import DocumentContents, Ledger
 from model_code.collection.ledger.states import Backlog
 from model_code.collection.segments.documents import document_from_row
 from model_code.errors import FreshetError
-from model_code.project import Project, file_lock, sqlite_url
+from model_code.project import Project, sqlite_url
 
 URL = "FRESHET_LEDGER"
 
@@ -52,28 +46,17 @@ def ledger_file(project: Project) -> Path | None:
 
 
 def open_ledger(project: Project, retriever: str = "") -> Ledger:
-    """The project's log, made if there is none; that of an earlier version is migrated. `with`
-    closes it.
+    """The project's log, made if there is none. `with` closes it.
 
     retriever: whose drift reports are meant.
     """
-    return Ledger.open(ledger_url(project), retriever, partial(_migrate, project))
+    return Ledger.open(ledger_url(project), retriever)
 
 
 def open_ledger_if_exists(project: Project, retriever: str = "") -> Ledger | None:
     """The project's log, or None if no document ever arrived: looking makes none."""
-    database = open_database_if_exists(ledger_url(project), partial(_migrate, project))
+    database = open_database_if_exists(ledger_url(project))
     return None if database is None else Ledger(database, retriever)
-
-
-def ledger_cursor(ledger: Ledger, generation: Generation) -> LedgerCursor:
-    """Where a generation stands; one of an earlier version does not say so, and any log's events
-    are new to it.
-    """
-    if generation.cursor is not None:
-        return generation.cursor
-    base = Generation.read(generation.sibling(generation.base))
-    return LedgerCursor(ledger.position(0), trained=base.watermark, replay=True)
 
 
 def read_feedback(project: Project) -> list[Feedback]:
@@ -86,7 +69,7 @@ def backlog_of(ledger: Ledger, generation: Generation) -> Backlog | None:
     """What waits for a generation; None where nothing does, or the log is not the one that it
     stands in.
     """
-    cursor = ledger_cursor(ledger, generation)
+    cursor = generation.cursor
     if ledger.mismatch(cursor.position) is not None:
         return None
     backlog = ledger.view_at(cursor).backlog()
@@ -97,7 +80,7 @@ def require_sound(ledger: Ledger, generation: Generation) -> LedgerCursor:
     """Where a generation stands; FreshetError if that is not in this log: whoever goes on would
     lose documents.
     """
-    cursor = ledger_cursor(ledger, generation)
+    cursor = generation.cursor
     if (reason := ledger.mismatch(cursor.position)) is not None:
         raise FreshetError(_lost(generation, f"this is {reason}"))
     return cursor
@@ -129,8 +112,7 @@ def open_matching_ledger(project: Project, generation: Generation) -> Ledger | N
 
 def in_a_log(generation: Generation) -> bool:
     """Whether a generation stands in a log, so that it says what it holds."""
-    cursor = generation.cursor
-    return generation.watermark > 0 if cursor is None else cursor.position.log is not None
+    return generation.cursor.position.log is not None
 
 
 def _lost(generation: Generation, reason: str) -> str:
@@ -144,24 +126,6 @@ def _lost(generation: Generation, reason: str) -> str:
 
 
 def contents(generation: Generation, ids: Ids[str]) -> DocumentContents:
-    """Those of some documents that a generation holds, as the log takes them: content hash and
-    document.
-    """
-    return {
-        id_: (row["content_hash"], document_from_row(row))
-        for id_, row in document_rows(generation, ids).items()
-    }
-
-
-def _migrate(project: Project, database: Database) -> None:
-    """Bring a log of an earlier version to that of today, once, while nobody changes a live
-    collection.
-    """
-    from model_code.collection.ledger.migration import migrate  # which hardly any process needs
-
-    with file_lock(project.live / WRITER_LOCK):
-        if (project.live / CURRENT).is_file():
-            current = GenerationStore(project.live, default_retriever(project.live)).current()
-            migrate(database, current.retriever, current.number, partial(contents, current))
-        else:
-            migrate(database, None, 0, lambda ids: {})
+    """Read those of some documents that a generation holds, by id."""
+    rows = document_rows(generation, ids)
+    return {document_id: document_from_row(row) for document_id, row in rows.items()}

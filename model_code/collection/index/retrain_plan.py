@@ -10,7 +10,7 @@ from typing import Any
 
 from model_code.collection.generations.generation import Generation, added_since_training
 from model_code.collection.generations.generation_store import GenerationStore, default_retriever
-from model_code.collection.index.project_ledger import ledger_cursor, open_ledger_if_exists
+from model_code.collection.index.project_ledger import open_ledger_if_exists
 from model_code.collection.ledger.events import Position
 from model_code.files import MANIFEST, hash_path, read_json, write_json
 from model_code.project import Project
@@ -56,7 +56,7 @@ def plan_retrain(project: Project, key: str) -> RetrainPlan:
     """A retrain on what is live now; writes nothing."""
     generation = GenerationStore(project.live, default_retriever(project.live)).current()
     ledger = open_ledger_if_exists(project)
-    position = Position() if ledger is None else ledger_cursor(ledger, generation).position
+    position = Position() if ledger is None else generation.cursor.position
     return RetrainPlan(
         key,
         generation.retriever,

@@ -8,7 +8,7 @@ from typing import Any
 
 from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.index.project_ledger import ledger_cursor, open_matching_ledger
+from model_code.collection.index.project_ledger import open_matching_ledger
 from model_code.collection.ledger.events import EventState
 from model_code.collection.ledger.states import LedgerView
 from model_code.files import MANIFEST, read_json, write_json
@@ -41,7 +41,7 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
     if ledger is None:
         return status
     with ledger:
-        ledger_view = ledger.view_at(ledger_cursor(ledger, current))
+        ledger_view = ledger.view_at(current.cursor)
         waits = ledger_view.backlog()
         status["ledger"] = {
             "documents": {str(state): number for state, number in ledger_view.counts().items()},

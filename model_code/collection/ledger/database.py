@@ -1,13 +1,14 @@
-"""The ledger's database: its tables, opening it, and one transaction for each method.
+"""The database of the ledger: its tables, how it is opened, and its transactions.
 
-Events are facts: a row is added, and never changed.
+The ledger is append-only: events are added and never changed, except that erasing a document
+removes the contents of its events.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,20 +32,32 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from model_code.errors import Damaged, FreshetError
 
-BUSY_SECONDS = 60  # how long a writer waits for another one
-WRITER_BYTE = 120  # of the file beside a write-ahead log: SQLite locks it for whoever writes
-# number of PostgreSQL's lock for whoever makes the tables, which are not there to be locked
-FIRST = 0x46726573
-# in what SQLite says of a torn file
-DAMAGE = ("malformed", "not a database", "disk I/O error: short read")
-CHUNK = 500  # values in one IN (...): SQLite once took no more than 999
-VERSION = 3
+LEDGER_FORMAT = 3
+
+# Seconds that a writer waits for another writer before it gives up.
+BUSY_TIMEOUT_SECONDS = 60
+
+# Number of values in one `IN (...)` clause. Old versions of SQLite accept at most 999.
+MAX_IN_VALUES = 500
+
+# SQLite locks this byte of the `-shm` file for the connection that writes.
+SQLITE_WRITER_BYTE = 120
+
+# Key of the PostgreSQL advisory lock under which the tables are created. They cannot be locked
+# themselves, since they do not exist yet.
+CREATE_TABLES_LOCK = 0x46726573
+
+# Parts of SQLite's error messages about a damaged file.
+SQLITE_DAMAGE_MESSAGES = ("malformed", "not a database", "disk I/O error: short read")
+
 metadata = MetaData()
-# of an event; SQLite's integers are of 64 bits anyway
+
+# SQLite only increments a primary key by itself if its type is INTEGER, which has 64 bits there.
 EventId = BigInteger().with_variant(Integer, "sqlite")
 
-log = Table(  # its identity, and the version of its tables
-    "ledger_version",  # where an older Freshet looks, which then says that it cannot read this one
+# The identity of the ledger and the format of its tables.
+log = Table(
+    "ledger_version",
     metadata,
     Column("version", Integer, primary_key=True),
     Column("log", String),
@@ -61,16 +74,18 @@ events = Table(
     Column("source", String, nullable=False),
     Column("received", Float(53), nullable=False),
     Column("again", EventId),
-    sqlite_autoincrement=True,  # an id is a position: it must never be given out twice
+    # An event id is a position in the ledger, so that no id may ever be used twice.
+    sqlite_autoincrement=True,
 )
-# literally, as the partial index is only used for this text
+# The value is written into the SQL text, because a partial index is only used for that exact text.
 IS_REVERT = events.c.kind == literal_column("'revert'")
-IS_AGAIN = events.c.again.is_not(None)
+IS_REPEATED = events.c.again.is_not(None)
 Index("ledger_events_document", events.c.document_id, events.c.id)
 Index("ledger_events_revert", events.c.id, sqlite_where=IS_REVERT, postgresql_where=IS_REVERT)
-Index("ledger_events_again", events.c.again, sqlite_where=IS_AGAIN, postgresql_where=IS_AGAIN)
+Index("ledger_events_again", events.c.again, sqlite_where=IS_REPEATED, postgresql_where=IS_REPEATED)
 
-batches = Table(  # files that were received, by name
+# Names of received batches, such as the hash of an inbox file.
+batches = Table(
     "ledger_batches",
     metadata,
     Column("batch", String, primary_key=True),
@@ -93,7 +108,7 @@ rejections = Table(
 feedback = Table(
     "ledger_feedback",
     metadata,
-    # of person, query and document, of which one verdict counts
+    # Hash of person, query and document, for which one verdict counts.
     Column("hash", String, primary_key=True),
     Column("who", String, nullable=False),
     Column("query", Text, nullable=False),
@@ -116,72 +131,94 @@ drift_reports = Table(
 
 
 class Database:
-    """A SQLAlchemy engine whose writers take turns, so that a smaller event id is never committed
-    after a larger.
+    """A database in which writers take turns.
+
+    Since only one transaction writes at a time, a smaller event id is never committed after a
+    larger one.
     """
 
     def __init__(self, url: str) -> None:
-        """Whatever tables are there. FreshetError if it is no URL, or needs a driver."""
-        engine = self._engine = _engine(url)
-        self._file = sqlite_file(engine.url)
-        self._opened = self._file.stat() if self._file is not None and self._file.exists() else None
-        self.close = weakref.finalize(self, engine.dispose)  # at the latest with this object
-        views = {"isolation_level": "REPEATABLE READ"}  # SQLite's always are
-        self._reading = engine.execution_options(
-            **views if engine.dialect.name == "postgresql" else {}
-        )
-        self._writing = engine.execution_options(ledger_writes=True)
+        """Connect to the database at an SQLAlchemy URL, whatever tables it has.
 
-    def version(self) -> int | None:
-        """The version of the ledger's tables; None if there are none. FreshetError if the database
-        does not answer.
+        Args:
+            url: SQLAlchemy URL, such as `sqlite:////srv/ledger.sqlite`.
+
+        Raises:
+            FreshetError: If the URL is malformed, or needs a driver that is not installed.
+        """
+        self._engine = _make_engine(url)
+        self._file = sqlite_file(self._engine.url)
+        self._opened_file = None
+        if self._file is not None and self._file.exists():
+            self._opened_file = self._file.stat()
+        # Connections are closed when the caller asks for it, or at the latest with this object.
+        self.close = weakref.finalize(self, self._engine.dispose)
+
+        read_options: dict[str, Any] = {}
+        if self._engine.dialect.name == "postgresql":
+            # Every statement of a transaction sees the same data. SQLite always works like that.
+            read_options["isolation_level"] = "REPEATABLE READ"
+        self._reading_engine = self._engine.execution_options(**read_options)
+        self._writing_engine = self._engine.execution_options(ledger_writes=True)
+
+    def format(self) -> int | None:
+        """Return the format number of the ledger's tables, or None if there are none.
+
+        Raises:
+            FreshetError: If the database does not answer.
         """
         try:
             with self.read() as connection:
-                ready = sa.inspect(connection).has_table(log.name)
-                return connection.scalar(sa.select(log.c.version)) if ready else None
+                if not sa.inspect(connection).has_table(log.name):
+                    return None
+                return connection.scalar(sa.select(log.c.version))
         except sa.exc.OperationalError as error:
             reason = str(error.orig).splitlines()[0]
             raise FreshetError(f"the ledger at {self} cannot be opened: {reason}") from None
 
     def __str__(self) -> str:
-        """The URL, without a password."""
+        """Return the URL without its password."""
         return self._engine.url.render_as_string(hide_password=True)
 
     def read(self) -> AbstractContextManager[sa.Connection]:
-        """One consistent view."""
-        return self._reading.begin()
+        """Begin a transaction that reads one consistent state."""
+        return self._reading_engine.begin()
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
-        """One transaction that has the ledger to itself: all of it happens, or nothing."""
-        with self._writing.begin() as connection:
-            # SQLite's `BEGIN IMMEDIATE` does so by itself
+        """Begin a transaction that excludes all other writers and is committed as a whole."""
+        with self._writing_engine.begin() as connection:
+            # On SQLite, `BEGIN IMMEDIATE` already excludes other writers.
             if connection.dialect.name == "postgresql":
                 connection.exec_driver_sql(f"LOCK TABLE {events.name} IN EXCLUSIVE MODE")
             yield connection
 
-    def forget(self) -> None:
-        """Write the database anew, without what rows held before they changed; FreshetError while
-        others read it.
+    def vacuum(self) -> None:
+        """Rewrite the database, so that no old content of changed rows is left in its files.
+
+        Raises:
+            FreshetError: If others read the SQLite file, so that old pages remain in its log.
         """
         if self._engine.dialect.name != "sqlite":
-            with self._engine.connect().execution_options(
-                isolation_level="AUTOCOMMIT"
-            ) as connection:
+            autocommit = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            with autocommit as connection:
                 connection.exec_driver_sql(f"VACUUM FULL {events.name}")
             return
+
         with closing(self._engine.raw_connection()) as pooled:
-            cursor = pooled.cursor()  # of the driver, which begins no transaction here
+            # The driver's own cursor begins no transaction, in which VACUUM would fail.
+            cursor = pooled.cursor()
             cursor.execute("VACUUM")
-            if cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
-                raise FreshetError(
-                    "the ledger is being read, so that its former pages are still there: try again"
-                )
+            is_busy = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        if is_busy:
+            raise FreshetError(
+                "the ledger is being read, so that its former pages are still there: try again"
+            )
 
     def damage(self) -> str | None:
-        """What SQLite finds wrong with its file; None if nothing. Every page is read. Of a server
-        nothing is asked.
+        """Return the first fault that SQLite finds in its file, or None.
+
+        Every page is read. For a database server the result is always None.
         """
         if self._engine.dialect.name != "sqlite":
             return None
@@ -190,62 +227,76 @@ class Database:
         return None if result == "ok" else str(result)
 
     def is_replaced(self) -> bool:
-        """Whether SQLite's file is another one by now, or gone: what is written here would be lost."""
-        if self._file is None or self._opened is None:
+        """Return whether the SQLite file was deleted or replaced after it was opened.
+
+        Whatever is written through this object would then be lost.
+        """
+        if self._file is None or self._opened_file is None:
             return False
-        return not self._file.exists() or not os.path.samestat(self._file.stat(), self._opened)
+        return not self._file.exists() or not os.path.samestat(self._file.stat(), self._opened_file)
 
 
-def open_database(url: str, migrate: Callable[[Database], None] | None = None) -> Database:
-    """The database at `url`, its tables made if they are missing; FreshetError for one of another
-    version.
+def open_database(url: str) -> Database:
+    """Open the database of a ledger, and create its tables if they are missing.
 
-    migrate: what brings one of an earlier version to that of today.
+    Args:
+        url: SQLAlchemy URL of the database.
+
+    Raises:
+        FreshetError: If the database cannot be opened, or holds a ledger of another format.
     """
-    database = open_database_if_exists(url, migrate)
-    if database is None:
-        _create(url)
-    return database or open_database(url)
+    database = open_database_if_exists(url)
+    if database is not None:
+        return database
+    _create_tables(url)
+    return open_database(url)
 
 
-def open_database_if_exists(
-    url: str, migrate: Callable[[Database], None] | None = None
-) -> Database | None:
-    """The same, or None if there are no tables."""
+def open_database_if_exists(url: str) -> Database | None:
+    """Open the database of a ledger; return None if its tables do not exist.
+
+    Args:
+        url: SQLAlchemy URL of the database.
+
+    Raises:
+        FreshetError: If the database cannot be opened, or holds a ledger of another format.
+    """
     file = sqlite_file(url)
     if file is not None and not file.exists():
         return None
     database = Database(url)
-    version = database.version()
-    if migrate is not None and version is not None and version < VERSION:
-        migrate(database)
-        version = database.version()
-    if version == VERSION:
+    ledger_format = database.format()
+    if ledger_format == LEDGER_FORMAT:
         return database
+
     database.close()
-    if version is not None:
-        raise FreshetError(
-            f"{database} is a ledger of version {version}, but this Freshet reads {VERSION}; update it"
-        )
-    return None
+    if ledger_format is None:
+        return None
+    raise FreshetError(
+        f"the ledger {database} has format {ledger_format}, but this version of Freshet reads format "
+        f"{LEDGER_FORMAT}; write all documents to a file with the version of Freshet that made it: "
+        "freshet export --all, and read that file into a new project: freshet import"
+    )
 
 
-def _create(url: str) -> None:
-    """Make the tables, and the folder of a file, unless another process did so meanwhile."""
-    if (file := sqlite_file(url)) is not None:
+def _create_tables(url: str) -> None:
+    """Create the tables, and the folder of a SQLite file, unless another process did so first."""
+    file = sqlite_file(url)
+    if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
     database = Database(url)
-    database.version()  # FreshetError if it does not answer
-    with database._writing.begin() as connection:
+    # This raises a clear error if the database does not answer.
+    database.format()
+    with database._writing_engine.begin() as connection:
         if connection.dialect.name == "postgresql":
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(FIRST)))
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(CREATE_TABLES_LOCK)))
         metadata.create_all(connection)
         if connection.scalar(sa.select(log.c.version)) is None:
-            connection.execute(sa.insert(log).values(version=VERSION, log=uuid4().hex))
+            connection.execute(sa.insert(log).values(version=LEDGER_FORMAT, log=uuid4().hex))
     database.close()
 
 
-def _engine(url: str) -> sa.Engine:
+def _make_engine(url: str) -> sa.Engine:
     try:
         engine = sa.create_engine(url)
     except ModuleNotFoundError as error:
@@ -259,48 +310,53 @@ def _engine(url: str) -> sa.Engine:
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
-        sa.event.listen(engine, "handle_error", _tell)
+        sa.event.listen(engine, "handle_error", _explain_sqlite_error)
     return engine
 
 
-def _tell(context: sa.engine.ExceptionContext) -> None:
-    """One line in place of what SQLite says of a file that is none of its own, torn, or that
-    another one keeps.
-    """
+def _explain_sqlite_error(context: sa.engine.ExceptionContext) -> None:
+    """Replace SQLite's message about a damaged or locked file by one that says what to do."""
     reason = str(context.original_exception)
     file = str(context.engine.url.database) if context.engine else "the ledger"
-    if any(sign in reason for sign in DAMAGE):
+    if any(message in reason for message in SQLITE_DAMAGE_MESSAGES):
         raise Damaged(f"{file} is damaged ({reason})", "mend it: freshet repair") from None
     if "database is locked" in reason:
-        cause = f"{_holder(file)} has written to {file} for {BUSY_SECONDS} s without an end"
-        raise FreshetError(f"{cause}: wait for it or end it, then try again") from None
+        writer = _describe_writer(file)
+        raise FreshetError(
+            f"{writer} has written to {file} for {BUSY_TIMEOUT_SECONDS} s without an end: wait for it "
+            "or end it, then try again"
+        ) from None
 
 
-def _holder(file: str) -> str:
-    """Who writes to SQLite's file now, by the lock that Linux lists."""
-    with suppress(OSError):  # there is no such list elsewhere, or it has ended meanwhile
-        shared = f":{Path(f'{file}-shm').stat().st_ino} {WRITER_BYTE} {WRITER_BYTE}"
-        lines = Path("/proc/locks").read_text(encoding="utf-8").splitlines()
-        pid = next(
-            (line.split()[-4] for line in lines if line.endswith(shared) and "->" not in line),
-            "of no name",
-        )
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
-        return f"process {pid} ({' '.join(command).strip()[:100]})"
+def _describe_writer(file: str) -> str:
+    """Describe the process that writes to a SQLite file, by the list of locks that Linux keeps."""
+    # Other systems have no such list, and the process may have ended in the meantime.
+    with suppress(OSError):
+        inode = Path(f"{file}-shm").stat().st_ino
+        lock_ending = f":{inode} {SQLITE_WRITER_BYTE} {SQLITE_WRITER_BYTE}"
+        pid = "of no name"
+        for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
+            # An arrow marks a process that waits for the lock.
+            if line.endswith(lock_ending) and "->" not in line:
+                pid = line.split()[-4]
+                break
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+        command = " ".join(arguments).strip()
+        return f"process {pid} ({command[:100]})"
     return "another process"
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:
-    """Write-ahead log, so that readers and the writer do not wait for each other; commits reach the
-    disk.
+    """Set up a new connection.
+
+    With a write-ahead log, readers and the writer do not wait for each other. `synchronous = FULL`
+    forces every commit to the disk.
     """
-    connection.isolation_level = None  # the driver's own BEGIN comes too late and takes no lock
-    for pragma in (
-        f"busy_timeout = {BUSY_SECONDS * 1000}",
-        "journal_mode = WAL",
-        "synchronous = FULL",
-    ):
-        connection.execute(f"PRAGMA {pragma}")
+    # The driver would begin a transaction too late and without a lock; see `_begin_sqlite`.
+    connection.isolation_level = None
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_SECONDS * 1000}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
@@ -309,23 +365,24 @@ def _begin_sqlite(connection: sa.Connection) -> None:
 
 
 def sqlite_file(url: str | sa.URL) -> Path | None:
-    """The file of a ledger in SQLite; None for others."""
+    """Return the file of a SQLite URL; None for a database in memory or on a server."""
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError:
         return None
-    named = parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:")
-    return Path(parsed.database) if named else None
+    if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
+        return None
+    return Path(parsed.database)
 
 
 def chunks(values: list[Any]) -> Iterator[list[Any]]:
-    """The values in pieces that fit into one IN (...).
+    """Split values into lists that fit into one `IN (...)` clause.
 
-    >>> [len(piece) for piece in chunks(list(range(1100)))]
+    >>> [len(chunk) for chunk in chunks(list(range(1100)))]
     [500, 500, 100]
     """
-    for start in range(0, len(values), CHUNK):
-        yield values[start : start + CHUNK]
+    for start in range(0, len(values), MAX_IN_VALUES):
+        yield values[start : start + MAX_IN_VALUES]
 
 
 def upsert(
@@ -335,11 +392,17 @@ def upsert(
     *key: str,
     where: sa.ColumnElement[bool] | None = None,
 ) -> None:
-    """Insert rows, or put them in the place of those that have their key; where: only those of
-    which this holds.
+    """Insert rows, or overwrite the rows that have the same key.
+
+    Args:
+        connection: Connection of a writing transaction.
+        table: Table to write into.
+        rows: Rows with equal columns.
+        *key: Names of the columns that identify a row.
+        where: Condition under which an existing row is overwritten; None means always.
     """
-    insert = {"sqlite": sqlite, "postgresql": postgresql}[connection.dialect.name].insert(table)
-    values = {name: insert.excluded[name] for name in rows[0].keys() - set(key)}
-    connection.execute(
-        insert.on_conflict_do_update(index_elements=key, set_=values, where=where), rows
-    )
+    dialects = {"sqlite": sqlite, "postgresql": postgresql}
+    insert = dialects[connection.dialect.name].insert(table)
+    overwritten = {name: insert.excluded[name] for name in rows[0].keys() - set(key)}
+    statement = insert.on_conflict_do_update(index_elements=key, set_=overwritten, where=where)
+    connection.execute(statement, rows)

@@ -1,4 +1,4 @@
-"""What goes into the log, and where a generation stands in it, as plain values."""
+"""Values of the ledger: kinds and states of events, feedback, receipts, and ledger positions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from enum import StrEnum
 from model_code.corpus.rows import Rejection
 from model_code.files import hash_text
 
-ANOTHER = "another log"  # why a position is none of a log's own
+# Reason of `Ledger.mismatch` for a position of a ledger with another identity.
+ANOTHER = "another log"
 
 
 class EventKind(StrEnum):
-    """What an event does: a document is put or removed; a revert ends the block that it appended."""
+    """What an event does: it puts or removes a document, or ends the block of a revert."""
 
     PUT = "put"
     REMOVE = "remove"
@@ -20,8 +21,9 @@ class EventKind(StrEnum):
 
 
 class EventState(StrEnum):
-    """What became of an event in one generation; a row that was refused is none, but is counted
-    beside them.
+    """The state of an event as seen from one generation.
+
+    `REJECTED` is no state of an event. It counts the rows that were refused, beside the events.
     """
 
     PENDING = "pending"
@@ -34,7 +36,7 @@ class EventState(StrEnum):
 
 
 class Opinion(StrEnum):
-    """What a person said of a document that a search found, with a thumb or by opening it."""
+    """A thumb up, a thumb down or a click on a hit."""
 
     UP = "up"
     DOWN = "down"
@@ -43,8 +45,15 @@ class Opinion(StrEnum):
 
 @dataclass(frozen=True)
 class Feedback:
-    """A verdict of `who` on a document that was the `rank`-th hit (from 1) of a query; received:
-    seconds since 1970.
+    """An opinion of a person about one hit of a query.
+
+    Attributes:
+        query: Text of the query.
+        document_id: Document that the hit showed.
+        verdict: One of `Opinion`.
+        rank: Rank of the hit, from 1.
+        who: Name of the person, or "" if unknown.
+        received: Time in seconds since 1970.
     """
 
     query: str
@@ -56,14 +65,15 @@ class Feedback:
 
     @property
     def key(self) -> str:
-        """Of person, query and document."""
+        """Hash of person, query and document, for which one opinion counts."""
         return hash_text("\0".join((self.who, self.query, self.document_id)))
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """What became of rows that came in: `received` of them = new `events` + `unchanged` +
-    `rejected`.
+    """What became of received rows.
+
+    The number `received` is the sum of new `events`, `unchanged` documents and `rejected` rows.
     """
 
     received: int
@@ -74,10 +84,13 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Position:
-    """An event, and the log that it is of: all up to this one. Event 0 has no mark: it lies before
-    the first.
+    """A ledger position: an event, and the ledger that it belongs to.
 
-    log: the log's identity; None where there was none, which every log continues.
+    Attributes:
+        log: Identity of the ledger; None if there was no ledger yet, which any ledger continues.
+        event: Id of the event; all events up to it are included. 0 lies before the first event.
+        mark: Hash of the event, which tells it from the event with the same id in a copy of the
+            ledger. Event 0 has no mark.
     """
 
     log: str | None = None
@@ -87,11 +100,13 @@ class Position:
 
 @dataclass(frozen=True)
 class LedgerCursor:
-    """Where a generation stands: the position up to which it holds all documents.
+    """The ledger position up to which a generation holds all documents.
 
-    trained: the last event of which its retriever may have been trained; replay: it says nothing of
-    the events before, so that all events after the position are to be applied, and none is passed
-    over.
+    Attributes:
+        position: Position up to which events were applied.
+        trained: Last event whose document the retriever may have been trained on.
+        replay: True if nothing is known about earlier events, such as for a build of another
+            ledger. Then all events after the position are applied, also those that were reverted.
     """
 
     position: Position = Position()

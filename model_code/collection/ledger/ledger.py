@@ -1,12 +1,13 @@
-"""The log of one project: an append-only record of every document's life, which all of its
-retrievers share.
+"""The ledger of a project: the append-only log of changes, feedback and tasks.
+
+All retrievers of a project share one ledger.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -35,8 +36,8 @@ from model_code.collection.ledger.events import (
     Receipt,
 )
 from model_code.collection.ledger.states import (
-    HEAD,
     IS_CHANGE,
+    SELECT_LAST_ID,
     Event,
     LedgerView,
     Revert,
@@ -54,13 +55,14 @@ from model_code.errors import FreshetError
 from model_code.files import hash_text
 from model_code.text.documents import Document
 
-DocumentContents = Mapping[str, tuple[str, Document]]
-"""By id, the content hash of a document in a generation's files, and the document as these tell it
-"""
+DocumentContents = Mapping[str, Document]
+"""Documents of a generation's files, by id."""
+
 Row = dict[str, Any]
-"""Kind, document, content hash and payload of an event to append"""
-APPEND = sa.insert(events).returning(events.c.id, sort_by_parameter_order=True)
-LAST = sa.select(events.c.document_id, events.c.kind, events.c.content_hash).where(
+"""A row to insert, or one that was read, by column names."""
+
+INSERT_EVENTS = sa.insert(events).returning(events.c.id, sort_by_parameter_order=True)
+SELECT_LAST_CONTENTS = sa.select(events.c.document_id, events.c.kind, events.c.content_hash).where(
     events.c.id.in_(
         sa.select(sa.func.max(events.c.id))
         .where(events.c.document_id.in_(sa.bindparam("ids", expanding=True)))
@@ -71,10 +73,16 @@ LAST = sa.select(events.c.document_id, events.c.kind, events.c.content_hash).whe
 
 @dataclass(frozen=True)
 class RevertTarget:
-    """A generation to go back to: whose it is, its number, where it stands, and the one that is
-    current.
+    """A generation to revert to, and the generation that is current.
 
-    contents: reads those of some documents that its files hold.
+    Attributes:
+        retriever: Retriever of both generations.
+        generation: Number of the generation to revert to.
+        cursor: Its ledger cursor.
+        current: Number of the current generation.
+        current_cursor: Its ledger cursor.
+        contents: Reads documents, by their ids, from the files of the generation to revert to.
+            Documents that it does not have are left out.
     """
 
     retriever: str
@@ -86,33 +94,41 @@ class RevertTarget:
 
 
 class Ledger:
-    """What arrived, in order. Every method is one transaction; writers take turns, in any number of
-    threads and processes. Times are seconds since 1970.
+    """The ledger of a project.
 
-    Events are told by their ids, which only rise. `view_at` tells what became of them in a
-    generation. retriever: whose drift reports are meant; events and work are everybody's.
+    Every method is one transaction. Writers take turns, in any number of threads and processes.
+    Events are identified by ids, which only rise. All times are seconds since 1970.
+
+    Drift reports belong to one retriever, events and tasks to the project.
     """
 
     def __init__(self, database: Database, retriever: str = "") -> None:
-        self._database, self.retriever = database, retriever
-        self.close, self.is_replaced, self.damage = (
-            database.close,
-            database.is_replaced,
-            database.damage,
-        )
+        """Use an open database.
+
+        Args:
+            database: Database of the ledger.
+            retriever: Retriever whose drift reports are read and written.
+        """
+        self._database = database
+        self.retriever = retriever
         self.tasks = TaskTable(database)
+        self.close = database.close
+        self.is_replaced = database.is_replaced
+        self.damage = database.damage
 
     @classmethod
-    def open(
-        cls, url: str, retriever: str = "", migrate: Callable[[Database], None] | None = None
-    ) -> Ledger:
-        """Open or make the log at an SQLAlchemy URL such as `sqlite:////srv/ledger.sqlite` (three
-        or four slashes) or `postgresql+psycopg://...`; FreshetError if it cannot be opened or is of
-        another version.
+    def open(cls, url: str, retriever: str = "") -> Ledger:
+        """Open a ledger, or create it.
 
-        migrate: see `open_database`.
+        Args:
+            url: SQLAlchemy URL, such as `sqlite:////srv/ledger.sqlite` (four slashes for an
+                absolute path) or `postgresql+psycopg://...`.
+            retriever: Retriever whose drift reports are read and written.
+
+        Raises:
+            FreshetError: If the ledger cannot be opened, or has another format.
         """
-        return cls(open_database(url, migrate), retriever)
+        return cls(open_database(url), retriever)
 
     def __enter__(self) -> Ledger:
         return self
@@ -122,11 +138,9 @@ class Ledger:
 
     @cached_property
     def id(self) -> str:
-        """The identity of this log, which no other one has."""
+        """The identity of this ledger, which no other ledger has."""
         with self._database.read() as connection:
             return connection.scalar(sa.select(log.c.log))
-
-    # What arrives
 
     def receive(
         self,
@@ -135,115 +149,153 @@ class Ledger:
         rejected: Sequence[Rejection] = (),
         batch: str | None = None,
     ) -> Receipt:
-        """Append an event for each document that is new or has another content than its last event.
+        """Append an event for each document that is new or has another content than before.
 
-        rejected: rows of the same batch that were refused, kept with their reason; batch: a name,
-        such as a file's hash, that is received once only: a second time only rows that were refused
-        then, or taken back since, are.
+        Args:
+            documents: Documents to record. Of several with one id, the last one counts.
+            source: Where the documents come from.
+            rejected: Refused rows of the same batch, which are kept with their reasons.
+            batch: Name of the batch, such as the hash of a file. A batch is received once: a second
+                time, only rows that were refused or reverted meanwhile are recorded.
+
+        Returns:
+            The numbers of new, unchanged and rejected rows, with the ids of the new events.
         """
-        return self._append([put_row(document) for document in documents], source, rejected, batch)
+        rows = [put_row(document) for document in documents]
+        return self._append(rows, source, rejected, batch)
 
     def remove(
         self, document_ids: Iterable[str], source: str, rejected: Sequence[Rejection] = ()
     ) -> Receipt:
-        """Append a removal for each document whose last event is none; it may belong to the initial
-        collection.
+        """Append a removal for each document whose last event is not one.
+
+        A document without an event may belong to the build, so that its removal is recorded too.
+
+        Args:
+            document_ids: Documents to remove.
+            source: Where the removals come from.
+            rejected: Refused rows of the same request, which are kept with their reasons.
+
+        Returns:
+            The numbers of new, unchanged and rejected rows, with the ids of the new events.
         """
-        return self._append([removal_row(each) for each in document_ids], source, rejected, None)
+        rows = [removal_row(document_id) for document_id in document_ids]
+        return self._append(rows, source, rejected, batch=None)
 
     def _append(
         self, rows: Sequence[Row], source: str, rejected: Sequence[Rejection], batch: str | None
     ) -> Receipt:
         arrival = {"source": source, "received": time.time()}
+        last_rows = {row["document_id"]: row for row in rows}
+        new = [row for row in rows if row is last_rows[row["document_id"]]]
         with self._database.write() as connection:
-            last = {row["document_id"]: row for row in rows}
-            new = [row for row in rows if row is last[row["document_id"]]]
             if batch is not None:
-                new = _not_received(connection, batch, new)
+                new = _unreceived_rows(connection, batch, new)
                 upsert(connection, batches, [{"batch": batch, **arrival}], "batch")
-            contents = _last_contents(connection, last)
-            new = [
-                row
-                for row in new
-                if contents.get(row["document_id"]) != (row["kind"], row["content_hash"])
-            ]
-            added = insert_events(connection, [row | arrival for row in new])
+
+            contents = _last_contents(connection, last_rows)
+            changed: list[Row] = []
+            for row in new:
+                content = (row["kind"], row["content_hash"])
+                if contents.get(row["document_id"]) != content:
+                    changed.append({**row, **arrival})
+            event_ids = insert_events(connection, changed)
+
             if rejected:
-                records = [
-                    {"hash": _identity(row, source), **vars(row), **arrival} for row in rejected
-                ]
-                upsert(connection, rejections, records, "hash")
-        return Receipt(len(rows) + len(rejected), len(rows) - len(added), tuple(rejected), added)
+                refused_rows: list[Row] = []
+                for rejection in rejected:
+                    identity = {"hash": _rejection_hash(rejection, source)}
+                    refused_rows.append({**identity, **vars(rejection), **arrival})
+                upsert(connection, rejections, refused_rows, "hash")
+        return Receipt(
+            received=len(rows) + len(rejected),
+            unchanged=len(rows) - len(event_ids),
+            rejected=tuple(rejected),
+            events=event_ids,
+        )
 
     def erase(self, document_ids: Collection[str]) -> None:
-        """Forget what removed documents held; ids, times and hashes stay. FreshetError if one is
-        not removed.
+        """Delete the contents and feedback of removed documents; ids, times and hashes stay.
 
-        From then on an event that put one of them reads as its removal.
+        From then on, an event that put such a document reads as its removal.
+
+        Args:
+            document_ids: Documents to erase.
+
+        Raises:
+            FreshetError: If a document is not removed, or the ledger is being read.
         """
         with self._database.write() as connection:
-            for document_id, (kind, _) in sorted(_last_contents(connection, document_ids).items()):
+            last_contents = _last_contents(connection, document_ids)
+            for document_id, (kind, _) in sorted(last_contents.items()):
                 if kind == EventKind.PUT:
                     raise FreshetError(f"{document_id} was put again meanwhile; delete it first")
-            for ids in chunks(sorted(document_ids)):
-                put = events.c.document_id.in_(ids) & (events.c.kind == EventKind.PUT)
-                connection.execute(sa.update(events).where(put).values(payload=None))
-                connection.execute(sa.delete(feedback).where(feedback.c.document_id.in_(ids)))
-        self._database.forget()
 
-    # What people say of it
+            for ids in chunks(sorted(document_ids)):
+                is_put = events.c.document_id.in_(ids) & (events.c.kind == EventKind.PUT)
+                connection.execute(sa.update(events).where(is_put).values(payload=None))
+                connection.execute(sa.delete(feedback).where(feedback.c.document_id.in_(ids)))
+        self._database.vacuum()
 
     def record_feedback(self, verdict: Feedback, now: float | None = None) -> str:
-        """Keep a verdict, and return the one that counts: of one person, query and document the
-        latest, save that a click takes no thumb back.
+        """Record an opinion about a hit, and return the opinion that counts.
+
+        For one person, query and document the latest opinion counts, but a click never replaces a
+        thumb.
+
+        Args:
+            verdict: Opinion to record.
+            now: Time of the opinion; None means the current time.
         """
-        row = vars(verdict) | {"hash": verdict.key, "received": time.time() if now is None else now}
-        thumb_stays = sa.literal(verdict.verdict) != Opinion.CLICK
+        received = time.time() if now is None else now
+        row = {**vars(verdict), "hash": verdict.key, "received": received}
+        may_replace = sa.or_(
+            sa.literal(verdict.verdict) != Opinion.CLICK, feedback.c.verdict == Opinion.CLICK
+        )
         with self._database.write() as connection:
-            upsert(
-                connection,
-                feedback,
-                [row],
-                "hash",
-                where=thumb_stays | (feedback.c.verdict == Opinion.CLICK),
-            )
-            return connection.scalar(
-                sa.select(feedback.c.verdict).where(feedback.c.hash == verdict.key)
-            )
+            upsert(connection, feedback, [row], "hash", where=may_replace)
+            query = sa.select(feedback.c.verdict).where(feedback.c.hash == verdict.key)
+            return connection.scalar(query)
 
     def feedback(self) -> list[Feedback]:
-        """All verdicts that count, oldest first."""
+        """Return all opinions that count, oldest first."""
         columns = [feedback.c[name] for name in Feedback.__dataclass_fields__]
+        query = sa.select(*columns).order_by(feedback.c.received, feedback.c.hash)
         with self._database.read() as connection:
-            rows = connection.execute(
-                sa.select(*columns).order_by(feedback.c.received, feedback.c.hash)
-            )
-            return [Feedback(**row._mapping) for row in rows]
-
-    # Going back
+            return [Feedback(**row._mapping) for row in connection.execute(query)]
 
     def revert(self, target: RevertTarget) -> int:
-        """Take the documents back to what a generation holds; return the id of the event that says
-        so.
+        """Take all documents back to what a generation holds.
 
-        Appends a compensation for each document that changed since, that event, and then once more
-        what no search has found yet: it waits on. One transaction, so all of it happens or nothing.
-        FreshetError if the generation's files still hold a document that was erased.
+        One transaction appends a compensation for each document that changed since, then the event
+        of the revert, and then once more every event that no search had found yet, which stays
+        pending.
+
+        Args:
+            target: Generation to revert to, and the current one.
+
+        Returns:
+            Id of the revert's own event.
+
+        Raises:
+            FreshetError: If the generation's files still hold a document that was erased.
         """
-        received, cursor = time.time(), target.cursor
-        # for good: no event ever changes
-        exact = not cursor.replay and self.mismatch(cursor.position) is None
-        to = cursor.position.event if exact else 0
+        cursor = target.cursor
+        # This may be checked outside of the transaction, because events never change.
+        is_known = not cursor.replay and self.mismatch(cursor.position) is None
+        to = cursor.position.event if is_known else 0
+        arrival = {
+            "source": f"revert to {target.retriever} generation {target.generation}",
+            "received": time.time(),
+        }
         with self._database.write() as connection:
-            waiting = _pending_ids(connection, to, target.current_cursor.position.event)
-            source = f"revert to {target.retriever} generation {target.generation}"
-            common = {"source": source, "received": received}
-            rows = _compensations(connection, to, target)
-            first = next(iter(insert_events(connection, [row | common for row in rows])), None)
-            facts = {
+            pending = _pending_ids(connection, to, target.current_cursor.position.event)
+            compensations = _compensations(connection, to, target)
+            ids = insert_events(connection, [{**row, **arrival} for row in compensations])
+            revert = {
                 "to": to,
-                "files": not exact,
-                "first": first,
+                "files": not is_known,
+                "first": ids[0] if ids else None,
                 "retriever": target.retriever,
                 "generation": target.generation,
                 "current": target.current,
@@ -252,128 +304,146 @@ class Ledger:
                 "kind": EventKind.REVERT,
                 "document_id": "",
                 "content_hash": "",
-                "payload": facts,
-                **common,
+                "payload": revert,
+                **arrival,
             }
-            (event,) = insert_events(connection, [row])
-            _repeat(connection, waiting)
-        return event
+            (revert_id,) = insert_events(connection, [row])
+            _append_again(connection, pending)
+        return revert_id
 
     def last_revert(self) -> Revert | None:
-        """The last revert, None without one."""
+        """Return the last revert, or None if there was none."""
         with self._database.read() as connection:
             reverts = history_of(connection).reverts
         return reverts[-1] if reverts else None
 
-    # Positions
-
     def position(self, event: int | None = None) -> Position:
-        """The position of an event, or of the last one."""
+        """Return the position of an event, or of the last event."""
         with self._database.read() as connection:
-            return position_at(connection, connection.scalar(HEAD) if event is None else event)
+            if event is None:
+                event = connection.scalar(SELECT_LAST_ID)
+            return position_at(connection, event)
 
     def mismatch(self, position: Position) -> str | None:
-        """Why the position is none of this log: that this is "another log", or "an older copy of
-        it"; None if it is.
+        """Return why a position does not belong to this ledger, or None if it does.
+
+        Returns:
+            "another log" if it belongs to a ledger with another identity, "an older copy of it" if
+            this ledger lacks the event or has another one under its id, or None.
         """
         if position.log is None:
             return None
         actual = self.position(position.event)
         if actual.log != position.log:
             return ANOTHER
-        return None if actual == position else "an older copy of it"
+        if actual != position:
+            return "an older copy of it"
+        return None
 
     def view_at(self, cursor: LedgerCursor) -> LedgerView:
-        """The log as a generation sees it that stands there."""
+        """Return the ledger as seen from a generation with this cursor."""
         return LedgerView(self._database, cursor)
 
-    # Questions
-
     def latest(self, document_ids: Iterable[str]) -> dict[str, Event]:
-        """The last event of each of those documents that the log knows, by id."""
+        """Return the last event of each document that the ledger knows, by document id."""
         with self._database.read() as connection:
-            return {
-                row.document_id: Event(**row._mapping)
-                for row in last_events(connection, document_ids)
-            }
+            rows = last_events(connection, document_ids)
+            return {row.document_id: Event(**row._mapping) for row in rows}
 
     def content_hashes(self) -> dict[str, str]:
-        """By id, the content hash of each document that the log names, by its last event; "" for a
-        removal.
+        """Return the content hash of the last event of every document, by document id.
+
+        The hash of a removal is "".
         """
-        last = sa.select(sa.func.max(events.c.id)).where(IS_CHANGE)
-        query = sa.select(events.c.document_id, events.c.content_hash)
+        last_ids = (
+            sa.select(sa.func.max(events.c.id)).where(IS_CHANGE).group_by(events.c.document_id)
+        )
+        query = sa.select(events.c.document_id, events.c.content_hash).where(
+            events.c.id.in_(last_ids)
+        )
         with self._database.read() as connection:
-            rows = connection.execute(
-                query.where(events.c.id.in_(last.group_by(events.c.document_id)))
-            )
-            return dict(map(tuple, rows))
+            return {row.document_id: row.content_hash for row in connection.execute(query)}
 
     def document_sources(self) -> dict[str, str]:
-        """By id, the source that a document last arrived from; what a revert brought back came from
-        where it was.
+        """Return the source that each document last arrived from, by document id.
+
+        Reverts are no sources: a document that a revert restored keeps the source it had.
         """
-        arrived = (events.c.kind == EventKind.PUT) & sa.not_(
-            events.c.source.startswith("revert to ")
+        is_revert = events.c.source.startswith("revert to ")
+        last_ids = (
+            sa.select(sa.func.max(events.c.id))
+            .where(events.c.kind == EventKind.PUT, sa.not_(is_revert))
+            .group_by(events.c.document_id)
         )
-        last = sa.select(sa.func.max(events.c.id)).where(arrived).group_by(events.c.document_id)
+        query = sa.select(events.c.document_id, events.c.source).where(events.c.id.in_(last_ids))
         with self._database.read() as connection:
-            rows = connection.execute(
-                sa.select(events.c.document_id, events.c.source).where(events.c.id.in_(last))
-            )
-            return {document_id: source for document_id, source in rows}
+            return {row.document_id: row.source for row in connection.execute(query)}
 
     def recent_rejections(self, number: int) -> list[Row]:
-        """The last refused rows, newest first, with row, document_id, reason, source and time
-        received.
-        """
-        columns = (
-            rejections.c[name] for name in ("row", "document_id", "reason", "source", "received")
-        )
-        with self._database.read() as connection:
-            rows = connection.execute(
-                sa.select(*columns).order_by(rejections.c.id.desc()).limit(number)
-            )
-            return [dict(row._mapping) for row in rows]
+        """Return the last refused rows, newest first.
 
-    # What was measured
+        Args:
+            number: Largest number of rows to return.
+
+        Returns:
+            Rows with row number, document_id, reason, source and time received.
+        """
+        names = ("row", "document_id", "reason", "source", "received")
+        columns = [rejections.c[name] for name in names]
+        query = sa.select(*columns).order_by(rejections.c.id.desc()).limit(number)
+        with self._database.read() as connection:
+            return [dict(row._mapping) for row in connection.execute(query)]
 
     def record_drift_report(self, report: Mapping[str, Any], batch: tuple[int, int]) -> int:
-        """Keep a drift report (values JSON can hold) on the events from batch[0] to batch[1];
-        return its id.
+        """Record a drift report, and return its id.
+
+        Args:
+            report: The report, as values that JSON can hold.
+            batch: First and last id of the events that the report is about.
         """
+        first, last = batch
         row = {
             "report": dict(report),
-            "first_event": batch[0],
-            "last_event": batch[1],
+            "first_event": first,
+            "last_event": last,
             "retriever": self.retriever,
+            "recorded": time.time(),
         }
         with self._database.write() as connection:
-            added = connection.execute(sa.insert(drift_reports).values(**row, recorded=time.time()))
+            added = connection.execute(sa.insert(drift_reports).values(row))
             return added.inserted_primary_key[0]
 
     def recent_drift_reports(self, number: int) -> list[Row]:
-        """The last drift reports, newest first, with first_event, last_event, report and time
-        recorded.
+        """Return the last drift reports of the retriever, newest first.
+
+        Args:
+            number: Largest number of reports to return.
+
+        Returns:
+            Rows with first_event, last_event, report and time recorded.
         """
-        newest = drift_reports.c.recorded.desc(), drift_reports.c.id.desc()
         query = (
             sa.select(drift_reports)
             .where(drift_reports.c.retriever == self.retriever)
-            .order_by(*newest)
+            .order_by(drift_reports.c.recorded.desc(), drift_reports.c.id.desc())
+            .limit(number)
         )
         with self._database.read() as connection:
-            return [dict(row._mapping) for row in connection.execute(query.limit(number))]
+            return [dict(row._mapping) for row in connection.execute(query)]
 
 
 def put_row(document: Document) -> Row:
-    """A document that arrived, as a row to append."""
-    facts = {"content_hash": document.content_hash, "payload": document.payload}
-    return {"kind": EventKind.PUT, "document_id": document.document_id, **facts}
+    """Return the event that puts a document, as a row to insert."""
+    return {
+        "kind": EventKind.PUT,
+        "document_id": document.document_id,
+        "content_hash": document.content_hash,
+        "payload": document.payload,
+    }
 
 
 def removal_row(document_id: str) -> Row:
-    """A removal, as a row to append."""
+    """Return the event that removes a document, as a row to insert."""
     return {
         "kind": EventKind.REMOVE,
         "document_id": document_id,
@@ -383,150 +453,136 @@ def removal_row(document_id: str) -> Row:
 
 
 def insert_events(connection: sa.Connection, rows: Sequence[Row]) -> tuple[int, ...]:
-    """Append events in their order; return their ids."""
+    """Append events in the order of `rows`, and return their ids."""
     if not rows:
         return ()
-    return tuple(connection.scalars(APPEND, rows))
+    return tuple(connection.scalars(INSERT_EVENTS, rows))
 
 
 def _last_contents(
     connection: sa.Connection, document_ids: Iterable[str]
 ) -> dict[str, tuple[str, str]]:
-    """Kind and content hash of the last event of each document."""
-    rows = (
-        row
-        for ids in chunks(sorted(document_ids))
-        for row in connection.execute(LAST, {"ids": ids})
-    )
-    return {name: (kind, content) for name, kind, content in rows}
+    """Return kind and content hash of the last event of each document, by document id."""
+    contents: dict[str, tuple[str, str]] = {}
+    for ids in chunks(sorted(document_ids)):
+        for document_id, kind, content_hash in connection.execute(
+            SELECT_LAST_CONTENTS, {"ids": ids}
+        ):
+            contents[document_id] = (kind, content_hash)
+    return contents
 
 
-def _not_received(connection: sa.Connection, batch: str, rows: Sequence[Row]) -> list[Row]:
-    """The rows of a batch to receive: all of a new one; of a known one those refused then, or taken
-    back since.
+def _unreceived_rows(connection: sa.Connection, batch: str, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of a batch that have not been received before.
 
-    The others were received: a later change or removal of their documents stands.
+    All rows of a new batch are. Of a known batch, only rows are that were refused before or that
+    were reverted since: a later change or removal of the other documents must not be undone.
     """
-    if connection.scalar(sa.select(batches.c.batch).where(batches.c.batch == batch)) is None:
+    query = sa.select(batches.c.batch).where(batches.c.batch == batch)
+    if connection.scalar(query) is None:
         return list(rows)
-    cursor = _counting_contents(connection, [row["document_id"] for row in rows])
-    return [row for row in rows if (row["document_id"], row["content_hash"]) not in cursor]
+    received = _unreverted_contents(connection, [row["document_id"] for row in rows])
+    return [row for row in rows if (row["document_id"], row["content_hash"]) not in received]
 
 
-def _counting_contents(
+def _unreverted_contents(
     connection: sa.Connection, document_ids: Iterable[str]
 ) -> set[tuple[str, str]]:
-    """Document and content hash of what was put and, the last time that it was, still counts.
+    """Return document id and content hash of each put whose last occurrence was not reverted.
 
-    What waited while a revert came was put once, though the log has it twice.
+    A put that was pending when a revert came is in the ledger twice, and is the same put.
     """
-    head = LedgerCursor(Position(event=connection.scalar(HEAD)))
-    last: dict[tuple[str, str], EventState] = {}
+    head = LedgerCursor(Position(event=connection.scalar(SELECT_LAST_ID)))
+    last_states: dict[tuple[str, str], EventState] = {}
     for ids in chunks(sorted(document_ids)):
-        puts = events.c.document_id.in_(ids) & (events.c.kind == EventKind.PUT)
-        arrived = (
-            event for event in select_events(connection, head, puts) if event.state is not None
-        )
-        last |= {(event.document_id, event.content_hash): event.state for event in arrived}  # type: ignore[misc]
-    return {content for content, state in last.items() if state != EventState.ROLLED_BACK}
+        is_put = events.c.document_id.in_(ids) & (events.c.kind == EventKind.PUT)
+        for event in select_events(connection, head, is_put):
+            # Compensations of a revert have no state.
+            if event.state is not None:
+                last_states[event.document_id, event.content_hash] = event.state
+    return {content for content, state in last_states.items() if state != EventState.ROLLED_BACK}
 
 
-def _identity(refused: Rejection, source: str) -> str:
-    return hash_text(
-        "\0".join((source, str(refused.row), refused.document_id or "", refused.reason))
-    )
+def _rejection_hash(rejection: Rejection, source: str) -> str:
+    document_id = rejection.document_id or ""
+    return hash_text("\0".join((source, str(rejection.row), document_id, rejection.reason)))
 
 
 def _compensations(connection: sa.Connection, to: int, target: RevertTarget) -> list[Row]:
-    """What takes each document that changed after the event `to` back to what it was then, by
-    document.
+    """Return the events that restore each document that changed after event `to`, by document id.
 
-    The generation's files tell it of documents that no event names until then.
+    Documents without an earlier event are restored from the generation's files.
     """
-    named = sa.select(events.c.document_id).where(events.c.id > to, IS_CHANGE).distinct()
-    later = sorted(connection.scalars(named))
-    now = _last_contents(connection, later)
-    before = _contents_at(connection, later, to)
-    files = target.contents(
-        {key for key in later if key not in before or before[key]["kind"] != EventKind.PUT}
-    )
-    # removed, as the log reads it, and yet in the files
-    if erased := sorted(before.keys() & files.keys()):
+    query = sa.select(events.c.document_id).where(events.c.id > to, IS_CHANGE).distinct()
+    changed = sorted(connection.scalars(query))
+    current = _last_contents(connection, changed)
+    logged = _rows_at(connection, changed, to)
+    unlogged: set[str] = set()
+    for document_id in changed:
+        row = logged.get(document_id)
+        if row is None or row["kind"] != EventKind.PUT:
+            unlogged.add(document_id)
+    files = target.contents(unlogged)
+
+    # The ledger says that these documents were removed, but the files still hold them.
+    erased = sorted(logged.keys() & files.keys())
+    if erased:
         raise FreshetError(
-            f"generation {target.generation} still holds {erased[0]}, which was erased; go back to another one, "
-            f"or finish it: freshet delete --erase {erased[0]}"
+            f"generation {target.generation} still holds {erased[0]}, which was erased; go back to "
+            f"another one, or finish it: freshet delete --erase {erased[0]}"
         )
-    built = {key: put_row(document) for key, (_, document) in files.items()} | _logged_rows(
-        connection, files
-    )
-    rows = (built.get(key) or before.get(key) or removal_row(key) for key in later)
-    return [row for row in rows if now[row["document_id"]] != (row["kind"], row["content_hash"])]
 
-
-def _contents_at(
-    connection: sa.Connection, document_ids: Iterable[str], event: int
-) -> dict[str, Row]:
-    """What the last event up to `event` said of each document, as a row to append."""
-    rows, columns = (
-        {},
-        (events.c.kind, events.c.document_id, events.c.content_hash, events.c.payload),
-    )
-    for row in last_events(connection, document_ids, *columns, within=[(0, event)]):
-        erased = row.kind == EventKind.PUT and row.payload is None  # which does not come back
-        rows[row.document_id] = removal_row(row.document_id) if erased else dict(row._mapping)
+    rows: list[Row] = []
+    for document_id in changed:
+        if document_id in files:
+            row = put_row(files[document_id])
+        else:
+            row = logged.get(document_id) or removal_row(document_id)
+        if current[document_id] != (row["kind"], row["content_hash"]):
+            rows.append(row)
     return rows
 
 
-def _logged_rows(connection: sa.Connection, files: DocumentContents) -> dict[str, Row]:
-    """The documents of files as the log has them, where it does.
-
-    Files of earlier versions told neither queries nor dates, and the dates went into no content
-    hash.
-    """
+def _rows_at(connection: sa.Connection, document_ids: Iterable[str], event: int) -> dict[str, Row]:
+    """Return the last event up to `event` of each document, as rows to insert."""
+    columns = (events.c.kind, events.c.document_id, events.c.content_hash, events.c.payload)
     rows: dict[str, Row] = {}
-    for ids in chunks(sorted(files)):
-        query = (
-            sa.select(events)
-            .where(
-                events.c.document_id.in_(ids),
-                events.c.kind == EventKind.PUT,
-                events.c.payload.is_not(None),
-            )
-            .order_by(events.c.id)
-        )
-        for row in connection.execute(query):
-            document = Document.from_payload(row.document_id, row.payload)
-            if files[row.document_id][0] in (
-                row.content_hash,
-                replace(document, date=None).content_hash,
-            ):
-                rows[row.document_id] = put_row(document)
+    for row in last_events(connection, document_ids, *columns, within=[(0, event)]):
+        # The content of an erased document is gone, so that it is not restored.
+        is_erased = row.kind == EventKind.PUT and row.payload is None
+        if is_erased:
+            rows[row.document_id] = removal_row(row.document_id)
+        else:
+            rows[row.document_id] = dict(row._mapping)
     return rows
 
 
 def _pending_ids(connection: sa.Connection, to: int, current: int) -> list[int]:
-    """The events that count, but neither at `to` nor at `current`: no search has found them yet."""
-    history, repeats = history_of(connection), repeats_of(connection)
+    """Return the events that count now, but count neither at `to` nor at `current`.
+
+    No search has found them yet.
+    """
+    history = history_of(connection)
     searched = [*history.effective(current), *history.effective(to)]
-    repeated = {
-        each
-        for same in repeats.values()
-        if any(contains(searched, event) for event in same)
-        for each in same
-    }
-    counting = in_intervals(history.effective(connection.scalar(HEAD))) & sa.not_(
-        in_intervals(searched)
+    searched_entries: set[int] = set()
+    for entries in repeats_of(connection).values():
+        if any(contains(searched, entry) for entry in entries):
+            searched_entries.update(entries)
+
+    counting = history.effective(connection.scalar(SELECT_LAST_ID))
+    query = (
+        sa.select(events.c.id)
+        .where(in_intervals(counting), sa.not_(in_intervals(searched)), IS_CHANGE)
+        .order_by(events.c.id)
     )
-    query = sa.select(events.c.id).where(counting, IS_CHANGE).order_by(events.c.id)
-    return [event for event in connection.scalars(query) if event not in repeated]
+    return [event for event in connection.scalars(query) if event not in searched_entries]
 
 
-def _repeat(connection: sa.Connection, waiting: Sequence[int]) -> None:
-    """Append events once more, which say so."""
-    names = ("kind", "document_id", "content_hash", "payload", "source", "received", "again")
-    copied = [events.c[name] for name in names[:-1]]
-    for ids in chunks(list(waiting)):
-        rows = sa.select(*copied, sa.func.coalesce(events.c.again, events.c.id)).where(
-            events.c.id.in_(ids)
-        )
-        connection.execute(sa.insert(events).from_select(names, rows.order_by(events.c.id)))
+def _append_again(connection: sa.Connection, event_ids: Sequence[int]) -> None:
+    """Append events once more; each copy refers to its original in `again`."""
+    names = ("kind", "document_id", "content_hash", "payload", "source", "received")
+    original = sa.func.coalesce(events.c.again, events.c.id)
+    columns = [*(events.c[name] for name in names), original]
+    for ids in chunks(list(event_ids)):
+        copies = sa.select(*columns).where(events.c.id.in_(ids)).order_by(events.c.id)
+        connection.execute(sa.insert(events).from_select([*names, "again"], copies))

@@ -1,8 +1,10 @@
-"""Events, and what became of them in one generation. That is stored nowhere: it follows from where
-it stands.
+"""The state of each event as seen from one generation.
 
-A revert appends a block: compensations, then the event of the revert itself. So history only grows,
-and what counts at a position, or leads from there to the end, is a list of a few intervals.
+States are not stored. They follow from the position of the generation in the ledger.
+
+A revert appends a block of events: compensations, and at the end the event of the revert itself. So
+the ledger only grows. The events that count at a position, and the events that lead from there to
+the end of the ledger, form a short list of intervals.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from model_code.collection.ledger.database import (
-    IS_AGAIN,
+    IS_REPEATED,
     IS_REVERT,
     Database,
     chunks,
@@ -28,30 +30,41 @@ from model_code.collection.ledger.events import EventKind, EventState, LedgerCur
 from model_code.files import hash_text
 from model_code.text.documents import Document
 
-REVERTS = sa.select(events.c.id, events.c.payload).where(IS_REVERT).order_by(events.c.id)
+# Number of documents that `LedgerView.snapshot` holds in memory at a time.
+SNAPSHOT_BATCH_ROWS = 1000
+
 IS_CHANGE = events.c.kind != EventKind.REVERT
-PLACE = (events.c.id, events.c.document_id)
-HEAD = sa.select(sa.func.coalesce(sa.func.max(events.c.id), 0))  # the last event, 0 without one
-CHANGES = (
+SELECT_REVERTS = sa.select(events.c.id, events.c.payload).where(IS_REVERT).order_by(events.c.id)
+# The id of the last event, or 0 if there is none.
+SELECT_LAST_ID = sa.select(sa.func.coalesce(sa.func.max(events.c.id), 0))
+SELECT_CHANGES = (
     sa.select(events)
     .where(events.c.id > sa.bindparam("start"), events.c.id <= sa.bindparam("end"), IS_CHANGE)
     .order_by(events.c.id)
 )
-MARKED = sa.select(
+SELECT_MARKED_EVENT = sa.select(
     events.c.received, events.c.document_id, events.c.content_hash, log.c.log
 ).select_from(sa.outerjoin(log, events, events.c.id == sa.bindparam("event")))
-ROWS = 1000  # contents that are held in memory at a time
+
 Interval = tuple[int, int]
-"""The events after the first number, up to the second."""
+"""The events after the first number, up to and including the second."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """A line of the log: a document was put (with its `payload`) or removed.
+    """A document that was put or removed.
 
-    received: seconds since 1970; again: the event that this one repeats, which waited while a
-    revert came; state: what became of it in the generation that was asked about, None for what a
-    revert appended and where nothing was asked.
+    Attributes:
+        id: Id of the event, which only rises.
+        kind: "put" or "remove".
+        document_id: Id of the document.
+        content_hash: Content hash of the document, or "" for a removal.
+        payload: Content of the document; None for a removal and after an erasure.
+        source: Where the document came from.
+        received: Time in seconds since 1970.
+        again: Id of the event that this one repeats, because it was pending when a revert came.
+        state: State in the generation that was asked about. None for the events that a revert
+            appended, and where no generation was asked about.
     """
 
     id: int
@@ -66,19 +79,25 @@ class Event:
 
     @property
     def document(self) -> Document | None:
-        """The document as it arrived; None for a removal, and for what was erased."""
-        put = self.kind == EventKind.PUT and self.payload is not None
-        return Document.from_payload(self.document_id, self.payload) if put else None
+        """The document that was put; None for a removal and for an erased document."""
+        if self.kind != EventKind.PUT or self.payload is None:
+            return None
+        return Document.from_payload(self.document_id, self.payload)
 
 
 @dataclass(frozen=True)
 class Revert:
-    """The block of the events `first` to `id` that took the log back to what counted at the event
-    `to`.
+    """A revert: the block of events `first` to `id`, which restored what counted at event `to`.
 
-    files: the contents that it restored are those of a generation's files, as no event says where
-    that stood: nobody may pass the block over. retriever, generation: what was searched again;
-    current: the generation in whose place.
+    Attributes:
+        id: Id of the event that ends the block.
+        first: Id of the first event of the block.
+        to: Event up to which events count again.
+        files: True if the contents were restored from a generation's files, since no event tells
+            which position they had. Such a block must never be skipped.
+        retriever: Retriever whose generation was restored.
+        generation: Number of the restored generation.
+        current: Number of the generation that was current before.
     """
 
     id: int
@@ -92,68 +111,78 @@ class Revert:
 
 @dataclass(frozen=True)
 class History:
-    """All reverts of a log, oldest first."""
+    """All reverts of a ledger, oldest first."""
 
     reverts: Sequence[Revert]
 
     @property
     def blocks(self) -> list[Interval]:
-        """The events that reverts appended to compensate others, and their own."""
+        """The intervals of events that reverts appended, their own event included."""
         return [(revert.first - 1, revert.id) for revert in self.reverts]
 
     def effective(self, event: int) -> list[Interval]:
-        """The events that count at a position, ascending: those that nobody took back by then.
+        """Return the intervals of events that count at a position, ascending.
+
+        Events that were reverted by then do not count.
 
         >>> History([Revert(id=6, first=5, to=2)]).effective(8)
         [(0, 2), (6, 8)]
         """
-        return self._without_detours(0, event, over_files=True)
+        return self._without_reverted(0, event, skip_restored_files=True)
 
     def path(self, event: int, head: int, replay: bool = False) -> list[Interval]:
-        """The events that lead from a position to that of `head`, ascending, without detours; with
-        all if `replay`.
+        """Return the intervals of events that lead from one position to another, ascending.
 
-        A position that was taken back itself gets the compensations like any change.
+        Reverted events on the way are left out, together with their compensations. If the start
+        itself was reverted, its compensations are applied like any change.
 
         >>> history = History([Revert(id=6, first=5, to=2)])
         >>> history.path(1, 8), history.path(3, 8)
         ([(1, 2), (6, 8)], [(3, 8)])
-        """
-        return [(event, head)] if replay else self._without_detours(event, head, over_files=False)
 
-    def _without_detours(self, start: int, top: int, over_files: bool) -> list[Interval]:
-        """What leads from an event to another one, the blocks of reverts in place of what they took
-        back.
+        Args:
+            event: Event to start after.
+            head: Last event to include.
+            replay: Return all events between the two, reverted ones as well.
         """
-        blocks: list[Interval] = []
+        if replay:
+            return [(event, head)]
+        return self._without_reverted(event, head, skip_restored_files=False)
+
+    def _without_reverted(self, start: int, end: int, skip_restored_files: bool) -> list[Interval]:
+        """Return the interval from `start` to `end` without the events that a revert took back."""
+        intervals: list[Interval] = []
         for revert in reversed(self.reverts):
-            if start < revert.id <= top and revert.to >= start and (over_files or not revert.files):
-                blocks.append((revert.id, top))
-                top = revert.to
-        return [(first, last) for first, last in [(start, top), *reversed(blocks)] if first < last]
+            is_between = start < revert.id <= end and revert.to >= start
+            if is_between and (skip_restored_files or not revert.files):
+                intervals.append((revert.id, end))
+                end = revert.to
+        intervals.append((start, end))
+        intervals.reverse()
+        return [(first, last) for first, last in intervals if first < last]
 
     def end_of_block(self, event: int) -> int:
-        """The end of the block that an event lies in, where a position may be; the event itself
-        outside of them all.
+        """Return the end of the revert block that an event lies in, or the event itself.
+
+        A position may lie at the end of a block, but not inside.
 
         >>> History([Revert(id=6, first=4, to=2)]).end_of_block(5)
         6
         """
-        return next(
-            (revert.id for revert in self.reverts if revert.first <= event <= revert.id), event
-        )
+        for revert in self.reverts:
+            if revert.first <= event <= revert.id:
+                return revert.id
+        return event
 
 
 def contains(intervals: Iterable[Interval], event: int) -> bool:
-    """Whether an event is in one of the intervals."""
+    """Return whether an event lies in one of the intervals."""
     return any(start < event <= end for start, end in intervals)
 
 
 @dataclass(frozen=True)
 class Pending:
-    """The changes to apply next, oldest first, and the position that a generation has which holds
-    them.
-    """
+    """The changes to apply next, oldest first, and the position after they are applied."""
 
     events: tuple[Event, ...]
     position: Position
@@ -161,8 +190,13 @@ class Pending:
 
 @dataclass(frozen=True)
 class Backlog:
-    """How many changes wait, the ids of the first and the last, and when the oldest arrived; None
-    without one.
+    """The recorded events that are not searchable yet.
+
+    Attributes:
+        number: Number of events.
+        first: Id of the first one; None if there is none.
+        last: Id of the last one; None if there is none.
+        oldest: Time when the oldest arrived, in seconds since 1970; None if there is none.
     """
 
     number: int
@@ -172,136 +206,147 @@ class Backlog:
 
     @property
     def seconds(self) -> float | None:
-        """The age of the oldest, None without one."""
-        return None if self.oldest is None else max(0.0, time.time() - self.oldest)
+        """Age of the oldest event in seconds; None if there is none."""
+        if self.oldest is None:
+            return None
+        return max(0.0, time.time() - self.oldest)
 
 
 @dataclass(frozen=True)
 class LedgerView:
-    """The log as a generation sees it that stands there. Every method is one transaction.
+    """The ledger as seen from a generation with this cursor. Every method is one transaction.
 
-    An event that waited while a revert came was appended once more: both are one event here, which
-    counts once.
+    An event that was pending when a revert came is in the ledger twice. Both entries are one event
+    here, which counts once.
     """
 
     _database: Database
     cursor: LedgerCursor
 
     def pending(self, limit: int | None = None) -> Pending:
-        """What leads from the generation to the end of the log, or at least `limit` events of it.
+        """Return the events that lead from the generation to the end of the ledger.
 
-        A position may not lie inside what a revert appended, and a replay is not cut.
+        Args:
+            limit: Return at least this many events if there are as many, and not many more. A
+                position may not lie inside a revert's block, so the block is finished. A replay is
+                never cut. None returns all events.
         """
+        start = self.cursor.position.event
         with self._database.read() as connection:
-            history, head = history_of(connection), connection.scalar(HEAD)
-            path = history.path(self.cursor.position.event, head, self.cursor.replay)
-            end = max(head, self.cursor.position.event)
+            history = history_of(connection)
+            head = connection.scalar(SELECT_LAST_ID)
+            path = history.path(start, head, self.cursor.replay)
+            end = max(head, start)
             if limit is not None and not self.cursor.replay:
-                ids = (
-                    sa.select(events.c.id)
-                    .where(in_intervals(path), IS_CHANGE)
-                    .order_by(events.c.id)
-                    .limit(limit)
-                )
-                first = connection.scalars(ids).all()
-                end = history.end_of_block(first[-1]) if len(first) == limit else end
-            parts = [{"start": start, "end": min(last, end)} for start, last in path]
-            changes = tuple(
-                Event(**row._mapping) for part in parts for row in connection.execute(CHANGES, part)
-            )
-            return Pending(
-                changes, position_at(connection, end) if changes else self.cursor.position
-            )
+                query = sa.select(events.c.id).where(in_intervals(path), IS_CHANGE)
+                ids = connection.scalars(query.order_by(events.c.id).limit(limit)).all()
+                if len(ids) == limit:
+                    end = history.end_of_block(ids[-1])
+
+            changes: list[Event] = []
+            for first, last in path:
+                rows = connection.execute(SELECT_CHANGES, {"start": first, "end": min(last, end)})
+                changes.extend(Event(**row._mapping) for row in rows)
+            if not changes:
+                return Pending((), self.cursor.position)
+            return Pending(tuple(changes), position_at(connection, end))
 
     def backlog(self) -> Backlog:
-        """What waits, without its contents."""
-        count, first, last = sa.func.count(), sa.func.min(events.c.id), sa.func.max(events.c.id)
-        facts = sa.select(count, first, last, sa.func.min(events.c.received)).where(IS_CHANGE)
-        cursor = self.cursor
+        """Return the size and age of the pending events, without reading their contents."""
+        query = sa.select(
+            sa.func.count(),
+            sa.func.min(events.c.id),
+            sa.func.max(events.c.id),
+            sa.func.min(events.c.received),
+        ).where(IS_CHANGE)
+        start = self.cursor.position.event
         with self._database.read() as connection:
-            path = history_of(connection).path(
-                cursor.position.event, connection.scalar(HEAD), cursor.replay
-            )
-            return Backlog(*connection.execute(facts.where(in_intervals(path))).one())
+            head = connection.scalar(SELECT_LAST_ID)
+            path = history_of(connection).path(start, head, self.cursor.replay)
+            return Backlog(*connection.execute(query.where(in_intervals(path))).one())
 
     def counts(self) -> dict[EventState, int]:
-        """How many events are in each state; each document has one live, deleted or absorbed event
-        at most.
+        """Return the number of events in each state.
+
+        Each document has at most one event that is live, deleted or absorbed.
         """
         with self._database.read() as connection:
-            here, once = _Here.read(connection, self.cursor), events.c.again.is_(None)
-            repeated = events.c.id.in_(sa.select(events.c.again).where(IS_AGAIN))
-            arrived, waiting = (
-                once & sa.not_(in_intervals(here.blocks)),
-                sa.not_(repeated) & in_intervals(here.path),
+            intervals = _Intervals.read(connection, self.cursor)
+            is_first_entry = events.c.again.is_(None)
+            arrived = is_first_entry & sa.not_(in_intervals(intervals.blocks))
+            repeated_ids = sa.select(events.c.again).where(IS_REPEATED)
+            is_unrepeated = sa.not_(events.c.id.in_(repeated_ids))
+
+            pending = _count(
+                connection, events, arrived & is_unrepeated & in_intervals(intervals.path)
             )
-            counts = dict.fromkeys(EventState, 0) | self._effective_counts(
-                connection, here.effective
+            for entries in intervals.repeats.values():
+                if intervals.is_pending(entries):
+                    pending += 1
+
+            counts = dict.fromkeys(EventState, 0)
+            counts.update(self._effective_counts(connection, intervals.effective))
+            effective = sum(counts.values())
+            counts[EventState.PENDING] = pending
+            counts[EventState.ROLLED_BACK] = (
+                _count(connection, events, arrived) - effective - pending
             )
-            pending = _count(connection, events, arrived & waiting) + sum(
-                map(here.is_pending, here.repeats.values())
-            )
-            rolled_back = _count(connection, events, arrived) - sum(counts.values()) - pending
-            rejected = _count(connection, rejections, sa.true())
-        states = {
-            EventState.PENDING: pending,
-            EventState.ROLLED_BACK: rolled_back,
-            EventState.REJECTED: rejected,
-        }
-        return counts | states
+            counts[EventState.REJECTED] = _count(connection, rejections, sa.true())
+        return counts
 
     def events(self, first: int, last: int) -> list[Event]:
-        """The events from the id `first` to `last`, oldest first, with what became of them."""
+        """Return the events with ids from `first` to `last`, oldest first, with their states."""
         return self._select(events.c.id.between(first, last))
 
     def life(self, document_id: str) -> list[Event]:
-        """Every event of a document, oldest first, with what became of it."""
+        """Return all events of a document, oldest first, with their states."""
         return self._select(events.c.document_id == document_id)
 
     def arrivals(self, first: int, last: int) -> list[Event]:
-        """The puts from the id `first` to `last` whose document is searched as it arrived then,
-        oldest first.
-        """
-        changes = self.events(first, last)
-        return [
-            event
-            for event in changes
-            if event.kind == EventKind.PUT and event.state == EventState.LIVE
-        ]
+        """Return the puts from `first` to `last` whose content is searched now, oldest first."""
+        arrivals: list[Event] = []
+        for event in self.events(first, last):
+            if event.kind == EventKind.PUT and event.state == EventState.LIVE:
+                arrivals.append(event)
+        return arrivals
 
     def snapshot(self) -> Iterator[Document]:
-        """The documents of the generation that came through the log, by id."""
+        """Yield the generation's documents that came through the ledger, by ascending id."""
         with self._database.read() as connection:
-            last = _last(history_of(connection).effective(self.cursor.position.event))
-            query = sa.select(events.c.document_id, events.c.payload).where(
-                events.c.id.in_(sa.select(last.c.event)),
-                events.c.kind == EventKind.PUT,
-                events.c.payload.is_not(None),
+            effective = history_of(connection).effective(self.cursor.position.event)
+            last = _last_by_document(effective)
+            query = (
+                sa.select(events.c.document_id, events.c.payload)
+                .where(
+                    events.c.id.in_(sa.select(last.c.event)),
+                    events.c.kind == EventKind.PUT,
+                    events.c.payload.is_not(None),
+                )
+                .order_by(events.c.document_id)
             )
-            rows = connection.execution_options(yield_per=ROWS).execute(
-                query.order_by(events.c.document_id)
-            )
-            for some in rows.partitions():
-                yield from (Document.from_payload(row.document_id, row.payload) for row in some)
+            streaming = connection.execution_options(yield_per=SNAPSHOT_BATCH_ROWS)
+            for batch in streaming.execute(query).partitions():
+                for row in batch:
+                    yield Document.from_payload(row.document_id, row.payload)
 
     def _effective_counts(
         self, connection: sa.Connection, effective: Iterable[Interval]
-    ) -> dict[EventState, int]:
-        """How many of the events that count are in each state: of a document's all but the last are
-        superseded.
+    ) -> Counter[EventState]:
+        """Count the events that count by state: only the last one of a document is not superseded.
+
+        States without events may be missing.
         """
-        last = _last(effective)
-        trained = events.c.id <= self.cursor.trained
-        query = sa.select(events.c.kind, trained, sa.func.count(), sa.func.sum(last.c.number))
-        query = query.select_from(last.join(events, events.c.id == last.c.event)).group_by(
-            events.c.kind, trained
+        last = _last_by_document(effective)
+        is_trained = events.c.id <= self.cursor.trained
+        query = (
+            sa.select(events.c.kind, is_trained, sa.func.count(), sa.func.sum(last.c.number))
+            .select_from(last.join(events, events.c.id == last.c.event))
+            .group_by(events.c.kind, is_trained)
         )
         counts: Counter[EventState] = Counter()
-        for kind, absorbed, documents, number in connection.execute(query):
-            counts += {
-                state_of(kind, bool(absorbed)): documents,
-                EventState.SUPERSEDED: int(number) - documents,
-            }
+        for kind, trained, documents, number in connection.execute(query):
+            counts[state_of(kind, bool(trained))] += documents
+            counts[EventState.SUPERSEDED] += int(number) - documents
         return counts
 
     def _select(self, condition: sa.ColumnElement[bool]) -> list[Event]:
@@ -312,26 +357,45 @@ class LedgerView:
 def select_events(
     connection: sa.Connection, cursor: LedgerCursor, condition: sa.ColumnElement[bool]
 ) -> list[Event]:
-    """Events, oldest first, with what became of them; a revert's own is left out."""
+    """Return the events that meet a condition, oldest first, with their states.
+
+    The event of a revert itself is left out.
+
+    Args:
+        connection: Connection of a transaction.
+        cursor: Cursor of the generation from which states are seen.
+        condition: Condition on the columns of `events`.
+    """
     query = sa.select(events).where(condition, IS_CHANGE).order_by(events.c.id)
     changes = [Event(**row._mapping) for row in connection.execute(query)]
-    here = _Here.read(connection, cursor)
-    named = {event.document_id for event in changes}
-    last = {
-        row.document_id: row.id
-        for row in last_events(connection, named, *PLACE, within=here.effective)
-    }
-    return [
-        replace(event, state=here.state(event, last.get(event.document_id))) for event in changes
-    ]
+    intervals = _Intervals.read(connection, cursor)
+
+    document_ids = {event.document_id for event in changes}
+    rows = last_events(
+        connection,
+        document_ids,
+        events.c.id,
+        events.c.document_id,
+        within=intervals.effective,
+    )
+    last_ids = {row.document_id: row.id for row in rows}
+    with_states: list[Event] = []
+    for event in changes:
+        state = intervals.state(event, last_ids.get(event.document_id))
+        with_states.append(replace(event, state=state))
+    return with_states
 
 
 @dataclass(frozen=True)
-class _Here:
-    """The intervals that count at a cursor, those that lead from there, and what reverts
-    appended.
+class _Intervals:
+    """The intervals of a ledger as seen from a cursor.
 
-    repeats: for each event that was appended once more, itself and what repeats it.
+    Attributes:
+        cursor: Cursor of the generation.
+        effective: Events that count at the cursor.
+        path: Events that lead from the cursor to the end.
+        blocks: Events that reverts appended.
+        repeats: For each event that was appended again, the ids of all its entries.
     """
 
     cursor: LedgerCursor
@@ -341,63 +405,77 @@ class _Here:
     repeats: Mapping[int, list[int]]
 
     @classmethod
-    def read(cls, connection: sa.Connection, cursor: LedgerCursor) -> _Here:
-        """Ask the log for all that follows from a cursor, once."""
-        history, event = history_of(connection), cursor.position.event
-        path = history.path(event, connection.scalar(HEAD), cursor.replay)
-        return cls(cursor, history.effective(event), path, history.blocks, repeats_of(connection))
-
-    def is_pending(self, same: Iterable[int]) -> bool:
-        """Whether one event, which may be in the log several times, waits."""
-        waits = any(
-            contains(self.path, event) and not contains(self.blocks, event) for event in same
+    def read(cls, connection: sa.Connection, cursor: LedgerCursor) -> _Intervals:
+        history = history_of(connection)
+        start = cursor.position.event
+        return cls(
+            cursor,
+            effective=history.effective(start),
+            path=history.path(start, connection.scalar(SELECT_LAST_ID), cursor.replay),
+            blocks=history.blocks,
+            repeats=repeats_of(connection),
         )
-        return waits and not any(contains(self.effective, event) for event in same)
+
+    def is_pending(self, entries: Iterable[int]) -> bool:
+        """Return whether the event with these entries is pending."""
+        is_on_path = False
+        for event in entries:
+            if contains(self.effective, event):
+                return False
+            if contains(self.path, event) and not contains(self.blocks, event):
+                is_on_path = True
+        return is_on_path
 
     def state(self, event: Event, last: int | None) -> EventState | None:
-        """What became of an event whose document's last one that counts is `last`."""
-        same = self.repeats.get(event.again or event.id, [event.id])
-        if counted := [each for each in same if contains(self.effective, each)]:
-            trained = counted[0] <= self.cursor.trained
-            return state_of(event.kind, trained) if last in counted else EventState.SUPERSEDED
+        """Return the state of an event.
+
+        Args:
+            event: Event whose state is asked for.
+            last: Id of the last event of the same document that counts.
+        """
+        entries = self.repeats.get(event.again or event.id, [event.id])
+        counting = [entry for entry in entries if contains(self.effective, entry)]
+        if counting:
+            if last not in counting:
+                return EventState.SUPERSEDED
+            return state_of(event.kind, trained=counting[0] <= self.cursor.trained)
         if contains(self.blocks, event.id):
             return None
-        return EventState.PENDING if self.is_pending(same) else EventState.ROLLED_BACK
+        if self.is_pending(entries):
+            return EventState.PENDING
+        return EventState.ROLLED_BACK
 
 
 def state_of(kind: str, trained: bool) -> EventState:
-    """The state of a document's last event that counts."""
-    return (
-        EventState.DELETED
-        if kind == EventKind.REMOVE
-        else EventState.ABSORBED
-        if trained
-        else EventState.LIVE
-    )
+    """Return the state of a document's last event that counts."""
+    if kind == EventKind.REMOVE:
+        return EventState.DELETED
+    if trained:
+        return EventState.ABSORBED
+    return EventState.LIVE
 
 
 def history_of(connection: sa.Connection) -> History:
-    """All reverts of the log; what an upgrade appended names no retriever and is none, so that its
-    events count.
-    """
-    rows = connection.execute(REVERTS)
-    reverts = ((event, facts) for event, facts in rows if facts.get("retriever"))
-    return History(
-        [Revert(event, **facts | {"first": facts["first"] or event}) for event, facts in reverts]
-    )
+    """Read all reverts of the ledger."""
+    reverts: list[Revert] = []
+    for event, payload in connection.execute(SELECT_REVERTS):
+        # A revert without compensations consists of its own event only.
+        first = payload["first"] or event
+        reverts.append(Revert(event, **{**payload, "first": first}))
+    return History(reverts)
 
 
 def repeats_of(connection: sa.Connection) -> dict[int, list[int]]:
-    """For each event that a revert appended once more, itself and all that repeat it, ascending."""
+    """Return, for each event that was appended again, the ids of all its entries, ascending."""
     repeats: dict[int, list[int]] = {}
-    query = sa.select(events.c.id, events.c.again).where(IS_AGAIN).order_by(events.c.id)
-    for event, again in connection.execute(query):
-        repeats.setdefault(again, [again]).append(event)
+    query = sa.select(events.c.id, events.c.again).where(IS_REPEATED).order_by(events.c.id)
+    for event, original in connection.execute(query):
+        repeats.setdefault(original, [original]).append(event)
     return repeats
 
 
 def mark(event: int, received: float, document_id: str, content_hash: str) -> str:
-    """Eight hexadecimal digits that tell an event from those that other logs have under its number.
+    """Return eight hexadecimal digits that identify an event among copies of a ledger.
 
     >>> mark(1, 0.1, "a", "b")
     'c85b8cf8'
@@ -406,18 +484,19 @@ def mark(event: int, received: float, document_id: str, content_hash: str) -> st
 
 
 def position_at(connection: sa.Connection, event: int) -> Position:
-    """The position of an event, without a mark if the log has none of this number."""
-    received, document_id, content_hash, log_id = connection.execute(MARKED, {"event": event}).one()
-    return Position(
-        log_id, event, "" if received is None else mark(event, received, document_id, content_hash)
-    )
+    """Return the position of an event; it has no mark if the ledger has no such event."""
+    row = connection.execute(SELECT_MARKED_EVENT, {"event": event}).one()
+    received, document_id, content_hash, log_id = row
+    event_mark = ""
+    if received is not None:
+        event_mark = mark(event, received, document_id, content_hash)
+    return Position(log_id, event, event_mark)
 
 
 def in_intervals(intervals: Iterable[Interval]) -> sa.ColumnElement[bool]:
-    """The condition that an event lies in one of the intervals."""
-    return sa.or_(
-        sa.false(), *((events.c.id > start) & (events.c.id <= end) for start, end in intervals)
-    )
+    """Return the condition that an event lies in one of the intervals."""
+    conditions = [(events.c.id > start) & (events.c.id <= end) for start, end in intervals]
+    return sa.or_(sa.false(), *conditions)
 
 
 def last_events(
@@ -426,23 +505,33 @@ def last_events(
     *columns: sa.Column[Any],
     within: Iterable[Interval] | None = None,
 ) -> list[sa.Row[Any]]:
-    """The last event of each document, of some intervals or of all; columns: all by default."""
-    among = sa.true() if within is None else in_intervals(within)
+    """Return the last event of each document.
+
+    Args:
+        connection: Connection of a transaction.
+        document_ids: Documents to look up.
+        *columns: Columns to return; all by default.
+        within: Intervals in which events are looked for; None means the whole ledger.
+    """
+    is_within = sa.true() if within is None else in_intervals(within)
     rows: list[sa.Row[Any]] = []
     for ids in chunks(sorted(document_ids)):
-        last = sa.select(sa.func.max(events.c.id)).where(events.c.document_id.in_(ids), among)
-        query = sa.select(*(columns or events.c)).where(
-            events.c.id.in_(last.group_by(events.c.document_id))
+        last_ids = (
+            sa.select(sa.func.max(events.c.id))
+            .where(events.c.document_id.in_(ids), is_within)
+            .group_by(events.c.document_id)
         )
-        rows += connection.execute(query)
+        query = sa.select(*(columns or events.c)).where(events.c.id.in_(last_ids))
+        rows.extend(connection.execute(query))
     return rows
 
 
-def _last(intervals: Iterable[Interval]) -> sa.Subquery:
-    """By document: the last event of some intervals, and their number."""
-    last = (sa.func.max(events.c.id).label("event"), sa.func.count().label("number"))
+def _last_by_document(intervals: Iterable[Interval]) -> sa.Subquery:
+    """Select, for each document, its last `event` in some intervals and the `number` of events."""
+    last_event = sa.func.max(events.c.id).label("event")
+    number = sa.func.count().label("number")
     return (
-        sa.select(*last)
+        sa.select(last_event, number)
         .where(in_intervals(intervals), IS_CHANGE)
         .group_by(events.c.document_id)
         .subquery()
@@ -450,4 +539,5 @@ def _last(intervals: Iterable[Interval]) -> sa.Subquery:
 
 
 def _count(connection: sa.Connection, table: sa.Table, condition: sa.ColumnElement[bool]) -> int:
-    return connection.scalar(sa.select(sa.func.count()).select_from(table).where(condition)) or 0
+    query = sa.select(sa.func.count()).select_from(table).where(condition)
+    return connection.scalar(query) or 0

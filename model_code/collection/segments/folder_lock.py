@@ -1,4 +1,4 @@
-"""Shared and exclusive locks on a segment's folder, so that nobody deletes what is read."""
+"""Shared and exclusive locks on folders, so that no folder is deleted while it is read."""
 
 from __future__ import annotations
 
@@ -11,32 +11,44 @@ from pathlib import Path
 
 
 class SharedFolderLock:
-    """A folder that is read: nobody deletes it before this object is freed, or its process ends."""
+    """A shared lock on a folder.
+
+    The folder is not deleted before this object is garbage collected or its process ends.
+    """
 
     def __init__(self, folder: Path) -> None:
-        """FileNotFoundError if the folder is gone, or is being deleted."""
+        """Lock a folder.
+
+        Raises:
+            FileNotFoundError: If the folder does not exist, or is being deleted.
+        """
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            # deleted before it was locked, and made again
+            # The folder may have been deleted and created again before it was locked.
             if not os.path.samestat(os.fstat(handle), os.stat(folder)):
                 raise FileNotFoundError
         except (BlockingIOError, FileNotFoundError):
             os.close(handle)
             raise FileNotFoundError(f"{folder} is being deleted, or was") from None
-        self.folder, self._handle = folder, handle
-        self._closed = weakref.finalize(self, os.close, handle)
+        self.folder = folder
+        self._handle = handle
+        self._close_handle = weakref.finalize(self, os.close, handle)
 
     def is_valid(self) -> bool:
-        """Whether the folder still has its name, and no other one has got it since."""
-        return self.folder.is_dir() and os.path.samestat(
-            os.fstat(self._handle), os.stat(self.folder)
-        )
+        """Return whether the path still leads to the locked folder, and not to a newer one."""
+        if not self.folder.is_dir():
+            return False
+        return os.path.samestat(os.fstat(self._handle), os.stat(self.folder))
 
 
 @contextmanager
 def exclusive_lock_if_unused(folder: Path) -> Iterator[bool]:
-    """Whether nobody reads `folder`; if so, nobody begins to while this lasts."""
+    """Try to lock a folder exclusively for the duration of the block.
+
+    Yields:
+        True if no one holds a shared lock on the folder. No one gets one until the block ends.
+    """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

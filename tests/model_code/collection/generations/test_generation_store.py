@@ -84,23 +84,32 @@ def test_another_build_is_the_next_generation_and_going_back_shares_the_files_of
     assert [generation.number for generation in live.generations()] == [0, 1, 2]
 
 
-def test_what_lies_above_the_current_generation_is_deleted_by_the_next_writer(
-    build: Build, tmp_path: Path
-) -> None:
-    """Nobody searched it. What an earlier version left there may have been: it went back by the
-    pointer alone.
-    """
+def test_uncommitted_generations_are_deleted(build: Build, tmp_path: Path) -> None:
     first = build.open(tmp_path)
-    live = GenerationStore(tmp_path / "live", "hce")
+    store = GenerationStore(tmp_path / "live", "hce")
     for number in (1, 2):
         shutil.copytree(first.folder, first.folder.with_name(f"{number:06d}"))
-    older = first.folder.with_name("000001") / "manifest.json"
-    stated = {name: value for name, value in read_json(older).items() if name != "position"}
-    write_json(older, stated | {"format": 3, "ledger": {"watermark": 4}})
-    live.remove_uncommitted()
-    left = [(each.number, each.cursor is None, each.watermark) for each in live.generations()]
-    assert left == [(0, False, 0), (1, True, 4)]
-    assert live.publish_again(first, LedgerCursor(), {}).number == 2
+
+    store.remove_uncommitted()
+
+    assert [generation.number for generation in store.generations()] == [0]
+    assert store.publish_again(first, LedgerCursor(), {}).number == 1
+
+
+def test_leftovers_of_another_format_are_refused_and_kept(build: Build, tmp_path: Path) -> None:
+    first = build.open(tmp_path)
+    store = GenerationStore(tmp_path / "live", "hce")
+    leftover = first.folder.with_name("000001")
+    shutil.copytree(first.folder, leftover)
+    write_json(leftover / "manifest.json", {**read_json(leftover / "manifest.json"), "format": 3})
+    unfinished = first.folder.with_name(".making.x")
+    unfinished.mkdir()
+
+    with pytest.raises(FreshetError, match=r"format 3.*freshet export --all.*freshet import"):
+        store.remove_uncommitted()
+
+    assert leftover.is_dir()
+    assert unfinished.is_dir()
 
 
 def test_two_retrievers_live_side_by_side(build: Build, other_build: Build, tmp_path: Path) -> None:

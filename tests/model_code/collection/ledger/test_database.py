@@ -16,12 +16,10 @@ from sqlalchemy.dialects import postgresql
 
 from model_code.collection.ledger import database as schema
 from model_code.collection.ledger.database import open_database, open_database_if_exists
-from model_code.collection.ledger.events import Feedback, LedgerCursor
+from model_code.collection.ledger.events import Feedback
 from model_code.collection.ledger.ledger import Ledger
-from model_code.collection.ledger.migration import migrate
-from model_code.collection.ledger.states import REVERTS, _last
+from model_code.collection.ledger.states import SELECT_REVERTS, _last_by_document
 from model_code.errors import FreshetError
-from model_code.text.documents import Document
 
 
 def test_looking_creates_nothing(tmp_path):
@@ -85,7 +83,7 @@ def test_a_reader_is_not_held_up_by_a_writer(sqlite_url):
 
 
 def test_who_keeps_the_ledger_for_too_long_is_named(tmp_path, sqlite_url, monkeypatch):
-    monkeypatch.setattr("model_code.collection.ledger.database.BUSY_SECONDS", 0)
+    monkeypatch.setattr("model_code.collection.ledger.database.BUSY_TIMEOUT_SECONDS", 0)
     ledger = Ledger.open(sqlite_url)
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -101,22 +99,14 @@ def test_the_tables_and_the_longest_question_are_valid_postgresql():
         assert "CREATE TABLE" in str(
             sa.schema.CreateTable(table).compile(dialect=postgresql.dialect())
         )
-    for query in (_last([(0, 2), (5, 9)]).select(), REVERTS):
+    for query in (_last_by_document([(0, 2), (5, 9)]).select(), SELECT_REVERTS):
         assert "FROM ledger_events" in str(query.compile(dialect=postgresql.dialect()))
 
 
-def test_a_ledger_of_version_2_gets_a_place_for_feedback_and_keeps_the_rest(tmp_path, sqlite_url):
-    with Ledger.open(sqlite_url) as ledger:
-        ledger.receive([Document("a", "A", "text")], "test")
-        identity = ledger.id
-    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as connection, connection:
-        connection.execute("DROP TABLE ledger_feedback")
-        connection.execute("UPDATE ledger_version SET version = 2")
-    with Ledger.open(
-        sqlite_url, migrate=lambda database: migrate(database, None, 0, lambda ids: {})
-    ) as ledger:
-        assert (ledger.id, ledger.position().event, ledger.feedback()) == (identity, 1, [])
-        verdicts = (
+def test_latest_opinion_counts_but_no_click_replaces_thumb(sqlite_url):
+    opinions = [
+        Feedback("q", "a", verdict, rank, who)
+        for who, verdict, rank in (
             ("ada", "click", 2),
             ("ada", "up", 1),
             ("ada", "click", 3),
@@ -124,38 +114,14 @@ def test_a_ledger_of_version_2_gets_a_place_for_feedback_and_keeps_the_rest(tmp_
             ("ada", "down", 4),
             ("bob", "click", 2),
         )
-        said = [Feedback("q", "a", verdict, rank, who) for who, verdict, rank in verdicts]
-        assert [ledger.record_feedback(each, now=i) for i, each in enumerate(said)] == [
-            "click",
-            "up",
-            "up",
-            "click",
-            "down",
-            "click",
-        ]
-        assert ledger.feedback() == [replace(said[4], received=4), replace(said[5], received=5)]
-
-
-def test_what_an_earlier_upgrade_appended_counts_as_events_do(sqlite_url):
-    """It named no retriever; `undone` was what had been taken back, which its compensations say
-    again.
-    """
+    ]
     with Ledger.open(sqlite_url) as ledger:
-        ledger.receive([Document("a", "A", "undone")], "test")
-        ledger.remove(["a"], "migration")
-        facts = {"to": 1, "files": False, "first": 2, "undone": [[0, 1]]}
-        row = {
-            "kind": "revert",
-            "document_id": "",
-            "content_hash": "",
-            "source": "migration",
-            "received": 0.0,
-        }
-        with ledger._database.write() as connection:
-            connection.execute(sa.insert(schema.events).values(row | {"payload": facts}))
-        ledger.receive([Document("b", "B", "text")], "test")
-        seen = ledger.view_at(LedgerCursor(ledger.position()))
-        assert ([each.document_id for each in seen.snapshot()], ledger.last_revert()) == (
-            ["b"],
-            None,
-        )
+        counting = [
+            ledger.record_feedback(opinion, now=time) for time, opinion in enumerate(opinions)
+        ]
+
+        assert counting == ["click", "up", "up", "click", "down", "click"]
+        assert ledger.feedback() == [
+            replace(opinions[4], received=4),
+            replace(opinions[5], received=5),
+        ]

@@ -1,0 +1,70 @@
+"""Read what is left of a damaged SQLite ledger.
+
+SQLite returns the rows of undamaged pages. Each table is read from both ends, up to the first
+damaged page.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from model_code.collection.ledger.database import events, feedback
+from model_code.collection.ledger.events import EventKind, Feedback
+from model_code.text.documents import Change, Document, Remove
+
+
+def salvage_changes(file: Path, after: int) -> dict[str, Change]:
+    """Read the last change of each document from a damaged ledger.
+
+    Args:
+        file: File of the ledger.
+        after: Only events with larger ids are read.
+
+    Returns:
+        The last readable change of each document, by document id.
+    """
+    rows = _read_rows(file, "id, kind, document_id, payload", events.name, f"id > {after:d}")
+    changes: dict[str, Change] = {}
+    for _, kind, document_id, payload in sorted(rows):
+        if kind == EventKind.REVERT:
+            continue
+        if kind == EventKind.PUT and payload:
+            changes[document_id] = Document.from_payload(document_id, json.loads(payload))
+        else:
+            changes[document_id] = Remove(document_id)
+    return changes
+
+
+def salvage_document_sources(file: Path) -> dict[str, str]:
+    """Read from a damaged ledger what `Ledger.document_sources` returns, as far as possible."""
+    arrived = f"kind = '{EventKind.PUT}' AND source NOT LIKE 'revert to %'"
+    rows = _read_rows(file, "id, document_id, source", events.name, arrived)
+    return {document_id: source for _, document_id, source in sorted(rows)}
+
+
+def salvage_feedback(file: Path) -> list[Feedback]:
+    """Read the feedback from a damaged ledger, as far as possible."""
+    columns = ", ".join(Feedback.__dataclass_fields__)
+    return [Feedback(*row) for row in _read_rows(file, columns, feedback.name)]
+
+
+def _read_rows(
+    file: Path, columns: str, table: str, condition: str = "TRUE"
+) -> set[tuple[Any, ...]]:
+    """Read rows of a table from both ends, each time up to the first damaged page.
+
+    The query returns each row twice. Python's cursor fetches one row ahead, and drops the row
+    before an error.
+    """
+    rows: set[tuple[Any, ...]] = set()
+    doubled_table = f"{table} CROSS JOIN (SELECT 1 UNION ALL SELECT 2)"
+    query = f"SELECT {columns} FROM {doubled_table} WHERE {condition} ORDER BY {table}.rowid"
+    with closing(sqlite3.connect(file)) as connection:
+        for order in ("ASC", "DESC"):
+            with suppress(sqlite3.DatabaseError, UnicodeDecodeError):
+                rows.update(connection.execute(f"{query} {order}"))
+    return rows
