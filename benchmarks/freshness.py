@@ -42,7 +42,7 @@ STEPS = {  # of one document: the file and the function whose time each is
     "encode": ("encoder.py", "encode_passages_with_tokens"),
     "write": ("generation_builder.py", "add"),  # encoding included, which is taken out
     "force to disk": ("generation_store.py", "commit"),
-    "guard": ("generation_builder.py", "verify_searchable"),
+    "guard": ("verification.py", "verify_searchable"),
     "switch": ("generation_store.py", "set_current"),
     "open": ("searcher.py", "renewed"),
 }

@@ -17,8 +17,8 @@ from model_code.collection.generations.generation_builder import (
     ApplyResult,
     GenerationBuilder,
     Guard,
-    effective_changes,
 )
+from model_code.collection.generations.net_changes import effective_changes
 from model_code.collection.ledger.events import LedgerCursor
 from model_code.collection.segments.segment import (
     BaseSegment,
@@ -64,7 +64,7 @@ class IncDsiGenerationBuilder(GenerationBuilder):
         cursor: LedgerCursor,
         provenance: Mapping[str, Any],
         guard: Guard | None = None,
-        anew: Ids[str] = (),
+        rewritten: Ids[str] = (),
     ) -> ApplyResult:
         """See `GenerationBuilder.apply`; SettingsError too, and nothing is changed, if the collection
         cannot be refined.
@@ -75,7 +75,7 @@ class IncDsiGenerationBuilder(GenerationBuilder):
             self._steps = effective_changes(changes, self.searcher.views)
         # one that is put back as it was, too: others may not be
         changed = {step.document_id for step in self._steps}
-        applied = super().apply(changes, cursor, provenance, guard, {*anew, *changed})
+        applied = super().apply(changes, cursor, provenance, guard, {*rewritten, *changed})
         if self._grown is not None:
             self._warm = (applied.generation.number, self._grown)
         return applied

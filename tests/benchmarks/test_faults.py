@@ -16,8 +16,8 @@ from benchmarks.faults.project import OTHER, document_text
 from benchmarks.faults.worker import ACTIONS, Journal, draw, follow, perform
 from model_code.collection.generations import generation_builder as writer
 from model_code.collection.generations import generation_store as live
-from model_code.collection.generations.generation_builder import NetChanges
 from model_code.collection.generations.generation_store import GenerationStore
+from model_code.collection.generations.net_changes import NetChanges
 from model_code.collection.index import builds
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.ledger import ledger

@@ -1,21 +1,16 @@
-"""The one that changes a live collection: every change is a new generation, and the pointer's
-switch its commit.
+"""Change what a retriever searches: every change builds a new generation.
 
-What must hold of a generation before anyone searches it: what was added is found, what was deleted
-is not.
+A change becomes visible when the pointer to the current generation is replaced.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Collection as Ids
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from model_code.collection.generations.generation import (
     Generation,
@@ -23,7 +18,11 @@ from model_code.collection.generations.generation import (
     verify_checksums_on_error,
     write_removed,
 )
-from model_code.collection.generations.generation_store import GenerationStore, inherited_provenance
+from model_code.collection.generations.generation_store import (
+    GenerationStore,
+    inherited_provenance,
+)
+from model_code.collection.generations.net_changes import NetChanges
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.ledger.events import LedgerCursor
 from model_code.collection.segments.segment import (
@@ -34,20 +33,25 @@ from model_code.collection.segments.segment import (
     open_segment,
     write_segment,
 )
-from model_code.errors import FreshetError
-from model_code.retrieval.indexed import Refine
-from model_code.retrieval.protocol import Ranking
-from model_code.text.documents import STATUSES, Change, Document, status_of
+from model_code.retrieval.base import Refine
+from model_code.text.documents import Change, Document
 from model_code.text.passages import TextRules
+
+# Folder of a new segment that is merged with others at once.
+UNMERGED = "fresh"
 
 
 @dataclass(frozen=True)
 class ApplyResult:
-    """What became of a call's changes: the ids of documents, ascending, by what they are to who
-    searches.
+    """What became of applied changes.
 
-    generation: the one that is current now; before: how many documents could be found in the one
-    that was changed.
+    Attributes:
+        generation: Generation that is current afterwards.
+        added: Ids of the added documents, ascending.
+        updated: Ids of the updated documents, ascending.
+        deleted: Ids of the deleted documents, ascending.
+        unchanged: Ids of the documents whose content was equal, ascending.
+        before: Number of documents that could be found before.
     """
 
     generation: Generation
@@ -57,180 +61,147 @@ class ApplyResult:
     unchanged: tuple[str, ...]
     before: int = 0
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether any document was added, updated or deleted."""
+        return bool(self.added or self.updated or self.deleted)
+
 
 Guard = Callable[[Searcher, ApplyResult], None]
-"""Told what an addition came to, with a searcher of the generation that is about to become current;
-raises to refuse
-"""
+"""Called with a searcher of a generation before it becomes current; raises to refuse it."""
 
+WriteSegment = Callable[[Path, BaseSegment, Sequence[Document], TextRules], LoadedSegment]
 
-@dataclass
-class NetChanges:
-    """The documents to add, and the ids of all that were named by `STATUSES`, both ascending; and
-    what is no more of the parts when the changes are made.
-    """
-
-    puts: list[Document]
-    ids: dict[str, list[str]]
-    removed: Removed
-
-    @classmethod
-    def compute(
-        cls, changes: Iterable[Change], views: Sequence[SegmentView], anew: Ids[str] = ()
-    ) -> NetChanges:
-        """The effect of `changes`, in their order, on the parts of a generation: the last one of
-        each document.
-
-        A put of equal content, and the removal of a document that is not there, leave their
-        document "unchanged". anew: documents that are put also with equal content, as they were
-        changed in between.
-        """
-        net = cls([], {status: [] for status in STATUSES}, {})
-        gone = {view.segment.number: set(view.removed) for view in views}
-        for key, change in sorted({change.document_id: change for change in changes}.items()):
-            owner = _owner(views, key)
-            before = None if owner is None else owner.segment.content_hashes[key]
-            status = status_of(change, before)
-            if status == "unchanged" and before is not None and key in anew:
-                status = "updated"
-            net.ids[status].append(key)
-            if isinstance(change, Document) and status != "unchanged":
-                net.puts.append(change)
-            if owner is not None and status != "unchanged":
-                gone[owner.segment.number].add(key)
-        return replace(net, removed={number: frozenset(keys) for number, keys in gone.items()})
-
-
-def effective_changes(changes: Iterable[Change], views: Sequence[SegmentView]) -> list[Change]:
-    """Those of `changes` that change a document when all are made one after the other, in their
-    order.
-
-    Unlike the net effect they hold what later ones undo or overwrite: vectors that were found in
-    between depend on it.
-    """
-    effective: list[Change] = []
-    contents: dict[str, str | None] = {}
-    for change in changes:
-        document_id, after = change.document_id, change.content_hash
-        if document_id not in contents:
-            owner = _owner(views, document_id)
-            contents[document_id] = (
-                None if owner is None else owner.segment.content_hashes[document_id]
-            )
-        if contents[document_id] != after:
-            effective.append(change)
-        contents[document_id] = after
-    return effective
-
-
-def _owner(views: Sequence[SegmentView], document_id: str) -> SegmentView | None:
-    """The part that has a document."""
-    return next((view for view in reversed(views) if document_id in view), None)
+LoadedSegments = Callable[[], dict[int, LoadedSegment]]
+"""Returns segments that other searchers have in memory, by number, so that they are shared."""
 
 
 def merge_count(sizes: Sequence[int], most: int) -> int:
-    """How many of the newest segments to merge, 0 where there are at most `most`; sizes: documents,
-    oldest first.
+    """Return how many of the newest segments to merge; 0 if there are at most `most`.
 
-    The newest two, and older ones as long as each is at most as large as what is merged already. So
-    a document is copied only when its segment at least doubles, or when it is among the newest.
+    The newest two are merged, and older ones as long as each is at most as large as what is merged
+    already. So a document is copied only if its segment at least doubles, or if it is among the
+    newest.
 
     >>> merge_count([1, 1, 1], most=3), merge_count([9, 1, 1, 1], most=3), merge_count([3, 2, 1, 1], most=3)
     (0, 3, 4)
+
+    Args:
+        sizes: Numbers of documents in the segments, oldest first.
+        most: Largest number of segments that are left unmerged.
     """
     if len(sizes) <= most:
         return 0
-    count, total = 2, sum(sizes[-2:])
+    count = 2
+    total = sum(sizes[-2:])
     while count < len(sizes) and sizes[-count - 1] <= total:
         total += sizes[-count - 1]
         count += 1
     return count
 
 
-SAMPLE = 20  # older documents
-REFUSED = "the new generation is refused"
-CLEARLY = 1e-3  # a score that is smaller by this share is so, and not by rounding
-ROUNDING = 1e-6  # a norm or a score that is larger by this share is so, and not by rounding
-FRESH = "fresh"  # the folder of a segment that is merged at once
-WriteSegment = Callable[[Path, BaseSegment, Sequence[Document], TextRules], LoadedSegment]
-
-
 class GenerationDraft:
-    """What the next generation will search: `base`, shared `segments`, oldest first, and `fresh`, a
-    new one, if any.
+    """The segments of the next generation, while its folder is written.
+
+    Attributes:
+        folder: Staging folder of the generation.
+        current: Generation that it is made from.
+        root: Base segment, with encoder and hierarchy.
+        base: The base segment as the new generation sees it.
+        segments: Added segments that are shared with older generations, oldest first.
+        fresh: Segment in the new generation's own folder; None if there is none.
     """
 
     def __init__(self, folder: Path, searcher: Searcher, removed: Removed) -> None:
-        """folder: empty, for what is added; removed: all that each part has lost. Segments with
-        nothing left go.
+        """Start with the segments of a searcher; segments without any documents left are dropped.
+
+        Args:
+            folder: Empty staging folder.
+            searcher: Searcher of the generation to start from.
+            removed: All removed documents of each segment.
         """
-        views = [
-            SegmentView(view.segment, removed.get(view.segment.number, frozenset()))
-            for view in searcher.views
-        ]
-        self.folder, self.current, self.before = folder, searcher.generation, searcher.views
+        views: list[SegmentView] = []
+        for view in searcher.views:
+            removed_ids = removed.get(view.segment.number, frozenset())
+            views.append(SegmentView(view.segment, removed_ids))
+        self.folder = folder
+        self.current = searcher.generation
         self.root: BaseSegment = searcher.base
-        self.base, self.segments = views[0], [view for view in views[1:] if view.documents]
+        self.base = views[0]
+        self.segments = [view for view in views[1:] if view.documents]
         self.fresh: SegmentView | None = None
+        self._views_before = searcher.views
 
     def add(self, puts: Sequence[Document], write: WriteSegment, most: int) -> None:
-        """Write a segment of new documents; where there would be more than `most`, merge it with
-        the newest others.
+        """Write a segment of new documents, and merge segments if there are too many.
+
+        Args:
+            puts: Documents of the segment.
+            write: Writes the segment.
+            most: Largest number of added segments, the new one included.
         """
-        merged = merge_count([*(view.documents for view in self.segments), len(puts)], most)
-        target = self.folder / FRESH if merged else self.folder
+        sizes = [view.documents for view in self.segments]
+        merged = merge_count([*sizes, len(puts)], most)
+        target = self.folder / UNMERGED if merged else self.folder
         self.fresh = SegmentView(write(target, self.root, puts, self.current.text))
         if merged:
+            # The fresh segment is one of those to merge.
             self.merge(merged - 1)
             shutil.rmtree(target)
 
     def merge(self, newest: int) -> None:
-        """Write one segment of the `newest` shared ones and of the fresh one; of nothing at all,
-        none.
-        """
-        shared, merged = (
-            self.segments[: len(self.segments) - newest],
-            self.segments[len(self.segments) - newest :],
-        )
-        merged += [] if self.fresh is None else [self.fresh]
-        self.segments, self.fresh = shared, None
+        """Merge the `newest` shared segments and the fresh one into a new fresh segment."""
+        first_merged = len(self.segments) - newest
+        merged = self.segments[first_merged:]
+        if self.fresh is not None:
+            merged.append(self.fresh)
+        self.segments = self.segments[:first_merged]
+        self.fresh = None
         if merged:
             merge_segments(self.folder, merged)
             self.fresh = SegmentView(open_segment(self.root, self.folder))
 
-    def facts(self, number: int) -> dict[str, Any]:
-        """What the manifest of generation `number` says of parts and counts; writes `removed.json`
-        if that is new.
+    def manifest_facts(self, number: int) -> dict[str, Any]:
+        """Return the manifest's entries about segments and counts; write `removed.json` if needed.
+
+        Args:
+            number: Number of the new generation.
         """
         shared = [self.base, *self.segments]
-        views = shared + ([] if self.fresh is None else [self.fresh])
-        before = {view.segment.number: view.removed for view in self.before}
-        removed = {view.segment.number: view.removed for view in shared if view.removed}
-        # whose `removed.json` holds; it may name other parts too
-        lists = self.current.removed if removed else None
-        if any(gone != before[number] for number, gone in removed.items()):
-            write_removed(self.folder, removed)
-            lists = number
+        views = list(shared)
+        segments = [view.segment.number for view in self.segments]
+        if self.fresh is not None:
+            views.append(self.fresh)
+            segments.append(number)
         return {
             "base": self.current.base,
             "build": self.current.build,
-            "segments": [view.segment.number for view in self.segments]
-            + ([] if self.fresh is None else [number]),
-            "removed": lists,
+            "segments": segments,
+            "removed": self._write_removed(shared, number),
             "fingerprint": self.current.fingerprint,
             "text": self.current.manifest["text"],
             "documents": sum(view.documents for view in views),
             "passages": sum(view.passages for view in views),
         }
 
+    def _write_removed(self, shared: Sequence[SegmentView], number: int) -> int | None:
+        """Return the number of the generation whose `removed.json` applies to the new one.
 
-# by number, the parts of a collection that others have in memory
-LoadedSegments = Callable[[], dict[int, LoadedSegment]]
+        The file of the current generation still applies if no more documents are removed. It may
+        also list segments that are not searched any more.
+        """
+        before = {view.segment.number: view.removed for view in self._views_before}
+        removed = {view.segment.number: view.removed for view in shared if view.removed}
+        if any(ids != before[segment] for segment, ids in removed.items()):
+            write_removed(self.folder, removed)
+            return number
+        return self.current.removed if removed else None
 
 
 class GenerationBuilder:
-    """Changes one retriever's live collection; there must be one writer at a time. Encoder and
-    parts stay loaded.
+    """Changes what one retriever searches. Only one builder may work at a time.
+
+    Encoder and segments stay in memory between calls.
     """
 
     _write_segment = staticmethod(write_segment)
@@ -238,28 +209,35 @@ class GenerationBuilder:
     def __init__(
         self, live: Path, retriever: str, refine: Refine | None = None, max_segments: int = 8
     ) -> None:
-        """refine: what makes the vectors of new documents from the encoder's; None leaves them as
-        they are.
+        """Use the generations of a retriever.
 
-        max_segments: additions are searched in so many separate indexes at most; more are merged,
-        newest first.
+        Args:
+            live: Folder of all live collections.
+            retriever: Name of the retriever.
+            refine: Replaces the encodings of new documents by other vectors; None keeps them.
+            max_segments: Largest number of added segments, each of which a search looks through.
+                If there are more, the newest are merged.
         """
+        self.collection = GenerationStore(live, retriever)
+        self.refine = refine
         self.max_segments = max_segments
-        self.collection, self.refine = GenerationStore(live, retriever), refine
-        self._searcher: Searcher | None = None
         self.loaded: LoadedSegments = dict
-        # what is changed in place of the current one: nobody searches it yet
+        # A generation to change instead of the current one, such as a build that is opened.
         self.opened: Generation | None = None
+        self._searcher: Searcher | None = None
 
     @property
     def searcher(self) -> Searcher:
-        """The generation that changes are made to, loaded; parts that were loaded before, or
-        elsewhere, are shared.
+        """Searcher of the generation that changes are made to.
+
+        Segments that were loaded before, here or by others, are shared.
         """
         generation = self.opened or self.collection.current()
         if self._searcher is None or self._searcher.generation != generation:
-            parts = {} if self._searcher is None else self._searcher.parts
-            self._searcher = Searcher(self.collection.live, generation, parts | self.loaded())
+            segments = self.loaded()
+            if self._searcher is not None:
+                segments = {**self._searcher.parts, **segments}
+            self._searcher = Searcher(self.collection.live, generation, segments)
         return self._searcher
 
     def apply(
@@ -268,69 +246,88 @@ class GenerationBuilder:
         cursor: LedgerCursor,
         provenance: Mapping[str, Any],
         guard: Guard | None = None,
-        anew: Ids[str] = (),
+        rewritten: Collection[str] = (),
     ) -> ApplyResult:
-        """Make the net effect of `changes`, in their order, the current generation; only the last
-        of a document counts.
+        """Make changes searchable in a new current generation.
 
-        cursor: where the new generation stands in the log. Where nothing changes, one is made
-        only to stand there. guard: looks at the new generation before anyone else; if it raises,
-        the generation is deleted. FreshetError if the collection is not live, or its build does not
-        say how documents become passages; then nothing is changed. anew: see `NetChanges.compute`.
+        If nothing changes, a new generation is made only if its cursor differs.
+
+        Args:
+            changes: Changes in their order; only the last one of each document counts.
+            cursor: Ledger cursor of the new generation.
+            provenance: Where the changes come from.
+            guard: Called before the generation becomes current. If it raises, the generation is
+                deleted.
+            rewritten: See `NetChanges.compute`.
+
+        Returns:
+            Ids of the documents by what happened to them, and the current generation.
+
+        Raises:
+            FreshetError: If the retriever is not live, or its build does not record how documents
+                are cut into passages; then nothing is changed.
         """
         searcher = self.searcher
         current = searcher.generation
         with verify_checksums_on_error(current):
-            net = NetChanges.compute(changes, searcher.views, anew)
-            ids = {status: tuple(keys) for status, keys in net.ids.items()}
-            applied = ApplyResult(current, **ids, before=current.manifest["documents"])
-            if (
-                not (applied.added or applied.updated or applied.deleted)
-                and cursor == current.cursor
-            ):
-                return applied
-            opened = self._make(searcher, net.removed, net.puts, cursor, provenance)
-            applied = replace(applied, generation=opened.generation)
+            net = NetChanges.compute(changes, searcher.views, rewritten)
+            ids = {status: tuple(document_ids) for status, document_ids in net.ids.items()}
+            result = ApplyResult(current, **ids, before=current.manifest["documents"])
+            if not result.has_changes and cursor == current.cursor:
+                return result
+
+            new_searcher = self._build(searcher, net.removed, net.puts, cursor, provenance)
+            generation = new_searcher.generation
+            result = replace(result, generation=generation)
             try:
                 if guard is not None:
-                    guard(opened, applied)
+                    guard(new_searcher, result)
             except BaseException:
-                self.collection.delete(applied.generation.folder)
+                self.collection.delete(generation.folder)
                 raise
-            self.collection.set_current(applied.generation)
-            self._searcher = opened
-        return applied
+            self.collection.set_current(generation)
+            self._searcher = new_searcher
+        return result
 
     def compact(self, cursor: LedgerCursor | None = None) -> Generation:
-        """Merge all segments into one, without what is removed from them; the current generation if
-        that changes none.
+        """Merge all added segments into one, without their removed documents.
 
-        cursor: that of the current generation, None if it says so itself. No ranking changes:
-        vectors are copied, not made again.
+        Rankings stay equal, since vectors are copied and not computed again.
+
+        Args:
+            cursor: Ledger cursor of the new generation; None keeps that of the current one.
+
+        Returns:
+            The new generation, or the current one if there is nothing to merge.
         """
         searcher = self.searcher
-        current, segments = searcher.generation, searcher.views[1:]
+        current = searcher.generation
+        segments = searcher.views[1:]
         if not segments or (len(segments) == 1 and not segments[0].removed):
             return current
         removed = {view.segment.number: view.removed for view in searcher.views}
         provenance = {**inherited_provenance(current), "compacted": current.number}
         with verify_checksums_on_error(current):
-            self._searcher = self._make(
-                searcher, removed, None, cursor or current.cursor, provenance
-            )
+            new_cursor = cursor or current.cursor
+            self._searcher = self._build(searcher, removed, None, new_cursor, provenance)
             return self.collection.set_current(self._searcher.generation)
 
-    def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> tuple[int, ...]:
-        """Delete all generations but the `keep` newest, the current one, the `registered`, and what
-        these share.
+    def collect_garbage(self, keep: int, registered: Collection[int] = ()) -> tuple[int, ...]:
+        """Delete old generations, except for folders that a searcher has open.
 
-        What a searcher has open stays until the next time.
+        Args:
+            keep: See `GenerationStore.unneeded_generations`.
+            registered: See `GenerationStore.unneeded_generations`.
+
+        Returns:
+            Numbers of the deleted generations.
         """
         if self._searcher is not None:
-            self._searcher = self.searcher  # the one before may have open what shall go
+            # An older searcher may have folders open that are to be deleted.
+            self._searcher = self.searcher
         return self.collection.collect_garbage(keep, registered)
 
-    def _make(
+    def _build(
         self,
         searcher: Searcher,
         removed: Removed,
@@ -338,167 +335,30 @@ class GenerationBuilder:
         cursor: LedgerCursor,
         provenance: Mapping[str, Any],
     ) -> Searcher:
-        """A generation on top of the searcher's that nobody searches yet; puts: None merges all
-        segments instead.
+        """Build a generation that is not current yet, and return a searcher of it.
+
+        Args:
+            searcher: Searcher of the generation to start from.
+            removed: All removed documents of each segment.
+            puts: Documents to add; None merges all added segments instead.
+            cursor: Ledger cursor of the new generation.
+            provenance: Provenance of the new generation.
         """
-        made_of = searcher.generation.number
-        with self.collection.staging_dir(after=made_of) as folder:
+        parent = searcher.generation.number
+        with self.collection.staging_dir(after=parent) as folder:
             draft = GenerationDraft(folder, searcher, removed)
             if puts is None:
                 draft.merge(len(draft.segments))
             elif puts:
-                draft.add(puts, partial(self._write_segment, refine=self.refine), self.max_segments)
+                write = partial(self._write_segment, refine=self.refine)
+                draft.add(puts, write, self.max_segments)
             number = self.collection.next_number()
-            facts = {**draft.facts(number), "provenance": dict(provenance)}
-            self.collection.write_manifest(folder, facts, cursor, parent=made_of)
+            facts = {**draft.manifest_facts(number), "provenance": dict(provenance)}
+            self.collection.write_manifest(folder, facts, cursor, parent=parent)
             generation = self.collection.commit(folder, number)
-        loaded = searcher.parts
+
+        segments = searcher.parts
         if draft.fresh is not None:
             draft.fresh.segment.follow(generation.folder)
-            loaded[number] = draft.fresh.segment
-        return Searcher(self.collection.live, generation, loaded)
-
-
-def verify_searchable(
-    searcher: Searcher, applied: ApplyResult, sample: int = SAMPLE, seed: int = 0
-) -> None:
-    """Refuse a generation in which a changed document, or one of a sample of the others, is not
-    found as it should.
-
-    A fault in vectors, in the list of their documents, or in what is removed, shows as a document
-    that its own vector does not find. So every document that changed is asked for by its own
-    vector, and some of those that did not.
-
-    Only the part that is new is searched, so that a change costs the same however large the base
-    is. That proves the same: parts rank on their own and are merged by score, so one that is shared
-    ranks its documents as it did before, and what it loses puts nothing above another. By Cauchy
-    and Schwarz it puts a document above one of another part, asked for by its own vector, only by a
-    vector that is at least as long, which is no fault. Counting shows that it loses nothing else.
-    Searches look through parts together, which ranks alike: the laws hold it to the bit.
-
-    sample: so many others, drawn by the seed and the generation's number. A document counts as
-    found if nothing ranks above it for the first of its own vectors but equal ones and longer ones,
-    whose inner product may be larger. Kinds that search by words are asked for the document alone.
-    FreshetError names the first that fails.
-    """
-    changed = [*applied.added, *applied.updated]
-    owners = {
-        key: [view for view in searcher.views if key in view]
-        for key in (*applied.deleted, *changed)
-    }
-    _refuse([key for key in applied.deleted if owners[key]], "deleted, but still there")
-    _refuse([key for key in changed if not owners[key]], "added, but in no part")
-    _refuse([key for key in changed if len(owners[key]) > 1], "in two parts")
-    total, more = (
-        sum(view.documents for view in searcher.views),
-        len(applied.added) - len(applied.deleted),
-    )
-    if total != applied.before + more:
-        raise FreshetError(
-            f"{REFUSED}: it holds {total:,} documents in place of {applied.before:,} and {more:+,}"
-        )
-    if searcher.base.retriever.dense is None:
-        _by_words(searcher, changed)
-        return
-    older = _sample(searcher.views, {*changed}, sample, [seed, applied.generation.number])
-    missed = _lost_documents(searcher, {key: owners[key][0] for key in changed} | older)
-    _refuse([key for key in missed if key not in older], "not found by its own vector")
-    _refuse(missed, "older, and no longer found by its own vector")
-
-
-def _lost_documents(searcher: Searcher, owners: Mapping[str, SegmentView]) -> list[str]:
-    """Those documents that their own vector does not find before what is new; FreshetError for
-    vectors that are no numbers. owners: the part that has each document.
-    """
-    new = [view for view in searcher.views if view.segment.number == searcher.generation.number]
-    if not owners or not new:
-        return []
-    vectors = first_vectors(owners)
-    _refuse([key for key, vector in vectors.items() if not np.isfinite(vector).all()], "not finite")
-    _refuse(
-        [key for key, vector in vectors.items() if owners[key] in new and not vector.any()],
-        "of an empty vector",
-    )
-    rankings = new[0].segment.dense.search_encoded(np.stack(list(vectors.values())), 1)
-    return [
-        key
-        for (key, vector), ranking in zip(vectors.items(), rankings, strict=True)
-        if not _is_found(searcher, key, vector, ranking, owners[key], alone=owners[key] not in new)
-    ]
-
-
-def first_vectors(owners: Mapping[str, SegmentView]) -> dict[str, np.ndarray]:
-    """The first vector (H,) of each document, in their order; owners: the dense part that has it."""
-    vectors: dict[str, np.ndarray] = {}
-    for view in dict.fromkeys(owners.values()):
-        index = view.segment.dense.index
-        ids, rows = (
-            index.ids.document_ids,
-            index.ids.rows_of([key for key, owner in owners.items() if owner is view]),
-        )
-        # so that its first one stays
-        vectors |= {ids[row]: index.vectors[row] for row in reversed(rows.tolist())}
-    return {key: vectors[key] for key in owners}
-
-
-def _is_found(
-    searcher: Searcher,
-    key: str,
-    query: np.ndarray,
-    ranking: Ranking,
-    owner: SegmentView,
-    alone: bool,
-) -> bool:
-    """Whether the document leads the ranking of its own vector, or what does may well lead: by an
-    equal score, or by a longer vector, as |q| |d| bounds the inner product of a query with a
-    document (Cauchy and Schwarz).
-
-    Scores of a document and its copy are equal but for rounding: processors round an encoding by
-    what else is in its batch, so that the copy may come out a little ahead.
-
-    alone: the document's own part was not searched, so that it only has its score. An approximate
-    index may miss any.
-    """
-    if not ranking or ranking[0][0] == key:
-        return bool(ranking) or alone
-    winner, best = ranking[0]
-    square = float(query.astype(np.float64) @ query)  # its own score, but for rounding
-    if alone and best < square - CLEARLY * abs(square):
-        return True
-    score = float(owner.segment.dense.score_encoded(query[None], [[key]])[0][0])
-    if score > best:
-        return alone or owner.segment.dense.index.approximate is not None
-    index = searcher.view_of(winner).segment.dense.index
-    longest = max(float(np.linalg.norm(index.vectors[row])) for row in index.ids.rows_of([winner]))
-    return best - score <= ROUNDING * abs(best) or longest > float(np.linalg.norm(query)) * (
-        1 + ROUNDING
-    )
-
-
-def _by_words(searcher: Searcher, changed: Sequence[str]) -> None:
-    for key in changed:
-        query: Any = searcher.retriever.encode_queries([key])
-        score = searcher.retriever.score_encoded(query, [[key]])[0][0]
-        _refuse([] if np.isfinite(score) else [key], "without a score")
-
-
-def _sample(
-    views: Sequence[SegmentView], but: set[str], number: int, seed: list[int]
-) -> dict[str, SegmentView]:
-    """At most `number` documents that can be found, others than `but`, ascending, with the part
-    that has each.
-    """
-    rows = [view.segment.rows.document_ids for view in views]
-    sizes, drawn = np.cumsum([len(ids) for ids in rows]), {}
-    for row in np.random.default_rng(seed).integers(0, sizes[-1], number).tolist():
-        part = int(np.searchsorted(sizes, row, side="right"))
-        key = rows[part][row - sizes[part]]
-        if key not in views[part].removed and key not in but:
-            drawn[key] = views[part]
-    return dict(sorted(drawn.items()))
-
-
-def _refuse(document_ids: Sequence[str], fault: str) -> None:
-    if document_ids:
-        more = f" ({len(document_ids)} such in all)" if len(document_ids) > 1 else ""
-        raise FreshetError(f"{REFUSED}: document {document_ids[0]!r} is {fault}{more}")
+            segments[number] = draft.fresh.segment
+        return Searcher(self.collection.live, generation, segments)

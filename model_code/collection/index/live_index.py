@@ -21,13 +21,13 @@ from model_code.collection.generations.generation_builder import (
     ApplyResult,
     GenerationBuilder,
     LoadedSegments,
-    verify_searchable,
 )
 from model_code.collection.generations.generation_store import (
     GenerationStore,
     default_retriever,
     retrievers,
 )
+from model_code.collection.generations.verification import verify_searchable
 from model_code.collection.index.project_ledger import (
     WRITER_LOCK,
     contents,

@@ -11,12 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_code.collection.generations.generation_builder import (
-    GenerationBuilder,
-    first_vectors,
-    verify_searchable,
-)
+from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.collection.generations.searcher import Searcher
+from model_code.collection.generations.verification import first_vectors, verify_searchable
 from model_code.collection.segments.segment import SegmentView
 from model_code.errors import FreshetError
 from model_code.retrieval.dense import DenseRetriever

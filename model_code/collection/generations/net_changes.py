@@ -1,0 +1,100 @@
+"""The effect of a batch of changes on the documents of a generation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from model_code.collection.generations.generation import Removed
+from model_code.collection.segments.segment import SegmentView
+from model_code.text.documents import STATUSES, Change, Document, status_of
+
+
+@dataclass
+class NetChanges:
+    """Net effect of a batch of changes.
+
+    Attributes:
+        puts: Documents to write, by ascending id.
+        ids: Ids of all documents in the batch by status (see `STATUSES`), ascending.
+        removed: Documents that are removed from each segment, once the changes are made.
+    """
+
+    puts: list[Document]
+    ids: dict[str, list[str]]
+    removed: Removed
+
+    @classmethod
+    def compute(
+        cls,
+        changes: Iterable[Change],
+        views: Sequence[SegmentView],
+        rewritten: Collection[str] = (),
+    ) -> NetChanges:
+        """Compute the net effect of changes on the segments of a generation.
+
+        Only the last change of each document counts. A put of equal content, or the removal of a
+        document that does not exist, leaves the document "unchanged".
+
+        Args:
+            changes: Changes in their order.
+            views: Segments of the generation.
+            rewritten: Documents that count as updated also if their content is equal, because
+                they changed in between.
+        """
+        last_changes = {change.document_id: change for change in changes}
+        puts: list[Document] = []
+        ids: dict[str, list[str]] = {status: [] for status in STATUSES}
+        removed = {view.segment.number: set(view.removed) for view in views}
+        for document_id, change in sorted(last_changes.items()):
+            owner = _find_owner(views, document_id)
+            before = None
+            if owner is not None:
+                before = owner.segment.content_hashes[document_id]
+            status = status_of(change, before)
+            if status == "unchanged" and before is not None and document_id in rewritten:
+                status = "updated"
+
+            ids[status].append(document_id)
+            if status == "unchanged":
+                continue
+            if isinstance(change, Document):
+                puts.append(change)
+            if owner is not None:
+                removed[owner.segment.number].add(document_id)
+
+        frozen = {number: frozenset(documents) for number, documents in removed.items()}
+        return cls(puts, ids, frozen)
+
+
+def effective_changes(changes: Iterable[Change], views: Sequence[SegmentView]) -> list[Change]:
+    """Return the changes that change a document when all are made one after the other.
+
+    Unlike the net effect, the result keeps changes that a later one undoes or overwrites. IncDSI
+    needs them, since a vector depends on the documents that exist when it is computed.
+
+    Args:
+        changes: Changes in their order.
+        views: Segments of the generation that is changed.
+    """
+    effective: list[Change] = []
+    current_hashes: dict[str, str | None] = {}
+    for change in changes:
+        document_id = change.document_id
+        if document_id not in current_hashes:
+            owner = _find_owner(views, document_id)
+            current_hashes[document_id] = None
+            if owner is not None:
+                current_hashes[document_id] = owner.segment.content_hashes[document_id]
+        if current_hashes[document_id] != change.content_hash:
+            effective.append(change)
+        current_hashes[document_id] = change.content_hash
+    return effective
+
+
+def _find_owner(views: Sequence[SegmentView], document_id: str) -> SegmentView | None:
+    """Return the segment that holds a document, or None."""
+    for view in reversed(views):
+        if document_id in view:
+            return view
+    return None
