@@ -20,10 +20,10 @@ from model_code.collection.generations.generation_builder import (
 )
 from model_code.collection.generations.net_changes import effective_changes
 from model_code.collection.ledger.events import LedgerCursor
+from model_code.collection.segments.refined import RefinedDocuments
 from model_code.collection.segments.segment import (
     BaseSegment,
     LoadedSegment,
-    Refined,
     write_segment,
 )
 from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, Status
@@ -54,7 +54,7 @@ class IncDsiGenerationBuilder(GenerationBuilder):
         super().__init__(live, retriever, self._refined)
         self.settings, self.folder = settings, folder
         self._steps: list[Change] = []
-        self._remembered = Refined()  # of the segment in the making
+        self._remembered = RefinedDocuments()  # of the segment in the making
         self._warm: tuple[int, IncDsiAdder] | None = None  # with the generation that it belongs to
         self._grown: IncDsiAdder | None = None  # belongs to the generation in the making
 
@@ -98,7 +98,7 @@ class IncDsiGenerationBuilder(GenerationBuilder):
             key: row.status.name for key, row in added.items()
         }
         state = adder.state
-        self._remembered = Refined(
+        self._remembered = RefinedDocuments(
             statuses, {key: state.queries.view[state.row(key)].copy() for key in added}
         )
         self._grown = adder

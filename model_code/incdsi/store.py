@@ -2,7 +2,7 @@
 
 Texts of a document as vectors, beside its own encoding, are what IncDSI takes; Z of a live
 collection is, for each document, the mean of these vectors. V is what is searched. Z of refined
-documents lies in their segment (`Refined`), and that of learned ones is what training left. All
+documents lies in their segment (`RefinedDocuments`), and that of learned ones is what training left. All
 others have it made from their texts, once: it is kept in a folder per part, which may be deleted.
 """
 
@@ -20,7 +20,8 @@ import numpy as np
 from model_code.collection.generations.generation import Generation, removed_by_segment
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import DOCUMENTS, read_columns
-from model_code.collection.segments.segment import BaseSegment, LoadedSegment, Refined, new_passages
+from model_code.collection.segments.refined import RefinedDocuments
+from model_code.collection.segments.segment import BaseSegment, LoadedSegment, new_passages
 from model_code.distributed.encoding import encode_resumably
 from model_code.dsi.retriever import DsiRetriever
 from model_code.dsi.vectors import mean_by_owner
@@ -82,7 +83,7 @@ def representatives(part: LoadedSegment, spans: int, folder: Path) -> dict[str, 
     ids = part.dense.index.document_ids
     if isinstance(part, BaseSegment) and isinstance(part.dense, DsiRetriever):
         return dict(zip(ids, part.dense.representatives, strict=True))
-    refined = Refined.load(part.folder).queries
+    refined = RefinedDocuments.load(part.folder).queries
     lacking = [
         key
         for key, alone in zip(ids, single_mask(ids), strict=True)
@@ -240,7 +241,8 @@ def statuses(generation: Generation) -> dict[str, str]:
     id.
     """
     refined = {
-        number: Refined.load(generation.sibling(number)).statuses for number in generation.segments
+        number: RefinedDocuments.load(generation.sibling(number)).statuses
+        for number in generation.segments
     }
     gone = removed_by_segment(generation)
     return {

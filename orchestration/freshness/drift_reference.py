@@ -14,7 +14,7 @@ from model_code.collection.generations.generation import (
 )
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import DOCUMENTS, read_columns
-from model_code.collection.segments.segment import normalize_rows
+from model_code.collection.segments.placements import normalize_rows
 from model_code.drift.calibration import MIN_REFERENCE_RATIO, Calibration
 from model_code.drift.measures import (
     OldScores,

@@ -14,7 +14,8 @@ import numpy as np
 
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.ledger.events import Feedback, Opinion
-from model_code.collection.segments.segment import LoadedSegment, normalize_rows
+from model_code.collection.segments.placements import normalize_rows
+from model_code.collection.segments.segment import LoadedSegment
 from model_code.corpus.settings import GATE
 from model_code.corpus.tables import Judgements, load_corpus
 from model_code.drift.measures import MAX_COUNTED_RANK, reciprocal_ranks
@@ -28,7 +29,7 @@ CLICKS = 2.0  # weight of clicks from which a document counts as relevant
 
 
 def document_vectors(part: LoadedSegment, document_ids: Iterable[str]) -> np.ndarray:
-    """The normalize_rows vectors (m, H) of the first passages of some documents of a part: no others are read
+    """The unit vectors (m, H) of the first passages of some documents of a part: no others are read
     from its file.
     """
     first = np.array(

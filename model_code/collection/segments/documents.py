@@ -1,6 +1,6 @@
-"""The file of a segment's documents: titles, texts and fields stay on disk and are looked up by id.
+"""The documents file of a segment: texts and fields stay on the disk, and are looked up by id.
 
-pyarrow is slow to import, so it is imported where a file is read or written.
+pyarrow is slow to import. It is imported inside the functions that read or write a file.
 """
 
 from __future__ import annotations
@@ -18,60 +18,68 @@ from model_code.text.documents import Document, canonical_fields
 
 ENCODER, INDEX, DOCUMENTS, HIERARCHY = "encoder", "index", "documents.parquet", "hierarchy"
 PASSAGES = f"{HIERARCHY}/{DOCUMENT_IDS}"
-SOURCE = ("document_id", "title", "text", "fields")
-# columns that files of earlier versions lack, and what they then mean
-LATER = {"queries": "[]", "date": None}
-COLUMNS = (*SOURCE, "content_hash", *LATER)
-ROW_GROUP = 64  # documents; a lookup reads whole row groups, found by their first ids
+CORPUS_COLUMNS = ("document_id", "title", "text", "fields", "date")
+COLUMNS = ("document_id", "title", "text", "fields", "content_hash", "queries", "date")
+
+# Documents in a row group of the file. A lookup reads whole row groups, found by their first ids.
+ROW_GROUP = 64
+
 Row = dict[str, Any]
 
 
 def document_from_row(row: Row) -> Document:
-    """The document that a row tells; one of an earlier version tells neither queries nor date."""
-    queries = tuple(json.loads(row.get("queries", "[]")))
-    fields = json.loads(row["fields"])
-    return Document(row["document_id"], row["title"], row["text"], fields, queries, row.get("date"))
+    """Return the document of a row with all `COLUMNS`."""
+    return Document(
+        row["document_id"],
+        row["title"],
+        row["text"],
+        json.loads(row["fields"]),
+        tuple(json.loads(row["queries"])),
+        row["date"],
+    )
+
+
+def document_row(document: Document) -> Row:
+    """Return the row of a document; fields and queries are texts of JSON."""
+    return {
+        "document_id": document.document_id,
+        "title": document.title,
+        "text": document.text,
+        "fields": canonical_fields(document.fields),
+        "content_hash": document.content_hash,
+        "queries": json.dumps(list(document.queries), ensure_ascii=False),
+        "date": document.date,
+    }
 
 
 def write_documents(source: Path, target: Path, document_ids: Collection[str]) -> None:
-    """Write documents of a corpus as the documents of a segment, in ascending order of ids.
+    """Copy documents from the `documents.parquet` of a corpus into a documents file.
 
     Args:
-        source: The corpus's `documents.parquet`. Its column `queries` may be missing.
-        target: The file to write.
-        document_ids: Ids of the documents to write.
+        source: File of the corpus. Its column `queries` may be missing.
+        target: File to write, with rows by ascending id.
+        document_ids: Documents to copy.
 
     Raises:
-        FreshetError: If the corpus lacks one of them.
+        FreshetError: If the corpus lacks a document.
     """
     import pyarrow.parquet as pq
 
-    columns = [*SOURCE, "date"]
+    columns = list(CORPUS_COLUMNS)
     if "queries" in pq.read_schema(source).names:
         columns.append("queries")
-    wanted = [("document_id", "in", sorted(document_ids))]
-    rows = pq.read_table(source, columns=columns, filters=wanted).to_pylist()
-
-    missing = sorted(set(document_ids) - {row["document_id"] for row in rows})
+    is_wanted = [("document_id", "in", sorted(document_ids))]
+    corpus_rows = pq.read_table(source, columns=columns, filters=is_wanted).to_pylist()
+    missing = sorted(set(document_ids) - {row["document_id"] for row in corpus_rows})
     if missing:
         raise FreshetError(
             f"{source} lacks {len(missing)} documents that the index holds, first {missing[0]!r}"
         )
-    for row in rows:
+    rows: list[Row] = []
+    for row in corpus_rows:
         row["queries"] = row.get("queries") or "[]"
-    write_rows((document_row(document_from_row(row)) for row in rows), target)
-
-
-def document_row(document: Document) -> Row:
-    """A document as it is kept."""
-    queries, fields = (
-        json.dumps(list(document.queries), ensure_ascii=False),
-        canonical_fields(document.fields),
-    )
-    texts = document.document_id, document.title, document.text
-    return dict(
-        zip(COLUMNS, (*texts, fields, document.content_hash, queries, document.date), strict=True)
-    )
+        rows.append(document_row(document_from_row(row)))
+    write_rows(rows, target)
 
 
 def write_rows(rows: Iterable[Row], target: Path) -> None:
@@ -80,66 +88,63 @@ def write_rows(rows: Iterable[Row], target: Path) -> None:
     import pyarrow.parquet as pq
 
     schema = pa.schema([(name, pa.string()) for name in COLUMNS])
-    table = pa.Table.from_pylist(sorted(rows, key=lambda row: row["document_id"]), schema)
-    with atomic_write(target) as aside:
-        pq.write_table(table, aside, row_group_size=ROW_GROUP)
+    sorted_rows = sorted(rows, key=lambda row: row["document_id"])
+    table = pa.Table.from_pylist(sorted_rows, schema)
+    with atomic_write(target) as path:
+        pq.write_table(table, path, row_group_size=ROW_GROUP)
 
 
 class DocumentFile:
-    """Look-up of documents in a file that `write_rows` wrote, whose footer it reads once; any
-    thread may ask.
+    """Lookup of documents in a file that `write_rows` wrote; threads may share it.
 
-    Rows are chosen by hand, since pyarrow's own filters and selections import pandas: a second of a
-    cold search.
+    The footer is read once. Rows are selected in Python, since pyarrow's own filters and selections
+    import pandas, which takes a second of a cold search.
     """
 
     def __init__(self, path: Path) -> None:
         import pyarrow.parquet as pq
 
-        self.path, self._footer = path, pq.read_metadata(path)
-        groups = (self._footer.row_group(group) for group in range(self._footer.num_row_groups))
-        self._first: list[str] = [
-            group.column(0).statistics.min for group in groups if group.num_rows
-        ]
+        self.path = path
+        self._footer = pq.read_metadata(path)
+        self._first_ids: list[str] = []
+        for number in range(self._footer.num_row_groups):
+            group = self._footer.row_group(number)
+            if group.num_rows:
+                self._first_ids.append(group.column(0).statistics.min)
 
     def read(
         self, document_ids: Collection[str], columns: Sequence[str] = COLUMNS
-    ) -> dict[str, dict[str, Any]]:
-        """Those of `document_ids` that the file has, by id; the columns, of which `document_id` is
-        always one.
+    ) -> dict[str, Row]:
+        """Read documents by their ids.
+
+        Args:
+            document_ids: Documents to look up; those that the file lacks are left out.
+            columns: Columns to read; `document_id` is always one of them.
+
+        Returns:
+            Rows by document id.
         """
         import pyarrow.parquet as pq
 
-        keys = set(document_ids)
-        groups = sorted({bisect_right(self._first, document) - 1 for document in keys} - {-1})
-        names = self._footer.schema.names
-        named = [name for name in dict.fromkeys(("document_id", *columns)) if name in names]
+        wanted = set(document_ids)
+        groups = {bisect_right(self._first_ids, document_id) - 1 for document_id in wanted}
+        # An id before the first one of the file gives -1.
+        groups.discard(-1)
+        names = list(dict.fromkeys(("document_id", *columns)))
         with pq.ParquetFile(self.path, metadata=self._footer) as file:
-            table = file.read_row_groups(groups, named, use_threads=False)
-        ids = table["document_id"].to_pylist()
-        return {
-            ids[row]: table.slice(row, 1).to_pylist()[0]
-            for row in range(len(ids))
-            if ids[row] in keys
-        }
+            table = file.read_row_groups(sorted(groups), names, use_threads=False)
+
+        rows: dict[str, Row] = {}
+        for position, document_id in enumerate(table["document_id"].to_pylist()):
+            if document_id in wanted:
+                rows[document_id] = table.slice(position, 1).to_pylist()[0]
+        return rows
 
 
 def read_columns(path: Path, *columns: str) -> list[list[str]]:
-    """Whole columns of a file that `write_rows` wrote, each in the order of the documents' ids.
-
-    FreshetError if the file has been written by a version that did not keep one of them.
-    """
+    """Read whole columns of a Parquet file, each in the order of its rows."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        available = set(file.schema_arrow.names)
-        missing = sorted(set(columns) - available - LATER.keys())
-        if missing:
-            raise FreshetError(
-                f"{path} has no column {missing[0]!r}: an older version wrote it; freshet promote again"
-            )
-        table = file.read(columns=[name for name in columns if name in available])
-    return [
-        table[name].to_pylist() if name in available else [LATER[name]] * len(table)
-        for name in columns
-    ]
+        table = file.read(columns=list(columns))
+    return [table[name].to_pylist() for name in columns]

@@ -1,18 +1,17 @@
-"""One folder of documents: the base that was built, or a segment that was added. Written, loaded
-and merged; shared by many generations.
+"""Segments: folders of indexed documents, which many generations share.
+
+The base segment holds the documents of a build. Further segments hold documents that were added
+later. A segment is written once, and merged with others into a new one.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
-from safetensors.numpy import load_file, save_file
+from typing import TYPE_CHECKING, Any
 
 from model_code.collection.segments.documents import (
     COLUMNS,
@@ -27,8 +26,10 @@ from model_code.collection.segments.documents import (
     write_rows,
 )
 from model_code.collection.segments.folder_lock import SharedFolderLock
+from model_code.collection.segments.placements import Placements
+from model_code.collection.segments.refined import RefinedDocuments
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.files import MANIFEST, atomic_write, read_json, verify_file_checksum, write_json
+from model_code.files import MANIFEST, read_json, verify_file_checksum, write_json
 from model_code.hierarchy.tree import TOPICS, Hierarchy
 from model_code.retrieval.id_map import IdMap
 from model_code.retrieval.indexed import IndexedRetriever, NewPassages, Refine, RetrieverSegment
@@ -40,138 +41,37 @@ if TYPE_CHECKING:
     from model_code.collection.segments.filters import Index
     from model_code.retrieval.dense import DenseRetriever
 
-PLACEMENTS = "placements.safetensors"
-REFINED, REPRESENTATIVES = "refined.json", "refined.npy"
-
-
-@dataclass(frozen=True, eq=False)
-class Placements:
-    """Of n passages: `paths` (n, depth) int32, and the `cosines` (n,) float32 to the centroids of
-    the nearest leaves.
-
-    The path of a passage that the tree was clustered from is that of the clustering, the nearest
-    leaf or not.
-    """
-
-    paths: np.ndarray
-    cosines: np.ndarray
-
-    @classmethod
-    def find(cls, tree: Hierarchy, vectors: np.ndarray) -> Placements:
-        """Place passages with `vectors` (n, H) of any norm."""
-        units = normalize_rows(vectors)
-        paths = tree.place(units)
-        return cls(
-            paths, np.einsum("nh,nh->n", units, tree.centroids[-1][paths[:, -1]], dtype=np.float32)
-        )
-
-    def save(self, folder: Path) -> None:
-        """Write the file; equal placements give equal bytes."""
-        with atomic_write(folder / PLACEMENTS) as aside:
-            save_file({"paths": np.ascontiguousarray(self.paths), "cosines": self.cosines}, aside)
-
-    @classmethod
-    def load(cls, folder: Path) -> Placements:
-        """Read what `save` wrote."""
-        return cls(**load_file(folder / PLACEMENTS))
-
-    @classmethod
-    def join(cls, parts: list[Placements]) -> Placements:
-        """Those of several lists of passages, one after the other."""
-        return cls(
-            np.concatenate([part.paths for part in parts]),
-            np.concatenate([part.cosines for part in parts]),
-        )
-
-    def take(self, rows: np.ndarray) -> Placements:
-        """Those of some passages."""
-        return Placements(self.paths[rows], self.cosines[rows])
-
-
-@dataclass(frozen=True, eq=False)
-class Refined:
-    """What is remembered of a segment's documents that IncDSI placed, in their order: the name of
-    each one's `Status`, and of those of one vector the mean (H,) of what they should be found by,
-    Z.
-    """
-
-    statuses: dict[str, str] = field(default_factory=dict)
-    queries: dict[str, np.ndarray] = field(default_factory=dict)
-
-    def save(self, folder: Path) -> None:
-        """Write the files, if anything was refined; equal rows give equal bytes."""
-        if self.statuses:
-            write_json(
-                folder / REFINED, {"documents": list(self.queries), "statuses": self.statuses}
-            )
-            with atomic_write(folder / REPRESENTATIVES) as aside, aside.open("wb") as stream:
-                np.save(stream, np.array(list(self.queries.values()), np.float32))
-
-    @classmethod
-    def load(cls, folder: Path) -> Refined:
-        """Read what `save` wrote; empty where it wrote nothing."""
-        if not (folder / REFINED).is_file():
-            return cls()
-        stated = read_json(folder / REFINED)
-        rows = np.load(folder / REPRESENTATIVES, mmap_mode="r")
-        return cls(stated["statuses"], dict(zip(stated["documents"], rows, strict=True)))
-
-    @classmethod
-    def joined(cls, views: Sequence[SegmentView]) -> Refined:
-        """Of what is left of several parts."""
-        statuses: dict[str, str] = {}
-        queries: dict[str, np.ndarray] = {}
-        for view in views:
-            refined = cls.load(view.segment.folder)
-            statuses |= {key: status for key, status in refined.statuses.items() if key in view}
-            queries |= {key: row for key, row in refined.queries.items() if key in view}
-        return cls(statuses, queries)
-
-
-def recenter_hierarchy(tree: Hierarchy, vectors: np.ndarray) -> Hierarchy:
-    """The same tree with the centroids of other `vectors` (N, H) of its passages.
-
-    A node's centroid is the mean of the unit vectors below it, scaled to unit norm, as in spherical
-    k-means.
-    """
-    starts = np.searchsorted(tree.leaves[tree.order], np.arange(len(tree.parents[-1])))
-    # (leaves, H)
-    sums = np.add.reduceat(normalize_rows(vectors)[tree.order], starts, axis=0, dtype=np.float64)
-    centroids = [normalize_rows(sums)]
-    for parents in tree.parents[:0:-1]:
-        sums = np.add.reduceat(sums, np.searchsorted(parents, np.arange(parents[-1] + 1)), axis=0)
-        centroids.insert(0, normalize_rows(sums))
-    return Hierarchy(tuple(centroids), tree.parents, tree.leaves)
-
-
-def normalize_rows(vectors: np.ndarray) -> np.ndarray:
-    """Rows scaled to unit norm, float32; a row of zeros stays one.
-
-    >>> normalize_rows(np.array([[0.0, 0.5], [0.0, 0.0]])).tolist()
-    [[0.0, 1.0], [0.0, 0.0]]
-    """
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
-
 
 class LoadedSegment:
-    """Retriever, documents and places of a folder; `rows`: the document of each passage that is
-    placed.
+    """A segment in memory: its retriever and the documents of its passages.
 
-    Texts stay on disk, and what only some callers need is read by the first of them and kept. So
-    nobody deletes the folder before this object is freed.
+    Texts stay on the disk. What only some callers need is read on first use and kept, so the folder
+    is locked: it is not deleted before this object is garbage collected.
+
+    Attributes:
+        folder: Folder of the segment.
+        retriever: Retriever over the segment's passages.
+        rows: Document of each passage, in the order of `placements`.
+        number: Number of the generation that the segment belongs to; None while it is written.
+        lock: Shared lock on the folder.
     """
 
     def __init__(self, folder: Path, retriever: IndexedRetriever, rows: IdMap) -> None:
-        """FileNotFoundError if the folder was deleted meanwhile."""
+        """Lock the folder.
+
+        Raises:
+            FileNotFoundError: If the folder was deleted meanwhile.
+        """
         self.lock = SharedFolderLock(folder)
-        self.folder, self.retriever, self.rows = folder, retriever, rows
-        # of its generation, if that is made
+        self.folder = folder
+        self.retriever = retriever
+        self.rows = rows
         self.number = int(folder.name) if folder.name.isdigit() else None
 
     def follow(self, folder: Path) -> None:
-        """Note that the folder has got another name: what of it is open stays so."""
-        self.folder = self.lock.folder = folder
+        """Record that the folder was renamed; its open files stay open."""
+        self.folder = folder
+        self.lock.folder = folder
         self.number = int(folder.name)
 
     @property
@@ -181,19 +81,23 @@ class LoadedSegment:
 
     @cached_property
     def document_file(self) -> DocumentFile:
-        """Where single documents are looked up."""
+        """Lookup of single documents."""
         return DocumentFile(self.documents)
 
     @cached_property
     def dense(self) -> DenseRetriever:
-        """What of the retriever makes one vector of a query; FreshetError if nothing of it does."""
+        """The dense retriever, or the dense component of a fusion.
+
+        Raises:
+            FreshetError: If the retriever has none.
+        """
         if self.retriever.dense is None:
             raise FreshetError(f"a {self.kind} retriever makes no vectors of queries")
         return self.retriever.dense
 
     @cached_property
     def sorted_ids(self) -> list[str]:
-        """The documents, ascending."""
+        """Ids of all documents, ascending."""
         return sorted(set(self.rows.document_ids))
 
     @cached_property
@@ -204,25 +108,29 @@ class LoadedSegment:
 
     @cached_property
     def placements(self) -> Placements:
-        """Where the passages stand in the hierarchy."""
+        """Places of the passages in the hierarchy."""
         return Placements.load(self.folder)
 
     @cached_property
     def content_hashes(self) -> dict[str, str]:
-        """The content hash of each document."""
+        """Content hash of each document, by document id."""
         return dict(zip(*read_columns(self.documents, "document_id", "content_hash"), strict=True))
 
     @cached_property
     def fields(self) -> Index:
-        """Which documents have which fields."""
-        # as a search without filters does without
+        """Documents by the values of their fields."""
+        # Filters are imported when they are needed, as most searches have none.
         from model_code.collection.segments.filters import read_fields
 
         return read_fields(self.documents)
 
 
 class BaseSegment(LoadedSegment):
-    """The part that was built, with the hierarchy that all passages are placed in."""
+    """The segment of a build, with the encoder and the hierarchy that all segments use.
+
+    Attributes:
+        tree: Hierarchy in which all passages are placed.
+    """
 
     def __init__(
         self, folder: Path, retriever: IndexedRetriever, rows: IdMap, tree: Hierarchy
@@ -232,50 +140,56 @@ class BaseSegment(LoadedSegment):
 
     @classmethod
     def open(cls, folder: Path, fingerprint: str) -> BaseSegment:
-        """Load a base; FingerprintMismatch if its encoder does not have the fingerprint that the
-        manifest states.
+        """Load a base segment.
+
+        Args:
+            folder: Folder of the generation that is a build.
+            fingerprint: Fingerprint of its encoder, from the manifest.
+
+        Raises:
+            FingerprintMismatch: If the encoder has another fingerprint.
         """
         retriever = open_retriever(folder / ENCODER, folder / INDEX)
         if retriever.fingerprint != fingerprint:
             raise FingerprintMismatch(
-                f"{folder}: its encoder has fingerprint {retriever.fingerprint[:12]}, its manifest says "
-                f"{fingerprint[:12]}; the folder was changed: freshet repair"
+                f"{folder}: its encoder has fingerprint {retriever.fingerprint[:12]}, its manifest "
+                f"says {fingerprint[:12]}; the folder was changed: freshet repair"
             )
-        return cls(
-            folder,
-            retriever,
-            IdMap(read_json(folder / PASSAGES)),
-            Hierarchy.load(folder / HIERARCHY),
-        )
+        rows = IdMap(read_json(folder / PASSAGES))
+        return cls(folder, retriever, rows, Hierarchy.load(folder / HIERARCHY))
 
     @cached_property
     def topics(self) -> list[list[str]]:
-        """The names of the tree's nodes, level by level; none where an earlier version built it."""
+        """Names of the hierarchy's nodes, level by level; empty if the build named none."""
         path = self.folder / HIERARCHY / TOPICS
         return read_json(path) if path.is_file() else []
 
 
 def open_segment(base: LoadedSegment, folder: Path) -> LoadedSegment:
-    """Load a segment, whose vectors must be of the encoder of `base`."""
-    return LoadedSegment(
-        folder, base.retriever.reopen(folder / INDEX), IdMap(read_json(folder / PASSAGES))
-    )
+    """Load an added segment, whose vectors are of the encoder of `base`."""
+    retriever = base.retriever.reopen(folder / INDEX)
+    return LoadedSegment(folder, retriever, IdMap(read_json(folder / PASSAGES)))
 
 
 @dataclass(frozen=True, eq=False)
 class SegmentView:
-    """A part as a generation sees it: without the documents that are removed by then."""
+    """A segment as one generation sees it: without the documents that are removed by then.
+
+    Attributes:
+        segment: The segment.
+        removed: Ids of its removed documents.
+    """
 
     segment: LoadedSegment
     removed: frozenset[str] = frozenset()
 
     @cached_property
     def searchable(self) -> RetrieverSegment:
-        """The retriever's side of it."""
+        """The segment as retrievers take it to search several segments together."""
         return RetrieverSegment(self.segment.retriever, self.segment.rows, self.removed)
 
     def __contains__(self, document_id: object) -> bool:
-        """Whether the document is in the part and not removed."""
+        """Return whether the segment holds the document, and it is not removed."""
         return document_id in self.segment.rows.rows_by_document and document_id not in self.removed
 
     @cached_property
@@ -289,14 +203,14 @@ class SegmentView:
         return len(self.segment.rows) - len(self.segment.rows.rows_of(self.removed))
 
     def ids_after(self, after: str) -> Iterator[str]:
-        """The documents that can be found beyond an id, ascending."""
+        """Yield the documents that can be found with ids above `after`, ascending."""
         ids = self.segment.sorted_ids
-        return (
-            ids[i] for i in range(bisect_right(ids, after), len(ids)) if ids[i] not in self.removed
-        )
+        for position in range(bisect_right(ids, after), len(ids)):
+            if ids[position] not in self.removed:
+                yield ids[position]
 
     def document_ids(self) -> list[str]:
-        """The documents that can be found, ascending."""
+        """Return the documents that can be found, by ascending id."""
         return sorted(set(self.segment.rows.document_ids) - self.removed)
 
 
@@ -307,57 +221,77 @@ def write_segment(
     text: TextRules,
     refine: Refine | None,
 ) -> LoadedSegment:
-    """Encode, index and place the documents of `puts`, which differ, in `folder`; encoder and tree
-    are the base's.
+    """Encode, index and place documents in a new segment.
 
-    Returns the segment, loaded.
+    Args:
+        folder: Folder of the segment.
+        base: Base segment, whose encoder and hierarchy are used.
+        puts: Documents with different ids.
+        text: Rules by which the documents are cut into passages.
+        refine: Replaces the encodings by other vectors; None keeps them.
+
+    Returns:
+        The segment, loaded.
     """
     new = new_passages(puts, text, refine)
     base.retriever.write_segment(folder / INDEX, new)
-    write_rows(map(document_row, puts), folder / DOCUMENTS)
+    write_rows([document_row(document) for document in puts], folder / DOCUMENTS)
     write_json(folder / PASSAGES, list(new.document_ids), lines=False)
-    part = open_segment(base, folder)
-    Placements.find(base.tree, part.retriever.passage_vectors(new.document_ids)).save(folder)
-    return part
+
+    segment = open_segment(base, folder)
+    vectors = segment.retriever.passage_vectors(new.document_ids)
+    Placements.find(base.tree, vectors).save(folder)
+    return segment
 
 
 def new_passages(
     puts: Sequence[Document], text: TextRules, refine: Refine | None = None
 ) -> NewPassages:
-    """The passages of documents, which differ, in their order."""
-    passages = [
-        (put.document_id, passage) for put in puts for passage in text.passages(put.title, put.text)
-    ]
-    ids, texts = [document for document, _ in passages], [passage for _, passage in passages]
-    return NewPassages(
-        texts, ids, {put.document_id: put.queries for put in puts if put.queries}, refine
-    )
+    """Cut documents with different ids into passages, in their order."""
+    document_ids: list[str] = []
+    texts: list[str] = []
+    queries: dict[str, Sequence[str]] = {}
+    for document in puts:
+        for passage in text.passages(document.title, document.text):
+            document_ids.append(document.document_id)
+            texts.append(passage)
+        if document.queries:
+            queries[document.document_id] = document.queries
+    return NewPassages(texts, document_ids, queries, refine)
 
 
 def merge_segments(folder: Path, views: Sequence[SegmentView]) -> None:
-    """One segment in `folder` of what is left of several, as it is: nothing is encoded or placed
-    anew.
+    """Merge segments into a new one, without their removed documents.
+
+    Everything is copied; nothing is encoded or placed again.
+
+    Args:
+        folder: Folder of the new segment.
+        views: Segments to merge; at least one of them holds a document that can be found.
     """
     views = [view for view in views if view.documents]
     for view in views:
-        if (view.segment.folder / MANIFEST).is_file():  # all but the one that is being made
-            verify_file_checksum(
-                view.segment.folder, read_json(view.segment.folder / MANIFEST), DOCUMENTS
-            )
-    parts = [(view.segment.retriever, view.document_ids()) for view in views]
-    views[0].segment.retriever.merge(parts, folder / INDEX)
-    documents, ids, placements = [], [], []
+        source = view.segment.folder
+        # A segment that is being written has no manifest yet.
+        if (source / MANIFEST).is_file():
+            verify_file_checksum(source, read_json(source / MANIFEST), DOCUMENTS)
+
+    retrievers = [(view.segment.retriever, view.document_ids()) for view in views]
+    views[0].segment.retriever.merge(retrievers, folder / INDEX)
+
+    documents: list[dict[str, Any]] = []
+    passage_documents: list[str] = []
+    placements: list[Placements] = []
     for view in views:
         columns = read_columns(view.segment.documents, *COLUMNS)
-        documents += [
-            dict(zip(COLUMNS, row, strict=True))
-            for row in zip(*columns, strict=True)
-            if row[0] in view
-        ]
+        for values in zip(*columns, strict=True):
+            document = dict(zip(COLUMNS, values, strict=True))
+            if document["document_id"] in view:
+                documents.append(document)
         rows = view.segment.rows.rows_of(view.document_ids())
-        ids += [view.segment.rows.document_ids[row] for row in rows.tolist()]
+        passage_documents.extend(view.segment.rows.document_ids[row] for row in rows.tolist())
         placements.append(view.segment.placements.take(rows))
     write_rows(documents, folder / DOCUMENTS)
-    write_json(folder / PASSAGES, ids, lines=False)
+    write_json(folder / PASSAGES, passage_documents, lines=False)
     Placements.join(placements).save(folder)
-    Refined.joined(views).save(folder)
+    RefinedDocuments.join([(view.segment.folder, view) for view in views]).save(folder)

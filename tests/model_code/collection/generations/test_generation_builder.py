@@ -16,7 +16,7 @@ from model_code.collection.generations.generation_builder import GenerationBuild
 from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.folder_lock import exclusive_lock_if_unused
-from model_code.collection.segments.segment import Placements
+from model_code.collection.segments.placements import Placements
 from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
 from model_code.files import read_json, write_manifest
 from model_code.retrieval.dense_index import DenseIndex

@@ -17,15 +17,13 @@ from model_code.collection.ledger.database import LEDGER_FORMAT
 from model_code.errors import FreshetError
 from model_code.files import MANIFEST, hash_path, read_json, write_json
 from model_code.project import Project
-from tests.live_example import collection_of, make_project, receive, row
+from tests.live_example import make_project, receive
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     project = make_project(tmp_path)
-    index = collection_of(project)
-    receive(index, row("new-1", "a document that waits"))
-    index.ledger.close()
+    receive(project, "new-1")
     return project
 
 

@@ -299,7 +299,7 @@ def events_of(ledger: Ledger) -> list[Event]:
 
 def told(name: str, text: str) -> tuple[str, Document]:
     made = document(name, text)
-    return made.content_hash, made
+    return made
 
 
 def fold(documents: Documents, events: Iterable[Event]) -> Documents:

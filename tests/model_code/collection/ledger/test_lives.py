@@ -272,7 +272,10 @@ def test_the_time_of_a_pending_question_does_not_grow_with_the_log(tmp_path):
     """By what SQLite reads: no step of its plan scans the table."""
     ledger = library.Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite")
     with ledger._database.read() as connection:
-        for query in (library.events.select().where(library.events.c.id > 5), states.REVERTS):
+        for query in (
+            library.events.select().where(library.events.c.id > 5),
+            states.SELECT_REVERTS,
+        ):
             text = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}").fetchall()
             scans = [row[3] for row in plan if "SCAN" in row[3]]

@@ -1,0 +1,101 @@
+"""The places of passages in a hierarchy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from model_code.files import atomic_write
+from model_code.hierarchy.tree import Hierarchy
+
+PLACEMENTS = "placements.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Placements:
+    """The places of n passages in a hierarchy.
+
+    Attributes:
+        paths: Node of each passage at each level, (n, depth) int32, root first.
+        cosines: Cosine of each passage with the centroid of its leaf, (n,) float32.
+    """
+
+    paths: np.ndarray
+    cosines: np.ndarray
+
+    @classmethod
+    def find(cls, tree: Hierarchy, vectors: np.ndarray) -> Placements:
+        """Place passages at the leaves with the nearest centroids.
+
+        Passages that the hierarchy was clustered from keep the leaves of the clustering, which may
+        be others. The caller replaces the paths of these.
+
+        Args:
+            tree: Hierarchy to place passages in.
+            vectors: Vectors of the passages, (n, H), of any norm.
+        """
+        unit_vectors = normalize_rows(vectors)
+        paths = tree.place(unit_vectors)
+        centroids = tree.centroids[-1][paths[:, -1]]
+        cosines = np.einsum("nh,nh->n", unit_vectors, centroids, dtype=np.float32)
+        return cls(paths, cosines)
+
+    def save(self, folder: Path) -> None:
+        """Write the placements to a folder; equal placements give equal bytes."""
+        tensors = {"paths": np.ascontiguousarray(self.paths), "cosines": self.cosines}
+        with atomic_write(folder / PLACEMENTS) as path:
+            save_file(tensors, path)
+
+    @classmethod
+    def load(cls, folder: Path) -> Placements:
+        """Read what `save` wrote."""
+        return cls(**load_file(folder / PLACEMENTS))
+
+    @classmethod
+    def join(cls, placements: Sequence[Placements]) -> Placements:
+        """Concatenate the placements of several lists of passages."""
+        return cls(
+            np.concatenate([each.paths for each in placements]),
+            np.concatenate([each.cosines for each in placements]),
+        )
+
+    def take(self, rows: np.ndarray) -> Placements:
+        """Return the placements of some passages, by their row numbers."""
+        return Placements(self.paths[rows], self.cosines[rows])
+
+
+def recenter_hierarchy(tree: Hierarchy, vectors: np.ndarray) -> Hierarchy:
+    """Return the same hierarchy with the centroids of other vectors of its passages.
+
+    The centroid of a node is the mean of the unit vectors below it, scaled to unit norm, as in
+    spherical k-means.
+
+    Args:
+        tree: Hierarchy of N passages.
+        vectors: Vectors of the same passages, (N, H), of any norm.
+    """
+    leaf_starts = np.searchsorted(tree.leaves[tree.order], np.arange(len(tree.parents[-1])))
+    unit_vectors = normalize_rows(vectors)
+    # Sums of the vectors below each node of a level, first of the leaves: (nodes, H).
+    sums = np.add.reduceat(unit_vectors[tree.order], leaf_starts, axis=0, dtype=np.float64)
+    centroids = [normalize_rows(sums)]
+    for parents in tree.parents[:0:-1]:
+        child_starts = np.searchsorted(parents, np.arange(parents[-1] + 1))
+        sums = np.add.reduceat(sums, child_starts, axis=0)
+        centroids.append(normalize_rows(sums))
+    centroids.reverse()
+    return Hierarchy(tuple(centroids), tree.parents, tree.leaves)
+
+
+def normalize_rows(vectors: np.ndarray) -> np.ndarray:
+    """Scale rows to unit norm, in float32; a zero row stays zero.
+
+    >>> normalize_rows(np.array([[0.0, 0.5], [0.0, 0.0]])).tolist()
+    [[0.0, 1.0], [0.0, 0.0]]
+    """
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
