@@ -20,9 +20,9 @@ import numpy as np
 
 from benchmarks.measurement import row
 from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, mean_query
-from model_code.incdsi.rows import dots
+from model_code.incdsi.rows import row_dots
 from model_code.incdsi.settings import IncDsiSettings
-from model_code.incdsi.solver import Problem
+from model_code.incdsi.solver import HingeProblem
 from model_code.incdsi.state import IncDsiState
 
 FALLING, FLAT = 0.5, 0.0  # by which power of its rank a direction's deviation falls
@@ -296,17 +296,17 @@ def _one_by_one(
     return found
 
 
-def _charged(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> Problem:
+def _charged(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> HingeProblem:
     """The objective of those hinges alone that `vector` is charged for, of all documents: its value
     is the whole.
     """
-    own_limit = float(dots(case.vectors, case.query).max()) + settings.gamma1
-    limits = dots(case.vectors, case.queries) - settings.gamma2
-    lost = np.flatnonzero(dots(case.queries, vector) > limits)
+    own_limit = float(row_dots(case.vectors, case.query).max()) + settings.gamma1
+    limits = row_dots(case.vectors, case.queries) - settings.gamma2
+    lost = np.flatnonzero(row_dots(case.queries, vector) > limits)
     rows = np.concatenate([-case.query[None], case.queries[lost].astype(np.float64)])
     weights = np.array([settings.lambda1, *[1 - settings.lambda1] * len(lost)])
     limits = np.concatenate([[-own_limit], limits[lost]])
-    return Problem(rows, limits, weights, np.zeros(len(vector)), settings.lambda2)
+    return HingeProblem(rows, limits, weights, np.zeros(len(vector)), settings.lambda2)
 
 
 def _objective(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> float:

@@ -1,4 +1,7 @@
-"""Add and delete documents of a collection, one at a time or in batches with the same result."""
+"""Add documents to a collection by IncDSI (Kishore et al., 2023), and delete them.
+
+A batch gives the same vectors as adding its documents one by one.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,34 @@ from enum import Enum
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.incdsi.rows import joined, minus
+from model_code.incdsi.rows import difference, sorted_union
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solver import (
-    GROWTH,
-    DocumentProblem,
+    MEMBERS_PER_ROUND,
+    AdditionObjective,
     Rivals,
     Solution,
     Start,
-    minimise,
+    minimize_problem,
     solve,
-    too_many,
+    too_many_suspects,
 )
 from model_code.incdsi.state import IncDsiState
 from model_code.settings import require
 
 DEFAULTS = IncDsiSettings()
-BATCH = 128  # documents that share passes
-MOST_SCORES = 2**26  # of one pass, float32: 256 MiB
+
+# Largest number of documents that share passes over V and Z.
+MAX_BATCH_DOCUMENTS = 128
+
+# Largest number of float32 scores of one shared pass, which take 256 MiB.
+MAX_BATCH_SCORES = 2**26
 
 
 class Status(Enum):
-    """How an added document stands to the constraints, in words for the user; it can be searched in
-    every case.
+    """How an added document meets the constraints, as text for the user.
+
+    A document can be found in every case.
     """
 
     FITS = "found first by its own queries, and no old document loses its own"
@@ -41,11 +49,14 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class NewDocument:
-    """A document to add or update.
+    """A document to add.
 
-    queries: (m, H) vectors of what it should be found by: generated queries, title, summary, spans;
-    at least one. encoding: (H) the document's own vector from the encoder, to which its vector is
-    pulled; None: pulled to 0, as published.
+    Attributes:
+        id: Id of the document.
+        queries: Vectors (m, H) of at least one text that should find the document: its queries,
+            title, first sentence and spans.
+        encoding: Encoding (H,) of the document, to which its vector is pulled; None pulls it to 0,
+            as in the paper.
     """
 
     id: str
@@ -54,20 +65,23 @@ class NewDocument:
 
     @property
     def prior(self) -> np.ndarray:
-        """v0 (H), float64."""
-        return (
-            np.zeros(np.shape(self.queries)[1])
-            if self.encoding is None
-            else np.asarray(self.encoding, np.float64)
-        )
+        """The vector v0 (H,) float64 to which the document's vector is pulled."""
+        if self.encoding is None:
+            return np.zeros(np.shape(self.queries)[1])
+        return np.asarray(self.encoding, np.float64)
 
 
 @dataclass(frozen=True)
 class Added:
-    """What became of a document.
+    """An added document.
 
-    vector: (H) float32, as stored. broken: constraints that the vector breaks: its own query lost,
-    or old documents' queries lost to it. solution: of the optimisation.
+    Attributes:
+        id: Id of the document.
+        vector: Its vector (H,) float32, as stored.
+        status: How it meets the constraints.
+        broken: Number of broken constraints, margins apart: the document's own query is lost, or
+            an older document's query is lost to it.
+        solution: Solution of the optimisation.
     """
 
     id: str
@@ -78,21 +92,23 @@ class Added:
 
 
 def mean_query(queries: np.ndarray) -> np.ndarray:
-    """The mean (H) of `queries` (m, H), in float64 of what float32 stores, so that a replay from
-    the state is equal.
+    """Return the mean (H,) float64 of query vectors (m, H), rounded to float32.
+
+    The state stores it in float32. Rounding it first makes a replay from the state equal.
 
     >>> mean_query(np.array([[1.0, 0.0], [0.0, 1.0]])).tolist()
     [0.5, 0.5]
     """
-    return np.asarray(queries, np.float64).mean(axis=0).astype(np.float32).astype(np.float64)
+    mean = np.asarray(queries, np.float64).mean(axis=0)
+    return mean.astype(np.float32).astype(np.float64)
 
 
 class IncDsiAdder:
-    """Additions to `state`. Each document's vector depends on those before it, as in the paper, and
-    never changes.
+    """Adds documents to a state, and deletes them.
 
-    Laws: equal calls in equal order give equal vectors; a batch gives the vectors of one-by-one
-    addition; deleting the last document undoes its addition.
+    The vector of a document depends on the documents before it, as in the paper, and never changes.
+    Equal calls in equal order give equal vectors, a batch gives the vectors of one-by-one addition,
+    and deleting the last document undoes its addition.
 
     >>> state = IncDsiState(np.eye(3)[:2], np.eye(3)[:2], ["a", "b"])
     >>> adder = IncDsiAdder(state)
@@ -102,129 +118,173 @@ class IncDsiAdder:
     """
 
     def __init__(self, state: IncDsiState, settings: IncDsiSettings = DEFAULTS) -> None:
-        self.state, self.settings = state, settings
+        self.state = state
+        self.settings = settings
 
     def add(self, document: NewDocument) -> Added:
-        """Add one document at the end; raises FreshetError if its id is in the collection."""
+        """Add one document at the end.
+
+        Raises:
+            FreshetError: If its id is in the collection.
+        """
         return self.add_batch([document])[0]
 
     def add_batch(self, documents: Sequence[NewDocument]) -> list[Added]:
-        """Add `documents` in order. All are checked first, so that a bad one leaves the collection
-        as it was.
+        """Add documents in order.
+
+        All documents are checked first, so that a bad one leaves the collection as it was.
+
+        Args:
+            documents: Documents with different ids.
+
+        Raises:
+            FreshetError: If an id is in the collection, or twice in the batch.
+            SettingsError: If a vector holds a number that is not finite.
         """
         self._check_new(documents)
+        max_documents = MAX_BATCH_SCORES // max(1, len(self.state))
+        size = max(1, min(MAX_BATCH_DOCUMENTS, max_documents))
         added: list[Added] = []
-        size = max(1, min(BATCH, MOST_SCORES // max(1, len(self.state))))
-        for begin in range(0, len(documents), size):
-            added += self._add_chunk(documents[begin : begin + size])
+        for start in range(0, len(documents), size):
+            added.extend(self._add_chunk(documents[start : start + size]))
         return added
 
     def delete(self, ids: Iterable[str]) -> None:
-        """Take documents out; raises FreshetError, before anything is deleted, if one of them is
-        not there.
+        """Delete documents.
+
+        Raises:
+            FreshetError: If a document is not in the collection; then nothing is deleted.
         """
-        self.state.delete(np.unique([self.state.row(key) for key in ids]).astype(np.int64))
+        rows = [self.state.row(document_id) for document_id in ids]
+        self.state.delete(np.unique(rows).astype(np.int64))
 
     def _add_chunk(self, documents: Sequence[NewDocument]) -> list[Added]:
+        """Add documents that share passes."""
         queries = np.stack([mean_query(document.queries) for document in documents])
         rivals = [Rivals(self.state, scan) for scan in self.state.vectors.scan(queries)]
-        starts = (
-            self._starts(documents, rivals) if len(documents) > 1 else [Start(rivals[0].seeds())]
-        )
-        return [self._add(*each) for each in zip(documents, rivals, starts, strict=True)]
+        if len(documents) > 1:
+            starts = self._shared_starts(documents, rivals)
+        else:
+            starts = [Start(rivals[0].seeds())]
 
-    def _starts(self, documents: Sequence[NewDocument], rivals: Sequence[Rivals]) -> list[Start]:
-        """A start for each document of a batch, given the scores of their mean queries.
+        added: list[Added] = []
+        for document, scores, start in zip(documents, rivals, starts, strict=True):
+            added.append(self._add(document, scores, start))
+        return added
 
-        The first guesses know the best rivals' queries only. The second ones know what the first
-        violate; where these moved so far that too many rows stay in doubt, Z is read a second time,
-        for all such documents at once.
+    def _shared_starts(
+        self, documents: Sequence[NewDocument], rivals: Sequence[Rivals]
+    ) -> list[Start]:
+        """Return a start for each document of a batch, with few common passes over Z.
+
+        The first guesses only know the queries of the best rivals. The second guesses know what the
+        first ones violate. Where these moved so far that too many rows stay in doubt, Z is read
+        once more, for all such documents at once.
         """
-        first = self._guess(documents, rivals, [Start(scores.seeds()) for scores in rivals])
+        seeds = [Start(scores.seeds()) for scores in rivals]
+        first = self._guess_all(documents, rivals, seeds)
         starts = self._with_passes(
             [Start(members) for members, _, _ in first], [vector for _, vector, _ in first]
         )
-        second = self._guess(documents, rivals, starts)
-        starts = [
-            Start(members, start.scan)
-            for (members, _, _), start in zip(second, starts, strict=True)
-        ]
-        again = [number for number, (_, _, doubtful) in enumerate(second) if doubtful]
+
+        second = self._guess_all(documents, rivals, starts)
+        for number, (members, _, _) in enumerate(second):
+            starts[number] = Start(members, starts[number].scan)
+
+        doubtful = [number for number, (_, _, is_doubtful) in enumerate(second) if is_doubtful]
         renewed = self._with_passes(
-            [starts[number] for number in again], [second[number][1] for number in again]
+            [starts[number] for number in doubtful], [second[number][1] for number in doubtful]
         )
-        for number, start in zip(again, renewed, strict=True):
+        for number, start in zip(doubtful, renewed, strict=True):
             starts[number] = start
         return starts
 
     def _with_passes(self, starts: Sequence[Start], vectors: Sequence[np.ndarray]) -> list[Start]:
-        """The `starts` with passes over Z by `vectors`, all from one reading."""
-        passes = self.state.queries.scan(np.stack(vectors)) if vectors else []
+        """Return the starts with passes over Z by these vectors, all from one reading."""
+        if not vectors:
+            return []
+        passes = self.state.queries.scan(np.stack(vectors))
         return [Start(start.members, scan) for start, scan in zip(starts, passes, strict=True)]
 
-    def _guess(
+    def _guess_all(
         self, documents: Sequence[NewDocument], rivals: Sequence[Rivals], starts: Sequence[Start]
     ) -> list[tuple[np.ndarray, np.ndarray, bool]]:
-        """For each document its members, a vector, and whether too many other rows are in doubt.
+        """Guess the vector of each document of a batch; see `guess`.
 
-        Each sees the guesses before it; the state is left as it was. Rows of documents in this
-        batch are tested one by one anyway, and their guesses are gone afterwards, so they are no
-        members.
+        Each document sees the guesses of the documents before it. The state is restored afterwards.
+        Rows of the batch are tested one by one anyway, so they are left out of the members.
         """
-        guesses, count = [], len(self.state)
+        count = len(self.state)
+        guesses: list[tuple[np.ndarray, np.ndarray, bool]] = []
         try:
             for document, scores, start in zip(documents, rivals, starts, strict=True):
-                members, vector, doubtful = guess(self._task(document, scores), start)
-                guesses.append((members[members < count], vector, doubtful))
+                members, vector, is_doubtful = guess(self._objective(document, scores), start)
+                guesses.append((members[members < count], vector, is_doubtful))
                 self.state.append(document.id, vector, scores.scan.vector)
         finally:
             self.state.truncate(count)
         return guesses
 
-    def _task(self, document: NewDocument, rivals: Rivals) -> DocumentProblem:
-        """The document's objective; its query is that of `rivals`."""
-        unit = self.state.score_deviation
-        return DocumentProblem(
-            self.state, rivals.scan.vector, rivals.best(), document.prior, self.settings, unit
+    def _objective(self, document: NewDocument, rivals: Rivals) -> AdditionObjective:
+        """Return the objective of a document, whose mean query is the one of `rivals`."""
+        return AdditionObjective(
+            state=self.state,
+            query=rivals.scan.vector,
+            best_rival=rivals.best(),
+            prior=document.prior,
+            settings=self.settings,
+            unit=self.state.score_deviation,
         )
 
     def _add(self, document: NewDocument, rivals: Rivals, start: Start) -> Added:
-        """Find the document's vector and store it; `rivals` are those of its mean query."""
-        task = self._task(document, rivals)
-        solution = solve(task, start)
-        broken = task.broken(solution.suspects, solution.vector)
-        self.state.append(document.id, solution.vector, task.query)
+        """Solve for the document's vector, and store it."""
+        objective = self._objective(document, rivals)
+        solution = solve(objective, start)
+        broken = objective.broken(solution.suspects, solution.vector)
+        self.state.append(document.id, solution.vector, objective.query)
         status = Status.COMPROMISE if broken else Status.FITS
-        return Added(document.id, self.state.vectors.view[-1].copy(), status, broken, solution)
+        stored = self.state.vectors.view[-1].copy()
+        return Added(document.id, stored, status, broken, solution)
 
     def _check_new(self, documents: Sequence[NewDocument]) -> None:
-        coming: set[str] = set()
+        batch_ids: set[str] = set()
         for document in documents:
-            finite = np.isfinite(document.queries).all() and np.isfinite(document.prior).all()
+            is_finite = np.isfinite(document.queries).all() and np.isfinite(document.prior).all()
             require(
-                bool(finite),
+                bool(is_finite),
                 f"a vector of document {document.id!r} holds a number that is not finite",
             )
-            if document.id in self.state or document.id in coming:
+            if document.id in self.state or document.id in batch_ids:
                 raise FreshetError(
-                    f"document {document.id!r} is in the collection already, or twice in this batch: delete it first"
+                    f"document {document.id!r} is in the collection already, or twice in this batch: "
+                    "delete it first"
                 )
-            coming.add(document.id)
+            batch_ids.add(document.id)
 
 
-def guess(task: DocumentProblem, start: Start) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Members (sorted rows), a vector (H) near the solution, and whether too many other rows are in
-    doubt.
+def guess(objective: AdditionObjective, start: Start) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Guess the vector of a document.
 
-    After a pass the rows that its vector violates are members, too; without a pass nothing is in
-    doubt.
+    Args:
+        objective: Objective of the document.
+        start: Members, and a pass over Z if there was one. Rows that the vector of the pass
+            violates become members, too.
+
+    Returns:
+        The members (sorted rows), a vector (H,) near the solution, and whether so many other rows
+        are in doubt that another pass pays. Without a pass, no row is in doubt.
     """
-    members, scan = start.members, start.scan
-    if scan is not None:
-        others = minus(task.suspects(scan, scan.vector), members)
-        violated = task.violated(others, scan.vector)
-        if not len(violated):
-            return members, scan.vector, False
-        members = joined(members, violated[: max(GROWTH, len(members))])
-    vector, _ = minimise(task.problem(members), None if scan is None else scan.vector)
-    return members, vector, scan is not None and too_many(task.suspects(scan, vector), task)
+    members = start.members
+    scan = start.scan
+    if scan is None:
+        vector, _ = minimize_problem(objective.problem(members))
+        return members, vector, False
+
+    others = difference(objective.suspects(scan, scan.vector), members)
+    violated = objective.violated(others, scan.vector)
+    if not len(violated):
+        return members, scan.vector, False
+    members = sorted_union(members, violated[: max(MEMBERS_PER_ROUND, len(members))])
+    vector, _ = minimize_problem(objective.problem(members), scan.vector)
+    is_doubtful = too_many_suspects(objective.suspects(scan, vector), objective)
+    return members, vector, is_doubtful

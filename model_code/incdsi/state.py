@@ -1,6 +1,4 @@
-"""What additions read and change: a vector and a representative query for each document, and what
-follows from them.
-"""
+"""What IncDSI reads and changes: a vector and a representative query for each document."""
 
 from __future__ import annotations
 
@@ -12,27 +10,32 @@ from model_code.errors import FreshetError
 from model_code.incdsi.rows import (
     GrowingRows,
     ScannedRows,
-    dots,
-    fillings,
     float32_error,
-    length,
-    lengths,
+    hole_fillings,
+    row_dots,
+    row_norms,
+    vector_norm,
 )
 from model_code.settings import require
 
-# documents and queries from which the deviation of scores is estimated, evenly spread
-SAMPLE = 2048
+# Number of documents and of queries from which the deviation of scores is computed.
+DEVIATION_SAMPLE = 2048
 
 
 class IncDsiState:
-    """V `vectors` (n, H), Z `queries` (n, H), both float32, and their `ids`.
+    """The documents of a collection with their vectors V and representative queries Z.
 
-    From these follow s `own_scores` (n) = z_j.v_j and the lengths of all rows, in float64 and
-    always computed row by row, so that a state rebuilt from V and Z equals the one that grew.
+    Own scores and norms are computed in float64, row by row. So a state that is rebuilt from V and
+    Z equals the state that grew, to the last bit.
 
-    score_deviation: standard deviation of the scores z_i.v_j when the state was first made, the
-    unit of margins; None:
-      computed now. Store it with V and Z: margins must not drift as documents come.
+    Attributes:
+        vectors: V (n, H) float32, by which documents are searched.
+        queries: Z (n, H) float32, the mean query of each document.
+        own_scores: Scores s_j = z_j.v_j (n,) of each document for its own query.
+        vector_lengths: Norms |v_j| (n,).
+        query_lengths: Norms |z_j| (n,).
+        ids: Ids of the documents.
+        score_deviation: Standard deviation of the scores z_i.v_j, which is the unit of margins.
     """
 
     def __init__(
@@ -42,21 +45,33 @@ class IncDsiState:
         ids: Sequence[str],
         score_deviation: float | None = None,
     ) -> None:
-        finite = bool(np.isfinite(vectors).all() and np.isfinite(queries).all())
-        require(finite, "vectors or queries hold a number that is not finite: encode them again")
-        vectors, queries = np.asarray(vectors, np.float32), np.asarray(queries, np.float32)
-        self.vectors, self.queries = ScannedRows(vectors), ScannedRows(queries)
-        self.vector_lengths, self.query_lengths = (
-            GrowingRows(lengths(vectors)),
-            GrowingRows(lengths(queries)),
-        )
-        self.own_scores = GrowingRows(dots(vectors, queries))
+        """Copy vectors and queries.
+
+        Args:
+            vectors: V (n, H).
+            queries: Z (n, H).
+            ids: Different ids of the n documents.
+            score_deviation: Unit of margins, from when the state was first made; None computes it.
+                Store it with V and Z, since margins must not drift as documents are added.
+
+        Raises:
+            SettingsError: If a number is not finite, or an id occurs twice.
+        """
+        is_finite = bool(np.isfinite(vectors).all() and np.isfinite(queries).all())
+        require(is_finite, "vectors or queries hold a number that is not finite: encode them again")
+        vectors = np.asarray(vectors, np.float32)
+        queries = np.asarray(queries, np.float32)
+        self.vectors = ScannedRows(vectors)
+        self.queries = ScannedRows(queries)
+        self.vector_lengths = GrowingRows(row_norms(vectors))
+        self.query_lengths = GrowingRows(row_norms(queries))
+        self.own_scores = GrowingRows(row_dots(vectors, queries))
         self.ids = list(ids)
-        self._rows = {key: row for row, key in enumerate(self.ids)}
+        self._rows = {document_id: row for row, document_id in enumerate(self.ids)}
         require(len(self._rows) == len(self.ids), "a document id occurs twice in a collection")
-        self.score_deviation = (
-            deviation(vectors, queries) if score_deviation is None else score_deviation
-        )
+        if score_deviation is None:
+            score_deviation = deviation(vectors, queries)
+        self.score_deviation = score_deviation
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -65,57 +80,78 @@ class IncDsiState:
         return key in self._rows
 
     def row(self, key: str) -> int:
-        """The row of the document `key`; raises FreshetError if there is none."""
+        """Return the row of a document.
+
+        Raises:
+            FreshetError: If the document is not in the collection.
+        """
         if key not in self._rows:
             raise FreshetError(f"document {key!r} is not in the collection: add it first")
         return self._rows[key]
 
     def append(self, key: str, vector: np.ndarray, query: np.ndarray) -> None:
-        """Add one document at the end; both arrays (H) are rounded to float32 first."""
+        """Add a document at the end.
+
+        Args:
+            key: Id of the document.
+            vector: Its vector (H,), which is rounded to float32 first.
+            query: Its representative query (H,), which is rounded to float32 first.
+
+        Raises:
+            FreshetError: If the document is in the collection already.
+        """
         if key in self._rows:
             raise FreshetError(f"document {key!r} is in the collection already: delete it first")
-        vectors, queries = np.asarray(vector, np.float32)[None], np.asarray(query, np.float32)[None]
-        values = [vectors, queries, lengths(vectors), lengths(queries), dots(vectors, queries)]
-        for rows, value in zip(self._all(), values, strict=True):
-            rows.append(value)
+        vectors = np.asarray(vector, np.float32)[None]
+        queries = np.asarray(query, np.float32)[None]
+        self.vectors.append(vectors)
+        self.queries.append(queries)
+        self.vector_lengths.append(row_norms(vectors))
+        self.query_lengths.append(row_norms(queries))
+        self.own_scores.append(row_dots(vectors, queries))
         self._rows[key] = len(self.ids)
         self.ids.append(key)
 
     def delete(self, rows: np.ndarray) -> None:
-        """Take out `rows`; the last documents take their places: where a document lies shows in no
-        vector.
+        """Delete documents by their rows; the last documents take their places.
+
+        No vector depends on the row at which a document lies.
         """
         rows = np.unique(rows)
-        for growing in self._all():
+        for growing in self._all_rows():
             growing.delete(rows)
         for row in rows.tolist():
             del self._rows[self.ids[row]]
-        for hole, last in zip(
-            *(places.tolist() for places in fillings(rows, len(self.ids))), strict=True
-        ):
-            self.ids[hole] = self.ids[last]
+        holes, fillers = hole_fillings(rows, len(self.ids))
+        for hole, filler in zip(holes.tolist(), fillers.tolist(), strict=True):
+            self.ids[hole] = self.ids[filler]
             self._rows[self.ids[hole]] = hole
         del self.ids[len(self.ids) - len(rows) :]
 
     def truncate(self, count: int) -> None:
         """Keep the first `count` documents."""
-        for growing in self._all():
+        for growing in self._all_rows():
             growing.truncate(count)
         for key in self.ids[count:]:
             del self._rows[key]
         del self.ids[count:]
 
     def may_exceed(self, rows: np.ndarray, vector: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Those of `rows` (k) whose query may score above `scores` (k) with `vector` (H); the rest
-        are proven not to.
+        """Return the rows whose query may score above a limit; the others are proven not to.
 
-        A cheap pass in float32 that spares most of them the test in float64.
+        This cheap float32 test spares most rows the test in float64.
+
+        Args:
+            rows: Rows (k,) to test.
+            vector: Vector (H,) that the queries are scored with.
+            scores: Limit of each row, (k,).
         """
-        rough = self.queries.view[rows] @ vector.astype(np.float32)
-        slack = 2 * float32_error(len(vector)) * length(vector)  # twice: also for the addition here
-        return rows[rough + slack * self.query_lengths.view[rows] >= scores]
+        approximate = self.queries.view[rows] @ vector.astype(np.float32)
+        # The bound is doubled to cover the rounding of the addition below.
+        slack = 2 * float32_error(len(vector)) * vector_norm(vector)
+        return rows[approximate + slack * self.query_lengths.view[rows] >= scores]
 
-    def _all(self) -> list[GrowingRows]:
+    def _all_rows(self) -> list[GrowingRows]:
         return [
             self.vectors,
             self.queries,
@@ -126,13 +162,21 @@ class IncDsiState:
 
 
 def deviation(vectors: np.ndarray, queries: np.ndarray) -> float:
-    """The standard deviation of the scores of up to 2,048 queries with up to 2,048 documents; 0 for
-    less than 2.
+    """Return the standard deviation of the scores of queries with documents.
+
+    At most 2,048 documents and their queries are used, evenly spread. The result is 0 for fewer
+    than two documents.
 
     >>> deviation(np.array([[1.0], [3.0]]), np.array([[1.0], [1.0]]))
     1.0
+
+    Args:
+        vectors: Vectors of the documents, (n, H).
+        queries: Representative queries of the documents, (n, H).
     """
-    if len(vectors) < 2:
+    count = len(vectors)
+    if count < 2:
         return 0.0
-    spread = np.linspace(0, len(vectors) - 1, min(SAMPLE, len(vectors))).astype(np.int64)
-    return float((queries[spread].astype(np.float64) @ vectors[spread].astype(np.float64).T).std())
+    rows = np.linspace(0, count - 1, min(DEVIATION_SAMPLE, count)).astype(np.int64)
+    scores = queries[rows].astype(np.float64) @ vectors[rows].astype(np.float64).T
+    return float(scores.std())

@@ -33,7 +33,7 @@ from model_code.collection.segments.segment import (
     open_segment,
     write_segment,
 )
-from model_code.retrieval.base import Refine
+from model_code.retrieval.indexed import Refine
 from model_code.text.documents import Change, Document
 from model_code.text.passages import TextRules
 

@@ -57,7 +57,7 @@ def assert_equal_states(one: IncDsiState, other: IncDsiState) -> None:
 def test_a_batch_equals_one_by_one(
     settings: IncDsiSettings, pulled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adder, "BATCH", 5)
+    monkeypatch.setattr(adder, "MAX_BATCH_DOCUMENTS", 5)
     state, documents = added(50, 12, pulled, seed=WAYS.index((settings, pulled)))
     alone, together = IncDsiAdder(deepcopy(state), settings), IncDsiAdder(deepcopy(state), settings)
     assert_same([alone.add(document) for document in documents], together.add_batch(documents))
@@ -148,7 +148,7 @@ def test_a_compromise_is_told_and_counted() -> None:
 
 def test_a_large_collection_is_added_to_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     state, documents = make(60, 12)
-    monkeypatch.setattr(adder, "MOST_SCORES", 5 * 60)
+    monkeypatch.setattr(adder, "MAX_BATCH_SCORES", 5 * 60)
     one, sizes = IncDsiAdder(deepcopy(state)), []
     add = one._add_chunk
     monkeypatch.setattr(one, "_add_chunk", lambda chunk: sizes.append(len(chunk)) or add(chunk))

@@ -11,14 +11,14 @@ import pytest
 
 from model_code.incdsi import rows as rows_of
 from model_code.incdsi.rows import (
-    COARSEST,
+    MAX_COPY_ERROR,
     GrowingRows,
     Int8Rows,
     ScannedRows,
+    difference,
     float32_error,
-    highest,
-    joined,
-    minus,
+    sorted_union,
+    top_positions,
 )
 from model_code.incdsi.state import IncDsiState
 from tests.model_code.incdsi.small import make
@@ -103,7 +103,9 @@ def test_scores_stay_within_the_bound_which_is_that_of_the_derivation(width: int
 def test_the_highest_scores_are_found_by_their_blocks(count: int) -> None:
     scores = np.random.default_rng(count).normal(size=5000).astype(np.float32)
     for held in (scores, scores[:70], scores[:0]):
-        assert sorted(highest(held, count).tolist()) == sorted(np.argsort(-held)[:count].tolist())
+        assert sorted(top_positions(held, count).tolist()) == sorted(
+            np.argsort(-held)[:count].tolist()
+        )
 
 
 @pytest.mark.parametrize("sizes", [(0, 0), (0, 4), (4, 0), (7, 3), (3, 30), (50, 50)])
@@ -111,15 +113,17 @@ def test_the_highest_scores_are_found_by_their_blocks(count: int) -> None:
 def test_sets_of_rows_are_equal_to_numpys(sizes: tuple[int, int], seed: int) -> None:
     random = np.random.default_rng(seed)
     rows, others = (np.sort(random.choice(60, size, replace=False)) for size in sizes)
-    rest = minus(rows, others)
+    rest = difference(rows, others)
     assert rest.tolist() == np.setdiff1d(rows, others).tolist()
-    assert joined(rest, random.permutation(others)).tolist() == np.union1d(rows, others).tolist()
+    assert (
+        sorted_union(rest, random.permutation(others)).tolist() == np.union1d(rows, others).tolist()
+    )
 
 
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_of, "LARGE", 1)
-    monkeypatch.setattr(rows_of, "PATIENCE", 2)
+    monkeypatch.setattr(rows_of, "MIN_COPIED_NUMBERS", 1)
+    monkeypatch.setattr(rows_of, "SCANS_BEFORE_COPY", 2)
 
 
 @pytest.mark.usefixtures("_impatient")
@@ -156,7 +160,7 @@ def test_rows_that_int8_keeps_badly_are_read_in_float32() -> None:
     kept, spike = Int8Rows(384), np.full((1, 384), 0.1, np.float32)
     spike[0, 0] = 40.0
     kept.extend(spike)
-    assert kept.worst > COARSEST
+    assert kept.worst > MAX_COPY_ERROR
     rows = ScannedRows(spike)
     bounds = {rows.scan(np.ones((1, 384)))[0].uncertainty for _ in range(5)}
     assert len(bounds) == 1
@@ -176,8 +180,8 @@ def test_what_follows_from_the_rows_does_not_depend_on_how_many_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     state, _ = make(60, 0, width=33)
-    monkeypatch.setattr(rows_of, "PART", 7)
+    monkeypatch.setattr(rows_of, "CHUNK_ROWS", 7)
     again = IncDsiState(state.vectors.view, state.queries.view, state.ids)
     np.testing.assert_array_equal(again.own_scores.view, state.own_scores.view)
-    one = rows_of.dots(state.queries.view[31:32], state.vectors.view[31])
+    one = rows_of.row_dots(state.queries.view[31:32], state.vectors.view[31])
     np.testing.assert_array_equal(one, state.own_scores.view[31:32])

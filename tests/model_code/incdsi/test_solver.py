@@ -14,13 +14,13 @@ from scipy.optimize import lsq_linear, minimize
 from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, mean_query
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solver import (
-    DocumentProblem,
-    Problem,
+    AdditionObjective,
+    HingeProblem,
     Rivals,
-    _newton,
-    _settled,
-    _unbounded,
-    minimise,
+    _canonical_vector,
+    _minimize_by_newton,
+    _solve_all_charged,
+    minimize_problem,
 )
 from tests.model_code.incdsi.small import Oracle, make
 
@@ -32,7 +32,7 @@ def test_the_value_is_that_of_the_formula(pulled: bool) -> None:
     document = document if pulled else NewDocument("bare", document.queries)
     oracle, query = Oracle(state, document, settings), mean_query(document.queries)
     best = float((state.vectors.view.astype(np.float64) @ query).max())
-    problem = DocumentProblem(
+    problem = AdditionObjective(
         state, query, best, document.prior, settings, state.score_deviation
     ).problem(np.arange(20))
     for vector in np.random.default_rng(1).normal(size=(5, 8)):
@@ -40,7 +40,7 @@ def test_the_value_is_that_of_the_formula(pulled: bool) -> None:
 
 
 def test_the_residual_tells_how_far_multipliers_are_from_optimal() -> None:
-    problem = Problem(np.eye(1), np.array([-1.0]), np.ones(1), np.zeros(1), lambda2=1.0)
+    problem = HingeProblem(np.eye(1), np.array([-1.0]), np.ones(1), np.zeros(1), lambda2=1.0)
     assert problem.residual(np.array([0.5])) == 0
     assert problem.residual(np.array([0.25])) == 0.5
     assert problem.residual(np.zeros(1)) == 1
@@ -122,7 +122,7 @@ def test_hardly_any_pull_and_more_charged_rows_than_dimensions_keep_every_digit(
         assert abs(oracle.gap(one.solution.vector)) < 1e-13
 
 
-def random_problem(seed: int) -> Problem:
+def random_problem(seed: int) -> HingeProblem:
     """Few or many rows, some of them equal or zero, with a pull of any strength."""
     random = np.random.default_rng(seed)
     count, width = int(random.integers(1, 25)), int(random.integers(1, 8))
@@ -130,14 +130,14 @@ def random_problem(seed: int) -> Problem:
     rows[random.random(count) < 0.2] = rows[0]
     rows[random.random(count) < 0.1] = 0
     weights, pull = random.uniform(0.05, 0.95, count), 10.0 ** random.uniform(-10, 1)
-    return Problem(rows, random.normal(size=count), weights, random.normal(size=width), pull)
+    return HingeProblem(rows, random.normal(size=count), weights, random.normal(size=width), pull)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_never_above_scipys_bounded_least_squares(seed: int) -> None:
     """The dual as |Cx - d|^2 with C'C = A A' + D and C'd = -b, which bvls solves exactly."""
     problem = random_problem(seed)
-    vector, multipliers = minimise(problem)
+    vector, multipliers = minimize_problem(problem)
     assert (multipliers >= 0).all()
     matrix = np.vstack([problem.rows.T, np.diag(np.sqrt(problem.diagonal))])
     target = np.linalg.lstsq(matrix.T, problem.excesses(problem.prior), rcond=None)[0]
@@ -149,8 +149,8 @@ def test_never_above_scipys_bounded_least_squares(seed: int) -> None:
 def test_where_more_rows_than_dimensions_are_charged_a_far_start_costs_time_only(seed: int) -> None:
     problem = random_problem(seed)
     far = 1e3 * np.random.default_rng(seed).normal(size=len(problem.prior))
-    assert problem.value(_newton(problem, far)[0]) == pytest.approx(
-        problem.value(minimise(problem)[0]), rel=1e-9
+    assert problem.value(_minimize_by_newton(problem, far)[0]) == pytest.approx(
+        problem.value(minimize_problem(problem)[0]), rel=1e-9
     )
 
 
@@ -162,14 +162,15 @@ def test_the_last_digits_come_from_the_active_rows_alone(pull: float) -> None:
     rivals = Rivals(state, state.vectors.scan(mean_query(document.queries)[None])[0])
     task, members = adder._task(NewDocument("bare", document.queries), rivals), np.arange(25)
     problem = task.problem(members)
-    _, best = minimise(problem)
+    _, best = minimize_problem(problem)
     assert 0 < np.count_nonzero(best) <= 6
     settled = [
-        _settled(task, problem, members, problem.vector(x), x) for x in (best, best * (1 + 1e-7))
+        _canonical_vector(task, problem, members, problem.vector(x), x)
+        for x in (best, best * (1 + 1e-7))
     ]
     np.testing.assert_array_equal(*settled)
 
 
 def test_rows_that_no_pull_tells_apart_share_their_multiplier() -> None:
-    problem = Problem(np.ones((2, 3)), -np.ones(2), np.ones(2), np.zeros(3), lambda2=1e-300)
-    np.testing.assert_allclose(_unbounded(problem), [1 / 6, 1 / 6])
+    problem = HingeProblem(np.ones((2, 3)), -np.ones(2), np.ones(2), np.zeros(3), lambda2=1e-300)
+    np.testing.assert_allclose(_solve_all_charged(problem), [1 / 6, 1 / 6])

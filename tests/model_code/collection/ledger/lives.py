@@ -297,9 +297,8 @@ def events_of(ledger: Ledger) -> list[Event]:
         ]
 
 
-def told(name: str, text: str) -> tuple[str, Document]:
-    made = document(name, text)
-    return made
+def told(name: str, text: str) -> Document:
+    return document(name, text)
 
 
 def fold(documents: Documents, events: Iterable[Event]) -> Documents:
