@@ -1,11 +1,8 @@
-"""The writer of a live collection whose added documents get IncDSI's vectors instead of their
-encodings.
-"""
+"""Build generations whose added documents are searched by IncDSI's vectors, not their encodings."""
 
 from __future__ import annotations
 
-from collections.abc import Collection as Ids
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -36,27 +33,40 @@ from model_code.text.passages import TextRules
 
 
 class IncDsiGenerationBuilder(GenerationBuilder):
-    """A `GenerationBuilder` that refines: equal changes in equal order give equal vectors, however they
-    are grouped.
+    """A `GenerationBuilder` that replaces the encodings of added documents by IncDSI's vectors.
 
-    They do for equal settings, whatever was compacted or rolled back in between, and as far as the
-    encoder gives equal vectors: the other texts of its batch move the last bits of an encoding. So
-    what a call puts and changes again is encoded all the same, and a document that is changed and
-    changed back is "updated" (see `replay`). What has to be remembered lies in the segments. Every
-    document becomes searchable, also where no vector meets all constraints; what became of each is
-    told by `store.statuses`.
+    With equal settings, equal changes in equal order give equal vectors, however they are grouped
+    into calls, and whatever was compacted or reverted in between. This holds as far as the encoder
+    gives equal vectors: the other texts of a batch change the last bits of an encoding.
+
+    So a document that a call puts and changes again is encoded all the same, and a document that is
+    changed and changed back counts as updated (see `replay`).
+
+    The state is stored in the segments. Every document becomes searchable, also if no vector meets
+    all constraints. `store.statuses` returns how the documents meet them.
     """
 
     def __init__(
         self, live: Path, retriever: str, settings: AdditionSettings, folder: Path
     ) -> None:
-        """folder: below which Z is kept that is made from texts."""
-        super().__init__(live, retriever, self._refined)
-        self.settings, self.folder = settings, folder
-        self._steps: list[Change] = []
-        self._remembered = RefinedDocuments()  # of the segment in the making
-        self._warm: tuple[int, IncDsiAdder] | None = None  # with the generation that it belongs to
-        self._grown: IncDsiAdder | None = None  # belongs to the generation in the making
+        """Use the generations of a retriever.
+
+        Args:
+            live: Folder of all live collections.
+            retriever: Name of the retriever.
+            settings: Settings of additions.
+            folder: Folder of the cached representative queries; see `store.representatives`.
+        """
+        super().__init__(live, retriever, self._refine_vectors)
+        self.settings = settings
+        self.folder = folder
+        self._changes: list[Change] = []
+        # Of the segment that is being written.
+        self._refined = RefinedDocuments()
+        # Adder with the state of the generation with this number, so that it is loaded once.
+        self._adder_of_generation: tuple[int, IncDsiAdder] | None = None
+        # Adder with the state of the generation that is being built.
+        self._new_adder: IncDsiAdder | None = None
 
     def apply(
         self,
@@ -64,48 +74,60 @@ class IncDsiGenerationBuilder(GenerationBuilder):
         cursor: LedgerCursor,
         provenance: Mapping[str, Any],
         guard: Guard | None = None,
-        rewritten: Ids[str] = (),
+        rewritten: Collection[str] = (),
     ) -> ApplyResult:
-        """See `GenerationBuilder.apply`; SettingsError too, and nothing is changed, if the collection
-        cannot be refined.
+        """Make changes searchable; see `GenerationBuilder.apply`.
+
+        Raises:
+            SettingsError: If the collection cannot be refined; then nothing is changed.
         """
         require_one_vector(self.searcher.base)
-        self._grown = None
+        self._new_adder = None
         with verify_checksums_on_error(self.searcher.generation):
-            self._steps = effective_changes(changes, self.searcher.views)
-        # one that is put back as it was, too: others may not be
-        changed = {step.document_id for step in self._steps}
-        applied = super().apply(changes, cursor, provenance, guard, {*rewritten, *changed})
-        if self._grown is not None:
-            self._warm = (applied.generation.number, self._grown)
-        return applied
+            self._changes = effective_changes(changes, self.searcher.views)
+        # A document that is changed and changed back is written again, since other documents were
+        # solved in between.
+        changed = {change.document_id for change in self._changes}
+        result = super().apply(changes, cursor, provenance, guard, {*rewritten, *changed})
+        if self._new_adder is not None:
+            self._adder_of_generation = (result.generation.number, self._new_adder)
+        return result
 
-    def _refined(
+    def _refine_vectors(
         self, ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]
     ) -> np.ndarray:
-        """The hook of `GenerationBuilder`: the vectors (n, H) of the rows of documents `ids`. Those of a
-        document of several passages, which has no vector of its own, stay.
+        """Replace the encodings of new documents by IncDSI's vectors.
+
+        Documents with several rows keep them, since they have no vector to replace.
+
+        Args:
+            ids: Document of each row, (n,).
+            vectors: Encodings, (n, H).
+            queries: Vectors (m, H) of the known queries of each row's document.
+
+        Returns:
+            The vectors to index, (n, H) float32.
         """
-        adder = self._adder()
-        self._warm = None
+        adder = self._load_adder()
+        # The state is about to change, and does not belong to the current generation any more.
+        self._adder_of_generation = None
         lasting = single_rows(ids, vectors, queries)
-        added = replay(
-            adder,
-            self._steps,
-            new_documents(self.searcher, self.settings.spans, self._steps, lasting),
-        )
-        statuses = dict.fromkeys(ids, Status.NOT_REFINED.name) | {
-            key: row.status.name for key, row in added.items()
-        }
+        documents = new_documents(self.searcher, self.settings.spans, self._changes, lasting)
+        added = replay(adder, self._changes, documents)
+
+        statuses = dict.fromkeys(ids, Status.NOT_REFINED.name)
+        representatives: dict[str, np.ndarray] = {}
         state = adder.state
-        self._remembered = RefinedDocuments(
-            statuses, {key: state.queries.view[state.row(key)].copy() for key in added}
-        )
-        self._grown = adder
+        for document_id, addition in added.items():
+            statuses[document_id] = addition.status.name
+            representatives[document_id] = state.queries.view[state.row(document_id)].copy()
+        self._refined = RefinedDocuments(statuses, representatives)
+        self._new_adder = adder
+
         refined = np.array(vectors, np.float32)
-        for row, key in enumerate(ids):
-            if key in added:
-                refined[row] = added[key].vector
+        for row, document_id in enumerate(ids):
+            if document_id in added:
+                refined[row] = added[document_id].vector
         return refined
 
     def _write_segment(  # type: ignore[override]
@@ -116,59 +138,73 @@ class IncDsiGenerationBuilder(GenerationBuilder):
         text: TextRules,
         refine: Refine | None,
     ) -> LoadedSegment:
-        part = write_segment(folder, base, puts, text, refine)
-        self._remembered.save(folder)
-        return part
+        """Write a segment, and what is remembered of its refined documents."""
+        segment = write_segment(folder, base, puts, text, refine)
+        self._refined.save(folder)
+        return segment
 
-    def _adder(self) -> IncDsiAdder:
-        number = self.searcher.generation.number
-        if self._warm is not None and self._warm[0] == number:
-            return self._warm[1]
-        return IncDsiAdder(
-            load_state(self.searcher, self.settings.spans, self.folder), self.settings
-        )
+    def _load_adder(self) -> IncDsiAdder:
+        """Return an adder with the state of the generation that is changed."""
+        if self._adder_of_generation is not None:
+            number, adder = self._adder_of_generation
+            if number == self.searcher.generation.number:
+                return adder
+        state = load_state(self.searcher, self.settings.spans, self.folder)
+        return IncDsiAdder(state, self.settings)
 
 
 def replay(
-    adder: IncDsiAdder, steps: Sequence[Change], documents: Mapping[int, NewDocument]
+    adder: IncDsiAdder, changes: Sequence[Change], documents: Mapping[int, NewDocument]
 ) -> dict[str, Added]:
-    """Make `steps` in their order; return what is left of them in the end, by id, what was put last
-    coming last.
+    """Make changes in their order.
 
-    A document's vector depends on the documents that are there when it comes. So each change is
-    made at its place, also one that a later change of the same group undoes, which nobody ever
-    searches: how changes are grouped into generations shows in no vector.
+    The vector of a document depends on the documents that exist when it is added. So each change is
+    made at its place, also one that a later change of the same call undoes. How changes are grouped
+    into generations therefore affects no vector. Consecutive additions are one batch, and
+    consecutive deletions one pass.
 
-    documents: by the number of its step, each that has one vector; others are not in the state.
-    Additions in a row are one batch, and deletions one pass.
+    Args:
+        adder: Adder with the state before the changes.
+        changes: Effective changes.
+        documents: Documents with one vector, by the number of the change that puts them. The state
+            holds no others.
+
+    Returns:
+        The added documents that are left in the end, by id, in the order of their last put.
     """
     additions: dict[str, Added] = {}
-    for new, run in groupby(
-        moves(steps, documents, adder.state), key=lambda move: isinstance(move, NewDocument)
-    ):
-        moved = list(run)
-        if new:
-            additions |= {addition.id: addition for addition in adder.add_batch(moved)}
+    all_moves = moves(changes, documents, adder.state)
+    for are_additions, run in groupby(all_moves, key=lambda move: isinstance(move, NewDocument)):
+        run_moves = list(run)
+        if are_additions:
+            for addition in adder.add_batch(run_moves):
+                additions[addition.id] = addition
         else:
-            adder.delete(moved)
-            additions = {key: addition for key, addition in additions.items() if key not in moved}
+            adder.delete(run_moves)
+            for document_id in run_moves:
+                additions.pop(document_id, None)
     return additions
 
 
 def moves(
-    steps: Sequence[Change], documents: Mapping[int, NewDocument], state: IncDsiState
+    changes: Sequence[Change], documents: Mapping[int, NewDocument], state: IncDsiState
 ) -> Iterator[NewDocument | str]:
-    """What each step is to the state: a document to add, or the id of one to delete; an update is
-    both.
+    """Yield what each change does to the state: a document to add, or an id to delete.
 
-    A document that gets several passages leaves the state, and one that has them always was not in
-    it.
+    An update is both. A document that gets several passages leaves the state, and a document that
+    always has several is never in it.
+
+    Args:
+        changes: Effective changes.
+        documents: Documents with one vector, by the number of the change that puts them.
+        state: State before the changes.
     """
-    present: dict[str, bool] = {}
-    for number, step in enumerate(steps):
-        key, document = step.document_id, documents.get(number)
-        if present.get(key, key in state):
-            yield key
-        present[key] = document is not None
+    is_present: dict[str, bool] = {}
+    for number, change in enumerate(changes):
+        document_id = change.document_id
+        document = documents.get(number)
+        if is_present.get(document_id, document_id in state):
+            yield document_id
+        is_present[document_id] = document is not None
         if document is not None:
             yield document

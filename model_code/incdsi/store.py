@@ -1,9 +1,11 @@
-"""What an added document should be found by, and the state that IncDSI goes on from.
+"""The texts that should find an added document, and the state that IncDSI starts from.
 
-Texts of a document as vectors, beside its own encoding, are what IncDSI takes; Z of a live
-collection is, for each document, the mean of these vectors. V is what is searched. Z of refined
-documents lies in their segment (`RefinedDocuments`), and that of learned ones is what training left. All
-others have it made from their texts, once: it is kept in a folder per part, which may be deleted.
+IncDSI takes several texts of a document as vectors, beside its encoding. For each document of a
+collection, Z holds the mean of these vectors, and V the vector that is searched.
+
+Z comes from three places. Refined documents have it in their segment (`RefinedDocuments`). Documents
+whose vectors were learned have it from training. For all others it is encoded from their texts once,
+and kept in a cache folder for each segment, which may be deleted.
 """
 
 from __future__ import annotations
@@ -42,212 +44,276 @@ from model_code.settings import require
 from model_code.text import words
 from model_code.text.documents import Change, Document
 
-SPAN = 12  # words, about as many as a long query has
-Encoded = tuple[np.ndarray, np.ndarray]
-"""A document's encoding (H), and the vectors (m, H) of the queries that it came with"""
+# Number of words of a span, about as many as a long query has.
+SPAN = 12
+
 FORMAT, KIND, QUERIES = 2, "incdsi", "queries.npy"
+
+Encoded = tuple[np.ndarray, np.ndarray]
+"""Encoding (H,) of a document, and the vectors (m, H) of its known queries."""
 
 
 def constraint_texts(title: str, text: str, spans: int) -> list[str]:
-    """Title, first sentence, and up to `spans` runs of `SPAN` words, evenly spread over what
-    follows it.
+    """Return the texts of a document by which it should be found.
 
-    None is empty and none occurs twice; a document with any text has at least one. Nothing is drawn
-    at random.
+    These are its title, its first sentence, and up to `spans` runs of `SPAN` words, evenly spread
+    over the rest. No text is empty or occurs twice. A document with any text has at least one.
 
     >>> constraint_texts("sort", "Sort a list. In place, that is.", spans=4)
     ['sort', 'Sort a list.', 'In place, that is.']
     """
     first, rest = words.split_first_sentence(text)
+    texts = [" ".join(title.split()), first]
+
     places = words.word_spans(rest)
-    last = max(0, len(places) - SPAN)
     count = min(spans, -(-len(places) // SPAN))
-    starts = [round(last * i / max(1, count - 1)) for i in range(count)]
-    phrases = [
-        " ".join(title.split()),
-        first,
-        *(
-            words.join_words(rest, places, start, min(start + SPAN, len(places)))
-            for start in starts
-        ),
-    ]
-    return [phrase for phrase in dict.fromkeys(phrases) if phrase]
+    last_start = max(0, len(places) - SPAN)
+    for number in range(count):
+        start = round(last_start * number / max(1, count - 1))
+        end = min(start + SPAN, len(places))
+        texts.append(words.join_words(rest, places, start, end))
+    return [text for text in dict.fromkeys(texts) if text]
 
 
-def representatives(part: LoadedSegment, spans: int, folder: Path) -> dict[str, np.ndarray]:
-    """Z (H) of each document of one vector: what training or refinement left, or else made from its
-    text.
+def representatives(segment: LoadedSegment, spans: int, folder: Path) -> dict[str, np.ndarray]:
+    """Return the representative query z (H,) of each document with one vector, by document id.
 
-    folder: below which that is kept.
+    Args:
+        segment: Segment whose documents are asked for.
+        spans: Number of spans of each text; see `constraint_texts`.
+        folder: Folder of the caches.
     """
-    ids = part.dense.index.document_ids
-    if isinstance(part, BaseSegment) and isinstance(part.dense, DsiRetriever):
-        return dict(zip(ids, part.dense.representatives, strict=True))
-    refined = RefinedDocuments.load(part.folder).queries
-    lacking = [
-        key
-        for key, alone in zip(ids, single_mask(ids), strict=True)
-        if alone and key not in refined
-    ]
-    if not lacking:
+    ids = segment.dense.index.document_ids
+    if isinstance(segment, BaseSegment) and isinstance(segment.dense, DsiRetriever):
+        return dict(zip(ids, segment.dense.representatives, strict=True))
+
+    refined = RefinedDocuments.load(segment.folder).queries
+    missing: list[str] = []
+    for document_id, has_one_vector in zip(ids, single_mask(ids), strict=True):
+        if has_one_vector and document_id not in refined:
+            missing.append(document_id)
+    if not missing:
         return refined
-    cache = cache_folder(read_json(part.folder / MANIFEST), spans, folder)
+
+    cache = cache_folder(read_json(segment.folder / MANIFEST), spans, folder)
     if not (cache / MANIFEST).is_file():
-        queries = _from_texts(part, lacking, spans, cache / "encoding")
-        with atomic_write(cache / QUERIES) as aside, aside.open("wb") as stream:
-            np.save(stream, queries)
-        shutil.rmtree(cache / "encoding")
-        write_manifest(cache, FORMAT, {"kind": KIND})
-    verify_checksums(
-        cache,
-        read_manifest(cache, FORMAT),
-        f"delete {cache}, which is then made from the texts again",
-    )
-    return refined | dict(zip(lacking, np.load(cache / QUERIES, mmap_mode="r"), strict=True))
+        _write_cache(cache, segment, missing, spans)
+    remedy = f"delete {cache}, which is then made from the texts again"
+    verify_checksums(cache, read_manifest(cache, FORMAT), remedy)
+    rows = np.load(cache / QUERIES, mmap_mode="r")
+    return {**refined, **dict(zip(missing, rows, strict=True))}
 
 
-def cache_folder(stated: Mapping[str, Any], spans: int, folder: Path) -> Path:
-    """The folder below `folder` for what is made from the texts of a part; stated: its manifest."""
-    facts = {name: stated[name] for name in ("fingerprint", "text")}
-    facts |= {"documents": stated["checksums"][DOCUMENTS], "spans": spans, "format": FORMAT}
-    return folder / f"{stated['retriever']}-{hash_text(canonical_json(facts))[:16]}"
+def cache_folder(manifest: Mapping[str, Any], spans: int, folder: Path) -> Path:
+    """Return the cache folder of a segment, whose name depends on everything that it is made from.
+
+    Args:
+        manifest: Manifest of the generation that the segment belongs to.
+        spans: Number of spans of each text; see `constraint_texts`.
+        folder: Folder of the caches.
+    """
+    facts = {
+        "fingerprint": manifest["fingerprint"],
+        "text": manifest["text"],
+        "documents": manifest["checksums"][DOCUMENTS],
+        "spans": spans,
+        "format": FORMAT,
+    }
+    return folder / f"{manifest['retriever']}-{hash_text(canonical_json(facts))[:16]}"
 
 
-def _from_texts(part: LoadedSegment, ids: Sequence[str], spans: int, folder: Path) -> np.ndarray:
-    """Z (n, H) of documents; folder: where encoded texts are until all are."""
-    rows = zip(*read_columns(part.documents, "document_id", "title", "text"), strict=True)
-    texts = {key: constraint_texts(title, text, spans) for key, title, text in rows}
-    flat = encode_resumably(
-        part.dense.encoder, [text for key in ids for text in texts[key]], folder
-    )
-    return mean_by_owner(
-        flat, np.repeat(np.arange(len(ids)), [len(texts[key]) for key in ids]), len(ids)
-    )[0]
+def _write_cache(cache: Path, segment: LoadedSegment, ids: Sequence[str], spans: int) -> None:
+    queries = _encode_representatives(segment, ids, spans, cache / "encoding")
+    with atomic_write(cache / QUERIES) as path, path.open("wb") as stream:
+        np.save(stream, queries)
+    shutil.rmtree(cache / "encoding")
+    write_manifest(cache, FORMAT, {"kind": KIND})
+
+
+def _encode_representatives(
+    segment: LoadedSegment, ids: Sequence[str], spans: int, folder: Path
+) -> np.ndarray:
+    """Return Z (n, H) of documents, encoded from their texts.
+
+    Args:
+        segment: Segment that holds the documents.
+        ids: The n documents.
+        spans: Number of spans of each text; see `constraint_texts`.
+        folder: Folder of the texts that are encoded so far, until all are.
+    """
+    columns = read_columns(segment.documents, "document_id", "title", "text")
+    texts_by_id: dict[str, list[str]] = {}
+    for document_id, title, text in zip(*columns, strict=True):
+        texts_by_id[document_id] = constraint_texts(title, text, spans)
+
+    texts: list[str] = []
+    counts: list[int] = []
+    for document_id in ids:
+        texts.extend(texts_by_id[document_id])
+        counts.append(len(texts_by_id[document_id]))
+    vectors = encode_resumably(segment.dense.encoder, texts, folder)
+    groups = np.repeat(np.arange(len(ids)), counts)
+    return mean_by_owner(vectors, groups, len(ids))[0]
 
 
 def query_vectors(
     encoder: Encoder, texts: Sequence[tuple[str, str]], spans: int
 ) -> list[np.ndarray]:
-    """For each document, of a title and a text, the vectors (m, H) of its texts."""
-    groups = [constraint_texts(title, text, spans) for title, text in texts]
-    if not groups:
+    """Encode the texts by which documents should be found.
+
+    Args:
+        encoder: Encoder of the collection.
+        texts: Title and text of each document.
+        spans: Number of spans of each text; see `constraint_texts`.
+
+    Returns:
+        Vectors (m, H) of each document's texts.
+    """
+    if not texts:
         return []
-    flat = encoder.encode([phrase for group in groups for phrase in group])
-    return np.split(flat, np.cumsum([len(group) for group in groups])[:-1])
+    groups = [constraint_texts(title, text, spans) for title, text in texts]
+    vectors = encoder.encode([text for group in groups for text in group])
+    group_ends = np.cumsum([len(group) for group in groups])
+    return np.split(vectors, group_ends[:-1])
 
 
 def single_rows(
     ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]
 ) -> dict[str, Encoded]:
-    """The rows of documents that have no other: vectors (n, H), and for each row the vectors (m, H)
-    of its queries.
+    """Return the encodings of the documents that have one row, by document id.
+
+    Args:
+        ids: Document of each row, (n,).
+        vectors: Encoding of each row, (n, H).
+        queries: Vectors (m, H) of the known queries of each row's document.
     """
-    rows = zip(ids, vectors, queries, single_mask(ids), strict=True)
-    return {key: (vector, query_rows) for key, vector, query_rows, alone in rows if alone}
+    encoded: dict[str, Encoded] = {}
+    for row, has_one_row in enumerate(single_mask(ids)):
+        if has_one_row:
+            encoded[ids[row]] = (vectors[row], queries[row])
+    return encoded
 
 
 def new_documents(
-    searcher: Searcher, spans: int, steps: Sequence[Change], lasting: Mapping[str, Encoded]
+    searcher: Searcher,
+    spans: int,
+    changes: Sequence[Change],
+    lasting: Mapping[str, Encoded],
 ) -> dict[int, NewDocument]:
-    """By the number of its step, each document of one vector that `steps` put.
+    """Return the documents with one vector that changes put, by the number of the change.
 
-    lasting: by id, those that no later step changes, which are encoded already.
+    Args:
+        searcher: Searcher of the generation that is changed.
+        spans: Number of spans of each text; see `constraint_texts`.
+        changes: Effective changes in their order.
+        lasting: Encodings of the documents that no later change overwrites, by document id.
     """
-    last = {step.document_id: number for number, step in enumerate(steps)}
-    puts = {number: step for number, step in enumerate(steps) if isinstance(step, Document)}
-    passing = {number: put for number, put in puts.items() if number != last[put.document_id]}
-    encoded = {last[key]: constraints for key, constraints in lasting.items()} | _encoded(
-        searcher, passing
-    )
-    own_texts = [(puts[number].title, puts[number].text) for number in encoded]
-    text_vectors = query_vectors(searcher.base.dense.encoder, own_texts, spans)
-    return {
-        number: NewDocument(
-            puts[number].document_id, np.concatenate([constraints, queries]), encoding
-        )
-        for (number, (encoding, queries)), constraints in zip(
-            encoded.items(), text_vectors, strict=True
-        )
-    }
+    puts: dict[int, Document] = {}
+    last_numbers: dict[str, int] = {}
+    for number, change in enumerate(changes):
+        last_numbers[change.document_id] = number
+        if isinstance(change, Document):
+            puts[number] = change
+
+    overwritten: dict[int, Document] = {}
+    for number, document in puts.items():
+        if number != last_numbers[document.document_id]:
+            overwritten[number] = document
+    encoded = {last_numbers[document_id]: value for document_id, value in lasting.items()}
+    encoded.update(_encode_documents(searcher, overwritten))
+
+    texts = [(puts[number].title, puts[number].text) for number in encoded]
+    text_vectors = query_vectors(searcher.base.dense.encoder, texts, spans)
+    documents: dict[int, NewDocument] = {}
+    for (number, (encoding, known)), own in zip(encoded.items(), text_vectors, strict=True):
+        queries = np.concatenate([own, known])
+        documents[number] = NewDocument(puts[number].document_id, queries, encoding)
+    return documents
 
 
-def _encoded(searcher: Searcher, puts: Mapping[int, Document]) -> dict[int, Encoded]:
-    """Of puts by their numbers, those of one vector; the same document may be put several times."""
+def _encode_documents(searcher: Searcher, puts: Mapping[int, Document]) -> dict[int, Encoded]:
+    """Encode documents, and return those with one vector by their numbers.
+
+    The same document may occur several times, so the numbers serve as ids.
+    """
     if not puts:
         return {}
-    base, numbered = (
-        searcher.base,
-        [replace(put, document_id=str(number)) for number, put in puts.items()],
-    )
+    dense = searcher.base.dense
+    numbered = [replace(document, document_id=str(number)) for number, document in puts.items()]
     new = new_passages(numbered, searcher.generation.text)
-    numbers, vectors = base.dense.encode_new_passages(new)
-    singles = single_rows(numbers, vectors, base.dense.encode_known_queries(new, numbers))
-    return {int(number): encoded for number, encoded in singles.items()}
+    numbers, vectors = dense.encode_new_passages(new)
+    encoded = single_rows(numbers, vectors, dense.encode_known_queries(new, numbers))
+    return {int(number): value for number, value in encoded.items()}
 
 
 def single_mask(document_ids: Sequence[str]) -> list[bool]:
-    """Whether each row is the only one of its document.
+    """Return for each row whether it is the only one of its document.
 
     >>> single_mask(["a", "b", "b"])
     [True, False, False]
     """
     rows = Counter(document_ids)
-    return [rows[key] == 1 for key in document_ids]
+    return [rows[document_id] == 1 for document_id in document_ids]
 
 
 def require_one_vector(base: LoadedSegment) -> None:
-    """SettingsError unless documents have one vector, at least every other one; the others are left
-    as they are.
+    """Require that at least half of the documents have one vector; only these are refined.
+
+    Raises:
+        SettingsError: If they do not, or the retriever has no dense vectors.
     """
     require(
         base.retriever.dense is not None,
-        f"additions cannot be refined for a retriever of kind {base.kind!r}: IncDSI needs one dense vector per "
-        "document; set additions.refine to false",
+        f"additions cannot be refined for a retriever of kind {base.kind!r}: IncDSI needs one dense "
+        "vector per document; set additions.refine to false",
     )
     ids = base.dense.index.document_ids
     require(
         2 * sum(single_mask(ids)) >= len(set(ids)),
-        "additions cannot be refined where most documents have several passages or vectors: set additions.refine to "
-        "false, or passages.words to 0 and build again",
+        "additions cannot be refined where most documents have several passages or vectors: set "
+        "additions.refine to false, or passages.words to 0 and build again",
     )
 
 
 def load_state(searcher: Searcher, spans: int, folder: Path) -> IncDsiState:
-    """The state of the searcher's generation: its documents of one vector; others are left as they
-    are.
+    """Return the state of a generation: its documents with one vector.
 
-    Margins keep the unit of the base. Documents that were added while nothing was refined have Z
-    without the queries that they came with.
+    The unit of margins is computed from the base segment, so that it stays. Documents that were
+    added while `additions.refine` was off have a z without their known queries.
+
+    Args:
+        searcher: Searcher of the generation.
+        spans: Number of spans of each text; see `constraint_texts`.
+        folder: Folder of the caches.
     """
     ids: list[str] = []
-    vectors, queries, unit = [], [], None
+    vectors: list[np.ndarray] = []
+    queries: list[np.ndarray] = []
+    unit: float | None = None
     for view in searcher.views:
-        index, by_id = view.segment.dense.index, representatives(view.segment, spans, folder)
-        places = {key: row for row, key in enumerate(index.document_ids)}
-        rows, z = (
-            index.vectors[[places[key] for key in by_id]],
-            np.array(list(by_id.values()), np.float32),
-        )
-        unit = deviation(rows, z) if unit is None else unit
-        alive = np.array([key in view for key in by_id], bool)
-        ids += [key for key in by_id if key in view]
-        vectors.append(rows[alive])
-        queries.append(z.reshape(rows.shape)[alive])
+        index = view.segment.dense.index
+        z_by_id = representatives(view.segment, spans, folder)
+        rows_by_id = {document_id: row for row, document_id in enumerate(index.document_ids)}
+        v = index.vectors[[rows_by_id[document_id] for document_id in z_by_id]]
+        # Without documents, the array has to get its width from `v`.
+        z = np.array(list(z_by_id.values()), np.float32).reshape(v.shape)
+        if unit is None:
+            unit = deviation(v, z)
+
+        is_live = np.array([document_id in view for document_id in z_by_id], bool)
+        ids.extend(document_id for document_id in z_by_id if document_id in view)
+        vectors.append(v[is_live])
+        queries.append(z[is_live])
     return IncDsiState(np.concatenate(vectors), np.concatenate(queries), ids, unit)
 
 
 def statuses(generation: Generation) -> dict[str, str]:
-    """The name of the `Status` of each document that was refined and that a generation finds, by
-    id.
-    """
-    refined = {
-        number: RefinedDocuments.load(generation.sibling(number)).statuses
-        for number in generation.segments
-    }
-    gone = removed_by_segment(generation)
-    return {
-        key: status
-        for number, part in refined.items()
-        for key, status in part.items()
-        if key not in gone[number]
-    }
+    """Return the name of the `Status` of each refined document that can be found, by id."""
+    removed = removed_by_segment(generation)
+    found: dict[str, str] = {}
+    for number in generation.segments:
+        refined = RefinedDocuments.load(generation.sibling(number))
+        for document_id, status in refined.statuses.items():
+            if document_id not in removed[number]:
+                found[document_id] = status
+    return found
