@@ -1,4 +1,4 @@
-"""Copy a finished build into a generation, and refuse parts that do not belong together."""
+"""Copy a finished build into a new generation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,14 @@ from model_code.text.passages import TextRules
 
 @dataclass(frozen=True)
 class BuildArtifacts:
-    """The parts of a build: the stages' output folders, and the corpus's `documents.parquet`."""
+    """Where the parts of a finished build lie.
+
+    Attributes:
+        encoder: Folder of the encoder.
+        index: Folder of the index.
+        documents: The file `documents.parquet` of the corpus.
+        hierarchy: Folder of the hierarchy.
+    """
 
     encoder: Path
     index: Path
@@ -43,109 +50,141 @@ class BuildArtifacts:
 
 
 def add_build(
-    collection: GenerationStore,
-    parts: BuildArtifacts,
+    store: GenerationStore,
+    artifacts: BuildArtifacts,
     provenance: Mapping[str, Any],
     text: TextRules | None,
     cursor: LedgerCursor,
     choose: Callable[[Sequence[Generation]], Generation | None],
 ) -> Generation:
-    """Add a finished build to a collection; nobody searches it before a `switch`.
+    """Add a finished build as a generation, which is not current yet.
 
-    provenance: what the manifest shall say of the build (model version, run id, stage key); text:
-    how it cut documents into passages, without which nothing can be added; cursor: up to which
-    event of the log it holds all documents. choose: picks one of the generations that the
-    collection has of this very build, oldest first, or none of them. The files are copied, so that
-    no later build changes what is searched. FreshetError if the parts do not belong together; then
-    nothing is changed.
+    All files are copied, so that no later build changes what is searched.
+
+    Args:
+        store: Generations of the retriever.
+        artifacts: Parts of the build.
+        provenance: What the manifest says about the build, such as its model version.
+        text: Rules by which the build cut documents into passages. Without them, no document can
+            be added later.
+        cursor: Ledger cursor up to which the build holds all documents.
+        choose: Gets the existing generations of the same build, oldest first, and returns the one
+            to use instead of a new one, or None.
+
+    Returns:
+        The new generation, or the chosen one.
+
+    Raises:
+        FreshetError: If the parts do not belong together; then nothing is changed.
     """
-    with collection.staging_dir() as folder:
-        facts = copy_build(folder, parts, text)
-        number = collection.next_number()
-        facts |= {
-            "base": number,
-            "build": number,
-            "segments": [],
-            "removed": None,
-            "provenance": dict(provenance),
-        }
-        manifest = collection.write_manifest(folder, facts, cursor)
-        return choose(collection.find_copies(manifest)) or collection.commit(folder, number)
+    with store.staging_dir() as folder:
+        facts = copy_build(folder, artifacts, text)
+        number = store.next_number()
+        facts["base"] = number
+        facts["build"] = number
+        facts["segments"] = []
+        facts["removed"] = None
+        facts["provenance"] = dict(provenance)
+        manifest = store.write_manifest(folder, facts, cursor)
+        chosen = choose(store.find_copies(manifest))
+        if chosen is not None:
+            return chosen
+        return store.commit(folder, number)
 
 
-def copy_build(folder: Path, parts: BuildArtifacts, text: TextRules | None) -> dict[str, Any]:
-    """Fill `folder` with the parts of a build and return the facts for its manifest.
+def copy_build(folder: Path, artifacts: BuildArtifacts, text: TextRules | None) -> dict[str, Any]:
+    """Copy the parts of a build into a folder, and return entries for the manifest.
 
-    Only the documents that the index holds are taken over, and the tree gets the centroids of the
-    index's own vectors. FreshetError if the encoder is not the one that made the vectors, a
-    document's text is missing, the hierarchy has another number of passages, or the documents were
-    not cut into passages as `text` says.
+    Only documents in the index are copied. The hierarchy gets the centroids of the index's own
+    vectors.
+
+    Args:
+        folder: Empty folder.
+        artifacts: Parts of the build.
+        text: Rules by which the build cut documents into passages; None if unknown.
+
+    Raises:
+        FingerprintMismatch: If the encoder is not the one that made the vectors.
+        FreshetError: If a document is missing in the corpus, the hierarchy places another number
+            of passages, or the documents were cut by other rules.
     """
-    hierarchy = parts.hierarchy
-    if missing := [
-        name for name in (DOCUMENT_IDS, SUMMARY, TENSORS) if not (hierarchy / name).is_file()
-    ]:
-        raise FreshetError(
-            f"{hierarchy} has no {missing[0]}: an older version built it; run the stage hierarchy again"
-        )
-    shutil.copytree(parts.encoder, folder / ENCODER)
-    shutil.copytree(parts.index, folder / INDEX)
+    hierarchy = artifacts.hierarchy
+    for name in (DOCUMENT_IDS, SUMMARY, TENSORS):
+        if not (hierarchy / name).is_file():
+            raise FreshetError(f"{hierarchy} has no {name}; run the stage hierarchy again")
+    shutil.copytree(artifacts.encoder, folder / ENCODER)
+    shutil.copytree(artifacts.index, folder / INDEX)
     (folder / HIERARCHY).mkdir()
     shutil.copyfile(hierarchy / DOCUMENT_IDS, folder / PASSAGES)
-    stated, opened = (
-        read_json(folder / INDEX / MANIFEST),
-        open_retriever(folder / ENCODER, folder / INDEX),
-    )
-    if opened.fingerprint != stated["fingerprint"]:
-        raise FingerprintMismatch(
-            f"{parts.encoder} is encoder {opened.fingerprint[:12]}, but {parts.index} was built with "
-            f"{stated['fingerprint'][:12]}; run the stage index again"
-        )
-    if (hierarchy / TOPICS).is_file():  # which builds of earlier versions have not
+    # Topics are optional: without them, hits name none.
+    if (hierarchy / TOPICS).is_file():
         shutil.copyfile(hierarchy / TOPICS, folder / HIERARCHY / TOPICS)
-    passages, tree = IdMap(read_json(folder / PASSAGES)), Hierarchy.load(hierarchy)
-    _check_hierarchy(hierarchy, len(tree.leaves), passages, stated["documents"])
-    _place(folder, tree, opened.passage_vectors(passages.document_ids))
-    write_documents(parts.documents, folder / DOCUMENTS, set(passages.document_ids))
-    _check_text(folder, passages, text)
-    facts = {
-        "fingerprint": opened.fingerprint,
+
+    index_manifest = read_json(folder / INDEX / MANIFEST)
+    retriever = open_retriever(folder / ENCODER, folder / INDEX)
+    if retriever.fingerprint != index_manifest["fingerprint"]:
+        raise FingerprintMismatch(
+            f"{artifacts.encoder} is encoder {retriever.fingerprint[:12]}, but {artifacts.index} was "
+            f"built with {index_manifest['fingerprint'][:12]}; run the stage index again"
+        )
+
+    passages = IdMap(read_json(folder / PASSAGES))
+    tree = Hierarchy.load(hierarchy)
+    _check_hierarchy(hierarchy, len(tree.leaves), passages, index_manifest["documents"])
+    _write_hierarchy(folder, tree, retriever.passage_vectors(passages.document_ids))
+    write_documents(artifacts.documents, folder / DOCUMENTS, set(passages.document_ids))
+    if text is not None:
+        _check_text_rules(folder, passages, text)
+    return {
+        "fingerprint": retriever.fingerprint,
         "documents": passages.documents,
         "passages": len(passages),
+        "text": None if text is None else vars(text),
     }
-    return facts | {"text": None if text is None else vars(text)}
 
 
 def _check_hierarchy(source: Path, placed: int, passages: IdMap, documents: int) -> None:
+    """Require that hierarchy and index have the same documents and passages.
+
+    Args:
+        source: Folder of the hierarchy.
+        placed: Number of passages that the hierarchy places.
+        passages: Document of each of these passages.
+        documents: Number of documents in the index.
+    """
     if placed != len(passages) or passages.documents != documents:
         raise FreshetError(
-            f"{source} places {placed} passages of {passages.documents} documents, but the index holds {documents} "
-            "documents; run both stages again"
+            f"{source} places {placed} passages of {passages.documents} documents, but the index "
+            f"holds {documents} documents; run both stages again"
         )
 
 
-def _place(folder: Path, tree: Hierarchy, vectors: np.ndarray) -> None:
+def _write_hierarchy(folder: Path, tree: Hierarchy, vectors: np.ndarray) -> None:
+    """Write the hierarchy with the centroids of `vectors` (N, H), and the passages' placements."""
     if len(vectors) != len(tree.leaves):
         raise FreshetError(
-            f"the hierarchy places {len(tree.leaves)} passages, but the index holds {len(vectors)}; run both again"
+            f"the hierarchy places {len(tree.leaves)} passages, but the index holds {len(vectors)}; "
+            "run both again"
         )
-    centred = recenter_hierarchy(tree, vectors)
-    centred.save(folder / HIERARCHY)
-    Placements(centred.paths(), Placements.find(centred, vectors).cosines).save(folder)
+    recentered = recenter_hierarchy(tree, vectors)
+    recentered.save(folder / HIERARCHY)
+    # Passages keep the leaves of the clustering, which need not be the nearest ones.
+    cosines = Placements.find(recentered, vectors).cosines
+    Placements(recentered.paths(), cosines).save(folder)
 
 
-def _check_text(folder: Path, passages: IdMap, text: TextRules | None) -> None:
-    """Compare the number of passages of every document with what the rules give: what is added must
-    be cut alike.
+def _check_text_rules(folder: Path, passages: IdMap, text: TextRules) -> None:
+    """Require that the rules give each document its number of passages in the build.
+
+    Documents that are added later are cut by these rules, and have to be cut alike.
     """
-    if text is None:
-        return
     counts = Counter(passages.document_ids)
-    for document, body in zip(
-        *read_columns(folder / DOCUMENTS, "document_id", "text"), strict=True
-    ):
-        if (places := len(text.passage_spans(body))) != counts[document]:
+    columns = read_columns(folder / DOCUMENTS, "document_id", "text")
+    for document_id, document_text in zip(*columns, strict=True):
+        number = len(text.passage_spans(document_text))
+        if number != counts[document_id]:
             raise FreshetError(
-                f"document {document!r} has {counts[document]} passages in the build, but {places} by the "
-                f"settings passages.words: {text.words} and stride: {text.stride}; set them as they were, or build anew"
+                f"document {document_id!r} has {counts[document_id]} passages in the build, but "
+                f"{number} by the settings passages.words: {text.words} and stride: {text.stride}; "
+                "set them as they were, or build anew"
             )

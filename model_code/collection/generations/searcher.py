@@ -1,11 +1,11 @@
-"""Search a live collection: open once, then answer from memory. Reads live generations only, never
-`artifacts/`.
+"""Search the documents of a live generation: open it once, then search it in memory.
+
+Only the folders of live generations are read, never `artifacts/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection as Ids
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 from heapq import merge
@@ -38,120 +38,146 @@ if TYPE_CHECKING:
 
 
 class Searcher:
-    """One generation, loaded: indexes and hierarchy in memory, texts on disk. It answers from this
-    generation for good.
+    """One generation in memory, which it searches for as long as it lives.
 
-    What only some searches need, such as fields, is read by the first of them and kept.
+    Indexes and hierarchy are in memory, texts on the disk. What only some searches need, such as
+    fields, is read by the first of them and kept.
+
+    Attributes:
+        live: Folder of all live collections.
+        generation: The generation.
+        base: Its base segment.
+        views: Its segments, base first.
     """
 
     def __init__(
         self, live: Path, generation: Generation, loaded: Mapping[int, LoadedSegment]
     ) -> None:
-        """Load the parts of `generation` that are not among those `loaded`, by their numbers;
-        Damaged if one is.
+        """Load the segments of a generation.
+
+        Args:
+            live: Folder of all live collections.
+            generation: Generation to search.
+            loaded: Segments in memory by number, which are shared. Those whose folders were
+                deleted or replaced are loaded again.
+
+        Raises:
+            Damaged: If a file is damaged.
+            FingerprintMismatch: If the encoder is not the one that made the vectors.
         """
-        self.live, self.generation = live, generation
+        self.live = live
+        self.generation = generation
         with verify_checksums_on_error(generation):
-            loaded = {number: part for number, part in loaded.items() if part.lock.is_valid()}
-            base = loaded.get(generation.base)
-            self.base = (
-                base
-                if isinstance(base, BaseSegment)
-                else BaseSegment.open(generation.sibling(generation.base), generation.fingerprint)
-            )
-            segments = {
-                n: loaded.get(n) or open_segment(self.base, generation.sibling(n))
-                for n in generation.segments
+            shared = {
+                number: segment for number, segment in loaded.items() if segment.lock.is_valid()
             }
-            parts = {generation.base: self.base} | segments
-            self.views = tuple(
-                SegmentView(parts[number], gone)
-                for number, gone in removed_by_segment(generation).items()
-            )
+            base = shared.get(generation.base)
+            if not isinstance(base, BaseSegment):
+                folder = generation.sibling(generation.base)
+                base = BaseSegment.open(folder, generation.fingerprint)
+            self.base = base
+
+            views: list[SegmentView] = []
+            for number, removed in removed_by_segment(generation).items():
+                segment = base if number == generation.base else shared.get(number)
+                if segment is None:
+                    segment = open_segment(base, generation.sibling(number))
+                views.append(SegmentView(segment, removed))
+            self.views = tuple(views)
 
     @cached_property
     def retriever(self) -> Retriever:
-        """The search of all parts together; put together by the first that asks, as not all who
-        open a searcher do.
-        """
-        return type(self.base.retriever).join_segments([view.searchable for view in self.views])
+        """Retriever over all segments, which is put together on first use."""
+        segments = [view.searchable for view in self.views]
+        return type(self.base.retriever).join_segments(segments)
 
     @classmethod
     def open(cls, live: Path, retriever: str | None = None) -> Searcher:
-        """Load the current generation of `retriever` (default: the live folder's default one).
+        """Load the current generation of a retriever.
 
-        FreshetError if nothing is live; FingerprintMismatch if encoder, index and manifest are not
-        of one piece.
+        Args:
+            live: Folder of all live collections.
+            retriever: Name of the retriever; None means the default one.
+
+        Raises:
+            FreshetError: If the retriever is not live.
+            FingerprintMismatch: If encoder, index and manifest do not belong together.
         """
-        return _open(live, retriever or default_retriever(live), {})
+        return _open_current(live, retriever or default_retriever(live), {})
 
     def renewed(self) -> Searcher:
-        """A searcher of the current generation that shares every part with this one; this one if it
-        is current.
+        """Return a searcher of the current generation, which is this one if nothing changed.
 
-        Numbers begin anew where a live collection was deleted: the manifest tells one generation
-        from another.
+        It shares all segments with this one. Generations are compared by their manifests, since
+        numbers start again after a live collection was deleted.
         """
-        if GenerationStore(self.live, self.generation.retriever).current() == self.generation:
+        store = GenerationStore(self.live, self.generation.retriever)
+        if store.current() == self.generation:
             return self
-        return _open(self.live, self.generation.retriever, self.parts)
+        return _open_current(self.live, self.generation.retriever, self.parts)
 
     def ready(self) -> Self:
-        """Itself, once what every search needs is put together, so that the first search need not
-        wait for it.
-        """
+        """Put together what every search needs, so that the first search does not wait for it."""
         _ = self.retriever
         return self
 
     @property
     def parts(self) -> dict[int, LoadedSegment]:
-        """What is loaded, by its generation's number; it never changes, so that searchers and
-        threads share it.
-        """
+        """Loaded segments by number. They never change, so searchers and threads share them."""
         return {view.segment.number: view.segment for view in self.views}
 
     def search(
         self, text: str, k: int = 10, filters: Filters = (), explain: bool = False
     ) -> list[Hit]:
-        """The k best documents for a text, best first; fewer if the collection holds fewer.
+        """Search for a text.
 
-        filters: an object or texts, see `model_code.collection.segments.filters`. explain: the hits
-        say what their scores are made of. SettingsError if the text is empty, FreshetError if no
-        document has the fields that the filters name.
+        Args:
+            text: Query.
+            k: Number of hits; there are fewer if fewer documents match.
+            filters: Conditions on fields; see `model_code.collection.segments.filters`.
+            explain: Add to each hit what its score is made of.
+
+        Returns:
+            The best documents, best first.
+
+        Raises:
+            SettingsError: If the text is empty.
+            FreshetError: If no document has a field that the filters name.
         """
         return self.search_batch([text], k, filters, explain)[0]
 
     def search_batch(
         self, texts: Sequence[str], k: int = 10, filters: Filters = (), explain: bool = False
     ) -> list[list[Hit]]:
-        """The hits of several texts at once, in their order. Each is encoded once. SettingsError if
-        one is empty.
-        """
+        """Search for several texts at once, which are encoded together; see `search`."""
         require_queries(texts)
         with verify_checksums_on_error(self.generation):
             allowed = None
             if filters:
-                from model_code.collection.segments.filters import (
-                    matching_documents,  # here and below when a filter needs it
-                )
+                # Imported when needed, as most searches have no filter.
+                from model_code.collection.segments.filters import matching_documents
 
                 allowed = matching_documents(self._fields, filters, lambda: self._document_ids)
                 if not allowed:
                     return [[] for _ in texts]
             queries = self.retriever.encode_queries(texts)
             rankings = self.retriever.search_and_rerank(queries, k, allowed)
-            return [
-                self._hits(text, queries[i : i + 1], rankings[i], explain)
-                for i, text in enumerate(texts)
-            ]
+            results: list[list[Hit]] = []
+            for i, text in enumerate(texts):
+                results.append(self._make_hits(text, queries[i : i + 1], rankings[i], explain))
+            return results
 
     @property
     def can_explain(self) -> bool:
-        """Whether a search can `explain` what a score is made of."""
+        """Whether a search can explain what a score is made of."""
         return self.retriever.can_explain
 
     def view_of(self, document_id: str) -> SegmentView:
-        """The part that has a document; FreshetError if none has."""
+        """Return the segment that holds a document.
+
+        Raises:
+            FreshetError: If no document with this id can be found.
+        """
         for view in reversed(self.views):
             if document_id in view:
                 return view
@@ -167,88 +193,108 @@ class Searcher:
 
     @cached_property
     def _document_ids(self) -> Set[str]:
-        return {name for view in self.views for name in view.document_ids()}
+        document_ids: set[str] = set()
+        for view in self.views:
+            document_ids.update(view.document_ids())
+        return document_ids
 
     def field_values(self, limit: int) -> dict[str, dict[str, int]]:
-        """The commonest `limit` values of each field, and of how many documents each is."""
+        """Return the most frequent values of each field, with their numbers of documents.
+
+        Args:
+            limit: Largest number of values of a field.
+        """
         from model_code.collection.segments.filters import commonest
 
         return {name: commonest(self._fields[name], limit) for name in sorted(self._fields)}
 
-    def documents(self, document_ids: Ids[str]) -> dict[str, Document]:
-        """Those of `document_ids` that can be found, by id."""
-        rows = {}
+    def documents(self, document_ids: Collection[str]) -> dict[str, Document]:
+        """Return documents by their ids; those that cannot be found are left out."""
+        documents: dict[str, Document] = {}
         for view in self.views:
-            names = [name for name in document_ids if name in view]
-            rows |= view.segment.document_file.read(names) if names else {}
-        return {name: document_from_row(row) for name, row in rows.items()}
+            ids = [document_id for document_id in document_ids if document_id in view]
+            if not ids:
+                continue
+            for document_id, row in view.segment.document_file.read(ids).items():
+                documents[document_id] = document_from_row(row)
+        return documents
 
     def ids_after(self, after: str, limit: int) -> list[str]:
-        """The next `limit` documents that can be found, by ascending id."""
-        return list(islice(merge(*(view.ids_after(after) for view in self.views)), limit))
+        """Return the next `limit` documents that can be found, by ascending id."""
+        ids = merge(*(view.ids_after(after) for view in self.views))
+        return list(islice(ids, limit))
 
-    def _hits(self, text: str, query: Any, ranking: Ranking, explain: bool) -> list[Hit]:
-        names = [document for document, _ in ranking]
-        documents = self.documents(names)
-        hits = [
-            self._hit(rank, score, documents[document], text, query)
-            for rank, (document, score) in enumerate(ranking, start=1)
-        ]
+    def _make_hits(self, text: str, query: Any, ranking: Ranking, explain: bool) -> list[Hit]:
+        """Return the hits of a ranking; `query` is the encoded text."""
+        document_ids = [document_id for document_id, _ in ranking]
+        documents = self.documents(document_ids)
+        hits: list[Hit] = []
+        for rank, (document_id, score) in enumerate(ranking, start=1):
+            hits.append(self._make_hit(rank, score, documents[document_id], text, query))
         if not explain:
             return hits
-        shares = self.retriever.explain_all(text, query, names)
+        shares = self.retriever.explain_all(text, query, document_ids)
         return [
             replace(hit, tokens=tuple(tokens)) for hit, tokens in zip(hits, shares, strict=True)
         ]
 
-    def _hit(self, rank: int, score: float, document: Document, text: str, query: Any) -> Hit:
-        """query: the encoded `text`, which the best passage is found and the snippet is cut by."""
-        part = self.view_of(document.document_id).segment
-        rows = part.rows.rows_of([document.document_id])
-        best = (
-            self.retriever.best_passage_encoded(query, document.document_id) if len(rows) > 1 else 0
-        )
-        place = self._place(document.text, best, len(rows))
-        passage = document.text[place.start : place.end]
+    def _make_hit(self, rank: int, score: float, document: Document, text: str, query: Any) -> Hit:
+        """Return a hit, which shows the best passage of the document for the query."""
+        segment = self.view_of(document.document_id).segment
+        rows = segment.rows.rows_of([document.document_id])
+        best = 0
+        if len(rows) > 1:
+            best = self.retriever.best_passage_encoded(query, document.document_id)
+        span = self._passage_span(document.text, best, len(rows))
+        passage = document.text[span.start : span.end]
         language = self.retriever.language
-        shown = make_snippet(passage, text, language=language)
-        path = tuple(part.placements.paths[rows[best]].tolist())
+        snippet = make_snippet(passage, text, language=language)
+
+        path = tuple(segment.placements.paths[rows[best]].tolist())
+        # A build may name no topics at all.
+        topics = [names[node] for names, node in zip(self.base.topics, path, strict=False)]
         return Hit(
             rank=rank,
             score=score,
             document_id=document.document_id,
             title=document.title,
             text=passage,
-            start=place.start,
-            end=place.end,
-            section=section_at(document.text, place.start),
-            snippet=shown,
-            marks=find_marks(shown, text, language),
+            start=span.start,
+            end=span.end,
+            section=section_at(document.text, span.start),
+            snippet=snippet,
+            marks=find_marks(snippet, text, language),
             fields=document.fields,
             date=document.date,
             path=path,
-            topics=tuple(names[node] for names, node in zip(self.base.topics, path, strict=False)),
+            topics=tuple(topics),
             generation=self.generation.number,
         )
 
-    def _place(self, text: str, best: int, passages: int) -> Span:
-        """Where the best of a document's passages stands; all of the text where it was not cut, or
-        nobody knows how.
+    def _passage_span(self, text: str, passage: int, passages: int) -> Span:
+        """Return the span of a passage in the text of its document.
+
+        It is the whole text if the document is not cut, or if the rules are unknown.
+
+        Args:
+            text: Text of the document.
+            passage: Number of the passage, from 0.
+            passages: Number of passages in the index.
         """
-        rules = self.generation.manifest["text"] and self.generation.text
-        places = rules.passage_spans(text) if rules and passages > 1 else []
-        return places[best] if len(places) == passages else Span(0, len(text))
+        whole_text = Span(0, len(text))
+        if passages <= 1 or not self.generation.manifest["text"]:
+            return whole_text
+        spans = self.generation.text.passage_spans(text)
+        return spans[passage] if len(spans) == passages else whole_text
 
 
-def _open(live: Path, retriever: str, loaded: Mapping[int, LoadedSegment]) -> Searcher:
-    """Load the current generation; once more if it was replaced, and its folders deleted, while it
-    was being read.
-    """
-    collection = GenerationStore(live, retriever)
-    number = collection.current_number()
+def _open_current(live: Path, retriever: str, loaded: Mapping[int, LoadedSegment]) -> Searcher:
+    """Load the current generation; again if it was replaced and deleted while it was being read."""
+    store = GenerationStore(live, retriever)
+    number = store.current_number()
     try:
-        return Searcher(live, collection.current(), loaded)
+        return Searcher(live, store.current(), loaded)
     except (FreshetError, FileNotFoundError):
-        if collection.current_number() == number:
+        if store.current_number() == number:
             raise
-        return _open(live, retriever, loaded)
+        return _open_current(live, retriever, loaded)
