@@ -8,11 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.segments.filters import MergedFields, matching_documents, read_fields
+from model_code.collection.segments.filters import MergedFields, matching_documents
 from model_code.errors import FreshetError, SettingsError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.text.snippets import find_marks, make_snippet
@@ -116,13 +115,6 @@ def test_a_filter_keeps_the_order_of_what_it_leaves_and_one_that_fits_nothing_is
         FreshetError, match="no document has a field 'color'; fields: package, since, tags"
     ):
         searcher.search("read", 3, ["color=red"])
-
-
-def test_a_generation_without_fields_is_told(build: Build, tmp_path: Path) -> None:
-    table = pd.read_parquet(build.documents, columns=["document_id", "title", "text"])
-    table.to_parquet(tmp_path / "old.parquet", index=False)
-    with pytest.raises(FreshetError, match="has no column 'fields': an older version wrote it"):
-        read_fields(tmp_path / "old.parquet")
 
 
 def test_a_text_that_asks_for_nothing_or_is_no_utf8_is_refused(searcher: Searcher) -> None:
