@@ -160,7 +160,7 @@ def test_the_last_digits_come_from_the_active_rows_alone(pull: float) -> None:
     settings = IncDsiSettings(gamma1=1.0, gamma2=1.0, lambda2=pull)
     adder = IncDsiAdder(state, settings)
     rivals = Rivals(state, state.vectors.scan(mean_query(document.queries)[None])[0])
-    task, members = adder._task(NewDocument("bare", document.queries), rivals), np.arange(25)
+    task, members = adder._objective(NewDocument("bare", document.queries), rivals), np.arange(25)
     problem = task.problem(members)
     _, best = minimize_problem(problem)
     assert 0 < np.count_nonzero(best) <= 6
