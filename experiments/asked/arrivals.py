@@ -21,7 +21,7 @@ from experiments.asked.search import (
     bm25_weights,
     evaluate,
 )
-from model_code.incdsi.solver import Problem, minimise
+from model_code.incdsi.solver import HingeProblem, minimize_problem
 
 MAX_ROUNDS = 30
 
@@ -469,14 +469,14 @@ class FusedSolver:
             members |= violated
             chosen = np.flatnonzero(members)
             chosen_rows = known[chosen].astype(np.float64) / known_deviation[chosen, None]
-            problem = Problem(
+            problem = HingeProblem(
                 np.concatenate([own_rows, chosen_rows]),
                 np.concatenate([own_limits, known_limits[chosen]]),
                 np.concatenate([own_weights, np.full(len(chosen), 1 - settings.lambda1)]),
                 prior,
                 settings.lambda2,
             )
-            vector, _ = minimise(problem)
+            vector, _ = minimize_problem(problem)
             if not violated.any():
                 break
 
