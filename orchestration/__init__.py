@@ -1,19 +1,18 @@
-"""Drives the science: builds through DVC, Dagster, MLflow's registry, what is live and fresh,
-service and commands.
+"""Orchestration of Freshet: builds, registry, freshness, HTTP service and commands.
 
-The telemetry of every library is switched off here, before any is imported; what the user has set
-stays as it is. `HF_HUB_OFFLINE` is left alone: a corpus or model that the user names may be on the
-hub.
+Importing the package switches off the telemetry of all libraries, before they are imported. Values
+that the user has set stay as they are. `HF_HUB_OFFLINE` is not set, because a corpus or model may
+come from a hub.
 
-So are the threads of torch and numpy bounded by the container's share of the machine, and they
-sleep while they wait: beside other work a training step takes half the time or less, alone the
-same.
+It also limits the threads of torch and numpy to the container's share of the machine, and lets them
+sleep while they wait. With other work on the machine, a training step then takes half the time or
+less; alone it takes the same time.
 """
 
 import os
 from pathlib import Path
 
-# dg's own place for it
+# Where `dg` looks for its settings.
 DG_CONFIG = Path(os.environ.get("XDG_CONFIG_HOME", "~/.config")).expanduser() / "dg.toml"
 TELEMETRY_OFF = {
     "DO_NOT_TRACK": "true",
@@ -26,31 +25,46 @@ TELEMETRY_OFF = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
-# dg has no switch in the environment, but takes its settings from where that says
+# `dg` has no telemetry variable. DG_CLI_CONFIG points it at our config file instead, unless the
+# user has one.
 if not DG_CONFIG.exists():
     TELEMETRY_OFF["DG_CLI_CONFIG"] = str(Path(__file__).with_name("dg.toml"))
 
 
 def core_share(cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """How many cores the control group of a container grants, at least one; None where it sets no
-    limit.
+    """Return how many cores the control group of a container grants.
+
+    Args:
+        cgroup: Root of the file system of control groups.
+
+    Returns:
+        The number of cores, at least one; None if there is no limit.
     """
-    versions = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))
-    files = next(
-        ([cgroup / name for name in names] for names in versions if (cgroup / names[0]).is_file()),
-        [],
-    )
-    stated = " ".join(file.read_text() for file in files).split()
-    return (
-        max(1, int(stated[0]) // int(stated[1]))
-        if stated and stated[0] not in ("max", "-1")
-        else None
-    )
+    version_2 = cgroup / "cpu.max"
+    version_1 = cgroup / "cpu" / "cpu.cfs_quota_us"
+    if version_2.is_file():
+        quota, _, period = version_2.read_text().strip().partition(" ")
+    elif version_1.is_file():
+        quota = version_1.read_text().strip()
+        period = version_1.with_name("cpu.cfs_period_us").read_text().strip()
+    else:
+        return None
+
+    # These values mean that there is no limit.
+    if quota in ("max", "-1"):
+        return None
+    return max(1, int(quota) // int(period))
 
 
-THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
-if _share := core_share():
-    THREADS |= {"OMP_THREAD_LIMIT": str(_share), "OPENBLAS_NUM_THREADS": str(_share)}
+def _set_environment() -> None:
+    """Set the variables that the user has not set."""
+    variables = {**TELEMETRY_OFF, "OMP_WAIT_POLICY": "PASSIVE"}
+    cores = core_share()
+    if cores is not None:
+        variables["OMP_THREAD_LIMIT"] = str(cores)
+        variables["OPENBLAS_NUM_THREADS"] = str(cores)
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
 
-for _name, _value in {**TELEMETRY_OFF, **THREADS}.items():
-    os.environ.setdefault(_name, _value)
+
+_set_environment()
