@@ -1,6 +1,4 @@
-"""Guards how a service is found: while it lives, and never by what a dead one left; and the
-client's plain errors.
-"""
+"""Tests that clients find a running service, never a killed one, and get plain errors."""
 
 from __future__ import annotations
 
@@ -11,6 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +30,20 @@ from orchestration.running_service import (
 from orchestration.service.server import _Server
 
 ROOT = Path(__file__).parents[2]
-HOLD = """
+SLOW_MODULES = (
+    "numpy",
+    "torch",
+    "pandas",
+    "dagster",
+    "mlflow",
+    "fastapi",
+    "pydantic",
+    "httpx",
+    "sqlalchemy",
+    "ruamel.yaml",
+)
+# Registers a service until its standard input is closed.
+REGISTER = """
 import sys
 from pathlib import Path
 from orchestration.running_service import register_service
@@ -42,61 +55,83 @@ with register_service(Path(sys.argv[1])) as registration:
 
 
 @pytest.fixture
-def holder(tmp_path):
-    """Another process that is registered."""
-    command, environment = (
-        [sys.executable, "-c", HOLD, str(tmp_path)],
-        {**os.environ, "PYTHONPATH": str(ROOT)},
+def other_process(tmp_path):
+    """Another process that is registered as the service."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", REGISTER, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
-    with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with process:
         assert process.stdout.readline() == "announced\n"
         yield process
         process.kill()
 
 
-def test_service_is_registered_once_while_it_runs(tmp_path, holder):
-    found = service_registration(tmp_path)
-    assert found == {"pid": holder.pid, "url": "http://127.0.0.1:1", "started": "now"}
-    message = rf"served already at http://127.0.0.1:1 \(process {holder.pid}\)"
+@pytest.fixture
+def killed_process(other_process):
+    other_process.send_signal(signal.SIGKILL)
+    other_process.wait()
+    return other_process
+
+
+def test_running_service_is_found(tmp_path, other_process):
+    assert service_registration(tmp_path) == {
+        "pid": other_process.pid,
+        "url": "http://127.0.0.1:1",
+        "started": "now",
+    }
+
+
+def test_second_service_is_refused(tmp_path, other_process):
+    message = rf"served already at http://127.0.0.1:1 \(process {other_process.pid}\)"
+
     with pytest.raises(FreshetError, match=message), register_service(tmp_path):
         pass
-    assert service_registration(tmp_path) == found
+
+    assert service_registration(tmp_path)["pid"] == other_process.pid
 
 
-def test_what_a_killed_service_left_is_ignored(tmp_path, holder):
-    holder.send_signal(signal.SIGKILL)
-    holder.wait()
+def test_killed_service_is_not_found(tmp_path, killed_process):
     assert (tmp_path / REGISTRATION_FILE).exists()
     assert service_registration(tmp_path) is None
+
+
+def test_new_service_replaces_a_killed_one(tmp_path, killed_process):
     with register_service(tmp_path) as registration:
-        assert service_registration(tmp_path) is None, (
-            "the new one is not ready, and the dead one's address leads nowhere"
-        )
+        # The address of the killed service is not used until the new one is ready.
+        assert service_registration(tmp_path) is None
         registration.announce("http://127.0.0.1:2", "later")
         assert service_registration(tmp_path)["pid"] == os.getpid()
+
     assert not (tmp_path / REGISTRATION_FILE).exists()
     assert service_registration(tmp_path) is None
 
 
-def test_registration_ends_when_the_service_stops(tmp_path, monkeypatch):
-    found = []
-
-    async def shutdown(self, sockets):
-        found.append(service_registration(tmp_path))
-
-    monkeypatch.setattr("uvicorn.Server.shutdown", shutdown)
+def test_search_for_a_service_creates_nothing(tmp_path):
     assert find_running_service(Project(tmp_path)) is None
     assert not (tmp_path / ".freshet").exists()
+
+
+def test_registration_ends_when_the_service_stops(tmp_path, monkeypatch):
+    registrations = []
+
+    async def shutdown(self, sockets):
+        registrations.append(service_registration(tmp_path))
+
+    monkeypatch.setattr("uvicorn.Server.shutdown", shutdown)
+    # The constructor would replace the signal handlers of this process.
+    server = object.__new__(_Server)
+    server.service = SimpleNamespace(ingest_queue=Mock())
+
     with register_service(tmp_path) as registration:
-        assert service_registration(tmp_path) is None
         registration.announce("http://127.0.0.1:1", "now")
-        assert service_registration(tmp_path)["url"] == "http://127.0.0.1:1"
-        server = object.__new__(_Server)  # whose beginning takes the signals of this process
-        server.registration, server.service = registration, SimpleNamespace(ingest_queue=Mock())
+        server.registration = registration
         asyncio.run(server.shutdown())
-    assert found == [None]
+
+    assert registrations == [None]
 
 
 def test_silent_service_is_one_line():
@@ -107,21 +142,10 @@ def test_silent_service_is_one_line():
             Client(url).search("x")
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "message", "kind"),
-    [
-        (
-            503,
-            b'{"error": "come later"}',
-            r"come later \(answered by the service at http",
-            Unavailable,
-        ),
-        (422, b'{"error": "no field"}', "no field", InvalidRequest),
-        (404, b'{"error": "no document"}', "no document", NotFoundError),
-        (200, b"<html>", "is not JSON", ServiceError),
-    ],
-)
-def test_what_a_service_refuses_is_one_line(status, body, message, kind):
+@contextmanager
+def answering_server(status: int, body: bytes) -> Iterator[str]:
+    """The address of a server that gives one answer."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             self.rfile.read(int(self.headers["Content-Length"]))
@@ -136,22 +160,58 @@ def test_what_a_service_refuses_is_one_line(status, body, message, kind):
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        with pytest.raises(kind, match=message) as caught:
-            Client(f"http://127.0.0.1:{server.server_port}").add([{"_id": "ü"}])
+        yield f"http://127.0.0.1:{server.server_port}"
         thread.join()
-    assert (type(caught.value), caught.value.status) == (kind, status)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message", "error_class"),
+    [
+        (503, b'{"error": "come later"}', r"come later \(answered by .* http", Unavailable),
+        (422, b'{"error": "no field"}', "no field", InvalidRequest),
+        (404, b'{"error": "no document"}', "no document", NotFoundError),
+        (200, b"<html>", "is not JSON", ServiceError),
+    ],
+)
+def test_refusal_is_an_error_of_one_line(status, body, message, error_class):
+    with (
+        answering_server(status, body) as url,
+        pytest.raises(error_class, match=message) as caught,
+    ):
+        Client(url).add([{"_id": "ü"}])
+
+    assert type(caught.value) is error_class
+    assert caught.value.status == status
     assert caught.value.exit_code == (2 if status == 422 else 1)
     assert "\n" not in str(caught.value)
 
 
-def test_the_client_imports_nothing_slow():
+def test_client_imports_nothing_slow():
     code = (
         "import sys; import freshet, orchestration.running_service, orchestration.cli.search;"
         "freshet.Client('http://x'); freshet.AsyncClient('http://x');"
-        "slow = {'numpy', 'torch', 'dagster', 'mlflow', 'fastapi', 'pydantic', 'httpx', 'sqlalchemy', 'ruamel.yaml'};"
-        "print(sorted(slow & set(sys.modules)))"
+        "print(sorted(set(sys.argv[1:]) & set(sys.modules)))"
     )
-    done = subprocess.run(
+
+    result = subprocess.run(
+        [sys.executable, "-c", code, *SLOW_MODULES],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+
+    assert result.stdout.strip() == "[]"
+
+
+def test_client_imports_no_orchestration():
+    code = (
+        "import sys; import freshet;"
+        "print(sorted(name for name in sys.modules if name.startswith('orchestration')))"
+    )
+
+    result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    assert done.stdout.strip() == "[]"
+
+    assert result.stdout.strip() == "[]"
