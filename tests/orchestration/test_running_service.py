@@ -207,7 +207,7 @@ def test_client_imports_nothing_slow():
 def test_client_imports_no_orchestration():
     code = (
         "import sys; import freshet;"
-        "print(sorted(name for name in sys.modules if name.startswith('orchestration')))"
+        "print(sorted(name for name in sys.modules if name.startswith('orchestration.')))"
     )
 
     result = subprocess.run(
