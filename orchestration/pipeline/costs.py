@@ -1,8 +1,6 @@
-"""What effectiveness costs: times of a query, bytes of the index, and what MLflow recorded of
-training and indexing.
+"""What effectiveness costs: query times, index sizes, and the recorded times of training and indexing.
 
-None of it is an artifact: numbers that differ from run to run stay out of everything that is
-hashed.
+None of this is an artifact. Numbers that differ from run to run stay out of everything that is hashed.
 """
 
 from __future__ import annotations
@@ -24,7 +22,10 @@ from orchestration import parameters
 from orchestration.parameters import BASELINES
 from orchestration.pipeline import runs, stage_key, stages
 
-K, WARM = 10, 3  # documents per timed query; queries before the clock counts
+# Documents per timed query.
+TIMED_DEPTH = 10
+# Queries that are asked before the clock counts.
+WARM_UP_QUERIES = 3
 COLUMNS = (
     "system",
     "query p50 (ms)",
@@ -33,55 +34,69 @@ COLUMNS = (
     "training (s)",
     "indexing (s)",
 )
-UNKNOWN = "not recorded"
+NOT_RECORDED = "not recorded"
 
 
 def cost_table(project: Project, split: str, queries: int) -> pd.DataFrame:
-    """A row per built system that can be registered: `queries` of the split are asked one at a
-    time.
+    """Return a row for each built system that can be registered.
 
-    Times of training and indexing are those of the stages' own processes, where a run with today's
-    code, inputs and settings is recorded; a baseline is made beside others, and what it costs is
-    not told apart.
+    The times of training and indexing are those of the stages' own processes, if a run with today's
+    code, inputs and settings is recorded. Baselines are built together, so their costs are not known one
+    by one.
+
+    Args:
+        project: The project.
+        split: Split whose queries are timed.
+        queries: Number of queries, which are asked one at a time.
     """
     corpus = load_corpus(project.artifacts / "corpus")
     texts = list(sample_queries(corpus.judgements(split), queries).queries.values())
     settings = parameters.load(project.params_file)
     table = {stage.address: stage for stage in stages.expand(settings.retrievers, settings.fusions)}
+
     rows = []
     for name in (*BASELINES, *settings.fusions, *settings.retrievers):
         encoder, index = settings.build_folders(project.artifacts, name)
         if not (encoder.is_dir() and index.is_dir()):
             continue
-        p50, p95 = latency(open_retriever(encoder, index, settings.encoder).search, texts)
-        spent = [
-            recorded_seconds(project, table.get(f"{stage}@{name}")) for stage in ("train", "index")
-        ]
-        cells = [UNKNOWN if seconds is None else f"{seconds:,.1f}" for seconds in spent]
-        rows.append([name, f"{p50:.1f}", f"{p95:.1f}", f"{folder_bytes(index):,}", *cells])
+        retriever = open_retriever(encoder, index, settings.encoder)
+        p50, p95 = latency(retriever.search, texts)
+        row = [name, f"{p50:.1f}", f"{p95:.1f}", f"{folder_bytes(index):,}"]
+        for stage_name in ("train", "index"):
+            seconds = recorded_seconds(project, table.get(f"{stage_name}@{name}"))
+            row.append(NOT_RECORDED if seconds is None else f"{seconds:,.1f}")
+        rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def latency(search: Search, texts: Sequence[str]) -> tuple[float, float]:
-    """p50 and p95 over queries that are asked one at a time, in milliseconds."""
-    spent = []
-    for text in [*texts[:WARM], *texts]:
+    """Return the median and the 95th percentile of query times in milliseconds, one query at a time."""
+    for text in texts[:WARM_UP_QUERIES]:
+        search([text], TIMED_DEPTH)
+
+    milliseconds = []
+    for text in texts:
         start = time.perf_counter()
-        search([text], K)
-        spent.append(1000 * (time.perf_counter() - start))
-    p50, p95 = np.percentile(spent[len(texts[:WARM]) :], (50, 95))
+        search([text], TIMED_DEPTH)
+        milliseconds.append(1000 * (time.perf_counter() - start))
+    p50, p95 = np.percentile(milliseconds, (50, 95))
     return float(p50), float(p95)
 
 
 def recorded_seconds(project: Project, stage: Stage | None) -> float | None:
-    """What the stage took where a run of the same code, inputs and settings is recorded; None for
-    what is not known.
+    """Return how long a stage took in a recorded run of the same code, inputs and settings.
 
-    What is spooled is recorded first.
+    Spooled records are stored first. The result is None if there is no such run.
     """
-    if stage is None or not all((project.root / path).exists() for path in stage.inputs.values()):
+    if stage is None:
         return None
+    for path in stage.inputs.values():
+        if not (project.root / path).exists():
+            return None
+
     runs.record_all(project)
     store = runs.run_store(project)
     run = store.find_run(stage_key.read_stage_inputs(stage, project.root).key)
-    return None if run is None else float(store.client.get_run(run).data.metrics["seconds"])
+    if run is None:
+        return None
+    return float(store.client.get_run(run).data.metrics["seconds"])

@@ -1,6 +1,4 @@
-"""Look at the corpus's source and write `corpus.lock.json`, the one file through which stages see
-that source.
-"""
+"""Look at the corpus's source and write `corpus.lock.json`, through which all stages read that source."""
 
 from __future__ import annotations
 
@@ -15,35 +13,36 @@ from orchestration import parameters
 
 
 def ingest(project: Project) -> dict[str, Any]:
-    """Renew the lock; the file is written only if something changed, so that nothing runs again for
-    nothing.
+    """Look at the source and return the lock.
+
+    The file is written only if something changed, so that no stage runs again without a reason.
     """
     settings = parameters.load(project.params_file)
     with project.lock():
         lock = make_source_lock(settings.corpus, project.root)
-        if _parsed(project.corpus_lock) != lock:
+        if _read_json_or_none(project.corpus_lock) != lock:
             write_json(project.corpus_lock, lock)
     return lock
 
 
 def read_lock(project: Project) -> dict[str, Any] | None:
-    """What `corpus.lock.json` holds; None before the first ingest, `FreshetError` if it holds no
-    lock.
+    """Return the content of `corpus.lock.json`, or None before the first ingest.
+
+    Raises:
+        FreshetError: If the file is cut off or holds no lock.
     """
     if not project.corpus_lock.exists():
         return None
-    lock = _parsed(project.corpus_lock)
+    lock = _read_json_or_none(project.corpus_lock)
     if not isinstance(lock, dict) or not {"source", "content_hash"} <= lock.keys():
         raise FreshetError(
-            f"{project.corpus_lock.name} is not whole: run `freshet ingest`, which writes it anew"
+            f"{project.corpus_lock.name} is not whole: run `freshet ingest`, which writes it again"
         )
     return lock
 
 
-def _parsed(path: Path) -> Any:
-    """The JSON in the file; None if there is none, or the file is cut off or holds a merge's
-    markers.
-    """
+def _read_json_or_none(path: Path) -> Any:
+    """Return the JSON in a file, or None if it is missing, cut off or has conflict markers of git."""
     try:
         return read_json(path)
     except (FileNotFoundError, ValueError):

@@ -17,7 +17,7 @@ from model_code.retrieval.dense_index import DenseIndex
 from model_code.stages.stage import Stage
 from orchestration.pipeline import costs, runs, stage_key
 from orchestration.pipeline.costs import (
-    UNKNOWN,
+    NOT_RECORDED,
     cost_table,
     folder_bytes,
     latency,
@@ -45,7 +45,11 @@ def test_a_row_per_built_system(tmp_path, monkeypatch):
         costs, "recorded_seconds", lambda project, stage: seconds.get(stage.address)
     )
     (row,) = cost_table(Project(tmp_path), "test", 4).to_dict("records")
-    assert (row["system"], row["training (s)"], row["indexing (s)"]) == ("hce", "20.0", UNKNOWN)
+    assert (row["system"], row["training (s)"], row["indexing (s)"]) == (
+        "hce",
+        "20.0",
+        NOT_RECORDED,
+    )
     assert row["index (bytes)"] == f"{folder_bytes(index):,}"
     assert 0 < float(row["query p50 (ms)"]) <= float(row["query p95 (ms)"])
 
