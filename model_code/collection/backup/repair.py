@@ -250,7 +250,9 @@ def repair(
             lost = _lost(ledger, live)
             if lost or rescued:
                 _require_consent(project, ledger, live, lost, adopt)
-                done += _say(ledger, _statements(ledger, live, lost, rescued), live, origins)
+                done += append_missing_events(
+                    ledger, _statements(ledger, live, lost, rescued), live, origins
+                )
             for files in live:
                 done += _go_on(ledger, files, files.name in lost)
         done += _name_default(project, champion)
@@ -337,51 +339,99 @@ def _statements(
     return [Statement.of_changes(rescued), *said] if rescued else said
 
 
-def _say(
+def append_missing_events(
     ledger: Ledger,
     statements: Sequence[Statement],
     live: Sequence[Files],
     origins: Mapping[str, str],
 ) -> Iterator[str]:
-    """Append to the log what it lacks to lead from any generation and any build to what is said.
+    """Append the events that lead from any generation and any build to what the statements say.
 
-    origins: where documents are known to have come from, so that a sync still follows what its
-    source deletes.
+    The first statement that names a document decides about it.
+
+    Args:
+        ledger: The ledger to append to.
+        statements: What the retrievers, the ledger and a damaged ledger say, the newest first.
+        live: The files of the live retrievers.
+        origins: Known sources of documents, so that a sync still follows what its source deletes.
+
+    Yields:
+        A line for each thing that was done.
     """
-    said: dict[str, Statement] = {}
+    deciding: dict[str, Statement] = {}
     for statement in statements:
-        said |= dict.fromkeys(statement.hashes.keys() - said.keys(), statement)
-    logged = ledger.content_hashes()
-    # what the log has to lead from: where retrievers go on, and the builds that may be opened again
-    starts = [
-        document_hashes(each) for files in live for each in (*files.builds, files.whole) if each
-    ]
+        for document_id in statement.hashes.keys() - deciding.keys():
+            deciding[document_id] = statement
 
-    def is_known(document_id: str, content: str) -> bool:
-        stated = (
-            [logged[document_id]]
-            if document_id in logged
-            else [start.get(document_id, "") for start in starts]
-        )
-        return all(each == content for each in stated)
+    logged_hashes = ledger.content_hashes()
+    start_hashes = _starting_points(live)
+    newest = next((statement for statement in statements if statement.hashes), None)
 
-    newest = next((each for each in statements if each.hashes), None)
     for statement in statements:
-        ids = sorted(id_ for id_, by in said.items() if by is statement)
-        missing = [id_ for id_ in ids if not is_known(id_, statement.hashes[id_])]
-        puts = [id_ for id_ in missing if statement.hashes[id_]]
-        for origin in sorted({origins.get(id_, SOURCE) for id_ in puts}):
-            ledger.receive(
-                statement.read([id_ for id_ in puts if origins.get(id_, SOURCE) == origin]), origin
-            )
-        ledger.remove([id_ for id_ in missing if not statement.hashes[id_]], SOURCE)
-        if statement is not newest and (only := [id_ for id_ in ids if statement.hashes[id_]]):
-            yield f"put again, as only {statement.name} held them: {', '.join(only)}"
-        elif puts:
-            yield f"{len(puts):,} documents of {statement.name} are written to the log again"
-    # else what is nowhere may have been in what cannot be read
+        ids = sorted(id_ for id_, decider in deciding.items() if decider is statement)
+        to_put: list[str] = []
+        to_remove: list[str] = []
+        for document_id in ids:
+            content_hash = statement.hashes[document_id]
+            if _is_known(document_id, content_hash, logged_hashes, start_hashes):
+                continue
+            if content_hash:
+                to_put.append(document_id)
+            else:
+                to_remove.append(document_id)
+
+        _put_documents(ledger, statement, to_put, origins)
+        ledger.remove(to_remove, SOURCE)
+
+        existing = [document_id for document_id in ids if statement.hashes[document_id]]
+        if statement is not newest and existing:
+            yield f"put again, as only {statement.name} held them: {', '.join(existing)}"
+        elif to_put:
+            yield f"{len(to_put):,} documents of {statement.name} are written to the log again"
+
+    # A document that no statement names is removed. If the texts of a retriever cannot be read, the
+    # document may have been among them, and stays.
     if all(files.texts for files in live):
-        ledger.remove(sorted({id_ for start in starts for id_ in start} - said.keys()), SOURCE)
+        started_ids = {document_id for hashes in start_hashes for document_id in hashes}
+        ledger.remove(sorted(started_ids - deciding.keys()), SOURCE)
+
+
+def _starting_points(live: Sequence[Files]) -> list[dict[str, str]]:
+    """Return the content hashes of the generations that the ledger has to lead on from.
+
+    These are the newest whole generation of each retriever, and the builds, which may be opened
+    again.
+    """
+    starting_points: list[dict[str, str]] = []
+    for files in live:
+        for build in files.builds:
+            starting_points.append(document_hashes(build))
+        if files.whole is not None:
+            starting_points.append(document_hashes(files.whole))
+    return starting_points
+
+
+def _is_known(
+    document_id: str,
+    content_hash: str,
+    logged_hashes: Mapping[str, str],
+    start_hashes: Sequence[Mapping[str, str]],
+) -> bool:
+    """Return whether the ledger, or without an event every starting point, has the content."""
+    if document_id in logged_hashes:
+        return logged_hashes[document_id] == content_hash
+    return all(hashes.get(document_id, "") == content_hash for hashes in start_hashes)
+
+
+def _put_documents(
+    ledger: Ledger, statement: Statement, document_ids: Sequence[str], origins: Mapping[str, str]
+) -> None:
+    """Record documents of a statement, each with the source that it came from."""
+    by_origin: dict[str, list[str]] = {}
+    for document_id in document_ids:
+        by_origin.setdefault(origins.get(document_id, SOURCE), []).append(document_id)
+    for origin, ids in sorted(by_origin.items()):
+        ledger.receive(statement.read(ids), origin)
 
 
 def _go_on(ledger: Ledger, files: Files, lost: bool) -> Iterator[str]:
