@@ -86,7 +86,7 @@ def steps(project, monkeypatch):
     monkeypatch.setattr(
         pilots, "_build", lambda workspace, target, show: done.append(("build", target))
     )
-    live = SimpleNamespace(views=[SimpleNamespace(segment="searched")])
+    live = SimpleNamespace(views=[SimpleNamespace(searchable="searched")])
     monkeypatch.setattr(
         pilots, "Searcher", lambda live_, generation, loaded: done.append("open") or live
     )
