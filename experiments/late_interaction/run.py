@@ -47,11 +47,11 @@ def token_vectors(encoder: Encoder, texts: LengthBuckets) -> tuple[Tensor, Tenso
     are tokens.
     """
     vectors, tokens, masks = [], [], []
-    longest = max(part["input_ids"].shape[1] for part in texts.parts)
-    for part in texts.parts:
+    longest = max(part["input_ids"].shape[1] for part in texts.batches)
+    for part in texts.batches:
         ids, mask = part["input_ids"], part["attention_mask"]
         states = encoder.backbone(input_ids=ids, attention_mask=mask).last_hidden_state.float()
-        vectors.append(encoder._finish(encoder._pool(states, mask)))
+        vectors.append(encoder._to_unit_vectors(encoder._pool(states, mask)))
         tokens.append(pad(normalize(states, dim=-1), (0, 0, 0, longest - ids.shape[1])))
         masks.append(pad(mask, (0, longest - ids.shape[1])))
     return (

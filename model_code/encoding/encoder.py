@@ -1,12 +1,14 @@
-"""A text encoder: transformer, pooling, projections if the model has them, and L2 normalisation.
+"""A text encoder: transformer, pooling, optional projections, and L2 normalisation.
 
-One class serves zero-shot use, training (it is an ordinary `torch.nn.Module`) and search. It reads
-and writes the sentence-transformers layout, so that `SentenceTransformer(folder)` gives the same
-vectors.
+One class serves zero-shot use, training (it is a `torch.nn.Module`) and search. It reads and writes
+the layout of sentence-transformers, so that `SentenceTransformer(folder)` gives the same vectors.
 
-Queries are always encoded by the last layer; documents are too, unless `layers` is set (MLR). Token
-sequences are sorted by length and cut into parts of about equal cost, so that hardly anything is
-padding.
+Queries are encoded by the last layer. So are documents, unless `layers` is set: then a document has
+one vector per layer (MLR).
+
+Batching is our own code because sentence-transformers forms batches of a fixed number of texts. Here
+token sequences are sorted by length and batched by tokens, which avoids most padding, and texts of
+one length share a batch, so that a query's vector does not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -50,174 +52,230 @@ from model_code.errors import FreshetError
 from model_code.progress import Progress, no_progress
 
 Features = dict[str, Tensor]
-WINDOW = 8192  # texts tokenised and sorted by length at once: bounds memory on large corpora
-CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = (
-    1024,
-    65536,
-)  # activations of so many stay in a CPU's cache (faster than 4096), and fill a GPU
-CUT = {"direction": "right", "strategy": "longest_first", "stride": 0}
-REPLACEMENT_CHARACTER = (
-    "\ufffd"  # what is decoded from some bytes of a character, which may be a letter
-)
-# of so few texts, unlike in length, smaller batches take a fifth less of a CPU
-FEW, FEW_TOKENS = 64, 256
+"""`input_ids` and `attention_mask`, both (B, T) int64."""
+
 Forward = Callable[[Features], torch.Tensor]
+"""Encodes a batch of features to vectors."""
+
 WithTokens = tuple[np.ndarray, TokenSigns]
-"""Unit vectors (n, H) float32 of n texts, and the signs of their tokens' vectors."""
-Read = Callable[[list[int], Features, list[list[int]]], None]
+"""Unit vectors (n, H) float32 of n texts, and their token signs."""
+
+BatchCallback = Callable[[list[int], Features, list[list[int]]], None]
+"""Receives the numbers of a batch's texts, their features, and their token ids."""
+
+DEFAULT_MAX_TOKENS = 512
+"""Length limit of a model that states none, if its tokenizer allows as many."""
+
+WINDOW_TEXTS = 8192
+"""Texts that are tokenised and sorted by length together. It bounds memory on large corpora."""
+
+CPU_BATCH_TOKENS = 1024
+"""Tokens per batch on a CPU. Their activations stay in its cache, which beats 4096."""
+
+GPU_BATCH_TOKENS = 65_536
+"""Tokens per batch on a GPU, enough to fill it."""
+
+MAX_SMALL_INPUT_TEXTS = 64
+"""Texts up to which `SMALL_INPUT_BATCH_TOKENS` is used on a CPU."""
+
+SMALL_INPUT_BATCH_TOKENS = 256
+"""Tokens per batch of a few texts of unlike lengths; it takes a fifth less time on a CPU."""
+
+TRUNCATION = {"direction": "right", "strategy": "longest_first", "stride": 0}
+
+REPLACEMENT_CHARACTER = "\ufffd"
+"""Decoded from some but not all bytes of a character, which may be a letter."""
 
 
 def token_batches(
     lengths: Sequence[int], batch_tokens: int, even: bool = False
 ) -> Iterator[list[int]]:
-    """Yield lists of row numbers, longest rows first; rows x longest row <= `batch_tokens`, but one
-    row at least.
+    """Yield batches of row numbers, longest rows first.
 
-    even: no list has rows of two lengths, so that nothing is padded.
+    Args:
+        lengths: Number of tokens of each row.
+        batch_tokens: Largest number of tokens per batch, padding included. A batch holds at least
+            one row.
+        even: Whether all rows of a batch must have the same length, so that nothing is padded.
 
-    >>> list(token_batches([2, 5, 3, 2], batch_tokens=6)), list(token_batches([2, 5, 3, 2], batch_tokens=6, even=True))
-    ([[1], [2, 0], [3]], [[1], [2], [0, 3]])
+    >>> list(token_batches([2, 5, 3, 2], batch_tokens=6))
+    [[1], [2, 0], [3]]
+    >>> list(token_batches([2, 5, 3, 2], batch_tokens=6, even=True))
+    [[1], [2], [0, 3]]
     """
     order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
     start = 0
     while start < len(order):
         longest = lengths[order[start]]
-        rows = order[start : start + max(1, batch_tokens // max(1, longest))]
+        row_count = max(1, batch_tokens // max(1, longest))
+        rows = order[start : start + row_count]
         if even:
             rows = [row for row in rows if lengths[row] == longest]
         yield rows
         start += len(rows)
 
 
-def pad(sequences: Sequence[Sequence[int]], padding: int) -> dict[str, Tensor]:
-    """Right-pad token ids to the longest: `input_ids` and `attention_mask`, both (B, T) int64.
+def pad(sequences: Sequence[Sequence[int]], padding: int) -> Features:
+    """Pad token ids on the right to the longest sequence.
+
+    Args:
+        sequences: Token ids of each text.
+        padding: Id of the padding token.
+
+    Returns:
+        `input_ids` and `attention_mask`, both (B, T) int64.
 
     >>> pad([[5, 6], [7]], padding=0)["input_ids"].tolist()
     [[5, 6], [7, 0]]
     """
     longest = max(map(len, sequences), default=0)
-    ids = torch.tensor(
-        [[*row, *[padding] * (longest - len(row))] for row in sequences], dtype=torch.int64
-    )
+    padded = [[*row, *[padding] * (longest - len(row))] for row in sequences]
+    ids = torch.tensor(padded, dtype=torch.int64).reshape(len(sequences), longest)
     lengths = torch.tensor([len(row) for row in sequences])
     mask = (torch.arange(longest) < lengths[:, None]).long()
-    return {"input_ids": ids.reshape(len(sequences), longest), "attention_mask": mask}
+    return {"input_ids": ids, "attention_mask": mask}
 
 
 class LengthBuckets(NamedTuple):
-    """n tokenised texts as a few padded parts; `rows` (n,): where each text's vector is once the
-    parts are encoded.
+    """Tokenised texts as a few padded batches of like length.
+
+    Attributes:
+        batches: Features of each batch.
+        rows: For each text its row in the concatenated batches, shape (n,).
     """
 
-    parts: list[Features]
+    batches: list[Features]
     rows: Tensor
 
 
 def bucket_by_length(features: Features, batch_tokens: int) -> LengthBuckets:
-    """Split padded features into parts of at most `batch_tokens` tokens, padding included, of texts
-    of like length.
+    """Split padded features into batches of texts of like length.
+
+    Args:
+        features: Padded features of all texts.
+        batch_tokens: Largest number of tokens per batch, padding included.
 
     >>> mask = torch.tensor([[1, 0, 0], [1, 1, 1], [1, 1, 0]])
     >>> buckets = bucket_by_length({"attention_mask": mask}, batch_tokens=4)
-    >>> [part["attention_mask"].tolist() for part in buckets.parts], buckets.rows.tolist()
-    ([[[1, 1, 1]], [[1, 1], [1, 0]]], [2, 0, 1])
+    >>> [batch["attention_mask"].tolist() for batch in buckets.batches]
+    [[[1, 1, 1]], [[1, 1], [1, 0]]]
+    >>> buckets.rows.tolist()
+    [2, 0, 1]
     """
     lengths = features["attention_mask"].sum(dim=1).tolist()
-    groups = list(token_batches(lengths, batch_tokens))
-    parts = [
-        {name: value[group, : lengths[group[0]]] for name, value in features.items()}
-        for group in groups
-    ]
-    return LengthBuckets(parts, torch.tensor([row for group in groups for row in group]).argsort())
+    batches = []
+    order: list[int] = []
+    for rows in token_batches(lengths, batch_tokens):
+        longest = lengths[rows[0]]
+        batches.append({name: value[rows, :longest] for name, value in features.items()})
+        order.extend(rows)
+    return LengthBuckets(batches, torch.tensor(order).argsort())
 
 
-def encode(encoder: Forward, texts: LengthBuckets) -> Tensor:
-    """The vectors (n, H) of the texts, in their own order."""
-    return torch.cat([encoder(part) for part in texts.parts])[texts.rows]
+def encode_buckets(encoder: Forward, texts: LengthBuckets) -> Tensor:
+    """Return the vectors (n, H) of bucketed texts, in the texts' order."""
+    vectors = torch.cat([encoder(batch) for batch in texts.batches])
+    return vectors[texts.rows]
 
 
 class TextModel(torch.nn.Module):
-    """A model with its fast tokenizer: texts are cut to `max_tokens` tokens, and go through it in
-    batches.
+    """A model with its fast tokenizer, which encodes texts in batches.
+
+    Args:
+        tokenizer: The tokenizer.
+        max_tokens: Longer texts are cut to so many tokens, special ones included.
+        precision: Precision of the products.
     """
 
     def __init__(self, tokenizer: Any, max_tokens: int, precision: Precision) -> None:
         super().__init__()
-        self.tokenizer, self.max_tokens, self.precision = tokenizer, max_tokens, precision
+        self.tokenizer = tokenizer
+        self.max_tokens = max_tokens
+        self.precision = precision
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return next(self.parameters()).device
 
     def tokenize(self, texts: Sequence[str], max_tokens: int | None = None) -> Features:
-        """`input_ids` and `attention_mask`, (B, T) int64 on the CPU, padded to the longest text of
-        the batch.
+        """Tokenise texts as one batch on the CPU, padded to the longest text.
 
-        max_tokens: cut texts here rather than at `self.max_tokens`.
+        Args:
+            texts: The texts.
+            max_tokens: Length limit. None: `self.max_tokens`.
         """
-        return pad(self.token_ids(texts, max_tokens), self.tokenizer.pad_token_id or 0)
+        return self._pad(self.token_ids(texts, max_tokens))
 
     def token_ids(self, texts: Sequence[str], max_tokens: int | None = None) -> list[list[int]]:
-        """The token ids of each text, special ones included.
+        """Return the token ids of each text, special ones included.
 
-        The tokenizer is told only what it does not do yet: telling it waits for whoever tokenises,
-        with all threads.
+        The tokenizer is only reconfigured where it has to be: that waits until no thread tokenises.
         """
-        backend, cut = (
-            self.tokenizer.backend_tokenizer,
-            CUT | {"max_length": max_tokens or self.max_tokens},
-        )
+        backend = self.tokenizer.backend_tokenizer
+        truncation = {**TRUNCATION, "max_length": max_tokens or self.max_tokens}
         if backend.padding is not None:
             backend.no_padding()
-        if backend.truncation != cut:
-            backend.enable_truncation(**cut)
+        if backend.truncation != truncation:
+            backend.enable_truncation(**truncation)
         return [encoding.ids for encoding in backend.encode_batch_fast(list(texts))]
 
     def encode_in_batches(
         self,
         texts: Sequence[str],
-        read: Read,
+        encode_batch: BatchCallback,
         progress: Progress,
         even: bool,
         batch_tokens: int | None = None,
     ) -> None:
-        """Have `read` encode the texts: rows, features and token ids of batches of like length,
-        window after window.
+        """Pass all texts to a callback, in batches of like length, without gradients.
 
-        even: nothing is padded; batch_tokens: of a batch, padding included, None: as the device
-        likes it. Nothing learns meanwhile.
+        Args:
+            texts: The texts.
+            encode_batch: Encodes a batch and stores the result.
+            progress: Is told how many texts are done.
+            even: Whether all texts of a batch must have the same length, so that nothing is padded.
+            batch_tokens: Tokens per batch, padding included. None: a number that suits the device.
         """
         if batch_tokens is None:
-            few = FEW_TOKENS if len(texts) <= FEW else CPU_BATCH_TOKENS
-            batch_tokens = few if self.device.type == "cpu" else GPU_BATCH_TOKENS
-        training, done = self.training, 0
-        # asked first, as telling every module costs a single query a tenth of its time
-        if training:
+            batch_tokens = self._default_batch_tokens(len(texts))
+        # Setting the mode of every module would take a tenth of the time of a single query.
+        was_training = self.training
+        if was_training:
             self.eval()
+
+        done = 0
         bfloat16 = uses_bfloat16(self.precision, self.device)
         with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat16):
-            for start in range(0, len(texts), WINDOW):
-                ids = self.token_ids(texts[start : start + WINDOW])
-                for group in token_batches([len(row) for row in ids], batch_tokens, even):
-                    batch = [ids[row] for row in group]
-                    read(
-                        [start + row for row in group],
-                        pad(batch, self.tokenizer.pad_token_id or 0),
-                        batch,
-                    )
-                    done += len(group)
+            for start in range(0, len(texts), WINDOW_TEXTS):
+                ids = self.token_ids(texts[start : start + WINDOW_TEXTS])
+                for rows in token_batches([len(row) for row in ids], batch_tokens, even):
+                    batch_ids = [ids[row] for row in rows]
+                    text_numbers = [start + row for row in rows]
+                    encode_batch(text_numbers, self._pad(batch_ids), batch_ids)
+                    done += len(rows)
                     progress(done, len(texts), "texts")
-        if training:
+        if was_training:
             self.train()
+
+    def _default_batch_tokens(self, text_count: int) -> int:
+        if self.device.type != "cpu":
+            return GPU_BATCH_TOKENS
+        if text_count <= MAX_SMALL_INPUT_TEXTS:
+            return SMALL_INPUT_BATCH_TOKENS
+        return CPU_BATCH_TOKENS
+
+    def _pad(self, ids: Sequence[Sequence[int]]) -> Features:
+        return pad(ids, self.tokenizer.pad_token_id or 0)
 
 
 class Encoder(TextModel):
-    """Map texts to unit vectors of `dimension` numbers; texts are cut to `max_tokens` tokens.
+    """Encodes texts as unit vectors.
 
-    backbone: the transformers model, dropout off.  tokenizer: its fast tokenizer.  pooling: "mean"
-    or "cls". layers: the numbers of those that documents are indexed by, if that is not the last
-    one alone. prompts: what stands before queries and documents.
+    Attributes:
+        dimension: Number of components H of a vector.
+        layers: Numbers of the layers that documents are indexed by. Empty: the last layer only.
+        prompts: Texts put before queries and documents.
     """
 
     def __init__(
@@ -229,15 +287,26 @@ class Encoder(TextModel):
         precision: Precision = "auto",
         projections: Sequence[torch.nn.Sequential] = (),
     ) -> None:
+        """Combine the parts of an encoder; `load` reads them from a folder.
+
+        Args:
+            backbone: A transformer without dropout.
+            tokenizer: Its fast tokenizer.
+            pooling: How token vectors become one vector, "mean" or "cls".
+            max_tokens: Longer texts are cut to so many tokens.
+            precision: Precision of the products.
+            projections: Layers applied to the pooled vector.
+        """
         super().__init__(tokenizer, max_tokens, precision)
-        self.backbone, self.pooling = backbone, pooling
+        self.backbone = backbone
+        self.pooling = pooling
         self.projections = torch.nn.ModuleList(projections)
         self.layers: tuple[int, ...] = ()
         self.prompts = Prompts()
-        self._pieces: dict[int, tuple[bool, bool]] = {}
-        self.dimension: int = (
-            projections[-1][0].out_features if projections else backbone.config.hidden_size
-        )
+        self.dimension: int = backbone.config.hidden_size
+        if projections:
+            self.dimension = projections[-1][0].out_features
+        self._token_roles: dict[int, _TokenRole] = {}
 
     @classmethod
     def load(
@@ -249,65 +318,87 @@ class Encoder(TextModel):
         device: str = "auto",
         for_search: bool = False,
     ) -> Encoder:
-        """Load a folder in the sentence-transformers layout, a plain transformers folder, or a hub
-        name.
+        """Load an encoder. Weights become float32, whatever the file holds.
 
-        max_tokens, pooling: None takes the folder's own; where it states none, 512 or the
-        tokenizer's limit, and mean. for_search: the encoder is not to be trained, so a BERT is
-        loaded without transformers, to the same bits, and products are those of `hardware.pack`
-        where `precision` and the CPU allow it. Weights are float32 whatever the file has. Raises
-        FreshetError if the model is not to be had, is no dense text encoder, or has fewer than
-        `max_tokens` positions.
+        Args:
+            source: A folder in the layout of sentence-transformers, a plain transformers folder, or
+                the name of a hub repository.
+            max_tokens: Length limit. None: that of the folder, else 512 or the tokenizer's limit.
+            pooling: None: that of the folder, else mean.
+            precision: Precision of the products.
+            device: Device, see `pick_device`.
+            for_search: Whether the encoder will not be trained. A BERT is then loaded without
+                transformers, to the same bits, and weights are packed where the precision and the
+                CPU allow it (see `hardware`).
+
+        Raises:
+            FreshetError: If the model cannot be found, is not a dense text encoder, or has fewer
+                than `max_tokens` positions.
         """
         folder = locate_model(source)
         layout = read_layout(folder)
-        stated = max_tokens or layout.max_tokens
-        plain = (
-            load_plain_bert(layout.transformer, stated)
-            if for_search and stated is not None
-            else None
-        )
-        tokenizer = (
-            PlainTokenizer(layout.transformer) if plain else load_tokenizer(layout.transformer)
-        )
-        limit = stated or min(512, tokenizer.model_max_length)
-        backbone = plain or load_transformer(layout.transformer, limit)
-        projections = [load_projection(folder) for folder in layout.projections]
-        encoder = cls(
-            backbone, tokenizer, pooling or layout.pooling or "mean", limit, precision, projections
-        )
-        encoder.layers, encoder.prompts = layout.layers, layout.prompts
-        backbone.config.output_hidden_states = False  # which queries do not need
+        limit = max_tokens or layout.max_tokens
+
+        plain_bert = None
+        if for_search and limit is not None:
+            plain_bert = load_plain_bert(layout.transformer, limit)
+        if plain_bert is not None:
+            tokenizer: Any = PlainTokenizer(layout.transformer)
+        else:
+            tokenizer = load_tokenizer(layout.transformer)
+        limit = limit or min(DEFAULT_MAX_TOKENS, tokenizer.model_max_length)
+        backbone = plain_bert or load_transformer(layout.transformer, limit)
+        # Queries do not need the hidden states of inner layers.
+        backbone.config.output_hidden_states = False
+
+        projections = [load_projection(path) for path in layout.projections]
+        pooling = pooling or layout.pooling or "mean"
+        encoder = cls(backbone, tokenizer, pooling, limit, precision, projections)
+        encoder.layers = layout.layers
+        encoder.prompts = layout.prompts
         encoder.to(pick_device(device)).eval()
-        if for_search and (kind := select_packing(precision, encoder.device)):
-            pack_linear_layers(backbone, kind)
+
+        if for_search:
+            packing = select_packing(precision, encoder.device)
+            if packing is not None:
+                pack_linear_layers(backbone, packing)
         return encoder
 
     @classmethod
     def from_settings(
         cls, settings: EncoderSettings, source: Path | None = None, for_search: bool = False
     ) -> Encoder:
-        """Load `source` (default: the settings' base) as `settings` say; for_search: see `load`.
+        """Load an encoder as the settings say.
 
-        A trained encoder's folder states its own pooling and prompts: those of the settings are the
-        base's.
+        The settings' pooling and prompts are those of the base encoder. A trained encoder's folder
+        states its own.
+
+        Args:
+            settings: The group `encoder`.
+            source: Folder of a trained encoder. None: the settings' base.
+            for_search: See `load`.
         """
-        folder, pooling = (settings.base, settings.pooling) if source is None else (source, None)
+        is_base = source is None
         encoder = cls.load(
-            folder, settings.max_tokens, pooling, settings.precision, settings.device, for_search
+            settings.base if source is None else source,
+            settings.max_tokens,
+            settings.pooling if is_base else None,
+            settings.precision,
+            settings.device,
+            for_search,
         )
-        if source is None:
-            stated = {
+        if is_base:
+            prompts = {
                 side: prompt
                 for side, prompt in dict(settings.prompts).items()
                 if prompt is not None
             }
-            encoder.prompts = replace(encoder.prompts, **stated)
+            encoder.prompts = replace(encoder.prompts, **prompts)
         return encoder
 
     @property
     def depth(self) -> int:
-        """Number of the last layer, that is of layers; 0 is the embeddings'."""
+        """Number of the last layer. Layer 0 is that of the embeddings."""
         return self.backbone.config.num_hidden_layers
 
     @property
@@ -316,201 +407,261 @@ class Encoder(TextModel):
         return len(self.layers) or 1
 
     def forward(self, features: Features) -> torch.Tensor:
-        """Unit vectors (B, H) of the `features` that `tokenize` gives; differentiable, float32
-        under autocast too.
-        """
-        return self._finish(self._pool(*self._states(features)))
+        """Encode the features that `tokenize` gives. Gradients flow through it.
 
-    def _states(self, features: Features) -> tuple[Tensor, Tensor]:
-        """The last layer's states (B, T, width of the transformer), float32, and which of them are
-        tokens' (B, T).
+        Returns:
+            Unit vectors (B, H), float32 under autocast too.
         """
-        ids, mask = (
-            features["input_ids"].to(self.device),
-            features["attention_mask"].to(self.device),
-        )
-        return self.backbone(input_ids=ids, attention_mask=mask).last_hidden_state.float(), mask
+        states, mask = self._last_states(features)
+        return self._to_unit_vectors(self._pool(states, mask))
+
+    def _last_states(self, features: Features) -> tuple[Tensor, Tensor]:
+        """Return the last layer's states (B, T, D), float32, and the attention mask (B, T)."""
+        ids = features["input_ids"].to(self.device)
+        mask = features["attention_mask"].to(self.device)
+        output = self.backbone(input_ids=ids, attention_mask=mask)
+        return output.last_hidden_state.float(), mask
 
     def layers_forward(self, features: Features, numbers: Sequence[int]) -> torch.Tensor:
-        """Unit vectors (B, m, H), one per layer in `numbers`, each pooled and normalised as
-        `forward` does the last.
+        """Encode features by several layers (MLR).
 
-        Each by its own norm: inner layers of T5 are residual streams, and the largest would win
-        every comparison. Projections serve every layer, as an unprojected vector would lie in
-        another space than the query; and as they may bend (bias, activation), each layer comes to
-        them at the last one's norm, which they were made for. FreshetError if there is no such
-        layer.
+        Each layer is pooled and normalised as `forward` does the last. Each is divided by its own
+        norm: the inner layers of T5 are residual streams, and the largest would win every
+        comparison.
+
+        Projections are applied to every layer, because an unprojected vector would lie in another
+        space than the query. They may be non-linear or have a bias, and were trained for vectors of
+        the last layer. So each layer is scaled to the last one's norm before it is projected.
+
+        Args:
+            features: Features that `tokenize` gives.
+            numbers: Numbers of m layers.
+
+        Returns:
+            Unit vectors (B, m, H).
+
+        Raises:
+            FreshetError: If there is no such layer.
         """
         if not len(self.projections):
-            return self._finish(self.pooled_layers(features, numbers))
-        *inner, last = self.pooled_layers(features, [*numbers, self.depth]).unbind(dim=1)
-        norms = last.norm(dim=-1, keepdim=True)
-        levelled = [norms * torch.nn.functional.normalize(pooled, dim=-1) for pooled in inner]
-        return self._finish(torch.stack(levelled, dim=1))
+            return self._to_unit_vectors(self.pooled_layers(features, numbers))
+
+        *pooled, last = self.pooled_layers(features, [*numbers, self.depth]).unbind(dim=1)
+        last_norms = last.norm(dim=-1, keepdim=True)
+        scaled = [last_norms * torch.nn.functional.normalize(vectors, dim=-1) for vectors in pooled]
+        return self._to_unit_vectors(torch.stack(scaled, dim=1))
 
     def pooled_layers(self, features: Features, numbers: Sequence[int]) -> torch.Tensor:
-        """The layers' pooled vectors (B, m, width of the transformer) as they come, float32."""
-        unknown = [number for number in numbers if not 0 <= number <= self.depth]
-        if unknown:
-            raise FreshetError(
-                f"there is no layer {unknown[0]}; this encoder has 0 (the embeddings) to {self.depth}"
-            )
-        ids, mask = (
-            features["input_ids"].to(self.device),
-            features["attention_mask"].to(self.device),
-        )
-        # `Bert` always has them
+        """Return the pooled states (B, m, D) of several layers, float32, not normalised.
+
+        Raises:
+            FreshetError: If there is no such layer.
+        """
+        for number in numbers:
+            if not 0 <= number <= self.depth:
+                raise FreshetError(
+                    f"there is no layer {number}; "
+                    f"this encoder has 0 (the embeddings) to {self.depth}"
+                )
+
+        ids = features["input_ids"].to(self.device)
+        mask = features["attention_mask"].to(self.device)
+        # `Bert` always returns the hidden states.
         options = {} if isinstance(self.backbone, Bert) else {"output_hidden_states": True}
         output = self.backbone(input_ids=ids, attention_mask=mask, **options)
-        # T5's last: through a final norm
+        # T5 applies a final norm to the last state, which its last hidden state lacks.
         states = (*output.hidden_states[: self.depth], output.last_hidden_state)
         return torch.stack([self._pool(states[number].float(), mask) for number in numbers], dim=1)
 
-    def _finish(self, vectors: torch.Tensor) -> torch.Tensor:
+    def _to_unit_vectors(self, vectors: torch.Tensor) -> torch.Tensor:
         for projection in self.projections:
             vectors = projection(vectors)
         return torch.nn.functional.normalize(vectors.float(), dim=-1)
 
-    def _pool(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def _pool(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         if self.pooling == "cls":
-            return tokens[:, 0]
-        weights = mask.unsqueeze(-1).to(tokens.dtype)  # (B, T, 1)
-        return (tokens * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+            return states[:, 0]
+        weights = mask.unsqueeze(-1).to(states.dtype)
+        return (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
 
     def encode(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
-        """Unit vectors (n, H) float32 of queries, row i for text i. The same texts in the same
-        order give equal bytes.
+        """Encode queries. The same texts in the same order give equal bytes.
 
-        Texts of one length share a batch, as padding would move a query's vector, in bfloat16 by
-        thousandths. What is left of those beside it is the rounding of a larger product: nothing in
-        bfloat16, last bits in float32.
+        Texts of one length share a batch, because padding changes a vector, in bfloat16 by
+        thousandths. What remains is the rounding of a larger product: none in bfloat16, last bits in
+        float32.
+
+        Args:
+            texts: Query texts.
+            progress: Is told how many texts are done.
+
+        Returns:
+            Unit vectors (n, H), float32.
         """
         return self._encode(self, self.prompts.to_queries(texts), 1, progress, even=True)
 
     def encode_documents(
         self, texts: Sequence[str], progress: Progress = no_progress
     ) -> np.ndarray:
-        """Unit vectors (n * v, H) float32 of documents, v = `vectors_per_passage` rows for each
-        text; see `encode`.
+        """Encode documents for the index.
 
-        Of several rows, which follow the numbers of their layers, the last is the last layer's.
+        Returns:
+            Unit vectors (n * v, H), float32, with v = `vectors_per_passage` rows per text. They
+            follow the numbers of the layers, so the last one is that of the last layer.
         """
-        forward = partial(self.layers_forward, numbers=self.layers) if self.layers else self
+        forward: Forward = self
+        if self.layers:
+            forward = partial(self.layers_forward, numbers=self.layers)
         return self._encode(
             forward, self.prompts.to_documents(texts), self.vectors_per_passage, progress
         )
 
     def encode_passages(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
-        """One vector (n, H) float32 of each document: that of the last layer."""
+        """Encode documents by the last layer only: one vector (n, H) each, float32."""
         return self._encode(self, self.prompts.to_documents(texts), 1, progress)
 
     def encode_with_tokens(
         self, texts: Sequence[str], progress: Progress = no_progress
     ) -> WithTokens:
-        """What `encode` gives, and the signs of the vectors of each text's words.
+        """Encode queries, and return the signs of their words' vectors.
 
-        A word's is the sum of its pieces', and it comes as often as it has pieces: rare words have
-        more. What has no letter or digit has none, nor has the prompt.
+        The vector of a word is the sum of the states of its tokens. A word occurs as often as it has
+        tokens, so that rare words weigh more. Tokens without a letter or digit are left out, and so
+        is the prompt.
         """
-        return self._encode_tokens(self.prompts.query, texts, progress, of_queries=True)
+        return self._encode_tokens(self.prompts.query, texts, progress, are_queries=True)
 
     def encode_passages_with_tokens(
         self, texts: Sequence[str], progress: Progress = no_progress
     ) -> WithTokens:
-        """What `encode_passages` gives, and the signs of the vectors of each text's words, each
-        once.
+        """Encode documents as `encode_passages` does, and return the signs of their words' vectors.
+
+        Each word of a text occurs once.
         """
-        return self._encode_tokens(self.prompts.document, texts, progress, of_queries=False)
+        return self._encode_tokens(self.prompts.document, texts, progress, are_queries=False)
 
     def _encode_tokens(
-        self, prompt: str, texts: Sequence[str], progress: Progress, of_queries: bool
+        self, prompt: str, texts: Sequence[str], progress: Progress, are_queries: bool
     ) -> WithTokens:
-        vectors, tokens = (
-            np.empty((len(texts), self.dimension), dtype=np.float32),
-            dict[int, np.ndarray](),
-        )
-        (lead,) = self.token_ids([prompt])
+        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
+        signs_of: dict[int, np.ndarray] = {}
+        (prompt_ids,) = self.token_ids([prompt])
 
-        def read(rows: list[int], features: Features, ids: list[list[int]]) -> None:
-            states, mask = self._states(features)
-            vectors[rows] = self._finish(self._pool(states, mask)).cpu().numpy()
-            for row, hidden, numbers in zip(rows, states.cpu().numpy(), ids, strict=True):
-                start = len(commonprefix([lead, numbers]))
-                words, pieces = self._of_words(hidden[start:], numbers[start:])
-                tokens[row] = pack_signs(np.repeat(words, pieces, axis=0) if of_queries else words)
+        def encode_batch(numbers: list[int], features: Features, ids: list[list[int]]) -> None:
+            states, mask = self._last_states(features)
+            vectors[numbers] = self._to_unit_vectors(self._pool(states, mask)).cpu().numpy()
+            for number, text_states, text_ids in zip(
+                numbers, states.cpu().numpy(), ids, strict=True
+            ):
+                start = len(commonprefix([prompt_ids, text_ids]))
+                word_vectors, token_counts = self._word_vectors(
+                    text_states[start:], text_ids[start:]
+                )
+                if are_queries:
+                    word_vectors = np.repeat(word_vectors, token_counts, axis=0)
+                signs_of[number] = pack_signs(word_vectors)
 
-        self.encode_in_batches([prompt + text for text in texts], read, progress, of_queries)
-        return vectors, TokenSigns.of([tokens[row] for row in range(len(texts))])
+        prompted = [prompt + text for text in texts]
+        self.encode_in_batches(prompted, encode_batch, progress, even=are_queries)
+        return vectors, TokenSigns.of([signs_of[number] for number in range(len(texts))])
 
-    def _of_words(
-        self, states: np.ndarray, numbers: Sequence[int]
+    def _word_vectors(
+        self, states: np.ndarray, token_ids: Sequence[int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The sums (w, H) of the states of each word's pieces, and how many these are (w,).
+        """Sum the states of each word's tokens.
 
-        states: (t, H) of tokens, whose ids are `numbers`.
-        """
-        pieces = np.array([self._piece(number) for number in numbers], bool).reshape(-1, 2)
-        says, words = np.flatnonzero(pieces[:, 0]), np.cumsum(pieces[:, 1])
-        first = np.flatnonzero(np.diff(words[says], prepend=-1))
-        return np.add.reduceat(states[says], first, axis=0), np.diff(first, append=len(says))
+        Args:
+            states: States (t, D) of a text's tokens, and perhaps of padding after them.
+            token_ids: Ids of the tokens.
 
-    def _piece(self, number: int) -> tuple[bool, bool]:
-        """Whether a token has a letter or digit, and whether it begins a word, as tokens do but for
-        WordPiece's.
+        Returns:
+            Vectors (w, D) of the words, and their numbers of tokens (w,).
         """
-        if number not in self._pieces:
+        roles = np.array([self._token_role(token_id) for token_id in token_ids], bool)
+        roles = roles.reshape(-1, 2)
+        has_letter = roles[:, 0]
+        starts_word = roles[:, 1]
+
+        tokens = np.flatnonzero(has_letter)
+        word_numbers = np.cumsum(starts_word)[tokens]
+        first_tokens = np.flatnonzero(np.diff(word_numbers, prepend=-1))
+        vectors = np.add.reduceat(states[tokens], first_tokens, axis=0)
+        return vectors, np.diff(first_tokens, append=len(tokens))
+
+    def _token_role(self, token_id: int) -> _TokenRole:
+        if token_id not in self._token_roles:
             tokenizer = self.tokenizer.backend_tokenizer
-            says = any(
-                character.isalnum() or character == REPLACEMENT_CHARACTER
-                for character in tokenizer.decode([number])
+            text = tokenizer.decode([token_id])
+            has_letter = any(
+                character.isalnum() or character == REPLACEMENT_CHARACTER for character in text
             )
+            # Only WordPiece marks tokens that continue a word.
             prefix = getattr(tokenizer.model, "continuing_subword_prefix", None)
-            self._pieces[number] = (
-                says,
-                not (prefix and tokenizer.id_to_token(number).startswith(prefix)),
-            )
-        return self._pieces[number]
+            continues_word = bool(prefix) and tokenizer.id_to_token(token_id).startswith(prefix)
+            self._token_roles[token_id] = _TokenRole(has_letter, not continues_word)
+        return self._token_roles[token_id]
 
     def _encode(
         self,
         forward: Forward,
         texts: Sequence[str],
-        per_text: int,
+        vectors_per_text: int,
         progress: Progress,
         even: bool = False,
     ) -> np.ndarray:
-        vectors = np.empty((len(texts), per_text, self.dimension), dtype=np.float32)
+        vectors = np.empty((len(texts), vectors_per_text, self.dimension), dtype=np.float32)
 
-        def read(rows: list[int], features: Features, _: list[list[int]]) -> None:
-            vectors[rows] = forward(features).cpu().numpy().reshape(len(rows), *vectors.shape[1:])
+        def encode_batch(numbers: list[int], features: Features, _: list[list[int]]) -> None:
+            encoded = forward(features).cpu().numpy()
+            vectors[numbers] = encoded.reshape(len(numbers), vectors_per_text, self.dimension)
 
-        self.encode_in_batches(texts, read, progress, even)
+        self.encode_in_batches(texts, encode_batch, progress, even)
         return vectors.reshape(-1, self.dimension)
 
     def save(self, folder: Path) -> None:
-        """Write the sentence-transformers layout to `folder`; equal encoders give equal bytes,
-        nothing is pickled.
+        """Write the layout of sentence-transformers. Equal encoders give equal bytes.
+
+        Nothing is pickled.
         """
         folder.mkdir(parents=True, exist_ok=True)
         save_transformer(self.backbone, folder)
         save_tokenizer(self.tokenizer, folder, self.max_tokens)
-        projections = {
-            folder / f"{2 + i}_Dense": projection for i, projection in enumerate(self.projections)
-        }
-        for path, projection in projections.items():
+
+        # Modules 0 and 1 are the transformer and the pooling.
+        projection_paths = []
+        for number, projection in enumerate(self.projections, start=2):
+            path = folder / f"{number}_Dense"
             save_projection(projection, path)
-        pooled = self.projections[0][0].in_features if projections else self.dimension
+            projection_paths.append(path)
+        pooled_dimension = self.dimension
+        if projection_paths:
+            pooled_dimension = self.projections[0][0].in_features
+
         layout = Layout(
-            folder, self.pooling, self.max_tokens, tuple(projections), self.prompts, self.layers
+            folder,
+            self.pooling,
+            self.max_tokens,
+            tuple(projection_paths),
+            self.prompts,
+            self.layers,
         )
-        write_layout(folder, layout, pooled)
+        write_layout(folder, layout, pooled_dimension)
 
     def fingerprint(self) -> str:
-        """SHA-256 of what decides the vectors: weights, tokenizer, pooling, layers, prompts,
-        `max_tokens`.
+        """Return the SHA-256 of everything that decides the vectors.
+
+        That is the weights, the tokenizer, pooling, layers, prompts and `max_tokens`.
         """
-        layers = f" {MULTI_VECTOR} {list(self.layers)}" if self.layers else ""
-        prompts = f" {self.prompts}" if self.prompts != Prompts() else ""
-        return fingerprint(
-            self.state_dict(), self.tokenizer, self.pooling + layers + prompts, self.max_tokens
-        )
+        representation: str = self.pooling
+        if self.layers:
+            representation += f" {MULTI_VECTOR} {list(self.layers)}"
+        if self.prompts != Prompts():
+            representation += f" {self.prompts}"
+        return fingerprint(self.state_dict(), self.tokenizer, representation, self.max_tokens)
+
+
+class _TokenRole(NamedTuple):
+    """Whether a token has a letter or digit, and whether it starts a word."""
+
+    has_letter: bool
+    starts_word: bool

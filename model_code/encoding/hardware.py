@@ -1,15 +1,13 @@
-"""Which device to compute on, in which precision it multiplies best, and weights packed as it reads
-them fastest.
+"""The device to compute on, the precision it multiplies fastest, and packed weights for search.
 
-An encoder that only searches multiplies a query of a few words once with every weight, and most of
-that time is spent fetching weights and putting them into the order in which they are multiplied. So
-they are packed once:
+An encoder that only searches multiplies a query of a few words once with every weight. Most of that
+time is spent on fetching weights and reordering them for the multiplication. So they are packed once:
 
-* On CPUs that multiply bfloat16 faster than float32, oneDNN gets bfloat16 weights in its own order, and gives the
-  vectors that autocast gives, up to its rounding, for a query in two thirds of the time.
-* On other CPUs, FBGEMM gets weights in half precision, half as many bytes, widens them on the way and multiplies and
-  sums in float32. Nothing but the weights is rounded, each by at most 2^-11 of itself: vectors keep a cosine of .999999
-  to those of float32. Long batches are neither faster nor slower.
+* On CPUs that multiply bfloat16 faster than float32, oneDNN gets bfloat16 weights in its own order.
+  The vectors are those of autocast up to its rounding, in two thirds of a query's time.
+* On other CPUs, FBGEMM gets weights in half precision, which are half as many bytes. It widens them
+  on the way and multiplies and sums in float32. Only the weights are rounded, each by at most 2^-11
+  of itself: vectors keep a cosine of .999999 to those of float32. Long batches take the same time.
 """
 
 from __future__ import annotations
@@ -23,11 +21,17 @@ from torch import Tensor, nn
 
 from model_code.errors import SettingsError
 
-LARGEST = torch.finfo(torch.float16).max  # weights beyond it would be cut
+MAX_FLOAT16 = torch.finfo(torch.float16).max
+"""Larger weights cannot be stored in half precision."""
+
+CPU_DESCRIPTION = Path("/proc/cpuinfo")
 
 
 def pick_device(device: str) -> torch.device:
-    """The device that `device` names; "auto" is the first GPU if there is one, else the CPU.
+    """Return the device of a name; "auto" is the first GPU if there is one, else the CPU.
+
+    Raises:
+        SettingsError: If there is no device of that name.
 
     >>> pick_device("cpu")
     device(type='cpu')
@@ -43,8 +47,9 @@ def pick_device(device: str) -> torch.device:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether `device` multiplies bfloat16 in hardware; a CPU without it would emulate, slower than
-    float32.
+    """Whether a device multiplies bfloat16 in hardware.
+
+    A CPU without it would emulate the products, slower than those of float32.
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
@@ -52,10 +57,10 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def gains_by_bfloat16(device: torch.device) -> bool:
-    """Whether `device` multiplies bfloat16 faster than float32.
+    """Whether a device multiplies bfloat16 faster than float32.
 
-    With AVX-512's instructions alone AMD's CPUs are 2.2 times as fast, and Intel's, which have
-    tiles (AMX) for that, .6 times.
+    With AVX-512's instructions alone, AMD's CPUs are 2.2 times as fast and Intel's 0.6 times. Intel's
+    are faster with tiles (AMX).
     """
     if device.type == "cuda":
         return has_bfloat16(device)
@@ -64,42 +69,47 @@ def gains_by_bfloat16(device: torch.device) -> bool:
 
 @cache
 def _is_amd() -> bool:
-    described = Path("/proc/cpuinfo")
-    return described.is_file() and "AuthenticAMD" in described.read_text(encoding="utf-8")
+    if not CPU_DESCRIPTION.is_file():
+        return False
+    return "AuthenticAMD" in CPU_DESCRIPTION.read_text(encoding="utf-8")
 
 
 def uses_bfloat16(precision: str, device: torch.device) -> bool:
-    """Whether to autocast to bfloat16 on `device` under the setting `precision` ("auto", "float32"
-    or "bfloat16").
+    """Whether to autocast to bfloat16.
+
+    Args:
+        precision: The setting: "auto", "float32" or "bfloat16".
+        device: Device of the encoder.
 
     >>> uses_bfloat16("float32", torch.device("cpu"))
     False
     """
-    return precision == "bfloat16" or (precision == "auto" and gains_by_bfloat16(device))
+    if precision == "auto":
+        return gains_by_bfloat16(device)
+    return precision == "bfloat16"
 
 
 def has_half_weights(device: torch.device) -> bool:
-    """Whether torch has the products of half-precision weights for `device`: a CPU with AVX2."""
+    """Whether torch multiplies weights in half precision on a device: on CPUs with AVX2."""
     return device.type == "cpu" and torch.backends.quantized.engine in ("x86", "fbgemm")
 
 
 class PackedLinear(nn.Linear):
-    """A linear map (..., in) -> (..., out), for inference; state and fingerprint stay those of
-    `nn.Linear`.
+    """A linear map (..., in) -> (..., out) with a packed copy of its weights, for inference.
+
+    State and fingerprint are those of `nn.Linear`.
     """
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state without the packed copy, which is made again where a copy of the module needs
-        it.
-        """
+        """Return the state without the packed copy. A copy of the module packs its weights again."""
         return {name: value for name, value in self.__dict__.items() if name != "_packed"}
 
 
 class HalfLinear(PackedLinear):
-    """A map by weights in half precision, summed in float32."""
+    """A linear map by weights in half precision, summed in float32."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """inputs: (..., in) float32, or bfloat16 under autocast."""
+        """Apply the map to inputs (..., in), float32, or bfloat16 under autocast."""
         if inputs.device.type != "cpu":
             return super().forward(inputs)
         return torch.ops.quantized.linear_dynamic_fp16(inputs, self._packed)
@@ -110,10 +120,10 @@ class HalfLinear(PackedLinear):
 
 
 class Bfloat16Linear(PackedLinear):
-    """A map by weights in bfloat16, to a result in bfloat16, as under autocast."""
+    """A linear map by weights in bfloat16, with a result in bfloat16, as under autocast."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """inputs: (..., in) float32, or bfloat16 under autocast."""
+        """Apply the map to inputs (..., in), float32, or bfloat16 under autocast."""
         if inputs.device.type != "cpu":
             return super().forward(inputs)
         weight, bias = self._packed
@@ -122,11 +132,13 @@ class Bfloat16Linear(PackedLinear):
     @cached_property
     def _packed(self) -> Any:
         weight = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach().bfloat16())
-        return weight, None if self.bias is None else self.bias.detach().bfloat16()
+        bias = None if self.bias is None else self.bias.detach().bfloat16()
+        return weight, bias
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """On a worker whose CPU has no bfloat16, it is emulated, as under autocast: oneDNN would
-        refuse.
+        """Restore the map, as an ordinary one where the CPU of a worker has no bfloat16.
+
+        oneDNN would refuse there, while autocast emulates the products.
         """
         super().__setstate__(state)
         if not has_bfloat16(torch.device("cpu")):
@@ -134,27 +146,31 @@ class Bfloat16Linear(PackedLinear):
 
 
 def select_packing(precision: str, device: torch.device) -> type[PackedLinear] | None:
-    """The products for an encoder that only searches on `device` under the setting `precision`;
-    None: torch's own.
+    """Return the linear map for an encoder that only searches, or None for torch's own.
+
+    Args:
+        precision: The setting: "auto", "float32" or "bfloat16".
+        device: Device of the encoder.
 
     >>> select_packing("float32", torch.device("cpu")) is None
     True
     """
-    if device.type == "cpu" and uses_bfloat16(precision, device) and has_bfloat16(device):
+    is_cpu = device.type == "cpu"
+    if is_cpu and uses_bfloat16(precision, device) and has_bfloat16(device):
         return Bfloat16Linear
-    return (
-        HalfLinear
-        if precision == "auto" and has_half_weights(device) and not gains_by_bfloat16(device)
-        else None
-    )
+    if precision == "auto" and has_half_weights(device) and not gains_by_bfloat16(device):
+        return HalfLinear
+    return None
 
 
 def pack_linear_layers(model: nn.Module, kind: type[PackedLinear]) -> None:
-    """From now on multiply by packed copies of the weights of `model`, which is not to be trained
-    any more.
+    """Replace a model's linear maps by packed ones. The model cannot be trained any more.
+
+    A map whose weights exceed half precision is left as it is.
     """
     for module in model.modules():
-        if type(module) is nn.Linear and (
-            kind is not HalfLinear or module.weight.abs().max() <= LARGEST
-        ):
-            module.__class__ = kind
+        if type(module) is not nn.Linear:
+            continue
+        if kind is HalfLinear and module.weight.abs().max() > MAX_FLOAT16:
+            continue
+        module.__class__ = kind

@@ -11,23 +11,20 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 
 class PromptSettings(Settings):
-    """What is put before texts, as E5, BGE and their like were trained to expect; null: as the
-    base's folder says.
-    """
+    """Texts put before queries and documents, as E5, BGE and similar encoders were trained."""
 
     query: str | None = Field(
         None,
-        description='Text before each query, such as "query: ". null: the prompt in the base encoder\'s folder.',
+        description='text before each query, such as "query: "; null: as the base\'s folder states',
     )
     document: str | None = Field(
         None,
-        description='Text before each document, such as "passage: ". null: the prompt in the base encoder\'s '
-        "folder.",
+        description='text before each document, such as "passage: "; null: as the base\'s folder states',
     )
 
 
 class EncoderSettings(Settings):
-    """The base encoder and how texts are fed to it.
+    """The base encoder, and how texts are passed to it.
 
     >>> EncoderSettings().max_tokens
     128
@@ -36,28 +33,22 @@ class EncoderSettings(Settings):
     base: str = Field(
         "sentence-transformers/all-MiniLM-L6-v2",
         min_length=1,
-        description="Base encoder: a folder in the sentence-transformers layout, or a hub name.",
+        description="a folder in the sentence-transformers layout, or the name of a hub repository",
     )
     max_tokens: int = Field(
-        128,
-        ge=3,
-        description="Longer texts are cut to this number of tokens, which includes two special ones.",
+        128, ge=3, description="longer texts are cut to this many tokens, two special ones included"
     )
     include_title: bool = Field(
         True,
-        description="Put the title before the text. For docstrings the title is the qualified name.",
+        description="whether the title (for docstrings: the qualified name) is put before the text",
     )
     pooling: Pooling | None = Field(
-        None,
-        description="How token vectors become one vector. null: as the base encoder's folder says.",
+        None, description="how token vectors become one vector; null: as the base's folder states"
     )
     prompts: PromptSettings = Field(default_factory=PromptSettings)
     precision: Precision = Field(
         "auto",
-        description="Precision of matrix products in encoding; an index keeps it. auto: bfloat16 where that is "
-        "faster, else float32, with half-precision weights for search where the CPU supports them.",
+        description="precision of products when encoding; auto: bfloat16 where that is faster, else float32 (with weights "
+        "in half precision for search, where the CPU supports it); an index records it",
     )
-    device: str = Field(
-        "auto",
-        description="Device of the encoder: auto (a GPU if there is one), cpu, cuda, cuda:1 and so on.",
-    )
+    device: str = Field("auto", description="auto (a GPU if there is one), cpu, cuda, cuda:1, ...")

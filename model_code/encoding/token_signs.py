@@ -1,13 +1,15 @@
-"""Late interaction over signs: of every token's vector is kept which of its numbers are positive, a
-bit for each.
+"""Late interaction over token signs: one bit for each component of each token's vector.
 
-Tokens here are words, see `Encoder.encode_with_tokens`.
+A query's score of a passage is the mean over the query's tokens of the similarity to the passage's
+most similar token, as in ColBERT (Khattab and Zaharia, 2020, eq. 3):
 
-A query's score of a passage is, as in ColBERT (Khattab and Zaharia, 2020, eq. 3), the mean over its
-tokens of their similarity to the passage's nearest token; that of two tokens is 1 - 2 d / b, where
-they differ in d of b bits, those that fill up whole words of 64 among them. It hangs on whole
-numbers alone, and so is the same to the bit in whatever company a passage is scored. A token of
-all-MiniLM-L6-v2 takes 48 bytes.
+    s(q, p) = 1/|q| * sum_{i in q} max_{j in p} (1 - 2 * d_ij / b),
+
+where d_ij is the number of bits in which tokens i and j differ, and b the number of bits of a token,
+padded to whole words of 64. A document scores as its best passage.
+
+The sum is over integers, so a score is the same bit for bit whatever is scored beside it. A token
+of all-MiniLM-L6-v2 takes 48 bytes. "Tokens" are words here, see `Encoder.encode_with_tokens`.
 """
 
 from __future__ import annotations
@@ -22,19 +24,28 @@ import numpy as np
 from model_code.errors import FreshetError
 from model_code.files import atomic_write
 
-SIGNS_FILE, STARTS_FILE = "token_signs.npy", "token_starts.npy"
-BITS_PER_WORD = 64  # bits that are compared at once
-# pairs of tokens that are compared at a time, so that they stay in the processor's cache
-AT_ONCE = 2**16
+SIGNS_FILE = "token_signs.npy"
+STARTS_FILE = "token_starts.npy"
+
+BITS_PER_WORD = 64
+"""Bits of the integers in which signs are stored and compared."""
+
+MAX_TOKEN_PAIRS_AT_ONCE = 2**16
+"""Pairs of tokens compared at a time, so that they stay in the processor's cache."""
 
 
 @dataclass(frozen=True, eq=False)
 class TokenSigns:
-    """bits (t, W) uint64, a row for each token, text after text; where each of n texts begins in
-    them, and t (n + 1).
+    """The token signs of n texts.
 
-    >>> own = TokenSigns.of([pack_signs(np.array([[0.5, -0.1], [0.2, 0.3]])), pack_signs(np.array([[-1.0, -1.0]]))])
-    >>> own[:1].similarities(own).tolist() == [1, 1 - 1.5 * 2 / BITS_PER_WORD]
+    Attributes:
+        bits: Signs of each token, text after text, shape (t, W), uint64.
+        starts: First token of each text, then the number of tokens, shape (n + 1,).
+
+    >>> first = pack_signs(np.array([[0.5, -0.1], [0.2, 0.3]]))
+    >>> second = pack_signs(np.array([[-1.0, -1.0]]))
+    >>> signs = TokenSigns.of([first, second])
+    >>> signs[:1].similarities(signs).tolist() == [1, 1 - 1.5 * 2 / BITS_PER_WORD]
     True
     """
 
@@ -43,27 +54,36 @@ class TokenSigns:
 
     @classmethod
     def of(cls, texts: Sequence[np.ndarray]) -> Self:
-        """Those of texts whose tokens have these `signs` (t, W)."""
+        """Build from the packed signs (t, W) of each text."""
         bits = np.concatenate(texts) if texts else np.empty((0, 1), np.uint64)
         return cls(bits, np.cumsum([0, *map(len, texts)]))
 
     def __len__(self) -> int:
-        """N."""
+        """Number of texts."""
         return len(self.starts) - 1
 
     def __getitem__(self, rows: np.ndarray | slice) -> Self:
-        """Those of some texts (r,), in their order."""
-        first = self.starts[:-1][rows]
-        sizes = self.starts[1:][rows] - first
-        starts = np.concatenate([[0], np.cumsum(sizes)])
-        return type(self)(
-            self.bits[np.repeat(first - starts[:-1], sizes) + np.arange(starts[-1])], starts
-        )
+        """Return the signs of some texts (r,), in the order of `rows`."""
+        old_starts = self.starts[:-1][rows]
+        token_counts = self.starts[1:][rows] - old_starts
+        new_starts = np.concatenate([[0], np.cumsum(token_counts)])
+        # The old position of each token: its new position, shifted by its text's move.
+        shifts = np.repeat(old_starts - new_starts[:-1], token_counts)
+        tokens = shifts + np.arange(new_starts[-1])
+        return type(self)(self.bits[tokens], new_starts)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self | None]) -> Self | None:
-        """Those of one or several, one after the other; None of such as have none, FreshetError if
-        only some have.
+        """Concatenate the signs of several lists of texts.
+
+        Args:
+            parts: Signs, or None for texts whose signs are not stored.
+
+        Returns:
+            The signs of all texts, or None if none are stored.
+
+        Raises:
+            FreshetError: If only some are stored.
         """
         present = [part for part in parts if part is not None]
         if not present:
@@ -72,52 +92,63 @@ class TokenSigns:
             raise FreshetError(
                 "some passages have tokens and others have none; build the index again"
             )
-        sizes = np.concatenate([np.diff(part.starts) for part in present])
-        return cls(
-            np.concatenate([part.bits for part in present]), np.concatenate([[0], np.cumsum(sizes)])
-        )
+        bits = np.concatenate([part.bits for part in present])
+        token_counts = np.concatenate([np.diff(part.starts) for part in present])
+        return cls(bits, np.concatenate([[0], np.cumsum(token_counts)]))
 
     def similarities(self, texts: Self) -> np.ndarray:
-        """MaxSim (n,) float64 of these tokens, which are a query's, with each of n texts.
+        """Return the late-interaction scores of these tokens, those of a query, with n texts.
 
-        A token that is 0 stands for none: a query of such alone is similar to nothing, 0.
+        A token without any positive component is ignored. A query of such tokens only scores 0.
+
+        Returns:
+            Scores of shape (n,), float64.
         """
-        bits = self.bits[self.bits.any(axis=1)]
-        if not len(texts) or not len(bits):
+        query_bits = self.bits[self.bits.any(axis=1)]
+        if not len(texts) or not len(query_bits):
             return np.zeros(len(texts))
-        words, nearest = np.ascontiguousarray(texts.bits.T), np.zeros(len(texts), np.int64)
-        step = max(1, AT_ONCE // len(texts.bits))
-        for start in range(0, len(bits), step):
-            each = zip(words, bits[start : start + step].T, strict=True)
-            differing = sum(
-                np.bitwise_count(word ^ column[:, None]).astype(np.uint16) for word, column in each
+
+        # Words are the first axis, so that each pass reads consecutive memory.
+        text_words = np.ascontiguousarray(texts.bits.T)
+        differing_bits = np.zeros(len(texts), np.int64)
+        step = max(1, MAX_TOKEN_PAIRS_AT_ONCE // len(texts.bits))
+        for start in range(0, len(query_bits), step):
+            query_words = query_bits[start : start + step].T
+            distances = sum(
+                np.bitwise_count(text_word ^ query_word[:, None]).astype(np.uint16)
+                for text_word, query_word in zip(text_words, query_words, strict=True)
             )
-            nearest += np.minimum.reduceat(differing, texts.starts[:-1], axis=1).sum(
-                axis=0, dtype=np.int64
-            )
-        return 1 - 2 * nearest / (BITS_PER_WORD * bits.size)
+            nearest = np.minimum.reduceat(distances, texts.starts[:-1], axis=1)
+            differing_bits += nearest.sum(axis=0, dtype=np.int64)
+        return 1 - 2 * differing_bits / (BITS_PER_WORD * query_bits.size)
 
     def save(self, folder: Path) -> None:
-        """Write them into the folder."""
+        """Write the signs to two files in a folder."""
         for name, array in ((SIGNS_FILE, self.bits), (STARTS_FILE, self.starts)):
-            with atomic_write(folder / name) as aside, aside.open("wb") as stream:
+            with atomic_write(folder / name) as temporary, temporary.open("wb") as stream:
                 np.save(stream, array)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote, bits memory-mapped."""
-        return cls(
-            np.asarray(np.load(folder / SIGNS_FILE, mmap_mode="r")), np.load(folder / STARTS_FILE)
-        )
+        """Read what `save` wrote. The signs are memory-mapped."""
+        bits = np.asarray(np.load(folder / SIGNS_FILE, mmap_mode="r"))
+        return cls(bits, np.load(folder / STARTS_FILE))
 
 
 def pack_signs(vectors: np.ndarray) -> np.ndarray:
-    """Which numbers of vectors (t, H) are positive, (t, W) uint64; bits beyond H are 0. Of none,
-    one that is 0.
+    """Pack the signs of vectors into words.
+
+    Args:
+        vectors: Token vectors, shape (t, H).
+
+    Returns:
+        Signs of shape (t, W), uint64; 1 for a positive component, 0 beyond H. Without vectors: one
+        token of zeros, because every text needs a token.
     """
-    bits = (
-        np.packbits(vectors > 0, axis=1)
-        if len(vectors)
-        else np.zeros((1, -(-vectors.shape[1] // 8)), np.uint8)
-    )
-    return np.pad(bits, ((0, 0), (0, -bits.shape[1] % (BITS_PER_WORD // 8)))).view(np.uint64)
+    if len(vectors):
+        bits = np.packbits(vectors > 0, axis=1)
+    else:
+        bytes_per_token = -(-vectors.shape[1] // 8)
+        bits = np.zeros((1, bytes_per_token), np.uint8)
+    padding = -bits.shape[1] % (BITS_PER_WORD // 8)
+    return np.pad(bits, ((0, 0), (0, padding))).view(np.uint64)

@@ -44,7 +44,7 @@ from model_code.encoding.encoder import (
     CPU_BATCH_TOKENS,
     GPU_BATCH_TOKENS,
     REPLACEMENT_CHARACTER,
-    WINDOW,
+    WINDOW_TEXTS,
     Features,
     TextModel,
     pad,
@@ -407,8 +407,8 @@ class LexicalEncoder(TextModel):
         """Return T(x) of each whole text, which is not cut: ascending int64 token ids."""
         blocked = self.blocked.cpu().numpy()
         bags = []
-        for start in range(0, len(texts), WINDOW):
-            window = list(texts[start : start + WINDOW])
+        for start in range(0, len(texts), WINDOW_TEXTS):
+            window = list(texts[start : start + WINDOW_TEXTS])
             for encoding in self._untruncated_tokenizer.encode_batch_fast(window):
                 bags.append(own_tokens(encoding.ids, blocked))
         return bags

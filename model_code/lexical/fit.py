@@ -161,7 +161,7 @@ class SemiParametricObjective(nn.Module):
         """Return E(x) with `top_k` entries, and T(x), of the texts in their own order."""
         weight_rows = []
         token_rows = []
-        for bucket in texts.parts:
+        for bucket in texts.batches:
             entries, weights = self.encoder.sparse(bucket, self.top_k, bag_first=True)
             dense = weights.new_zeros(len(weights), self.encoder.vocabulary_size)
             weight_rows.append(dense.scatter(1, entries, weights))

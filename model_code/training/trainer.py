@@ -21,7 +21,7 @@ import torch
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
-from model_code.encoding.encoder import Encoder, encode
+from model_code.encoding.encoder import Encoder, encode_buckets
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.contrastive import Contrast
@@ -98,9 +98,9 @@ class Objective(nn.Module):
 
         All are batch means.
         """
-        queries = encode(self.encoder, batch.queries)
+        queries = encode_buckets(self.encoder, batch.queries)
         encode_documents = partial(self.pair_loss.encode_documents, self.encoder)
-        documents = encode(encode_documents, batch.documents)
+        documents = encode_buckets(encode_documents, batch.documents)
 
         # A temperature of .05 multiplies bfloat16's rounding of a cosine to .08 of a score, so scores
         # are float32.

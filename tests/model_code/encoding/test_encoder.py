@@ -16,7 +16,13 @@ import pytest
 import torch
 
 from model_code.encoding.base_models import Prompts
-from model_code.encoding.encoder import Encoder, bucket_by_length, encode, pad, token_batches
+from model_code.encoding.encoder import (
+    Encoder,
+    bucket_by_length,
+    encode_buckets,
+    pad,
+    token_batches,
+)
 from model_code.encoding.settings import EncoderSettings, Precision
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
@@ -42,7 +48,7 @@ def test_encode_equals_one_text_at_a_time_and_gives_the_same_bytes_again(
 ) -> None:
     expected = np.stack([naive_vector(tiny, text) for text in texts])
     for batch_tokens in (1, 40, 100_000):
-        for most in ("CPU_BATCH_TOKENS", "FEW_TOKENS"):
+        for most in ("CPU_BATCH_TOKENS", "SMALL_INPUT_BATCH_TOKENS"):
             monkeypatch.setattr(f"model_code.encoding.encoder.{most}", batch_tokens)
         found = tiny.encode(texts)
         assert found.dtype == np.float32
@@ -124,7 +130,7 @@ def test_windows_do_not_change_the_order(
     tiny: Encoder, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = tiny.encode(texts)
-    monkeypatch.setattr("model_code.encoding.encoder.WINDOW", 3)
+    monkeypatch.setattr("model_code.encoding.encoder.WINDOW_TEXTS", 3)
     seen: list[tuple[int, int]] = []
     found = tiny.encode(texts, progress=lambda done, total, note="": seen.append((done, total)))
     np.testing.assert_allclose(found, expected, atol=2e-6)
@@ -332,7 +338,10 @@ def test_parts_give_the_same_vectors_and_gradients(tmp_path: Path, batch_tokens:
     features = encoder.tokenize([" ".join(WORDS[: 1 + 3 * i % 7]) for i in range(9)])
     weights = torch.randn(9, 32, generator=torch.Generator().manual_seed(0))
     results = []
-    for vectors in (encoder(features), encode(encoder, bucket_by_length(features, batch_tokens))):
+    for vectors in (
+        encoder(features),
+        encode_buckets(encoder, bucket_by_length(features, batch_tokens)),
+    ):
         encoder.zero_grad()
         (weights * vectors).sum().backward()
         results.append(
@@ -344,6 +353,6 @@ def test_parts_give_the_same_vectors_and_gradients(tmp_path: Path, batch_tokens:
 def test_parts_hold_their_budget_and_hardly_any_padding():
     mask = (torch.arange(20) < torch.arange(1, 21)[:, None]).long()
     buckets = bucket_by_length({"input_ids": mask, "attention_mask": mask}, batch_tokens=40)
-    assert all(part["input_ids"].numel() <= 40 for part in buckets.parts)
-    assert sum(part["attention_mask"].numel() for part in buckets.parts) < 0.6 * mask.numel()
-    assert sum(int(part["attention_mask"].sum()) for part in buckets.parts) == int(mask.sum())
+    assert all(part["input_ids"].numel() <= 40 for part in buckets.batches)
+    assert sum(part["attention_mask"].numel() for part in buckets.batches) < 0.6 * mask.numel()
+    assert sum(int(part["attention_mask"].sum()) for part in buckets.batches) == int(mask.sum())

@@ -14,7 +14,7 @@ from torch import nn
 
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.hardware import (
-    LARGEST,
+    MAX_FLOAT16,
     Bfloat16Linear,
     HalfLinear,
     PackedLinear,
@@ -100,7 +100,7 @@ def test_a_copy_multiplies_alike_and_carries_no_packed_weights(kind):
 def test_weights_that_half_precision_cannot_hold_stay():
     linear = nn.Linear(2, 2)
     with torch.no_grad():
-        linear.weight[0, 0] = 2 * LARGEST
+        linear.weight[0, 0] = 2 * MAX_FLOAT16
     pack_linear_layers(linear, HalfLinear)
     assert type(linear) is nn.Linear
 

@@ -20,11 +20,11 @@ def texts(width: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("width", [5, 64, 96])
-@pytest.mark.parametrize("at_once", [1, 30, token_signs.AT_ONCE])
+@pytest.mark.parametrize("at_once", [1, 30, token_signs.MAX_TOKEN_PAIRS_AT_ONCE])
 def test_similarities_are_the_mean_of_each_tokens_highest_cosine_of_signs(
     width, at_once, monkeypatch
 ):
-    monkeypatch.setattr(token_signs, "AT_ONCE", at_once)
+    monkeypatch.setattr(token_signs, "MAX_TOKEN_PAIRS_AT_ONCE", at_once)
     own, query = texts(width), RNG.standard_normal((4, width))
     whole = -(-width // 64) * 64  # numbers beyond the width count as equal ones
 

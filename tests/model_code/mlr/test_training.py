@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from model_code.encoding.encoder import Encoder, encode
+from model_code.encoding.encoder import Encoder, encode_buckets
 from model_code.losses.contrastive import Contrast
 from model_code.losses.hierarchy import level_losses
 from model_code.mlr.losses import multi_vector_losses, self_contrastive_losses
@@ -67,8 +67,8 @@ def make_layer_trainer(tmp_path: Path, layers: LayerSettings, cluster=None, **ch
 
 
 def expected_contrastive(pooling: str, encoder: Encoder, batch: TrainingBatch) -> torch.Tensor:
-    queries = encode(encoder, batch.queries)
-    documents = encode(lambda part: encoder.layers_forward(part, (1, 2)), batch.documents)
+    queries = encode_buckets(encoder, batch.queries)
+    documents = encode_buckets(lambda part: encoder.layers_forward(part, (1, 2)), batch.documents)
     positives, negatives = documents[:PAIRS_PER_BATCH], documents[PAIRS_PER_BATCH:]
     contrast = Contrast(batch.relevant, negatives, batch.allowed)
     if pooling == "multi_vector":
@@ -84,7 +84,7 @@ def test_only_the_contrastive_part_changes(tmp_path: Path, pooling: str):
         tmp_path, make_layers(pooling), hierarchy_weight=0.3
     )
     contrastive = expected_contrastive(pooling, encoder, batch)
-    queries = encode(encoder, batch.queries)
+    queries = encode_buckets(encoder, batch.queries)
     losses = contrastive
     for level in range(2):
         centroids = torch.from_numpy(tree.centroids[level])

@@ -166,7 +166,9 @@ def tokenize(texts, most):
 
 
 def texts_of(buckets: LengthBuckets) -> list[str]:
-    numbers = torch.cat([part["input_ids"][:, 0] for part in buckets.parts])[buckets.rows].tolist()
+    numbers = torch.cat([part["input_ids"][:, 0] for part in buckets.batches])[
+        buckets.rows
+    ].tolist()
     return [list(NAMES)[number] for number in numbers]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from model_code.encoding.encoder import encode
+from model_code.encoding.encoder import encode_buckets
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.contrastive import (
@@ -52,7 +52,10 @@ def test_the_loss_is_equations_6_and_7(tmp_path: Path, levels: int | None):
     objective, batch, encoder, tree = build(
         tmp_path, hierarchy_weight=0.3, hierarchy_levels=levels, temperature=0.1
     )
-    queries, documents = encode(encoder, batch.queries), encode(encoder, batch.documents)
+    queries, documents = (
+        encode_buckets(encoder, batch.queries),
+        encode_buckets(encoder, batch.documents),
+    )
     losses = contrastive_losses(
         queries, documents[:6], 0.1, Contrast(batch.relevant, documents[6:], batch.allowed)
     )
@@ -79,7 +82,10 @@ def test_scores_are_float32_under_autocast(tmp_path: Path):
     objective, batch, encoder, _ = build(tmp_path, hierarchy_weight=0.0)
     with torch.autocast("cpu", torch.bfloat16):
         loss = objective(batch)["loss"]
-        queries, documents = encode(encoder, batch.queries), encode(encoder, batch.documents)
+        queries, documents = (
+            encode_buckets(encoder, batch.queries),
+            encode_buckets(encoder, batch.documents),
+        )
     losses = contrastive_losses(
         queries, documents[:6], 0.05, Contrast(batch.relevant, documents[6:], batch.allowed)
     )
@@ -171,9 +177,9 @@ def test_start_vectors_save_encoding_the_corpus(tmp_path: Path):
     vectors = trainer.encoder.encode(trainer.data.passages.texts)
     plain = make_trainer(tmp_path, evaluate_every=None).fit()
     calls = []
-    encode = trainer.encoder.encode_documents
+    encode_buckets = trainer.encoder.encode_documents
     trainer.encoder.encode_documents = lambda texts: (
-        calls.append(trainer.state.step) or encode(texts)
+        calls.append(trainer.state.step) or encode_buckets(texts)
     )
     assert trainer.fit(vectors).history == plain.history
     assert calls == [12]
@@ -231,9 +237,9 @@ def test_cotraining_reclusters_after_an_improvement(tmp_path: Path):
     trainer = make_trainer(tmp_path, cotraining=True, cluster=cluster)
     say_dev(trainer, 0.1, 0.2, 0.2, 0.9)
     vectors = {}
-    encode = trainer.encoder.encode_documents
+    encode_buckets = trainer.encoder.encode_documents
     trainer.encoder.encode_documents = lambda texts: vectors.setdefault(
-        trainer.state.step, encode(texts)
+        trainer.state.step, encode_buckets(texts)
     )
     result = trainer.fit()
     assert result.reclustered_at == [4]
