@@ -65,19 +65,21 @@ ACCEPTED = Verdict(True, ("the test accepts it",), queries=0, intervals=())
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with the output of every stage that retrievers share. Tests work on copies."""
     folder = tiny_project.make_project(tmp_path_factory.mktemp("papers") / "project")
-    # Stages run in this process, whose working folder is not the project's.
-    encoder = f"encoder.base={folder / 'base_encoder'}"
-    parameters.write_overrides(folder / "params.yaml", (*SETTINGS, encoder))
-    ingest(Project(folder))
-    run_stages(folder, *SHARED_STAGES)
+    parameters.write_overrides(folder / "params.yaml", SETTINGS)
+    # Relative paths, such as the base encoder's and MLflow's, refer to the project.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        ingest(Project(folder))
+        run_stages(folder, *SHARED_STAGES)
     return folder
 
 
 @pytest.fixture
-def project(prepared: Path, tmp_path: Path) -> Path:
+def project(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = shutil.copytree(prepared, tmp_path / "project")
     # A copy needs an identity of its own in the store of versions.
     (folder / ".freshet" / "identity").unlink(missing_ok=True)
+    monkeypatch.chdir(folder)
     return folder
 
 
