@@ -120,7 +120,7 @@ class PseudoQuerySettings(Settings):
     training: GeneratorTrainingSettings = Field(default_factory=GeneratorTrainingSettings)
 
     def check(self) -> None:
-        """Refuse a generator twice, and a trained model that nobody trains."""
+        """Refuse a repeated generator, and a trained model that no stage trains."""
         require(
             len(set(self.generators)) == len(self.generators),
             f"generators {self.generators} names one twice",
